@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Titan. `make help` lists the targets; docs/operations.md tells how to install and run what they build.
 #
 # Sources are found by folder: a new .c file, or folder of them, needs no line here. Everything built goes below $(BUILD).

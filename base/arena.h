@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena.h - memory that is given back all at once: strings and messages of one reply, one decision, one query.
  * Allocations never fail and never return NULL: without memory the process ends, since half a decision cannot be taken
  * back and the store is what the next start goes on from. All zero is an empty arena. Not for use by several threads.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bf16.h - bfloat16, the upper half of a float. */
 #ifndef TITAN_BASE_BF16_H
 #define TITAN_BASE_BF16_H

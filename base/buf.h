@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buf.h - a growable byte buffer with a hard limit. Always NUL-terminated behind its length. */
 #ifndef TITAN_BASE_BUF_H
 #define TITAN_BASE_BUF_H

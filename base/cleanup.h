@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cleanup.h - lexical ownership: _cleanup_(free_fn) frees at scope end, TAKE(p) moves the value out. */
 #ifndef TITAN_BASE_CLEANUP_H
 #define TITAN_BASE_CLEANUP_H

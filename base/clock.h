@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h - time. Pure cores never call this: they are handed the time. */
 #ifndef TITAN_BASE_CLOCK_H
 #define TITAN_BASE_CLOCK_H

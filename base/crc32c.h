@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* crc32c.h - CRC-32C (Castagnoli, RFC 3720 B.4): SSE4.2 where the machine has it, a table elsewhere. */
 #ifndef TITAN_BASE_CRC32C_H
 #define TITAN_BASE_CRC32C_H

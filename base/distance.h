@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* distance.h - how far a misspelt word is from a known one, for "did you mean". */
 #ifndef TITAN_BASE_DISTANCE_H
 #define TITAN_BASE_DISTANCE_H

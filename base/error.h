@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* error.h - what went wrong, where, and what to do about it.
  *
  * The function at fault fills the error with titan_fail(); callers add context in front with titan_error_wrap(). A

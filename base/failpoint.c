@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failpoint.c - armed places. In an archive nobody asks for: whoever wants failpoints links it by name. */
 #include "base/failpoint.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failpoint.h - named places where a test makes a process fail.
  *
  * The programs that are installed have none: a place is one load and a branch there, and base/failpoint.c is not linked

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failpoint_hook.c - what a program without failpoints has of them. */
 #include <stddef.h>
 

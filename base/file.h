@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* file.h - small file helpers: whole reads and writes, durable replacement, folders. */
 #ifndef TITAN_BASE_FILE_H
 #define TITAN_BASE_FILE_H

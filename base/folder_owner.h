@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folder_owner.h - titan-owner.json in a folder of checkpoints: which run wrote what is there, and with which recipe.
  */
 #ifndef TITAN_BASE_FOLDER_OWNER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frame.c - length-prefixed messages with descriptors; see frame.h. */
 #include "base/frame.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frame.h - messages over a Unix stream socket: a little-endian u32, then that many bytes. One descriptor may travel
  * with a message; the top bit of the u32 says so, and it arrives no later than the message's first byte.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash.h - hashes that are no secret and no signature: of tables, of recipes, of random streams. Values are part of
  * files and of the numeric contract (recipe_hash(), rng_key(), request hashes), so these functions never change. */
 #ifndef TITAN_BASE_HASH_H

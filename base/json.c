@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
 #include <errno.h>
@@ -12,8 +13,7 @@
 
 #define JSON_DEPTH_MAX 64
 
-/* --- reading -------------------------------------------------------------------------------------------------------
- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 struct parser {
     const char *at, *end, *begin;
@@ -346,8 +346,7 @@ double json_real(const struct json *object, const char *key, double fallback)
     return m && m->type == JSON_REAL ? m->real : fallback;
 }
 
-/* --- writing -------------------------------------------------------------------------------------------------------
- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void put_text(struct buf *out, const char *text)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.h - JSON in and out with nothing but libc: the worker must also build on a bare CUDA machine. Reading is
  * strict (RFC 8259), bounded (depth 64), and keeps integers exact. */
 #ifndef TITAN_BASE_JSON_H

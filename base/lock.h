@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lock.h - one owner per folder: an open file description lock on DIR/lock, with the owner's pid inside. */
 #ifndef TITAN_BASE_LOCK_H
 #define TITAN_BASE_LOCK_H

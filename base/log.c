@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h"
 
 #include <errno.h>
@@ -65,8 +66,9 @@ void log_init(struct log *log, const char *subsystem, const char *context_fmt, .
     va_end(ap);
 }
 
-/* --- journald --------------------------------------------------------------------------------------------------------
- * Native protocol: one datagram of FIELD=value lines; a value with a newline is written as name, newline, 64-bit
+/* --- journald ----------------------------------------------------------------------------------------------------- */
+
+/* Native protocol: one datagram of FIELD=value lines; a value with a newline is written as name, newline, 64-bit
  * length, bytes. systemd.io/JOURNAL_NATIVE_PROTOCOL. */
 
 /* The journal's socket when JOURNAL_STREAM ("dev:inode") is our stderr, otherwise -1; opened once per process. */

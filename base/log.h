@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h - structured log lines.
  *
  * A line is time, level, subsystem, a sentence, and key=value pairs. To a terminal or file: logfmt on stderr

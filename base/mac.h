@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mac.h - HMAC-SHA256 (RFC 2104, FIPS 180-4): what proves that a message is of somebody who has the key.
  *
  * Here and not of a library because workers load none: it is used for datagrams and hellos, a few hundred bytes at a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.h - what this machine has. */
 #ifndef TITAN_BASE_MACHINE_H
 #define TITAN_BASE_MACHINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mutant.h - deliberate bugs of the protocol, to see that tests find them.
  *
  * MUTANT(NAME) is 0 unless the build has -DTITAN_MUTANTS (`make sim-mutants` makes one of its own), and then true while

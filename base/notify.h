@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* notify.h - telling the service manager where we are: "READY=1", "STOPPING=1", "WATCHDOG=1", "STATUS=...".
  * The protocol of sd_notify(3): one datagram to the socket $NOTIFY_SOCKET names. */
 #ifndef TITAN_BASE_NOTIFY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options.h - a program's commands and options as data: the parser, --help, man pages and shell completion all come
  * from these tables. */
 #ifndef TITAN_BASE_OPTIONS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* progress.h - does this process work, wait, or hang? Words that somebody outside reads (proto/worker_page.h).
  *
  * A thread works from progress_work_begin to progress_work_end, except while it waits: for a peer, for another thread

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading, overriding and printing run files by the table of keys. */
 #include "base/recipe.h"
 
@@ -44,8 +45,7 @@ static titan_status fail_at(const struct place *at, struct titan_error *err, tit
     return titan_fail(err, status, "%s: %s", where, text);
 }
 
-/* --- the nearest key -----------------------------------------------------------------------------------------------
- */
+/* --- the nearest key ---------------------------------------------------------------------------------------------- */
 
 /* What the person most likely meant; NULL when nothing is near. The same name in another section is near. */
 static const struct recipe_key *nearest(const char *section, const char *name)
@@ -78,8 +78,7 @@ static titan_status unknown_key(const struct place *at, const char *section, con
     return fail_at(at, err, TITAN_EINVAL, "unknown key %s%s%.64s", section, dot, name);
 }
 
-/* --- one value -----------------------------------------------------------------------------------------------------
- */
+/* --- one value ---------------------------------------------------------------------------------------------------- */
 
 /* value among "a|b|c"; returns the table's spelling in found[64]. */
 static bool among(const char *choices, const char *value, bool nocase, char found[64])
@@ -411,8 +410,7 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
     return status;
 }
 
-/* --- whole files ---------------------------------------------------------------------------------------------------
- */
+/* --- whole files -------------------------------------------------------------------------------------------------- */
 
 #define KEYS_MAX 256
 
@@ -528,8 +526,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
     return status;
 }
 
-/* --- printing ------------------------------------------------------------------------------------------------------
- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static void print_string(struct buf *out, const char *text)
 {
@@ -725,8 +722,7 @@ titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* --- reference -----------------------------------------------------------------------------------------------------
- */
+/* --- reference ---------------------------------------------------------------------------------------------------- */
 
 static const char *key_type_name(enum key_type type)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recipe.h - a run file: what to train, on what, how.
  *
  * TOML with the section and key names of TorchTitan v0.2.2 where the feature exists; Titan's own sections are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The models: families and sizes, from TorchTitan's registries and the released configurations. */
 #include "base/cleanup.h"
 #include "base/recipe_keys.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recipe_keys.h - the one table of run-file keys; private to base/recipe*.c. */
 #ifndef TITAN_BASE_RECIPE_KEYS_H
 #define TITAN_BASE_RECIPE_KEYS_H

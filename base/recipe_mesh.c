@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mesh of a recipe and whether a number of workers is a legal one. */
 #include <stdio.h>
 #include <string.h>
@@ -101,8 +102,7 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
     return TITAN_OK;
 }
 
-/* --- the model on the mesh -----------------------------------------------------------------------------------------
- */
+/* --- the model on the mesh ---------------------------------------------------------------------------------------- */
 
 /* Tokens of a sequence go out in pieces: tp each of the rank's part, and that part is cp chunks, or 2 cp where heads
  * are paired with tails. */
@@ -225,8 +225,7 @@ static titan_status check_shared_experts(const struct recipe *r, const struct re
                       (long long)m->ep, (long long)((microbatches + ranks / 2) / ranks * ranks * rows));
 }
 
-/* --- the pipeline --------------------------------------------------------------------------------------------------
- */
+/* --- the pipeline ------------------------------------------------------------------------------------------------- */
 
 static titan_status open_schedule(const struct recipe *r, const struct recipe_mesh *m, int stages,
                                   struct schedule **ret, struct titan_error *err)
@@ -287,8 +286,7 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
     return status;
 }
 
-/* --- worlds --------------------------------------------------------------------------------------------------------
- */
+/* --- worlds ------------------------------------------------------------------------------------------------------- */
 
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err)
 {

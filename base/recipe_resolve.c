@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What follows from a recipe: dimensions, sizes, and whether it can run. */
 #include <dirent.h>
 #include <errno.h>

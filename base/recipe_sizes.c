@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters, FLOPs and memory of a recipe. */
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +8,7 @@
 #include "base/recipe_keys.h"
 #include "base/units.h"
 
-/* --- parameters ----------------------------------------------------------------------------------------------------
- */
+/* --- parameters --------------------------------------------------------------------------------------------------- */
 
 static int64_t attention_params(const struct model_dims *d)
 {
@@ -65,8 +65,7 @@ double recipe_flops_per_token(const struct recipe *r)
            6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * (double)r->training.seq_len;
 }
 
-/* --- memory --------------------------------------------------------------------------------------------------------
- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Elements a token leaves in a layer: projections of queries, keys and values, and the three of the feed-forward layer
  * or of the experts it passes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers and stages of the pipeline. The rule of the even split is TorchTitan's: the embedding and the head count as so
  * many layers, every stage gets the same number of all of these, the first ones one more where it does not come out. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resident.h - a process whose pages stay where they are.
  *
  * Where a cgroup or a machine runs out of memory the kernel takes pages of files first, and a program's own code is

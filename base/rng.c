@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/rng.h"
 
 #include <math.h>
@@ -50,9 +51,9 @@ float rng_uniform(struct rng_key key, uint64_t index)
     return (float)(w[0] >> 8) * 0x1p-24f;
 }
 
-/* --- normals -------------------------------------------------------------------------------------------------------
- *
- * Logarithm, sine and cosine are written out here, in plain double arithmetic without contraction, so that a model's
+/* --- normals ------------------------------------------------------------------------------------------------------ */
+
+/* Logarithm, sine and cosine are written out here, in plain double arithmetic without contraction, so that a model's
  * initial weights are the same bits on every machine (a libm's differ with its version and the CPU's features), and so
  * that whole ranges are computed in vectors. Both are good to a few units of double's last place. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rng.h - counter-based random numbers: a pure function of (key, counter), so any rank computes any element of any
  * stream without having drawn the ones before it. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as
  * 1, 2, 3", SC 2011; constants and test vectors from that paper. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/schedule.h"
 
 #include <limits.h>
@@ -71,8 +72,7 @@ const char *schedule_names(void)
     return "GPipe|1F1B|Interleaved1F1B|LoopedBFS|ZB1P|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV";
 }
 
-/* --- life ----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static titan_status check_limits(const char *name, int ranks, int stages, int microbatches, struct titan_error *err)
 {
@@ -182,8 +182,7 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
     return TITAN_OK;
 }
 
-/* --- figures -------------------------------------------------------------------------------------------------------
- */
+/* --- figures ------------------------------------------------------------------------------------------------------ */
 
 double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.h - who does what when in a pipeline: for every rank of the pp axis, the order of its actions.
  *
  * A schedule is data: cells (action, stage, microbatch) in the order a rank issues them. Stages are numbered along the

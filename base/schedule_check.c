@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Does a schedule do everything once, in order, and come to its end? */
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +12,7 @@ const char *cell_text(struct cell cell, char text[CELL_TEXT])
     return text;
 }
 
-/* --- the walk ------------------------------------------------------------------------------------------------------
- */
+/* --- the walk ----------------------------------------------------------------------------------------------------- */
 
 static size_t slot(const struct schedule *s, int stage, int microbatch)
 {
@@ -97,8 +97,7 @@ titan_status schedule_walk(const struct schedule *s, const double t[4], struct s
     return TITAN_OK;
 }
 
-/* --- the check -----------------------------------------------------------------------------------------------------
- */
+/* --- the check ---------------------------------------------------------------------------------------------------- */
 
 enum { DONE_F = 1 << CELL_F, DONE_I = 1 << CELL_I, DONE_W = 1 << CELL_W, DONE_B = 1 << CELL_B };
 

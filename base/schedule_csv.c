@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Schedules as text, in the notation of TorchTitan's custom schedules. */
 #include <stdio.h>
 #include <string.h>

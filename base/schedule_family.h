@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_family.h - what the generators share. Only for base/schedule*.c.
  *
  * To add a schedule: a function that puts every rank's cells, its bubble, a row of families[] in schedule.c, its name

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPipe, 1F1B and their looped forms: stage s is on rank s mod p, the n-th stage of a rank is called its chunk n. */
 #include <math.h>
 

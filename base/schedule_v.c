@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Schedules in V order: a rank's chunk 0 is on the way from the first rank to the last, its chunk 1 on the way back, so
  * the first rank has the loss and the last both stages in the middle. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/slice.h"
 
 #include <linux/sched.h> /* glibc's sched.h has its own struct sched_param */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice.h - how soon a thread is run once it has something to do.
  *
  * Linux's scheduler runs the thread with the earliest deadline among those that have had no more than their share. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sm.h - state machines as tables: a state has a name, flags, and the set of states it may move to. Every move goes
  * through sm_allowed(); tests walk every pair, docs draw the table. */
 #ifndef TITAN_BASE_SM_H

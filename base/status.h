@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.h - the one list of outcomes.
  *
  * Every fallible function of Titan returns a titan_status: 0 or a negative code from this table. The table also says

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/toml.h"
 
 #include <errno.h>
@@ -55,8 +56,7 @@ struct key {
     int count;
 };
 
-/* --- messages and nodes --------------------------------------------------------------------------------------------
- */
+/* --- messages and nodes ------------------------------------------------------------------------------------------- */
 
 static int column_of(const struct parser *p)
 {
@@ -126,8 +126,7 @@ static void key_clear(struct key *key)
     key->count = 0;
 }
 
-/* --- characters ----------------------------------------------------------------------------------------------------
- */
+/* --- characters --------------------------------------------------------------------------------------------------- */
 
 static bool at_end(const struct parser *p)
 {
@@ -200,8 +199,7 @@ static titan_status end_of_line(struct parser *p)
     return TITAN_OK;
 }
 
-/* --- strings -------------------------------------------------------------------------------------------------------
- */
+/* --- strings ------------------------------------------------------------------------------------------------------ */
 
 static titan_status put(struct parser *p, struct buf *out, const char *data, size_t len)
 {
@@ -328,8 +326,7 @@ static titan_status parse_string(struct parser *p, bool key, char **ret)
     return TITAN_OK;
 }
 
-/* --- keys ----------------------------------------------------------------------------------------------------------
- */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 static bool bare_key_char(char c)
 {
@@ -367,8 +364,7 @@ static titan_status parse_key(struct parser *p, struct key *key)
     }
 }
 
-/* --- scalars -------------------------------------------------------------------------------------------------------
- */
+/* --- scalars ------------------------------------------------------------------------------------------------------ */
 
 static bool digits_of(const char *text, int base, bool underscores)
 {
@@ -489,8 +485,7 @@ static titan_status parse_word(struct parser *p, struct node *node)
     return fail_at(p, p->line, column, "not a value: %s (text must stand in quotes)", word);
 }
 
-/* --- arrays and tables ---------------------------------------------------------------------------------------------
- */
+/* --- arrays and tables -------------------------------------------------------------------------------------------- */
 
 static titan_status parse_value(struct parser *p, int depth, struct node **ret);
 
@@ -721,8 +716,7 @@ static titan_status parse_document(struct parser *p)
     }
 }
 
-/* --- entry points --------------------------------------------------------------------------------------------------
- */
+/* --- entry points ------------------------------------------------------------------------------------------------- */
 
 static titan_status begin(struct parser *p, const char *text, size_t len)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* toml.h - TOML 1.0 reader with line and column in every message, and nothing else: a tree to look values up in.
  * (Debian packages no C library for TOML.) Dates are not supported and refused by name. Hostile input is bounded: text
  * 1 MiB, depth 32, 65,536 nodes, 4,096 keys in one table. */

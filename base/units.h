@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* units.h - numbers for people. Each writes into text[32] and returns it. */
 #ifndef TITAN_BASE_UNITS_H
 #define TITAN_BASE_UNITS_H

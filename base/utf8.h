@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* utf8.h - UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF; and what of it may be shown. */
 #ifndef TITAN_BASE_UTF8_H
 #define TITAN_BASE_UTF8_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vec.h - growing arrays. The caller keeps a pointer, a count and a capacity, of integer types of its choice:
  *   struct token *tokens; size_t n_tokens, cap_tokens;
  *   if (!VEC_PUSH(l->tokens, l->n_tokens, l->cap_tokens, token)) return titan_fail(err, TITAN_ENOMEM, "out of memory");

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* version.h - one version for everything. */
 #ifndef TITAN_BASE_VERSION_H
 #define TITAN_BASE_VERSION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* admin.c - titanctl admin: the job store's backup, its return, and whether it is sound; what nodes lack. */
 #include <dirent.h>
 #include <errno.h>
@@ -27,7 +28,7 @@ static void print_line(const char *line, void *data)
     (void)fprintf(stderr, "titanctl: %s\n", line);
 }
 
-/* --- backup ------------------------------------------------------------------------------------------------------ */
+/* --- backup ------------------------------------------------------------------------------------------------------- */
 
 struct receiving {
     int fd;
@@ -155,7 +156,7 @@ static titan_status run_backup_kept(struct ctl *ctl, const char *dir, int64_t ke
     return status;
 }
 
-/* --- verify, restore --------------------------------------------------------------------------------------------- */
+/* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
 /* A state directory stands for the store in it. */
 static titan_status run_verify(struct ctl *ctl, const char *given, bool rederive, struct titan_error *err)
@@ -208,7 +209,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
     return TITAN_OK;
 }
 
-/* --- check ------------------------------------------------------------------------------------------------------- */
+/* --- check -------------------------------------------------------------------------------------------------------- */
 
 /* Exit code 7 when something is wrong: as for a job, there is a place where it could not run. */
 static titan_status run_check(struct ctl *ctl, struct titan_error *err)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* audit.c - titanctl audit: whose calls changed something, and whose were refused. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cancel.c - titanctl cancel: ask jobs to stop. */
 #include "base/cleanup.h"
 #include "ctl/client.h"

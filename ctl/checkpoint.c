@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint.c - titanctl checkpoint: have running jobs write one now. */
 #include "base/cleanup.h"
 #include "ctl/client.h"

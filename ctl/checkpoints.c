@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoints.c - titanctl checkpoints: what a job can be continued from. */
 #include "base/cleanup.h"
 #include "base/clock.h"

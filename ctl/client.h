@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client.h - what a command needs of the outside: the server, the terminal, and the way results are printed. */
 #ifndef TITAN_CTL_CLIENT_H
 #define TITAN_CTL_CLIENT_H

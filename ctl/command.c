@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* command.c - the table of commands, in the order help lists them. */
 #include "ctl/command.h"
 

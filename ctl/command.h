@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* command.h - the commands of titanctl, one file each. */
 #ifndef TITAN_CTL_COMMAND_H
 #define TITAN_CTL_COMMAND_H

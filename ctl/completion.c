@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* completion.c - completion of commands, options and what they are about: `titanctl completion bash` prints the shell's
  * part, which asks `titanctl __complete WORD...` for every key pressed. */
 #include "ctl/completion.h"

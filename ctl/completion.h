@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* completion.h - what a shell offers for the word that is being typed. */
 #ifndef TITAN_CTL_COMPLETION_H
 #define TITAN_CTL_COMPLETION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* convert.c - titanctl convert: a checkpoint as a Hugging Face directory. */
 #include "ctl/worker_tool.h"
 

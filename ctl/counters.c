@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* counters.c - titanctl counters: what the coordinator has counted since it started. */
 #include "base/cleanup.h"
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ctl.c - titanctl but for its process: parse, run the command, say what went wrong. */
 #include <stdio.h>
 #include <stdlib.h>

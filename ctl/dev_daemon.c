@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dev_daemon.c - see dev_daemon.h. */
 #include "ctl/dev_daemon.h"
 

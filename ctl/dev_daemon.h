@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dev_daemon.h - a titand of our own, for as long as one run takes. */
 #ifndef TITAN_CTL_DEV_DAEMON_H
 #define TITAN_CTL_DEV_DAEMON_H

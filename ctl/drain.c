@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* drain.c - titanctl drain, undrain: take nodes out of service and put them back. */
 #include <string.h>
 

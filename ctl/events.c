@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* events.c - titanctl events: what happened to a job, or to all and the nodes, in order. */
 #include <stdio.h>
 #include <string.h>

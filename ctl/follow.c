@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* follow.c - see follow.h.
  *
  * Two streams feed it: events, whose end means that the job has ended, and metrics. When the server goes away both are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* follow.h - watch a job until it has ended: its events and metrics as they come, over lost connections. */
 #ifndef TITAN_CTL_FOLLOW_H
 #define TITAN_CTL_FOLLOW_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c - titanctl generate: text from a trained model. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* help.c - see help.h; and the command that prints it. */
 #include "ctl/help.h"
 

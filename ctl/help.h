@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* help.h - what people read about the commands, made from their tables. */
 #ifndef TITAN_CTL_HELP_H
 #define TITAN_CTL_HELP_H

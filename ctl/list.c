@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* list.c - titanctl list: the jobs, newest first. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* logs.c - titanctl logs: what the workers wrote. */
 #include <stdio.h>
 #include <string.h>

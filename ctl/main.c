@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - titanctl; docs/man/titanctl.1. */
 #include <signal.h>
 

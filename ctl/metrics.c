@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.c - titanctl metrics: the steps of a job as numbers or as a curve. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* node.c - titanctl node: who is a node of the cluster. */
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +24,7 @@ static titan_status run_forget(struct ctl *ctl, const struct args *args, struct 
     return TITAN_OK;
 }
 
-/* --- join ----------------------------------------------------------------------------------------------------------
- */
+/* --- join --------------------------------------------------------------------------------------------------------- */
 
 /* A file that the shell has opened for us gets the rights of a secret before there is one in it. */
 static titan_status keep_secret(struct titan_error *err)
@@ -76,8 +76,7 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
                : titan_fail_errno(err, "the join file could not be written");
 }
 
-/* --- revoke --------------------------------------------------------------------------------------------------------
- */
+/* --- revoke ------------------------------------------------------------------------------------------------------- */
 
 titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, const char *reason,
                         struct titan_error *err)

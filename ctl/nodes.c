@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nodes.c - titanctl nodes: where workers can run. */
 #include "base/cleanup.h"
 #include "base/clock.h"

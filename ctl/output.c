@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* output.c - see output.h. */
 #include "ctl/output.h"
 

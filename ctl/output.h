@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* output.h - results on stdout: any message of the API as JSON, tables and times for people. */
 #ifndef TITAN_CTL_OUTPUT_H
 #define TITAN_CTL_OUTPUT_H
@@ -22,7 +23,7 @@ void output_fields(struct json_writer *w, const ProtobufCMessage *message);
 bool output_line(const struct buf *text);
 bool output_json(const ProtobufCMessage *message, bool pretty);
 
-/* --- tables --- */
+/* --- tables ------------------------------------------------------------------------------------------------------- */
 enum { TABLE_COLUMNS = 16 };
 struct table_out {
     struct buf cells; /* NUL-terminated cells, one after the other */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pki.c - titanctl pki: a cluster's CA and the certificates that are not asked for over the network. Offline. */
 #include <limits.h>
 #include <stdio.h>
@@ -55,8 +56,7 @@ static titan_status no_authority(struct titan_error *err, const char *dir)
     return err->status;
 }
 
-/* --- the pieces ----------------------------------------------------------------------------------------------------
- */
+/* --- the pieces --------------------------------------------------------------------------------------------------- */
 
 static titan_status make_authority(const char *dir, const char *cluster, struct titan_error *err)
 {
@@ -142,8 +142,7 @@ static void print_certificate(struct ctl *ctl, const char *path, const struct pk
     (void)output_line(&text);
 }
 
-/* --- actions -------------------------------------------------------------------------------------------------------
- */
+/* --- actions ------------------------------------------------------------------------------------------------------ */
 
 static bool add_host(char hosts[PKI_HOSTS_MAX][256], int *n, const char *host)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - titanctl plan: what a run would cost, before it runs. */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plot.c - see plot.h. */
 #include "ctl/plot.h"
 

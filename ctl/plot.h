@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plot.h - a curve in the terminal: braille dots (2x4 to a cell) where the locale is UTF-8, asterisks elsewhere. */
 #ifndef TITAN_CTL_PLOT_H
 #define TITAN_CTL_PLOT_H

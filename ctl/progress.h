@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* progress.h - one line that says how a run is doing. On a terminal it is drawn over again and events are printed above
  * it; elsewhere it is printed as a line of its own from time to time. */
 #ifndef TITAN_CTL_PROGRESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resize.c - titanctl resize: change the number of workers of a job. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.c - titanctl run: one run in the foreground, with a titand of its own. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_file.c - see run_file.h. */
 #include "ctl/run_file.h"
 

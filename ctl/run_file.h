@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_file.h - a recipe as a command takes it: read, overridden by --set, checked, made ready to be sent. */
 #ifndef TITAN_CTL_RUN_FILE_H
 #define TITAN_CTL_RUN_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.c - titanctl status: one job in full. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* submit.c - titanctl submit: hand a run to the server. */
 #include <stdio.h>
 #include <string.h>

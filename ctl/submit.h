@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* submit.h - the call behind submit and run. */
 #ifndef TITAN_CTL_SUBMIT_H
 #define TITAN_CTL_SUBMIT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tls.h - the files that titanctl uses for servers at HOST:PORT. */
 #ifndef TITAN_CTL_TLS_H
 #define TITAN_CTL_TLS_H

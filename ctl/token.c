@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token.c - titanctl token: bearer tokens, for clients without a Unix socket or a certificate. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* version.c - titanctl version: what this program and the server are. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wait.c - titanctl wait: until a job has ended. */
 #include "base/cleanup.h"
 #include "ctl/client.h"

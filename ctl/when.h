@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* when.h - points in time and lengths as people write them. */
 #ifndef TITAN_CTL_WHEN_H
 #define TITAN_CTL_WHEN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_tool.c - see worker_tool.h. */
 #include "ctl/worker_tool.h"
 

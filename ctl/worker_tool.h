@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_tool.h - commands that are titan-worker's work on a checkpoint. */
 #ifndef TITAN_CTL_WORKER_TOOL_H
 #define TITAN_CTL_WORKER_TOOL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - defaults, config file, flags; see config.h. */
 #include "daemon/config.h"
 
@@ -88,8 +89,7 @@ const char *daemon_role_name(enum daemon_role role)
     return roles[role]->name;
 }
 
-/* --- one value ------------------------------------------------------------------------------------------------------
- */
+/* --- one value ---------------------------------------------------------------------------------------------------- */
 
 enum value_type {
     VALUE_TEXT,
@@ -223,8 +223,7 @@ static titan_status add_listen(struct daemon_config *c, const char *address, con
     return TITAN_OK;
 }
 
-/* --- file -----------------------------------------------------------------------------------------------------------
- */
+/* --- file --------------------------------------------------------------------------------------------------------- */
 
 static titan_status wrong_type(const struct toml_value *v, const char *what, const char *wanted,
                                struct titan_error *err)
@@ -359,8 +358,7 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     return status;
 }
 
-/* --- flags ---------------------------------------------------------------------------------------------------------
- */
+/* --- flags -------------------------------------------------------------------------------------------------------- */
 
 /* A flag with the name of a setting, '-' for '_'. */
 static titan_status flag_set(struct daemon_config *c, const struct given *given, struct titan_error *err)
@@ -411,8 +409,7 @@ static titan_status flags_apply(const struct args *args, struct daemon_config *c
     return TITAN_OK;
 }
 
-/* --- detection ------------------------------------------------------------------------------------------------------
- */
+/* --- detection ---------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -470,8 +467,7 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
     return TITAN_OK;
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------
- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static titan_status default_state_dir(char out[PATH_MAX], struct titan_error *err)
 {

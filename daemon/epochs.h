@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epochs.h - what a number of an epoch from outside may be, and its other bounds. */
 #ifndef TITAN_DAEMON_EPOCHS_H
 #define TITAN_DAEMON_EPOCHS_H

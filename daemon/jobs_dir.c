@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* jobs_dir.c - see jobs_dir.h. */
 #include "daemon/jobs_dir.h"
 

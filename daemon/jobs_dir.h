@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* jobs_dir.h - the folder that holds a folder for each job. Nodes are told its path, and that alone says little:
  * another machine has another folder of that name. So a file in it holds a token, and a node that cannot read the same
  * one there, or cannot write beside it, gets no workers. */

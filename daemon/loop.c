@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop.c - titand on one screen: everything that happens is a callback of one libuv loop.
  *
  *   start:  lock the state directory, open the store, bind listeners, open the agent, say READY
@@ -74,8 +75,7 @@ struct titand {
     char status[CONFIG_TEXT_MAX + 64];
 };
 
-/* --- drain ----------------------------------------------------------------------------------------------------------
- */
+/* --- drain -------------------------------------------------------------------------------------------------------- */
 
 static void close_handles(struct titand *d)
 {
@@ -165,8 +165,7 @@ static void stop(struct titand *d)
         on_agent_closed(d);
 }
 
-/* --- tick -----------------------------------------------------------------------------------------------------------
- */
+/* --- tick --------------------------------------------------------------------------------------------------------- */
 
 static void reload(struct titand *d)
 {
@@ -241,8 +240,7 @@ static void on_ready_poll(uv_timer_t *timer)
               d->resident ? "yes" : "no", d->listening.data ? d->listening.data : "-");
 }
 
-/* --- start ----------------------------------------------------------------------------------------------------------
- */
+/* --- start -------------------------------------------------------------------------------------------------------- */
 /* Quiet: a start that fails says one line, from main. */
 
 /* "unix:PATH" or "HOST:PORT" of a socket that the service manager has opened. */

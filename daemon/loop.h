@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop.h - titand's life: start, tick, drain, end. */
 #ifndef TITAN_DAEMON_LOOP_H
 #define TITAN_DAEMON_LOOP_H

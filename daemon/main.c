@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - titand; docs/man/titand.8. */
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.c - see peers.h. */
 #include "daemon/peers.h"
 
@@ -43,8 +44,7 @@ struct peers {
     char buffer[DATAGRAM_MAX];
 };
 
-/* --- addresses ------------------------------------------------------------------------------------------------------
- */
+/* --- addresses ---------------------------------------------------------------------------------------------------- */
 
 /* "host:port", "[v6]:port" -> parts; false when it is neither. */
 static bool split(const char *text, char host[256], uint16_t *ret_port)
@@ -155,8 +155,7 @@ void peers_look_again(struct peers *p)
         n->old = true;
 }
 
-/* --- datagrams ------------------------------------------------------------------------------------------------------
- */
+/* --- datagrams ---------------------------------------------------------------------------------------------------- */
 
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.h - a socket for agents: that of another agent, and the coordinator's for their beats. UDP, one protobuf
  * message to a datagram.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* proof.h - what proves a datagram (docs/membership.md, "Keys").
  *
  * A proof is an HMAC-SHA256 of the whole message without its proofs: who sends it and to whom, about what, and the
@@ -26,7 +27,7 @@ void proof_make(Titan__Internal__PeerMessage *m, const struct proof_keys *keys,
 /* Which of the keys it is proved under; -1 = none. *ret_at: which of its proofs that is. */
 int proof_find(const Titan__Internal__PeerMessage *m, const struct proof_keys *keys, size_t *ret_at);
 
-/* --- terms --- */
+/* --- terms -------------------------------------------------------------------------------------------------------- */
 /* That a coordinator over the store with that secret has had the term. */
 void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_BYTES]);
 /* The highest that an agent has obeyed. */
@@ -36,7 +37,7 @@ struct seen_term {
     uint8_t proof[MAC_BYTES];
 };
 
-/* --- keys out of keys --- */
+/* --- keys out of keys --------------------------------------------------------------------------------------------- */
 /* Of a delegate's epoch, from that of the one it shrinks. */
 void proof_delegated(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
                      uint8_t ret[MAC_BYTES]);

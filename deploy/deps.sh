@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Install the packages named on the command line where they are missing. Without root: say what to run, and fail.
 set -euo pipefail
 missing=()

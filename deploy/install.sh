@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Copies what is built to its places below DESTDIR; used by `make install` and `make deb`.
 #   BUILD=build DESTDIR= PREFIX=/usr/local SYSCONFDIR=/usr/local/etc deploy/install.sh
 # Units and example configurations are written for /usr and /etc; their paths become those of PREFIX and SYSCONFDIR. A

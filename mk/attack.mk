@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Attacks on real daemons with a run beside, tests/attack. `make test` has a slice (tests/attack/test_attack.py).
 
 .PHONY: attack

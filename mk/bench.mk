@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Figures, as ratios in one run and against the machine's own limits. Never part of `make test`.
 
 bench_bins := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # make check: what has to be clean before a change lands, cheapest first. The tools: `make deps-dev`.
 # CUDA sources are compiled by their own toolkit (`make cuda`); here only their format is looked at.
 check_c   = $(shell git ls-files '*.c')

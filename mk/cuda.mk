@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA plug-in: `make cuda`. Needs a CUDA toolkit (nvcc, cuBLASLt, NCCL) and a C and C++ compiler, nothing else: the
 # plug-in's objects are built apart, without the generated protocol code. Loading it needs no driver; using it does.
 #   CUDA=/usr/local/cuda   the toolkit        NCCL=$(CUDA), CUBLAS=$(CUDA)   where those libraries are, if elsewhere

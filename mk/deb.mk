@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # make deb: a Debian package of what is built, made with dpkg-deb; nothing but binutils and dpkg is needed.
 deb_version := $(shell sed -n 's/.*TITAN_VERSION "\(.*\)"/\1/p' base/version.h)
 deb_arch     = $(shell dpkg --print-architecture)

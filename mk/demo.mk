@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 DATA ?=
 demo: ## packages, build, and a 4-worker run on real text that loses a worker on the way (DATA=path for your own text)
 	@$(MAKE) --no-print-directory deps

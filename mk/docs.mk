@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # make docs: docs/recipes.md from the parser's own table, docs/published.md and docs/step.svg from the planner. Tests say when
 # they are stale.
 STEP_PICTURE := recipes/llama3_8b.toml --world 8 --device h100 --set model.n_layers=8 --set training.local_batch_size=4 \

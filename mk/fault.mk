@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Faults for real: hosts as network namespaces, real daemons and workers. `make test` has a slice (tests/fault/test_scenarios.py).
 
 fault_tools := $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Coverage-guided fuzzing, tests/fuzz/targets: each file is one LLVMFuzzerTestOneInput. `make test` replays the corpora with a
 # plain runner (tests/fuzz/test_corpora.sh), so nothing of clang is needed there.
 

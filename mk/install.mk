@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
 
 install: all ## install into DESTDIR and PREFIX (/usr/local): programs, plug-ins, units, man pages, run files

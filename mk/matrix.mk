@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Every parallelism against one rank. `make test` has a slice of it (tests/equivalence/test_matrix_slice.py).
 
 .PHONY: test-matrix

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Very many simulated agents over real sockets against one real coordinator.
 
 $(BUILD)/tests/scale/agents: $(BUILD)/obj/tests/scale/agents.o $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The cluster in one thread, tests/sim. `make test` has 2,000 schedules of it (tests/sim/test_simulation.c).
 
 sim_src := $(filter-out tests/sim/test_% tests/sim/main.c,$(wildcard tests/sim/*.c))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The store on a disk that fails: every operation failing once, power cuts at many points. `make test` has a slice of it.
 
 .PHONY: test-store

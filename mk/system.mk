@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # make system: the package installed on two machines with systemd, and what happens to it there (docs/reliability.md, "Installed
 # system"). As root, with debootstrap and qemu-system-x86 or systemd-container; what is made is kept below build/system. Not part of
 # `make test`. Machines are emulated; KIND=containers takes namespaces of this machine instead, its own kernel with them.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/ranges.h"
 
 #include <inttypes.h>
@@ -28,7 +29,7 @@
 #define ADDRESS_SET ALPHANUM "._-:[]%"
 #define DEVICE_SET "abcdefghijklmnopqrstuvwxyz0123456789_"
 
-/* --- rows --- */
+/* --- rows --------------------------------------------------------------------------------------------------------- */
 #define NUMBER(name, lo_, hi_)                                                                                         \
     {                                                                                                                  \
         .field = #name, .kind = RANGE_NUMBER, .lo = (lo_), .hi = (hi_)                                                 \
@@ -110,7 +111,7 @@
 #define KEY(name) BYTES(name, 0, 32)
 #define SUBJECT JOB(job_id), WORKER(worker_id)
 
-/* --- agents and the coordinator --- */
+/* --- agents and the coordinator ----------------------------------------------------------------------------------- */
 static const struct range agent_message[] = {
     PART(hello),
     PART(beat),
@@ -236,7 +237,7 @@ static const struct range log_chunk[] = {
     FLAG(end),
 };
 
-/* --- agents among each other --- */
+/* --- agents among each other -------------------------------------------------------------------------------------- */
 static const struct range peer_message[] = {
     RANDOM(id),
     TEXT(from, 0, NAME_MAX_BYTES, NAME_SET), /* the coordinator has none */
@@ -283,7 +284,7 @@ static const struct range refused[] = {
     NUMBER(job_id, 0, RANGE_ID_MAX), EPOCH_OR_NONE(epoch), EPOCH_OR_NONE(seen_epoch), TERM(seen_term), KEY(seen_proof),
 };
 
-/* --- what workers say --- */
+/* --- what workers say --------------------------------------------------------------------------------------------- */
 static const struct range worker_ready[] = {SUBJECT, ADDRESS(address), STEP(last_step)};
 static const struct range state_ready[] = {
     SUBJECT,
@@ -340,7 +341,7 @@ static const struct range checkpoint_failure[] = {
 static const struct range committed[] = {JOB(job_id), STEP(step), PATHS(expired_paths)};
 static const struct range finished[] = {SUBJECT, EPOCH_OR_NONE(epoch), STEP(step)};
 
-/* --- workers and their agent --- */
+/* --- workers and their agent -------------------------------------------------------------------------------------- */
 static const struct range worker_to_agent[] = {
     PART(hello),    PART(ready),   PART(quiesced),    PART(progress), PART(checkpoint),
     PART(finished), PART(failing), PART(state_ready), PART(refused),  PART(checkpoint_failed),
@@ -442,7 +443,7 @@ const struct range *range_rows(const ProtobufCMessageDescriptor *of, size_t *ret
     return t ? t->rows : NULL;
 }
 
-/* --- the walk --- */
+/* --- the walk ----------------------------------------------------------------------------------------------------- */
 
 /* Where in the message a value is: from the field up to the whole. */
 struct where {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranges.h - what every field of an internal message may be: one table per message, one row per field.
  *
  * Agents, the coordinator and workers check what they hear from each other here before any of it enters a state

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_page.h - one page of memory shared by a worker and its node's agent (a file below run/, so that the next agent
  * finds it). The worker's control thread locks the robust mutex at start and never unlocks it: when the process dies,
  * however, the kernel marks the lock EOWNERDEAD and wakes whoever waits for it, without waiting for the address space

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/backup.h"
 
 #include <dirent.h>
@@ -41,7 +42,7 @@ static titan_status sync_file(const char *path, struct titan_error *err)
     return dir_sync(*dir ? dir : "/", err);
 }
 
-/* --- copy -------------------------------------------------------------------------------------------------------- */
+/* --- copy --------------------------------------------------------------------------------------------------------- */
 
 static titan_status copy_pages(struct db *from, const char *to, struct titan_error *err)
 {
@@ -78,7 +79,7 @@ titan_status backup_copy(const char *from, const char *to, struct titan_error *e
     return status;
 }
 
-/* --- verify ------------------------------------------------------------------------------------------------------ */
+/* --- verify ------------------------------------------------------------------------------------------------------- */
 
 static titan_status read_report(struct db *db, struct backup_report *r, struct titan_error *err)
 {
@@ -107,7 +108,7 @@ titan_status backup_verify(const char *path, bool rederive, struct backup_report
     return rederive ? replay_check(db, &ret->replay, say, data, err) : TITAN_OK;
 }
 
-/* --- restore ----------------------------------------------------------------------------------------------------- */
+/* --- restore ------------------------------------------------------------------------------------------------------ */
 
 /* What may have been given out since the backup was made. */
 struct given {
@@ -255,7 +256,7 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     return dir_sync(state_dir, err);
 }
 
-/* --- what was restored ------------------------------------------------------------------------------------------- */
+/* --- what was restored -------------------------------------------------------------------------------------------- */
 
 static titan_status read_meta(struct db *db, const char *key, int64_t *ret, struct titan_error *err)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backup.h - copies of titan.db: made from one that is in use, checked, put back in place of a lost or damaged one. */
 #ifndef TITAN_STATE_BACKUP_H
 #define TITAN_STATE_BACKUP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* change.h - a write to the job store as a value. The coordinator's core decides in terms of changes; the store applies
  * a batch of them in one transaction. */
 #ifndef TITAN_STATE_CHANGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/db.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ titan_status db_sync_failed(const struct db *db, struct titan_error *err)
     return TITAN_EIO;
 }
 
-/* --- the WAL ----------------------------------------------------------------------------------------------------- */
+/* --- the WAL ------------------------------------------------------------------------------------------------------ */
 
 static int on_wal(void *data, sqlite3 *handle, const char *name, int pages)
 {
@@ -150,7 +151,7 @@ titan_status db_rewrite_wal(const char *path, struct titan_error *err)
                            : titan_fail(err, TITAN_EIO, "'%s' cannot be written: %s", wal, sqlite3_errstr(rc));
 }
 
-/* --- open and close ---------------------------------------------------------------------------------------------- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 /* SQLite answers with the mode it has got, which is another one when the WAL cannot be made. */
 static titan_status use_wal(struct db *db, struct titan_error *err)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* db.h - one SQLite connection: settings, prepared statements by their text, typed binding, errors as titan_status.
  *
  * One connection of a file writes and checkpoints, readers never do either: SQLite before 3.51.3 can lose pages when

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enrolment.h - who may become a node, and which certificates do not count any more.
  *
  * A join token is good for one node, once, until it expires; the store has the SHA-256 of its secret. It is bound to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epoch.h - the numbered memberships of a job. Everything a FormEpoch says is stored before it is sent, so a
  * coordinator that comes back sends the same epoch with the same members again, never another of that number.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/event.h"
 
 #include <openssl/evp.h>
@@ -7,7 +8,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 
-/* --- the chain --------------------------------------------------------------------------------------------------- */
+/* --- the chain ---------------------------------------------------------------------------------------------------- */
 
 static void put_number(struct buf *b, uint64_t n)
 {
@@ -69,7 +70,7 @@ static titan_status chain_end(struct db *db, uint64_t *ret_id, unsigned char ret
     return status;
 }
 
-/* --- adding ------------------------------------------------------------------------------------------------------ */
+/* --- adding ------------------------------------------------------------------------------------------------------- */
 
 static titan_status add(struct db *db, struct event e, const char *change, struct titan_error *err)
 {
@@ -104,7 +105,7 @@ titan_status event_add_change(struct db *db, const struct event *e, const struct
     return add(db, *e, change, err);
 }
 
-/* --- reading ----------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 #define COLUMNS "id, job_id, at_ms, type, message, epoch, step, rank, node, detail"
 #define COLUMNS_4 COLUMNS ", actor" /* since schema 4 */
@@ -163,7 +164,7 @@ titan_status event_list(struct db *db, const struct event_filter *filter, uint64
     return status;
 }
 
-/* --- verifying --------------------------------------------------------------------------------------------------- */
+/* --- verifying ---------------------------------------------------------------------------------------------------- */
 
 /* The walk along the chain: where it is, and what it has to find next. */
 struct walk {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* event.h - what happened, in order. Rows are only ever added, in the transaction of the change they speak of.
  *
  * The log is a chain: events.chain = SHA-256(chain of the event before | this event in a fixed encoding), the first one

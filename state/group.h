@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* group.h - group commit: several writes in one transaction, one fsync, and none spoils another.
  *
  * The whole of writing to a store, without threads: store.c runs it on its writer thread, tests step by step. */

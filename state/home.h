@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* home.h - a store knows the state directory it lives in: a copy of one is noticed before it does anything.
  *
  * What the store says of folders and checkpoints is said of that directory. A copy would start the same jobs again and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job.h - jobs: what was asked for, where it stands.
  *
  * job_move() is the only writer of a job's state. The machine (numbers as in titan.v1.JobState):

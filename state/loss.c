@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/loss.h"
 
 const char *loss_name(enum loss_cause cause)

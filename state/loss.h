@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss.h - losses of workers that count: for the budgets of their jobs, and the quarantine of their nodes. */
 #ifndef TITAN_STATE_LOSS_H
 #define TITAN_STATE_LOSS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* member.h - workers: the processes that are, or may become, members of a job's epochs. An id is never used twice.
  *
  *   (new) -> STARTING --ready--> READY --told to stop--> STOPPING

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metric.h - one row per training step, in metrics.db. */
 #ifndef TITAN_STATE_METRIC_H
 #define TITAN_STATE_METRIC_H

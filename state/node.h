@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* node.h - machines that have offered slots. */
 #ifndef TITAN_STATE_NODE_H
 #define TITAN_STATE_NODE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/policy.h"
 
 titan_status node_policy_put(struct db *db, const struct node_policy *p, const struct event *event,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* policy.h - what was decided about a node, by an operator, a maintenance window or a crash loop. Apart from node.h,
  * which is what its agent says of itself: a node that comes back does not wipe out a decision. */
 #ifndef TITAN_STATE_POLICY_H

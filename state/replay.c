@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/replay.h"
 
 #include <stdarg.h>
@@ -47,7 +48,7 @@ static __attribute__((format(printf, 2, 3))) void differs(struct replay *r, cons
     r->say(line, r->data);
 }
 
-/* --- the log ----------------------------------------------------------------------------------------------------- */
+/* --- the log ------------------------------------------------------------------------------------------------------ */
 
 /* "job running recovering 2 17" */
 struct step {
@@ -125,7 +126,7 @@ static titan_status replay_log(struct replay *r, struct titan_error *err)
     return status;
 }
 
-/* --- the tables -------------------------------------------------------------------------------------------------- */
+/* --- the tables --------------------------------------------------------------------------------------------------- */
 
 static titan_status compare_row(struct replay *r, const struct sm *sm, const char *key, int state, int64_t count,
                                 struct titan_error *err)

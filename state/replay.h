@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* replay.h - every state of the store once more, from the event log alone.
  *
  * The tables hold where things stand, the log how they came there. Replaying the log's changes (event.h) must walk

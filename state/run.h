@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.h - attempts. A run begins when workers are placed and lasts as long as any of them lives: its end is the job's,
  * or the loss of its last worker, after which the next run starts from a checkpoint. */
 #ifndef TITAN_STATE_RUN_H

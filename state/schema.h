@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schema.h - the tables of the job store, and how an older store becomes a newer one.
  *
  * titan.db holds what must survive; metrics.db (a second file, cheaper durability) holds one row per training step.

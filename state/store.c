@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/store.h"
 
 #include <limits.h>
@@ -80,7 +81,7 @@ static void list_move(struct list *to, struct list *from)
     list_init(from);
 }
 
-/* --- the writer thread ----------------------------------------------------------------------------------------- */
+/* --- the writer thread -------------------------------------------------------------------------------------------- */
 
 /* Write the list and hand it back to the loop. */
 static void write_list(struct store *s, struct db *db, struct list *todo)
@@ -127,7 +128,7 @@ static void *writer_main(void *data)
     }
 }
 
-/* --- the loop thread ------------------------------------------------------------------------------------------- */
+/* --- the loop thread ---------------------------------------------------------------------------------------------- */
 
 /* Call back for what is written, for about slice_ns; true when something is left. A group can be hundreds of submits:
  * between slices the loop looks at other calls. */
@@ -264,7 +265,7 @@ struct store_stats store_stats(const struct store *s)
     return stats;
 }
 
-/* --- open and close -------------------------------------------------------------------------------------------- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 static titan_status open_file(const struct schema *schema, const char *path, bool durable, bool check,
                               struct db **ret_writer, struct db **ret_reader, struct titan_error *err)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store.h - the job store: two SQLite files, one writer thread, group commit.
  *
  * All writing is done by one thread on one connection per file. Writes queue up while a commit is under way; the next

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "state/token.h"
 
 #include <openssl/crypto.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* --- text -------------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 static void to_hex(const unsigned char *bytes, size_t n, char *out)
 {
@@ -71,7 +72,7 @@ bool token_matches(const struct token *token, const unsigned char hash[TOKEN_HAS
     return CRYPTO_memcmp(token->hash, hash, TOKEN_HASH_BYTES) == 0;
 }
 
-/* --- table ------------------------------------------------------------------------------------------------------- */
+/* --- table -------------------------------------------------------------------------------------------------------- */
 
 titan_status token_add(struct db *db, const struct token *t, struct titan_error *err)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token.h - bearer tokens: "titan_ID_SECRET". The store holds the SHA-256 of the secret, never the secret. */
 #ifndef TITAN_STATE_TOKEN_H
 #define TITAN_STATE_TOKEN_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs test programs and scripts, two at a time, and closes with 'N passed, N failed'. Each prints TAP; what exits
 # non-zero without a "not ok" counts as one failure. A failing test's output is shown whole.
 #   BUILD=build LIMIT=600 tests/run.sh -- PROGRAM...       LIMIT: seconds for one of them

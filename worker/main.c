@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - titan-worker: trains. Started by an agent (serve), by hand without any daemon (run), or to look at things
  * (check, generate, convert). */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* planner.c - the plan command: recipe, machine and number of devices in, report out. */
 #include "worker/planner.h"
 
@@ -76,8 +77,7 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
     return recipe_resolve(&p->recipe, err);
 }
 
-/* --- report
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- report ------------------------------------------------------------------------------------------------------- */
 
 static enum dtype plan_dtype(const struct planner *p)
 {

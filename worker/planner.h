@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* planner.h - `titan-worker plan`: what a recipe costs on so many devices, before it runs. */
 #ifndef TITAN_WORKER_PLANNER_H
 #define TITAN_WORKER_PLANNER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train.c - the training loop, top to bottom.
  *
  *   train            epochs, until the last step

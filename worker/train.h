@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train.h - the training loop. */
 #ifndef TITAN_WORKER_TRAIN_H
 #define TITAN_WORKER_TRAIN_H

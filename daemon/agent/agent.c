@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.c - the shell around the core (agent_core.h), which decides everything: its clock, its inputs, and its actions,
  * carried out in order; actions behind a record wait until it is on disk.
  *
@@ -137,7 +138,7 @@ static void tick_arm(struct agent *a)
     }
 }
 
-/* --- inputs --- */
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
 
 static void on_worker_exit(struct worker *w, const struct worker_exit *how, void *data)
 {
@@ -242,7 +243,7 @@ static uint64_t memory_bytes(void)
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
-/* --- what is to be done --- */
+/* --- what is to be done ------------------------------------------------------------------------------------------- */
 
 /* Not the worker's fault, nor its job's: when the node has them again it may start. */
 static bool node_short(const struct titan_error *err)
@@ -409,7 +410,7 @@ static void on_record_written(void *data)
     carry_out(data, NULL);
 }
 
-/* --- open and close --- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 /* The port of the last start, where other agents still expect this one. */
 static uint16_t last_port(const char *path)

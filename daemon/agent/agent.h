@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.h - the node's half: starts workers, watches them, speaks to the coordinator for them.
  *
  * Workers run in their own process group with a clean environment and no inherited descriptors, each with a page of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_actions.c - what the core wants done (agent_core.h): a list in an arena of its own. */
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_core.c - life of the core, the time, and what can be asked; see agent_core.h for its parts. */
 #include "daemon/agent/agent_core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_core.h - what a node's agent decides: without clock, socket, file, process or thread.
  *
  * Every input carries the time (milliseconds of one machine's monotonic clock, as all times here) and appends actions
@@ -29,7 +30,7 @@
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
 
-/* --- what is to be done --- */
+/* --- what is to be done ------------------------------------------------------------------------------------------- */
 enum agent_action_kind {
     AGENT_RECORD_TERM,  /* durable: run/term holds seen */
     AGENT_RECORD_JOB,   /* durable: the job's record is this one */
@@ -73,7 +74,7 @@ struct agent_actions {
 void agent_actions_init(struct agent_actions *a);
 void agent_actions_free(struct agent_actions *a); /* ready for use again after init */
 
-/* --- the core --- */
+/* --- the core ----------------------------------------------------------------------------------------------------- */
 struct agent_core;
 
 struct agent_core_options { /* texts are copied */
@@ -111,7 +112,7 @@ struct agent_sample {
 void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
                         int64_t now);
 
-/* --- inputs --- */
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
 /* A stream to the coordinator is open: a hello goes out. Take samples of all workers first, it tells of them. */
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out);
@@ -154,7 +155,7 @@ void agent_core_drain(struct agent_core *c, bool quiet);
 /* Ask the coordinator, and each one after it, to take the workers elsewhere within that time. */
 void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out);
 
-/* --- what can be asked --- */
+/* --- what can be asked -------------------------------------------------------------------------------------------- */
 /* Asserts what holds between two inputs. True, or the process ends. */
 bool agent_core_check(const struct agent_core *c);
 uint64_t agent_core_term(const struct agent_core *c); /* highest seen */

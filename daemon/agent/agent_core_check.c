@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_core_check.c - what holds of the core between two inputs, whatever came in. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_core_internal.h - what the files of the agent's core share; agent_core.h is its contract.
  *
  *   agent_core.c            life, time, questions         coordinator_commands.c  what the coordinator says
@@ -133,7 +134,7 @@ struct agent_core {
     size_t n_ended;
 };
 
-/* --- agent_actions.c --- */
+/* --- agent_actions.c ---------------------------------------------------------------------------------------------- */
 struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind);
 void *agent_action_alloc(struct agent_actions *out, size_t bytes);             /* zeroed, of the arena */
 void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
@@ -143,10 +144,10 @@ void agent_log(struct agent_actions *out, enum agent_level level, const char *se
     __attribute__((format(printf, 4, 5)));
 void *agent_message_copy(const ProtobufCMessage *m); /* deep, on the heap */
 
-/* --- agent_core.c --- */
+/* --- agent_core.c ------------------------------------------------------------------------------------------------- */
 char *agent_text_copy(const char *text); /* on the heap; NULL gives "" */
 
-/* --- worker_table.c --- */
+/* --- worker_table.c ----------------------------------------------------------------------------------------------- */
 struct agent_worker *agent_worker_find(const struct agent_core *c, uint64_t worker_id); /* NULL = none */
 struct agent_worker *agent_worker_add(struct agent_core *c, uint64_t job_id, uint64_t worker_id);
 void agent_worker_free(struct agent_worker *w); /* not in the table any more */
@@ -156,7 +157,7 @@ bool agent_sample_legal(const struct agent_sample *s);
 /* Is it in an epoch up to this one, as far as is known? */
 bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch);
 
-/* --- job_table.c --- */
+/* --- job_table.c -------------------------------------------------------------------------------------------------- */
 struct agent_job *agent_job_find(const struct agent_core *c, uint64_t job_id); /* NULL = none */
 struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* found, or added empty */
 void agent_job_free(struct agent_job *j);                                      /* not in the table any more */
@@ -166,7 +167,7 @@ void agent_job_note_complete(struct agent_core *c, uint64_t job_id, uint64_t epo
 void agent_job_note_checkpoint(struct agent_core *c, const Titan__Internal__CheckpointWritten *m);
 void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest that has no use here */
 
-/* --- report_queue.c --- */
+/* --- report_queue.c ----------------------------------------------------------------------------------------------- */
 /* Sets the term of a message to the coordinator; false: there is no session that takes it. */
 bool agent_session_takes(const struct agent_core *c, agent_message *m);
 void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out); /* if the session takes it */
@@ -177,12 +178,12 @@ void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions
 void agent_reports_resend(struct agent_core *c);                                        /* at the next flush */
 void agent_reports_expire(struct agent_core *c, int64_t now);
 
-/* --- registration.c --- */
+/* --- registration.c ----------------------------------------------------------------------------------------------- */
 void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out);
 void agent_on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out);
 
-/* --- heartbeats.c --- */
+/* --- heartbeats.c ------------------------------------------------------------------------------------------------- */
 void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered what was sent at that time */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
@@ -191,7 +192,7 @@ void agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__Beat
                                struct agent_actions *out);
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
 
-/* --- worker_commands.c --- */
+/* --- worker_commands.c -------------------------------------------------------------------------------------------- */
 /* To all of the job here that the command to form names, and their ranks. */
 void agent_command_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
@@ -202,23 +203,23 @@ void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_w
 void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
                         enum end_cause cause, struct agent_actions *out);
 
-/* --- coordinator_commands.c --- */
+/* --- coordinator_commands.c --------------------------------------------------------------------------------------- */
 /* Commands to form that were held while the coordinator did not answer. */
 void agent_held_obey(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_held_drop(struct agent_core *c);
 
-/* --- worker_messages.c --- */
+/* --- worker_messages.c -------------------------------------------------------------------------------------------- */
 void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_actions *out);
 
-/* --- exit_cause.c --- */
+/* --- exit_cause.c ------------------------------------------------------------------------------------------------- */
 bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_actions *out);
 
-/* --- worker_watch.c, straggler.c --- */
+/* --- worker_watch.c, straggler.c ---------------------------------------------------------------------------------- */
 void agent_revoke_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_revoke_deadline(const struct agent_core *c);
 void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
 
-/* --- epoch_fence.c --- */
+/* --- epoch_fence.c ------------------------------------------------------------------------------------------------ */
 enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form);
 /* Is every field in its range? Else it is counted, and ret_why names the field. */
@@ -231,7 +232,7 @@ void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id,
 void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const form_epoch *form,
                        struct agent_actions *out);
 
-/* --- epoch_record.c --- */
+/* --- epoch_record.c ----------------------------------------------------------------------------------------------- */
 uint64_t agent_job_accepted(const struct agent_job *j); /* 0 = none */
 /* The coordinator's epoch, or with a node the one of that acting leader: recorded as accepted. */
 void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *delegate,
@@ -239,7 +240,7 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
 void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epoch *form, struct agent_actions *out);
 bool agent_bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b);
 
-/* --- probes.c --- */
+/* --- probes.c ----------------------------------------------------------------------------------------------------- */
 void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now,
                        struct agent_actions *out);
 void agent_probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
@@ -248,7 +249,7 @@ void agent_probes_drop(struct agent_core *c);
 void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out);
 void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out);
 
-/* --- agent_datagrams.c --- */
+/* --- agent_datagrams.c -------------------------------------------------------------------------------------------- */
 /* Drawn from the core's seed: the index-th of that name. */
 uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
 /* term, from and, when 0, a fresh id are filled in, and the proofs under the keys. Returns the id. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_datagrams.c - datagrams: sent with proofs, taken only with the right one (daemon/proof.h). */
 #include <string.h>
 

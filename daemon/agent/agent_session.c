@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_session.c - the agent's stream to the coordinator; see agent_session.h. */
 #include "daemon/agent/agent_session.h"
 

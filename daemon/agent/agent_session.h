@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_session.h - the agent's stream to the coordinator, and again after every loss. What is said on it, and said
  * again, is the core's to decide (agent_core.h). */
 #ifndef TITAN_DAEMON_AGENT_AGENT_SESSION_H

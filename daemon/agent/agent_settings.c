@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_settings.c - see agent_settings.h. */
 #include "daemon/agent/agent_settings.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_settings.h - an agent's options checked and filled in: name, device, slots, folders. */
 #ifndef TITAN_DAEMON_AGENT_AGENT_SETTINGS_H
 #define TITAN_DAEMON_AGENT_AGENT_SETTINGS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_segments.c - see comm_segments.h. */
 #include "daemon/agent/comm_segments.h"
 

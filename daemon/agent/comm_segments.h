@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_segments.h - the shared memory of epochs with all members on this node: one segment a job, of its newest
  * epoch. A segment is an empty memfd, which the communicator sizes, so a crash leaves nothing behind. */
 #ifndef TITAN_DAEMON_AGENT_COMM_SEGMENTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* coordinator_commands.c - what the coordinator says, and how it is obeyed. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epoch_fence.c - terms and epochs: what is accepted, what is refused. */
 #include <inttypes.h>
 #include <string.h>

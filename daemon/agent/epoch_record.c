@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epoch_record.c - the record of a job's epochs: accepted, before it, promised, delegated. */
 #include <stdlib.h>
 #include <string.h>

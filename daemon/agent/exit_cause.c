@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exit_cause.c - the end of a worker: its cause, its report, and the reports of those that ended lately. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hang_detector.c - see hang_detector.h. */
 #include "daemon/agent/hang_detector.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hang_detector.h - does a worker get on? Judged from samples of its page and its process (agent_core.h), each against
  * its own pace.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* heartbeats.c - heartbeats to the coordinator, and when it answered last. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_folders.c - see job_folders.h. */
 #include "daemon/agent/job_folders.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_folders.h - where the folders of jobs are: run/jobs/ID is a link to the folder, which the next agent of this node
  * follows. */
 #ifndef TITAN_DAEMON_AGENT_JOB_FOLDERS_H

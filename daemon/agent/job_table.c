@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_table.c - the jobs that this node takes part in: their records, and what workers here have shown of them. */
 #include <stdlib.h>
 #include <string.h>

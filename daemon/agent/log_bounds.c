@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log_bounds.c - see log_bounds.h. */
 #include "daemon/agent/log_bounds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log_bounds.h - keeps the log files of workers within their limit, while there are workers. */
 #ifndef TITAN_DAEMON_AGENT_LOG_BOUNDS_H
 #define TITAN_DAEMON_AGENT_LOG_BOUNDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* node_check.c - see node_check.h. */
 #include "daemon/agent/node_check.h"
 
@@ -77,7 +78,7 @@ static void found(struct check *k, const char *what, bool wrong, const char *fmt
     va_end(ap);
 }
 
-/* --- on the pool's thread --- */
+/* --- on the pool's thread ----------------------------------------------------------------------------------------- */
 
 static void look_at_folders(struct check *k)
 {
@@ -156,7 +157,7 @@ static void look(uv_work_t *work)
           c->address);
 }
 
-/* --- on the loop --- */
+/* --- on the loop -------------------------------------------------------------------------------------------------- */
 
 static bool say(struct node_checks *c, const struct check *k)
 {

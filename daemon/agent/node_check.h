@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* node_check.h - what would not work on this node, told to the coordinator: whether jobs can have their folders here,
  * behind every welcome and again when that changes; and all else that an operator asks for. Looked at on a thread of
  * the pool: a file server that does not answer holds up none but the answer. */

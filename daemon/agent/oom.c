@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oom.c - see oom.h. */
 #include "daemon/agent/oom.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oom.h - was a worker killed for its memory? The kernel does not tell the parent: its counters do. The worker's own
  * cgroup is asked first (memory.events), where it has one; else the machine's count of such kills (oom_kill in
  * /proc/vmstat, which counts those for a cgroup's limit too), for a worker that got a SIGKILL that this agent did not

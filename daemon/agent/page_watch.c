@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* page_watch.c - worker pages; see page_watch.h. */
 #include "daemon/agent/page_watch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* page_watch.h - the agent's side of a worker's page (proto/worker_page_watch.h): made before the worker starts,
  * watched while it lives, found again by the next agent.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probes.c - probes: the coordinator asks this node to ping another, and other agents ping this one. */
 #include <stdlib.h>
 #include <string.h>

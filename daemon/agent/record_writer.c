@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record_writer.c - see record_writer.h. */
 #include "daemon/agent/record_writer.h"
 

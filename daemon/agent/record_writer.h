@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record_writer.h - writes the core's records (records.h) on a thread of the pool, one at a time. A record that cannot
  * be written is tried again until it is, as no action behind it may be carried out before. */
 #ifndef TITAN_DAEMON_AGENT_RECORD_WRITER_H

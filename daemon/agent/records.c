@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* records.c - see records.h. */
 #include "daemon/agent/records.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* records.h - what an agent keeps over its own death, below run/: "term" and, for each job, "jobs/ID.epoch" (a packed
  * AgentJobRecord behind a CRC). Written as a whole or not at all, and on disk when a write returns. Blocking. */
 #ifndef TITAN_DAEMON_AGENT_RECORDS_H

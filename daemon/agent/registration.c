@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* registration.c - the session with the coordinator: the hello with all that this node knows, the welcome, the end. */
 #include <inttypes.h>
 #include <stdlib.h>

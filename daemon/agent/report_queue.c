@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report_queue.c - messages to the coordinator, and the queue of reports that must arrive.
  *
  * A report stays in the queue until a heartbeat that followed it is answered, and KEEP_MS more: a coordinator that

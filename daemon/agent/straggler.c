@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* straggler.c - a worker that needs much longer for a step than the others of its job on this node. */
 #include <stdlib.h>
 

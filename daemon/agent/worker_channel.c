@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_channel.c - the agent's socket for its workers; see worker_channel.h. */
 #include "daemon/agent/worker_channel.h"
 

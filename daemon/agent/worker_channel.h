@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_channel.h - the agent's Unix socket for its workers: connections, messages, descriptors.
  *
  * A connection says hello first, within five seconds and in one small message; until on_hello accepts it, nothing it

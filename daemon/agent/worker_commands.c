@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_commands.c - commands to workers: form, revoke, pause, stop. */
 #include "base/cleanup.h"
 #include "daemon/agent/agent_core_internal.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_logs.c - workers' output; see worker_logs.h. */
 #include "daemon/agent/worker_logs.h"
 

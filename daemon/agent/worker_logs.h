@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_logs.h - what workers print: files bounded in size, read back by rank.
  *
  * A worker appends to JOBDIR/logs/worker-ID.log itself, so its output survives the agent. Beyond half the limit the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_messages.c - what workers say, and what of it the coordinator hears. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_process.c - start, kill and reap workers; see worker_process.h. */
 #include "daemon/agent/worker_process.h"
 

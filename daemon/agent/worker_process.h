@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_process.h - one worker as the kernel sees it: start, kill with all it started, reap.
  *
  * A worker leads a session and process group of its own, has a clean environment, no descriptors but stdin

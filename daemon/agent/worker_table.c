@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_table.c - the workers of this node as the core knows them (agent_core.h). */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_watch.c - samples of workers: which hang, and which do not leave a revoked epoch. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workers.c - the workers of this node; see workers.h. */
 #include "daemon/agent/workers.h"
 
@@ -41,7 +42,7 @@ struct workers {
     void *done_data;
 };
 
-/* --- end of a worker --- */
+/* --- end of a worker ---------------------------------------------------------------------------------------------- */
 
 static void set_finish(struct workers *set)
 {
@@ -163,7 +164,7 @@ static void on_watch(uv_poll_t *handle, int status, int events)
         worker_report(w);
 }
 
-/* --- a worker's connection --- */
+/* --- a worker's connection ---------------------------------------------------------------------------------------- */
 
 static void worker_watch(struct worker *w)
 {
@@ -300,7 +301,7 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
         (void)uv_timer_start(&w->kill_timer, on_kill_timer, grace_ms, 0);
 }
 
-/* --- start and adoption --- */
+/* --- start and adoption ------------------------------------------------------------------------------------------- */
 
 struct worker *workers_find(struct workers *set, uint64_t worker_id)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workers.h - the workers of this node: started or adopted, talked to, watched, stopped, buried.
  *
  *   start ──► process runs ──► hello (link, watch) ──► ... ──► death noticed ──► reported ──► reaped, slot free

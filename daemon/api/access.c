@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who calls, whether that identity may, and what goes on record of it. */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@ void api_user(const struct coordinator *c, const struct rpc_call *call, struct a
     auth_resolve(c->auth, rpc_call_identity(call), clock_wall_ms(), ret);
 }
 
-/* --- on record --------------------------------------------------------------------------------------------------- */
+/* --- on record ---------------------------------------------------------------------------------------------------- */
 
 static const char *detail_of(struct arena *memory, const struct audit_record *r)
 {
@@ -159,7 +160,7 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
     }
 }
 
-/* --- may it? ----------------------------------------------------------------------------------------------------- */
+/* --- may it? ------------------------------------------------------------------------------------------------------ */
 
 static titan_status refuse(const struct auth_user *u, unsigned method, struct titan_error *err)
 {

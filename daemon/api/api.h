@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c,
  * tokens.c, backup.c; access.c says who may. data is the coordinator. */
 #ifndef TITAN_DAEMON_API_API_H
@@ -19,7 +20,7 @@
 #define API_LOG_REQUESTS_MAX 64
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
 
-/* --- what the coordinator tells, see struct coordinator_observer --- */
+/* --- what the coordinator tells, see struct coordinator_observer -------------------------------------------------- */
 titan_status api_checks_open(struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 void api_checks_close(struct coordinator *c, void (*closed)(void *data), void *data);
 void watch_poke(struct coordinator *c, uint64_t job_id);
@@ -30,7 +31,7 @@ void api_session_gone(struct coordinator *c, uint64_t session);
 /* Store the counts of what was refused, where their minute is over, or all. */
 void api_audit_flush(struct coordinator *c, bool all);
 
-/* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h --- */
+/* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h -------------------------------------------------- */
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);
 /* May this identity do that with this job? TITAN_EPERM, TITAN_ENOTFOUND (also for one it may not know of). A refusal is
  * on record then. */

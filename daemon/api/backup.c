@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backup: copy the store on a thread of the pool, then pass the copy on as it is read. */
 #include <errno.h>
 #include <fcntl.h>

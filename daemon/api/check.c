@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CheckNodes: what would not work, asked of every node's agent. One that does not answer in time is told as such. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checks.h - work that may not come back: recipes name paths, and a file server that does not answer holds whoever asks
  * it, uninterruptibly.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Questions about jobs, checkpoints, nodes. */
 #include <errno.h>
 #include <stdio.h>
@@ -201,7 +202,7 @@ titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, st
     return TITAN_OK;
 }
 
-/* --- checkpoints, nodes, version ------------------------------------------------------------------------------- */
+/* --- checkpoints, nodes, version ---------------------------------------------------------------------------------- */
 
 static bool each_checkpoint(const struct checkpoint *k, void *data)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logs: the request goes to the nodes that run, or ran, the job's workers; their pieces are passed on. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* methods.h - the API as its server and the coordinator see it. */
 #ifndef TITAN_DAEMON_API_METHODS_H
 #define TITAN_DAEMON_API_METHODS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What changes jobs and nodes that are there: answered when it is durable. */
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,7 @@ static titan_status job_is_over(struct coordinator *c, uint64_t job_id, struct t
                       sm_name(&job_sm, (int)state));
 }
 
-/* --- jobs ------------------------------------------------------------------------------------------------------ */
+/* --- jobs --------------------------------------------------------------------------------------------------------- */
 
 static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
                                struct titan_error *err)
@@ -160,7 +161,7 @@ void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, 
            ask_checkpoint);
 }
 
-/* --- nodes ----------------------------------------------------------------------------------------------------- */
+/* --- nodes -------------------------------------------------------------------------------------------------------- */
 
 struct node_search {
     struct arena *memory;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Submit: look at the request, check the recipe, store the job, tell the core, answer.
  *
  * The recipe is parsed, checked and printed on a thread of its own (checks.h). Not on the loop, on which everybody
@@ -229,8 +230,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     return TITAN_OK;
 }
 
-/* --- the pool's thread ---------------------------------------------------------------------------------------------
- */
+/* --- the pool's thread -------------------------------------------------------------------------------------------- */
 
 static titan_status check_job(struct submit *s, struct titan_error *err)
 {
@@ -282,8 +282,7 @@ static void check_free(struct check *k)
     submit_free(submit_of(k));
 }
 
-/* --- the store's writer thread -------------------------------------------------------------------------------------
- */
+/* --- the store's writer thread ------------------------------------------------------------------------------------ */
 
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
@@ -301,8 +300,7 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     return status;
 }
 
-/* --- the loop ------------------------------------------------------------------------------------------------------
- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 static void written(void *arg, const struct titan_error *err)
 {

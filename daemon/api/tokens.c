@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bearer tokens: made, listed, revoked, by an admin. */
 #include <stdlib.h>
 #include <string.h>
@@ -148,7 +149,7 @@ void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, vo
     begin(data, call, request, POLICY_REVOKE_TOKEN);
 }
 
-/* --- list -------------------------------------------------------------------------------------------------------- */
+/* --- list --------------------------------------------------------------------------------------------------------- */
 
 struct listing {
     struct arena memory;

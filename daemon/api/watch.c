@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams out of the store: events, metrics. A watcher remembers how far it has sent; whenever something new is
  * durable, or its stream has room again, it reads on from there. So what is sent is what is stored, in order, without
  * gaps. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* audit.h - what goes on record of calls: every one that changed something, and every refusal or failure of one.
  *
  * A storm must not fill the store: of what is refused or fails, the first of an actor, a method and an outcome is an

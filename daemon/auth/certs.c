@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* certs.c - see certs.h. */
 #include "daemon/auth/certs.h"
 
@@ -25,8 +26,7 @@ bool certs_there(const struct rpc_tls *files)
     return files->certificate[0] && access(files->certificate, F_OK) == 0;
 }
 
-/* --- reading -------------------------------------------------------------------------------------------------------
- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static titan_status read_secret(const char *path, struct buf *out, struct titan_error *err)
 {
@@ -92,8 +92,7 @@ void authority_free(struct authority *a)
     buf_free(&a->key);
 }
 
-/* --- writing -------------------------------------------------------------------------------------------------------
- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void parent_of(const char *path, char out[PATH_MAX])
 {

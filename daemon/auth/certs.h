@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* certs.h - an identity as files: a folder with ca.pem, cert.pem and key.pem, and the folder of a CA. */
 #ifndef TITAN_DAEMON_AUTH_CERTS_H
 #define TITAN_DAEMON_AUTH_CERTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enrol.c - see enrol.h. */
 #include "daemon/auth/enrol.h"
 
@@ -38,8 +39,7 @@ struct enrol {
     size_t n_denied, cap_denied;
 };
 
-/* --- what is revoked -----------------------------------------------------------------------------------------------
- */
+/* --- what is revoked ---------------------------------------------------------------------------------------------- */
 
 static struct denied *find_denied(const struct enrol *e, const char *uri)
 {
@@ -97,8 +97,7 @@ titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, cons
     return titan_fail(err, TITAN_EPERM, "hello of node %.200s: the certificate is that of %s", node, who->name);
 }
 
-/* --- a call that waits for the store -------------------------------------------------------------------------------
- */
+/* --- a call that waits for the store ------------------------------------------------------------------------------ */
 
 struct pending {
     struct enrol *e;
@@ -179,8 +178,7 @@ static struct rpc_call *answering(struct pending *p, const struct titan_error *e
     return NULL;
 }
 
-/* --- invitations ---------------------------------------------------------------------------------------------------
- */
+/* --- invitations -------------------------------------------------------------------------------------------------- */
 
 static titan_status write_join(struct db *db, void *arg, struct titan_error *err)
 {
@@ -283,8 +281,7 @@ void api_join_node(struct rpc_call *call, const ProtobufCMessage *base, void *da
     submit(e, call, p, status, &err, write_join, join_written);
 }
 
-/* --- signing for nodes ---------------------------------------------------------------------------------------------
- */
+/* --- signing for nodes -------------------------------------------------------------------------------------------- */
 
 /* After what was revoked: its certificate begins later than all that are. */
 static titan_status sign(struct enrol *e, const char *node, const void *request, size_t len, struct buf *out,
@@ -394,8 +391,7 @@ void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     }
 }
 
-/* --- revoking ------------------------------------------------------------------------------------------------------
- */
+/* --- revoking ----------------------------------------------------------------------------------------------------- */
 
 static titan_status write_revocation(struct db *db, void *arg, struct titan_error *err)
 {
@@ -470,8 +466,7 @@ void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base,
     submit(e, call, p, status, &err, write_revocation, revocation_written);
 }
 
-/* --- its own -------------------------------------------------------------------------------------------------------
- */
+/* --- its own ------------------------------------------------------------------------------------------------------ */
 
 /* Same key, same names, same length of life. */
 static titan_status renew_own(struct enrol *e, const struct pki_certificate *old, struct titan_error *err)
@@ -543,8 +538,7 @@ void enrol_serves(struct enrol *e, const char *address, bool agents)
         (void)snprintf(e->port, sizeof(e->port), "%.7s", colon + 1);
 }
 
-/* --- open and close ------------------------------------------------------------------------------------------------
- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 const struct enrol_counters *enrol_counters(const struct enrol *e)
 {

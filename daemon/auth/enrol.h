@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enrol.h - the coordinator's part in certificates: it invites nodes, signs their first and next ones, renews its own,
  * and knows which do not count any more. Loop thread only.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enrolling.c - see enrolling.h. */
 #include "daemon/auth/enrolling.h"
 
@@ -23,8 +24,7 @@
 #define LOOK_MAX_MS INT64_C(3600000) /* the clock may be set: the certificate is looked at this often */
 #define JUST_BEGINS_MS 2000          /* one signed right after a revocation begins within a second */
 
-/* --- what came -----------------------------------------------------------------------------------------------------
- */
+/* --- what came ---------------------------------------------------------------------------------------------------- */
 
 /* Is it for our key and name, and of the CA that comes with it, which the server's own certificate is of? */
 static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, const struct buf *key, const char *node,
@@ -61,8 +61,7 @@ static titan_status make_request(const struct buf *key, const char *node, struct
     return pki_request_make(key, uri, out, err);
 }
 
-/* --- the first -----------------------------------------------------------------------------------------------------
- */
+/* --- the first ---------------------------------------------------------------------------------------------------- */
 
 titan_status enrol_name(const struct rpc_tls *files, char out[PKI_NAME_MAX + 1], struct titan_error *err)
 {
@@ -197,8 +196,7 @@ titan_status enrol_join(const char *path, const struct rpc_tls *files, uint32_t 
     return status;
 }
 
-/* --- the next ------------------------------------------------------------------------------------------------------
- */
+/* --- the next ----------------------------------------------------------------------------------------------------- */
 
 struct renewal {
     struct rpc_tls files;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enrolling.h - the node's part in certificates: the first one, by a join file, before the agent starts; the next ones
  * over its session's connection. The key is made here and never leaves. */
 #ifndef TITAN_DAEMON_AUTH_ENROLLING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/auth/identity.h"
 
 #include <grp.h>
@@ -30,7 +31,7 @@ struct auth {
     size_t n_tokens, cap_tokens;
 };
 
-/* --- lists ------------------------------------------------------------------------------------------------------- */
+/* --- lists -------------------------------------------------------------------------------------------------------- */
 
 static const char *value_of(const char *entry, const char *kind)
 {
@@ -95,7 +96,7 @@ static unsigned roles_of(const struct auth *a, int64_t uid, const char *name, co
     return roles_up_to(listed(&a->options.operators, uid, name, groups, n_groups) ? POLICY_OPERATOR : POLICY_USER);
 }
 
-/* --- a process of this machine ----------------------------------------------------------------------------------- */
+/* --- a process of this machine ------------------------------------------------------------------------------------ */
 
 static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char *name)
 {
@@ -123,7 +124,7 @@ static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int
     return k->roles;
 }
 
-/* --- tokens ------------------------------------------------------------------------------------------------------ */
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
 
 static struct token *find_token(const struct auth *a, const char *id)
 {
@@ -187,7 +188,7 @@ static void resolve_token(const struct auth *a, const char *id, int64_t now_ms, 
     (void)snprintf(u->token, sizeof(u->token), "%s", t->id);
 }
 
-/* --- certificates ------------------------------------------------------------------------------------------------ */
+/* --- certificates ------------------------------------------------------------------------------------------------- */
 
 static void resolve_certificate(const struct auth *a, const char *uri, struct auth_user *u)
 {
@@ -204,7 +205,7 @@ static void resolve_certificate(const struct auth *a, const char *uri, struct au
     }
 }
 
-/* --- all --------------------------------------------------------------------------------------------------------- */
+/* --- all ---------------------------------------------------------------------------------------------------------- */
 
 void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms, struct auth_user *u)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* identity.h - from what the transport has proved about a caller (rpc_identity) to a user with roles.
  *
  * Unix socket: the process's uid. It is admin or operator where the configuration lists it, its name or a group of it;

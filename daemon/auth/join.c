@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* join.c - see join.h. */
 #include "daemon/auth/join.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* join.h - what a node needs to get its certificate, in one file: where the coordinator is, what CA its certificate is
  * of, and the token that is good for this node, once. TOML, so that a person can read it. */
 #ifndef TITAN_DAEMON_AUTH_JOIN_H

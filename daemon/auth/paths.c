@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/auth/paths.h"
 
 #include <endian.h>
@@ -109,7 +110,7 @@ static void reader_of(const struct auth_user *u, struct reader *r)
     }
 }
 
-/* --- below a root ------------------------------------------------------------------------------------------------ */
+/* --- below a root ------------------------------------------------------------------------------------------------- */
 
 titan_status paths_add_root(struct paths_roots *roots, const char *path, struct titan_error *err)
 {
@@ -137,7 +138,7 @@ static bool below(const struct paths_roots *roots, const char *path)
     return false;
 }
 
-/* --- the way there ----------------------------------------------------------------------------------------------- */
+/* --- the way there ------------------------------------------------------------------------------------------------ */
 
 /* As far as it has been walked: "" is "/". What is not there yet may come last, for USE_WRITE. */
 struct walk {
@@ -234,7 +235,7 @@ static bool walk(struct walk *w, const struct reader *reader, const char *path)
     return true;
 }
 
-/* --- what is there ----------------------------------------------------------------------------------------------- */
+/* --- what is there ------------------------------------------------------------------------------------------------ */
 
 static void close_fts(FTS **fts)
 {
@@ -274,7 +275,7 @@ static bool usable(const struct walk *w, enum use use)
     return folder ? tree_readable(r, w->at) : may(r, w->at, &w->last, MAY_R);
 }
 
-/* --- the recipe's ------------------------------------------------------------------------------------------------ */
+/* --- the recipe's ------------------------------------------------------------------------------------------------- */
 
 struct asking {
     const struct paths_options *options;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* paths.h - what a run file names is opened by workers, with the daemon's rights; so it is asked first whether the one
  * that submits it could open it, too.
  *

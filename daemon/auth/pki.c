@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pki.c - see pki.h. */
 #include "daemon/auth/pki.h"
 
@@ -63,8 +64,7 @@ static titan_status crypto_fail(struct titan_error *err, titan_status status, co
     return status;
 }
 
-/* --- names ---------------------------------------------------------------------------------------------------------
- */
+/* --- names -------------------------------------------------------------------------------------------------------- */
 
 static const char *const kinds[] = {"", "coordinator", "node", "user"};
 
@@ -96,8 +96,7 @@ enum pki_kind pki_uri_parse(const char *uri, const char **ret_name)
     return PKI_NONE;
 }
 
-/* --- in and out of PEM ---------------------------------------------------------------------------------------------
- */
+/* --- in and out of PEM -------------------------------------------------------------------------------------------- */
 
 /* Nobody is at a terminal to be asked. */
 static int no_password(char *out, int cap, int writing, void *data)
@@ -158,8 +157,7 @@ static titan_status write_certificate(X509 *x, struct buf *out, struct titan_err
     return take(to, out, err);
 }
 
-/* --- keys and requests ---------------------------------------------------------------------------------------------
- */
+/* --- keys and requests -------------------------------------------------------------------------------------------- */
 
 titan_status pki_key_make(struct buf *out, struct titan_error *err)
 {
@@ -245,8 +243,7 @@ titan_status pki_request_check(const void *request, size_t len, uint8_t hash[PKI
     return public_hash(X509_REQ_get0_pubkey(r), hash, err);
 }
 
-/* --- signing -------------------------------------------------------------------------------------------------------
- */
+/* --- signing ------------------------------------------------------------------------------------------------------ */
 
 /* Random: nothing has to be remembered. Positive, so that it is as long in every encoding. */
 static bool set_serial(X509 *x)
@@ -390,8 +387,7 @@ titan_status pki_issue(const struct buf *ca_pem, const struct buf *ca_key_pem, c
     return write_certificate(x, out, err);
 }
 
-/* --- reading -------------------------------------------------------------------------------------------------------
- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static int64_t time_ms(const ASN1_TIME *t)
 {
@@ -469,8 +465,7 @@ int64_t pki_renew_at_ms(const struct pki_certificate *c)
     return c->from_ms + (c->until_ms - c->from_ms) / 3 * 2;
 }
 
-/* --- checking ------------------------------------------------------------------------------------------------------
- */
+/* --- checking ----------------------------------------------------------------------------------------------------- */
 
 /* Every certificate of a PEM text into the store, or (store NULL) behind its first into chain. */
 static titan_status each_certificate(const struct buf *pem, X509_STORE *store, STACK_OF(X509) * chain,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pki.h - keys, certificate requests and certificates of a cluster: P-256, PEM, names as SPIFFE URIs.
  *
  * One CA signs for coordinators (spiffe://titan/coordinator/NAME, with the DNS names and addresses they are reached

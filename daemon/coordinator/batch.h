@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.h - what the core wants done after one input: changes for the store, messages for agents, metrics. Everything
  * in a batch lives in its arena and dies with it. Messages may leave only after the changes are durable. */
 #ifndef TITAN_DAEMON_COORDINATOR_BATCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* coordinator.h - the coordinator's shell: the pure core (core.h), the job store (state/store.h) and the agents'
  * sessions, tied to a loop.
  *

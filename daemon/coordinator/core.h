@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core.h - who trains what, where: the coordinator without clock, socket, file or thread.
  *
  * Every input carries the time and adds what it wants done to a batch (batch.h). The caller commits the batch's changes
@@ -65,7 +66,7 @@ struct core_options {
 titan_status core_new(const struct core_options *options, struct core **ret, struct titan_error *err) TITAN_MUST_USE;
 void core_free(struct core *c);
 
-/* --- what the store says, before the first input --- */
+/* --- what the store says, before the first input ------------------------------------------------------------------ */
 void core_restore_node(struct core *c, const struct node *n, struct core_time now);
 #define CORE_NODE_HISTORY_MS 600000 /* losses older than this say nothing about their node */
 void core_restore_policy(struct core *c, const struct node_policy *p, struct core_time now);
@@ -98,7 +99,7 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
 /* A worker above backup_worker that is in the store: it is not added again when an agent tells of it. */
 void core_restore_taken(struct core *c, uint64_t worker_id);
 
-/* --- inputs --- */
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
 /* A job is durable as PENDING. */
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out);
 /* *ret_state: the state after the request. TITAN_ENOTFOUND: the core has no such job (it ended long ago, or never was);
@@ -163,7 +164,7 @@ int64_t core_deadline(struct core *c);
 /* Asserts what has to be so of all it knows, between two inputs. Debug builds do this after every input. */
 void core_check(const struct core *c);
 
-/* --- what can be asked --- */
+/* --- what can be asked -------------------------------------------------------------------------------------------- */
 /* A node has obeyed a coordinator of a higher term: nothing is decided here any more, every request fails. */
 bool core_fenced(const struct core *c);
 /* TITAN_OK, or TITAN_EUNREACHABLE with the reason and what to do. */

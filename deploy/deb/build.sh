@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds BUILD/titan_VERSION_ARCH.deb from the built tree.  deploy/deb/build.sh VERSION ARCH
 # DEB_MAINTAINER="NAME <ADDRESS>": who answers for the package; .invalid is for a build that is not passed on.
 set -euo pipefail

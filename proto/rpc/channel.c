@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* channel.c - the blocking half of client.h: one thread, one completion queue, one call at a time. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* common.h - what server and clients share: the way from gRPC's completion queue to a libuv loop, messages in and out
  * of byte buffers, statuses over the wire. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_COMMON_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* descriptors.c - the descriptor set, taken in by the assembler: no generated source, no copy. */
 #include "proto/rpc/descriptors.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* descriptors.h - every .proto file of Titan as one serialized google.protobuf.FileDescriptorSet, embedded at build
  * time for server reflection. */
 #ifndef TITAN_PROTO_RPC_DESCRIPTORS_H

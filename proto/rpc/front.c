@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* front.c - listeners, the identity of their connections, and the gRPC server ("front") of each identity; see front.h.
  */
 #include "proto/rpc/front.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* front.h - what a server is made of: its methods, its listeners, and its fronts. Private to proto/rpc.
  *
  * A front is a gRPC server of its own for every identity that a connection gives: gRPC does not say by which listener

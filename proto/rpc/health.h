@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* health.h - grpc.health.v1 over the server's own calls. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_HEALTH_H
 #define TITAN_PROTO_RPC_HEALTH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pair.c - see pair.h and tls.h. */
 #include "proto/rpc/pair.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pair.h - what is in the files of a struct rpc_tls, kept up to date. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_PAIR_H
 #define TITAN_PROTO_RPC_PAIR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reflection.c - see reflection.h. */
 #include "proto/rpc/reflection.h"
 

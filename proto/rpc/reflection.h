@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reflection.h - grpc.reflection.v1 and v1alpha out of an embedded FileDescriptorSet. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_REFLECTION_H
 #define TITAN_PROTO_RPC_REFLECTION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* server.c - see server.h.
  *
  * A call is one allocation that is used again. It starts as a slot offered to gRPC for the next call of a method, and

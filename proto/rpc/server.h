@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* server.h - a gRPC server on the gRPC C core, driven from a libuv loop.
  *
  * One completion-queue thread drains gRPC's events into a list and wakes the loop; every callback below runs on the

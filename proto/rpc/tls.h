@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tls.h - the files of a TLS end, for servers and clients. They are read again whenever they have changed: a server
  * takes new ones at its next connection, a client at its next call; connections that stand go on with what they began
  * with. Files that do not fit each other (half of a rotation, a damaged one) are not taken: the ones before stay. */

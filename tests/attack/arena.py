@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is attacked: a coordinator and two agents with a training run beside the attacker's jobs, and what must stay as it is."""
 import functools
 import hashlib

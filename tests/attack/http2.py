@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP/2 by hand, for what no library sends: messages that never end, header blocks without end."""
 import socket
 import struct

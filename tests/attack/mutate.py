@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that are right but for some fields: every field of every message below one, the least tried first."""
 from google.protobuf.descriptor import FieldDescriptor as F
 

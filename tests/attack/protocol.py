@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an attacker speaks: the messages of proto/titan, made by protoc, and one class for each way in."""
 import importlib
 import queue

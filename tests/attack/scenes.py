@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks by name, each with what must not come of it. SCENES has them all.
 
 What users of the machine may read and write is in tests/security/test_users.py (paths_of_others), checkpoints that cannot be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One attacker: sends ROUNDS mutated messages one way in and says how far it is, a JSON object a line.
 
     speak.py WAY CONTEXT SEED ROUNDS

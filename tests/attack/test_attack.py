@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A slice of `make attack` (tests/attack/run_attack.py): the scenes, and some thousand mutated messages."""
 import os
 import random

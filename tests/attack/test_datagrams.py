@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Datagrams of somebody who knows all names, and some who have had a key: to agents and the coordinator, beside a run. It has
 every loss that it has without them, and a stranger is told nothing. SEED=n draws from that seed."""
 import json

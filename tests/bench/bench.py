@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Figures about Titan on this machine, printed and written to build/bench/summary.json.
 
 Each figure stands beside the target or the peer it is measured against in the same run. Nothing here passes or fails.

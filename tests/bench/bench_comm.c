@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of the collectives on this machine: every operation of every transport, 2 and 4 members, several sizes.
  *   bench_comm [shm|tcp] [ms per measurement]
  * One JSON object a line: transport, op, ranks, bytes (each member's buffer), us (mean of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_exec.c - what the program executor costs beside the kernels it starts.
  *
  *   bench_exec [threads] [steps] [section.key=value]...
@@ -45,8 +46,7 @@ static void must(titan_status status, const struct titan_error *err)
     exit(1);
 }
 
-/* --- kernels that do nothing ---------------------------------------------------------------------------------------
- */
+/* --- kernels that do nothing -------------------------------------------------------------------------------------- */
 
 static int64_t sweep_ns, calls;
 
@@ -82,8 +82,7 @@ static void replace_kernels(struct bench *b, titan_status (*fn)(void))
     b->without.ops = &b->idle;
 }
 
-/* --- the step ------------------------------------------------------------------------------------------------------
- */
+/* --- the step ----------------------------------------------------------------------------------------------------- */
 
 static void *bind(void *arg, const struct buffer *buffer)
 {
@@ -139,8 +138,7 @@ static double median_step(struct bench *b, enum kernels kernels, int n)
     return ms[n / 2];
 }
 
-/* --- set-up --------------------------------------------------------------------------------------------------------
- */
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static void read_recipe(struct bench *b, int n, char **sets)
 {

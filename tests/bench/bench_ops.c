@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_ops.c - each operation of a device at the shapes of one training step of a model, against the machine's limits.
  *
  *   bench_ops [device] [threads] [bf16|fp32] [dim layers heads kv_heads ffn vocab batch seq]

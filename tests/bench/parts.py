@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the parts of the benchmark one after the other: says which one, how long it has taken and what is left; a table at the end."""
 import json
 import sys

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* start_latency.c - how long from starting titand until it has answered a call.
  *
  *   start_latency TITAND STATE_DIR ROUNDS

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_start.c - how long a coordinator needs from an unclean stop to being ready, with many jobs in its store.
  *
  *   store_start DIR JOBS OPEN

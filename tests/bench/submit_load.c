@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* submit_load.c - how many durable submits a coordinator takes, how long they and a status call wait meanwhile.
  *
  *   submit_load TARGET RECIPE CONNECTIONS IN_FLIGHT COUNT [RATE]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`make bench` says what it does while it does it, and shows what it measured."""
 import io
 import json

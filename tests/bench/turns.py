@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`make turns OLD=TREE`: this tree against another checkout of Titan by turns, so that what the machine does meanwhile meets both.
 
     turns.py OLD [PAIRS]     OLD must be built: make all build/tests/bench/submit_load, make fault ONLY=1 ROUNDS=1

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """titanctl admin: backup of a running store, its return, and what is refused."""
 import json
 import shutil

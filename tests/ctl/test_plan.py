@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """titanctl plan as people and scripts use it: report, JSON, timeline, picture, search, and what it refuses."""
 import json
 import re

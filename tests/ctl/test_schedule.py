@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Resize, drain, preemption and quarantine as an operator does them: real titand, agents and workers."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """titanctl as people and scripts use it, against a real titand."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a run waits for is said where it was asked for: at submit and in the line of who follows it."""
 import os
 import signal

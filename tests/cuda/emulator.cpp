@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulator.cpp - see emulator.h. */
 #include <mutex>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulator.h - runs the CUDA kernels on the host, a block's threads as coroutines.
  *
  * For testing without a GPU: index arithmetic, barriers, reduction order and memory bounds are the kernels' own; speed,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_cuda.cpp - the parts of the CUDA runtime and of cuBLASLt the plug-in calls, on the host, for the emulator.
  *
  * Streams are threads of their own, so what is not ordered by events is not ordered. Device memory ends within 256
@@ -309,8 +310,7 @@ const char *cudaGetErrorName(cudaError_t)
 }
 }
 
-/* --- cuBLASLt ------------------------------------------------------------------------------------------------------
- */
+/* --- cuBLASLt ----------------------------------------------------------------------------------------------------- */
 
 struct lt_layout {
     cudaDataType type;

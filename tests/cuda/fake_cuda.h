@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_cuda.h - the emulator's streams: a thread and a queue each. */
 #ifndef TITAN_TESTS_CUDA_FAKE_CUDA_H
 #define TITAN_TESTS_CUDA_FAKE_CUDA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_nccl.cpp - the parts of NCCL the plug-in calls, between processes of this host, for the emulator.
  *
  * A communicator is a file in /dev/shm that all its ranks map: a count of arrivals and a slot for each rank. Operations

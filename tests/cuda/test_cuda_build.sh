@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA plug-in compiles, links and loads where there is a toolkit; where there is no driver, that is one clear line.
 # For one architecture, in a folder of its own: the other tests must not find the plug-in.
 set -uo pipefail

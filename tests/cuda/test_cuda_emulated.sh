@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA kernels, streams and the NCCL communicator without a GPU: kernels on the emulator, the CUDA runtime, cuBLASLt
 # and NCCL by the stand-ins of this folder. Needs the toolkit's headers.
 set -uo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The demo: train a small Llama on the C headers of this machine, lose a worker on the way, look at what it learned.
 
 Everything goes through the programs a user has: titand, titanctl. Facts end up in build/demo/summary.json.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # make install and make deb: everything at its place, paths put right, the programs run from there.
 set -uo pipefail
 cd "$(dirname "$0")/../.."

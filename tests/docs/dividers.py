@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Section dividers of the sources: one line of 120 columns, /* --- name ------ */. clang-format leaves such lines alone
 (CommentPragmas in .clang-format); one that it has broken into two is mended.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """make check-layers: which folders may include which, as one table, checked from the #include lines of the sources.
 
 A line names a folder and what its files may include, besides their own folder and base/. It holds for the folders below

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Names in the documents that the tree does not have.
 
     names.py [FILE.md]...        default: README.md, CONTRIBUTING.md and the like, docs/*.md

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of a run for the README, without a service or a library: a recording of a terminal, and the loss through a kill.
 
     pictures.py record FILE.cast -- COMMAND...     on a terminal of its own, 100 x 28; asciicast v2

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the planner predicts for TorchTitan's published runs, beside what was published.
 
     published.py WORKER RECIPES          writes Markdown to stdout (docs/published.md)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints docs/recipes.md; used by `make docs`. */
 #include <stdio.h>
 

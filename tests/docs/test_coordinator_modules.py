@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """daemon/coordinator/ as docs/coordinator.md has it: its folders call in one direction, no files call each other in a
 circle, and a field of a record is written in two files at most (by its owner, and when it is made or restored).
 

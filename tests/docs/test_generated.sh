@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # docs/published.md and docs/step.svg are what the planner says today, and its predictions are within their bounds.
 set -uo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """dividers.py and spdx.py mend what is wrong, and nothing twice."""
 import sys
 from pathlib import Path

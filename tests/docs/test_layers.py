@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The sources keep to the layers of tests/docs/layers.py, and what does not is found."""
 import os
 import sys

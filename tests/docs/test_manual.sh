@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every option that --help lists stands in the program's manual page, and wrong usage exits with 2 and says what is right.
 set -uo pipefail
 cd "$(dirname "$0")/../.."

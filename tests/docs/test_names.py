@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The documents name nothing that is not there (names.py), and names.py would find it."""
 import sys
 from pathlib import Path

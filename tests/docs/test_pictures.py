@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A recording of a terminal becomes a picture that shows what was there, and when."""
 import json
 import subprocess

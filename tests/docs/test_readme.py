@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The README's commands run as they stand, section by section, each in one shell over a home of its own.
 
 What differs from what a reader types:

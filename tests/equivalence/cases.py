@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cases of the matrix (matrix.py says how they are written)."""
 from itertools import combinations
 

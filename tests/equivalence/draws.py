@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recipes drawn at random from a seed: legal ones, as words of matrix.py, and ones with one thing wrong with them.
 
 The rules of what is legal stand here a second time, as what is drawn; where the worker has others, a test fails."""

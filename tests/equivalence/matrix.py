@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training run on a mesh against the same recipe on one rank: loss and gradient norm of ten steps, every gradient of
 the first step, every parameter after ten.
 

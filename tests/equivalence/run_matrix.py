@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The whole matrix: every case of cases.py and recipes drawn at random against one rank, two at a time, and what must
 be refused. Prints a table and closes with 'N passed, N failed'.
     run_matrix.py [--seed N] [--draws 200] [--only REGEX] [--case 'WORDS'] [--jobs 2] [--keep]"""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Expert biases are training state: a run that stops and goes on from its checkpoint, on the same mesh or on another
 one, has the biases of a run that never stopped. Prints TAP."""
 import subprocess

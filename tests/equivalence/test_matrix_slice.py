@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A slice of the matrix (run_matrix.py has all of it): every axis, schedule family, pass and kind of model once, a few
 recipes drawn at random and a few that must be refused. SEED=n draws others."""
 import os

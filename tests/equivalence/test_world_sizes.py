@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`titan-worker run` on 1, 2, 3 and 4 ranks: the same losses. fp32 to 1e-5, canonical mode bit for bit; a run resumed on
 another number of ranks continues an uninterrupted one; failures end all ranks with the right code."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Where nothing fails: how often is somebody taken for lost or hung who lives? By the hour and node, in a LAN and a WAN, on links that
 lose and delay, and with the processors busy with other things. Writes build/alarms/results.json.
 

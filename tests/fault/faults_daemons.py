@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of the daemons: killed, starved, with a clock that jumps."""
 import time
 

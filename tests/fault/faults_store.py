@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of disks: the store's and the checkpoints'."""
 import errno
 import json

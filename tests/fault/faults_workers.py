@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of workers: they die, hang, run out of memory, crash again and again."""
 import contextlib
 import json

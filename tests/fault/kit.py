@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What fault scenarios are made of: how one is declared, what it records, and what must hold after every run of one."""
 import datetime
 import hashlib

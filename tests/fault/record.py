@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs a check, shows what it prints, and keeps its closing lines for docs/reliability.md: record.py PART COMMAND...
 
 build/PART/results.json gets a row for every line that begins with ok or FAIL, and one for the last 'N passed, N failed'."""

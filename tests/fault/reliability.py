@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/reliability.md from what was measured: build/{fault,soak,soak-tls,alarms,attack,fuzz,sim,sim-mutants,sim-scale,model,scale,system,
 system-containers,bench,turns}/results.json, as far as they are there.
 A part that has not run keeps its block of the page as it is.

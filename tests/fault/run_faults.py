@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the fault scenarios, prints what they measure beside the targets, writes build/fault/results.json."""
 import argparse
 import json

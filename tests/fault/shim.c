@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shim.so - preloaded into a daemon: steps its wall clock, or fails its n-th write to its store.
  *
  * TITAN_SHIM names a file of one struct shim, which the test writes and the shim maps; all zero means that nothing
@@ -41,8 +42,7 @@ __attribute__((constructor)) static void shim_open(void)
         close(fd);
 }
 
-/* --- the clock
- * --------------------------------------------------------------------------------------------------------- */
+/* --- the clock ---------------------------------------------------------------------------------------------------- */
 
 static void add(struct timespec *t, int64_t ns)
 {
@@ -84,8 +84,7 @@ time_t time(time_t *out)
     return t.tv_sec;
 }
 
-/* --- the disk
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- the disk ----------------------------------------------------------------------------------------------------- */
 
 static bool is_marked(int fd)
 {

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Bad input of every kind: one clear line that says what and where, the right exit code, and nothing accepted is lost."""
 import json
 import os

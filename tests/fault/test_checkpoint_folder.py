@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The folder of checkpoints: one that cannot be used is said at once, what fails is told and tried again, nothing that
 was saved is lost, and one run at a time uses it."""
 import contextlib

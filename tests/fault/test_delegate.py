@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A member is lost while there is no coordinator: the agents of the others form the next epoch, and the coordinator goes on from
 it when it is back."""
 import os

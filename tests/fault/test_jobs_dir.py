@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Folders of jobs on several machines: a node that does not see the coordinator's gets no workers, and says why; what a
 recipe names is looked at where it is read. The other machine is a mount namespace with a folder of its own."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A worker is killed while a mesh trains: the run is planned again for those who are left - fewer data-parallel ranks, or
 a wait for the replacement where they make no mesh - and its losses are those of an undisturbed run."""
 import json

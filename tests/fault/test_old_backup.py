@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A job store from a backup, while jobs have gone on: put back with `titanctl admin restore` it learns from the agents what it
 does not know, and copied into place by hand it is refused."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be costs one job: numbers of epochs from outside, and a job store that contradicts the coordinator."""
 import os
 import signal

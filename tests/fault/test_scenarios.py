@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The fault scenarios that are quick, twice each; `make fault` does all of them often enough to measure."""
 import os
 import random

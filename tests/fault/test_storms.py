@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What clients can do to titand with bytes alone: memory stays bounded, no node looks dead, others get in.
 
 The clients speak HTTP/2 by hand. Nothing here is timed: a storm is over when its last byte was taken or refused, and

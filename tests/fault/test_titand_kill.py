@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """titand is killed with SIGKILL during a run and started again, ten times: the run goes on, nothing submitted is lost, no
 process is left over."""
 import json

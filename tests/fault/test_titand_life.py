@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """titand as a service manager sees it: ready, alive, reloading, stopping; and what SIGTERM does to workers."""
 import ctypes
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A coordinator and two agents, each a process of its own: they train together over TCP, lose a node, get it back. Over loopback
 always; as hosts of their own (network namespaces, a bridge between them) where root may make them."""
 import os

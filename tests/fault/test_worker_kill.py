@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A worker is killed while it trains: the run goes on, grows back, and its losses are those of an undisturbed run."""
 import os
 import signal

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire - an Ethernet switch in user space, between network namespaces, that can be told to behave badly.
  *
  *   wire CONTROL NAMESPACE...
@@ -82,8 +83,7 @@ static void die(const char *what, const char *name)
     exit(1);
 }
 
-/* --- frames on their way: a binary heap by due time
- * -------------------------------------------------------------------------- */
+/* --- frames on their way: a binary heap by due time --------------------------------------------------------------- */
 
 static bool earlier(const struct late *a, const struct late *b)
 {
@@ -117,8 +117,7 @@ static struct late *heap_take(struct wire *w)
     return first;
 }
 
-/* --- passing
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- passing ------------------------------------------------------------------------------------------------------ */
 
 static void deliver(struct wire *w, uint32_t to, const uint8_t *frame, size_t len)
 {
@@ -183,8 +182,7 @@ static void deliver_due(struct wire *w)
     }
 }
 
-/* --- control
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- control ------------------------------------------------------------------------------------------------------ */
 
 static bool set_word(struct link *l, const char *word)
 {
@@ -267,8 +265,7 @@ static void read_control(struct wire *w)
     (void)sendto(w->control, answer, strlen(answer), 0, (struct sockaddr *)&from, size);
 }
 
-/* --- start
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- start -------------------------------------------------------------------------------------------------------- */
 
 static int tap_in(const char *path, uint32_t number)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* common.c - what the fuzz targets share; see common.h. */
 #include "tests/fuzz/common.h"
 

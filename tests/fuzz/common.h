@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* common.h - what the fuzz targets share. A target is a function of its input alone, leaves nothing behind and ends by
  * an assertion when what it looks at is not as promised. */
 #ifndef TITAN_TESTS_FUZZ_COMMON_H

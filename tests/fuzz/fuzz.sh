@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs or merges what `make fuzz-build` has built (mk/fuzz.mk).
 #   fuzz.sh run 'TARGET...' MINUTES     what is learned stays in build/fuzz/learned/TARGET; finds in build/fuzz/found
 #   fuzz.sh merge 'TARGET...'           the little of it that covers all goes to tests/fuzz/corpus/TARGET

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* message.c - messages out of bytes; see message.h. Memory is malloc's, as the library's own. */
 #include "tests/fuzz/message.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* message.h - protobuf-c messages out of a fuzzer's bytes, field by field: each is absent, a value that makes sense, a
  * bound, or any. So every input is a message, and one byte more or less changes one field. */
 #ifndef TITAN_TESTS_FUZZ_MESSAGE_H

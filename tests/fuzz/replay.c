@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* replay.c - runs a target on the files given, without a fuzzer. TAP: one line for all of them. */
 #include <dirent.h>
 #include <fcntl.h>

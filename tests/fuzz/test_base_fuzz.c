@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Seeded fuzzing of the parsers of outside text: TOML, JSON, run files, overrides, schedules. Whatever comes in, the
  * answer is a status with a one-line message, what was accepted can be printed and read back, and nothing leaks or
  * overruns (the sanitizer builds see to that). FUZZ_SEED and FUZZ_ROUNDS repeat or lengthen a run. */

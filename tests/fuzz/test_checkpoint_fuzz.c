@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Seeded fuzzing of what a checkpoint is read from: safetensors headers and manifests. Whatever the bytes, the answer
  * is a status with a message; what is accepted keeps the promises of the headers. FUZZ_SEED and FUZZ_ROUNDS repeat or
  * lengthen a run. */

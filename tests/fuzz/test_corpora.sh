@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The corpora of tests/fuzz/corpus through their targets (tests/fuzz/targets), without a fuzzer.
 set -uo pipefail
 cd "$(dirname "$0")/../.."

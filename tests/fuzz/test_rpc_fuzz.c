@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Seeded fuzzing of what comes in over gRPC: messages of every type out of changed bytes, and the descriptor set.
  * Whatever the bytes, the answer is a status with a message; what is accepted packs again, is UTF-8 throughout and was
  * decoded within its budget. FUZZ_SEED and FUZZ_ROUNDS repeat or lengthen a run. */

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Reference values of the model from PyTorch in fp64, written to tests/golden/*.json.
 
     tests/golden/reference.py          (needs python3-torch and python3-numpy; the tests only read the files)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
  * every gradient of five models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py. */
@@ -17,7 +18,7 @@
 #include "worker/device/device.h"
 #include "worker/infer/whole.h"
 
-/* --- fixture ----------------------------------------------------------------------------------------------------- */
+/* --- fixture ------------------------------------------------------------------------------------------------------ */
 
 struct fixture {
     struct json *file;
@@ -198,7 +199,7 @@ static double mean_loss(struct fixture *f, bool with_grads)
     return sum / (double)f->counted;
 }
 
-/* --- digests ----------------------------------------------------------------------------------------------------- */
+/* --- digests ------------------------------------------------------------------------------------------------------ */
 
 /* How far x is from a digest, in units of the tensor's l2 norm: the norm, the root mean square error of the projections
  * (an estimate of |x - want| / |want|) and, per sample, against the tensor's root mean square element. */
@@ -266,7 +267,7 @@ static void check_tensors(const struct fixture *f, const char *what, float *cons
                   worst.projections, worst.samples);
 }
 
-/* --- tests ------------------------------------------------------------------------------------------------------- */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
 static void check_model(const char *name, enum dtype dt, double loss_limit, double limit)
 {
@@ -388,7 +389,7 @@ static void test_differences_debugmodel(void **state)
     check_differences("debugmodel");
 }
 
-/* --- training ---------------------------------------------------------------------------------------------------- */
+/* --- training ----------------------------------------------------------------------------------------------------- */
 
 /* The reference's sequence with a rule to learn. */
 static void train_batch(struct fixture *f, int step)

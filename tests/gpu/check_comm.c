@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_comm [RANKS] - the NCCL communicator among processes of this machine: every collective, the same in groups
  * split off, then the death of a rank: revoke, an update that must not happen, shrink, a new communicator. All ranks
  * use GPU 0 unless there are enough GPUs. TAP; figures in $OUT/comm.json. */
@@ -24,8 +25,7 @@
 
 extern char **environ;
 
-/* --- a rank ---------------------------------------------------------------------------------------------------------
- */
+/* --- a rank ------------------------------------------------------------------------------------------------------- */
 
 struct rank {
     struct device_handle h;
@@ -539,8 +539,7 @@ static int rank_main(int rank, int world, enum mode mode, const char *address, i
     return r.bad;
 }
 
-/* --- the parent -----------------------------------------------------------------------------------------------------
- */
+/* --- the parent --------------------------------------------------------------------------------------------------- */
 
 static int listen_local(char address[32])
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_ops - every operation of the CUDA plug-in against the fp64 reference; TAP. */
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """compare_losses.py [--rtol R] REFERENCE OTHER: the losses of two runs, step by step; exit code 0 when they agree.
 
 A run is its metrics.jsonl, or a JSON file whose "losses" is the list of them."""

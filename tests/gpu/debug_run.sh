@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced: the debug model's run that reference.sh and run.sh compare.
 # debug_run WORKER DEVICE RANKS TYPE TEXT FOLDER STEPS [--set ...]
 debug_run() {

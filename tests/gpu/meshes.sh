@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced: the models and meshes that training on a device is compared on.
 
 # What a mesh is worth: its name, a model of model_keys, ranks, keys of [parallelism].

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Writes tests/gpu/debug_losses*.json: the losses of the debug model on the CPU device, which tests/golden holds against
 # PyTorch: 20 steps of it as it is, 10 of each model that meshes are compared on. Needs a built worker and CPU plug-in
 # (make).

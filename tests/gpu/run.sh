@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds, checks and times Titan on a machine that has a GPU and nothing but a CUDA toolkit (with NCCL), gcc, g++, make and
 # Python: no packages, no network.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """text.py FILE [BYTES]: text that is the same everywhere and always, C-like enough to learn from."""
 import sys
 

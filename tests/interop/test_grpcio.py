@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The API from Python: grpcio and messages made by protoc from the published .proto files, nothing of ours in between."""
 import importlib
 import json

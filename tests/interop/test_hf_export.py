@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exported checkpoint in the hands of the Python packages it is made for: safetensors opens its tensors, tokenizers
 its tokenizer, transformers computes the logits that `titan-worker generate` does."""
 import importlib

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* membership.pml - who may decide an epoch (docs/membership.md): the coordinator with those it reaches, or a delegate
  * among agents that hear no coordinator. Checked by spin: whatever is lost, late, cut or restarted, training is one
  * line of epochs, and no number is trained with two memberships.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks membership.pml with spin: the protocol holds, and each rule that is left out is found. Closes with
 # 'N passed, N failed'.
 #   all N=3 IDS=3 CUTS=2   every order of events in a cluster and a history of that size

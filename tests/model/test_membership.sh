@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The protocol's model holds for three agents, and each rule that is left out is found (TAP around run.sh).
 cd "$(dirname "$0")" || exit 1
 echo "1..1"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agents - very many simulated agents, each with a connection of its own to a real coordinator, in one thread.
  *
  *   agents HOST PORT COUNT [PKI]
@@ -118,8 +119,7 @@ static void put_bytes(struct buf *b, const void *bytes, size_t n)
         die("a buffer is full");
 }
 
-/* --- frames
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- frames ------------------------------------------------------------------------------------------------------- */
 
 static void put_frame(struct sim_agent *a, uint8_t type, uint8_t flags, uint32_t stream, const void *bytes, size_t n)
 {
@@ -221,8 +221,7 @@ static void send_message(struct sim_agent *a, Titan__Internal__AgentMessage *m)
         send_message(a, &m_);                                                                                          \
     } while (0)
 
-/* --- what an agent and its workers do
- * ------------------------------------------------------------------------------------ */
+/* --- what an agent and its workers do ----------------------------------------------------------------------------- */
 
 static struct sim_job *job_of(uint64_t id)
 {
@@ -488,8 +487,7 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
         titan__internal__coordinator_message__free_unpacked(m, NULL);
 }
 
-/* --- the connection
- * ---------------------------------------------------------------------------------------------------- */
+/* --- the connection ----------------------------------------------------------------------------------------------- */
 
 static void disconnect(struct sim_agent *a)
 {
@@ -643,8 +641,7 @@ static void read_agent(struct sim_agent *a)
         disconnect(a);
 }
 
-/* --- all of them
- * ------------------------------------------------------------------------------------------------------- */
+/* --- all of them -------------------------------------------------------------------------------------------------- */
 
 /* The number says whose beat was answered. */
 static void send_datagram(const struct sim_agent *a)

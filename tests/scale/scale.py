@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """One real coordinator with very many nodes (tests/scale/agents.c), over TLS with certificates and proofs: what it costs at rest and with a job on all of them, how long it
 takes to decide when a tenth of them dies at once, what its own death costs. Writes build/scale/results.json."""
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every method by every kind of identity, asked of real daemons: over the Unix socket, TLS and plain TCP, by uid, certificate
 and token. What each may stands in docs/security.md, from where it is read here."""
 import json

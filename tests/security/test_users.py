@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Users of one daemon: what others may do, see and have read, with real uids over the Unix socket."""
 import contextlib
 import json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An agent: its real core (daemon/agent/agent_core.h), and around it what the shell does (daemon/agent/agent.c):
  * actions are carried out in order, and wait for the records they rest on to be on the host's disk. */
 #include "tests/sim/sim.h"
@@ -85,8 +86,7 @@ static void turn_end(int h, struct turn *t)
     set_timers(h);
 }
 
-/* --- time -----------------------------------------------------------------------------------------------------------
- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 static bool same_life(const struct ev *e)
 {
@@ -155,8 +155,7 @@ static void set_timers(int h)
     (void)at(when, &tick, (uint64_t)h, S->hosts[h].life);
 }
 
-/* --- orders to workers ----------------------------------------------------------------------------------------------
- */
+/* --- orders to workers -------------------------------------------------------------------------------------------- */
 
 static void tell(int h, uint64_t worker, const order_message *m)
 {
@@ -271,8 +270,7 @@ static void stop(int h, const struct agent_action *x)
     (void)at(S->now + wait, &kill_due, x->worker_id, (uint64_t)h << 32 | S->hosts[h].life);
 }
 
-/* --- records --------------------------------------------------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------------------------------------------------ */
 
 /* Large records that are the same on many nodes are kept once. */
 static void alike(void **bytes, uint32_t len)
@@ -349,8 +347,7 @@ static void write_record(int h)
     (void)at(S->now + takes, &written, (uint64_t)h, S->hosts[h].life);
 }
 
-/* --- what is to be done ---------------------------------------------------------------------------------------------
- */
+/* --- what is to be done ------------------------------------------------------------------------------------------- */
 
 static void start(int h, uint64_t worker, const Titan__Internal__StartWorkers *m)
 {
@@ -528,8 +525,7 @@ static void carry_out(int h)
     a->carrying_out = false;
 }
 
-/* --- its life -------------------------------------------------------------------------------------------------------
- */
+/* --- its life ----------------------------------------------------------------------------------------------------- */
 
 static void on_connect(const struct ev *e)
 {
@@ -636,8 +632,7 @@ uint64_t agent_epoch(int h, uint64_t job)
     return agent_core_epoch(agent_of(h)->core, job);
 }
 
-/* --- inputs ---------------------------------------------------------------------------------------------------------
- */
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
 
 void agent_session(int h, bool open, bool was_open)
 {

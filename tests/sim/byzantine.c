@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Agents, workers and clients that lie: messages of the real protocol whose fields were made up. What an agent says
  * about jobs it has no part in has no effect at all; nor has, from one that has a part, what cannot be. What could be
  * is believed of its own workers: their jobs may suffer (CHECK_OF), and no other does. */
@@ -328,7 +329,7 @@ static void from_inside(const struct fault *f)
     }
 }
 
-/* --- a turned agent ---------------------------------------------------------------------------------------------- */
+/* --- a turned agent ----------------------------------------------------------------------------------------------- */
 
 /* What a lie must leave as it is of a job that the liar has no part in. */
 struct view {
@@ -725,7 +726,7 @@ void byzantine_agent(const struct fault *f)
     }
 }
 
-/* --- datagrams under a key that is right ------------------------------------------------------------------------- */
+/* --- datagrams under a key that is right -------------------------------------------------------------------------- */
 
 #define MADE_UP_STEP 1000000 /* where no worker can be */
 #define MADE_UP_EPOCH 77     /* above a multiple of what delegates go up by */

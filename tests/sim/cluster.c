@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The clock, the queue of events, one run from start to end. */
 #include "base/hash.h"
 #include "base/vec.h"
@@ -20,8 +21,7 @@ struct sim *S;
 static struct totals no_totals;
 struct totals *totals = &no_totals;
 
-/* --- chance ---------------------------------------------------------------------------------------------------------
- */
+/* --- chance ------------------------------------------------------------------------------------------------------- */
 
 uint64_t chance_mix(uint64_t a, uint64_t b)
 {
@@ -43,8 +43,7 @@ bool chance(enum stream_of_chance s, int percent)
     return draw(s) % 100 < (uint64_t)percent;
 }
 
-/* --- memory of one event --------------------------------------------------------------------------------------------
- */
+/* --- memory of one event ------------------------------------------------------------------------------------------ */
 
 static char memory[SIM_EVENT_BYTES] __attribute__((aligned(16)));
 static size_t memory_used;
@@ -68,8 +67,7 @@ static void memory_free(void *data, void *p)
 
 ProtobufCAllocator event_memory = {.alloc = memory_alloc, .free = memory_free};
 
-/* --- bytes on their way ---------------------------------------------------------------------------------------------
- */
+/* --- bytes on their way ------------------------------------------------------------------------------------------- */
 
 struct shared {
     uint32_t refs;
@@ -115,8 +113,7 @@ void *packed(const ProtobufCMessage *m, uint32_t *ret_len)
     return bytes;
 }
 
-/* --- events ---------------------------------------------------------------------------------------------------------
- */
+/* --- events ------------------------------------------------------------------------------------------------------- */
 
 static bool before(const struct ev *a, const struct ev *b)
 {
@@ -197,8 +194,7 @@ void cluster_continue(enum target target, uint64_t a)
     S->n_waiting = kept;
 }
 
-/* --- what happened --------------------------------------------------------------------------------------------------
- */
+/* --- what happened ------------------------------------------------------------------------------------------------ */
 
 static void trace_add(uint64_t *hash, uint64_t x)
 {
@@ -288,8 +284,7 @@ static char *last_lines(void)
     return text;
 }
 
-/* --- a run ----------------------------------------------------------------------------------------------------------
- */
+/* --- a run -------------------------------------------------------------------------------------------------------- */
 
 static void on_submit(const struct ev *e)
 {

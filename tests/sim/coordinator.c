@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator: its real core, and around it what the shell does (daemon/coordinator/shell/): batches are
  * committed in their order, messages leave when their batch is durable. */
 #include "tests/sim/sim.h"
@@ -21,8 +22,7 @@ struct core_time coord_now(void)
     return (struct core_time){.mono_ms = clock_mono_of(&S->coord_clocks), .wall_ms = clock_wall_of(&S->coord_clocks)};
 }
 
-/* --- what it costs --------------------------------------------------------------------------------------------------
- */
+/* --- what it costs ------------------------------------------------------------------------------------------------ */
 
 uint64_t cost_begin(void)
 {
@@ -66,8 +66,7 @@ static void note_decision(const struct batch *b, const struct costs *before)
     }
 }
 
-/* --- time -----------------------------------------------------------------------------------------------------------
- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 static void take(struct batch *b, int submit, int cancel);
 
@@ -118,8 +117,7 @@ static void set_timer(void)
     (void)at(when, &tick, SIM_COORD, c->life);
 }
 
-/* --- commits --------------------------------------------------------------------------------------------------------
- */
+/* --- commits ------------------------------------------------------------------------------------------------------ */
 
 static void on_request(const struct ev *e)
 {
@@ -268,8 +266,7 @@ static void take(struct batch *b, int submit, int cancel)
     }
 }
 
-/* --- its life -------------------------------------------------------------------------------------------------------
- */
+/* --- its life ----------------------------------------------------------------------------------------------------- */
 
 static void on_restart(const struct ev *e)
 {
@@ -378,8 +375,7 @@ void coord_stop(usec lasts)
     (void)at(S->now + lasts, &go_on, SIM_COORD, S->coord.life);
 }
 
-/* --- inputs ---------------------------------------------------------------------------------------------------------
- */
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
 
 /* As the shell: who has opened the session, and where jobs keep their checkpoints. */
 static void know(uint64_t session, const agent_message *m)

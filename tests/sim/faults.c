@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How each fault strikes, and how it ends. */
 #include "tests/sim/sim.h"
 
@@ -9,8 +10,7 @@ static int pick_host(uint32_t pick)
     return (int)(pick % (uint32_t)S->plan->nodes);
 }
 
-/* --- links ----------------------------------------------------------------------------------------------------------
- */
+/* --- links -------------------------------------------------------------------------------------------------------- */
 
 /* Which directed links a cut takes; the same when it heals. */
 static void cut_links(const struct fault *f, void (*each)(int from, int to))
@@ -71,8 +71,7 @@ static void trouble_link(const struct fault *f)
     }
 }
 
-/* --- processes ------------------------------------------------------------------------------------------------------
- */
+/* --- processes ---------------------------------------------------------------------------------------------------- */
 
 static void on_continue(const struct ev *e)
 {
@@ -122,8 +121,7 @@ static void trouble_worker(const struct fault *f)
     }
 }
 
-/* --- a stranger -----------------------------------------------------------------------------------------------------
- */
+/* --- a stranger --------------------------------------------------------------------------------------------------- */
 
 /* It has a session as anybody who reaches the port, and says nonsense, or claims to be a node that is there. */
 static void false_name(const struct fault *f)
@@ -153,8 +151,7 @@ static void false_name(const struct fault *f)
           "a stranger took the name of %s, which is there", victim->name);
 }
 
-/* --- the store of another time --------------------------------------------------------------------------------------
- */
+/* --- the store of another time ------------------------------------------------------------------------------------ */
 
 static void on_right_store(const struct ev *e)
 {
@@ -207,8 +204,7 @@ static void on_backup(const struct ev *e)
         store_back_up();
 }
 
-/* --- strikes --------------------------------------------------------------------------------------------------------
- */
+/* --- strikes ------------------------------------------------------------------------------------------------------ */
 
 static void strike(const struct fault *f)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Machines: clocks of their own, the agent's process, the processes of workers. */
 #include "tests/sim/sim.h"
 
@@ -6,8 +7,7 @@
 
 #include "base/error.h"
 
-/* --- clocks ---------------------------------------------------------------------------------------------------------
- */
+/* --- clocks ------------------------------------------------------------------------------------------------------- */
 
 int64_t clock_mono_of(const struct clocks *c)
 {
@@ -27,8 +27,7 @@ usec clock_reaches(const struct clocks *c, int64_t at_ms)
     return when + MS > S->now ? when + MS : S->now;
 }
 
-/* --- processes ------------------------------------------------------------------------------------------------------
- */
+/* --- processes ---------------------------------------------------------------------------------------------------- */
 
 static void on_noticed(const struct ev *e)
 {
@@ -138,8 +137,7 @@ void host_signal(uint64_t worker, int signal)
     proc_end(worker, -1, signal, "");
 }
 
-/* --- the agent's process --------------------------------------------------------------------------------------------
- */
+/* --- the agent's process ------------------------------------------------------------------------------------------ */
 
 static void on_reconnect(const struct ev *e)
 {

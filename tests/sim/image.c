@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is committed, as plain rows: faster than a store, and the judge of every change: states move by their tables
  * (I6), epochs are made once and one after the other (I1), steps and checkpoints belong to their epoch (I3), epochs
  * are of legal sizes and reasons are true (I11), a job that breaks the protocol or crashes pays alone (I12). */
@@ -319,8 +320,7 @@ void image_apply(const struct change *c)
     }
 }
 
-/* --- back into a core -----------------------------------------------------------------------------------------------
- */
+/* --- back into a core --------------------------------------------------------------------------------------------- */
 
 static int newer(const void *a, const void *b)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold, checked where it could stop holding; image.c has those about what is stored.
  *
  *  I1  an epoch of a job has one membership, one communicator id, one source, whoever sends it and how often
@@ -16,8 +17,7 @@
 
 #include "base/cleanup.h"
 
-/* --- orders ---------------------------------------------------------------------------------------------------------
- */
+/* --- orders ------------------------------------------------------------------------------------------------------- */
 
 size_t epoch_slot(uint64_t job, uint64_t epoch)
 {
@@ -129,8 +129,7 @@ void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *ori
              origin->rung);
 }
 
-/* --- state ----------------------------------------------------------------------------------------------------------
- */
+/* --- state -------------------------------------------------------------------------------------------------------- */
 
 /* What p holds of that epoch; NULL = nothing. */
 static const struct holding *held(const struct proc *p, uint64_t epoch)
@@ -336,8 +335,7 @@ void must_agree(const struct comm *c)
              LL(S->ledgers[c->job].newest));
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------------
- */
+/* --- the end ------------------------------------------------------------------------------------------------------ */
 
 /* A worker that its own agent has said has ended is nobody else's to end. */
 static bool left(const struct proc *p)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator by itself: `make sim`.
  *   SEED=n         this schedule only (KEEP=1,4 with only these of its faults, KEEP=none with none)
  *   ROUNDS=n       that many, from FIRST=n on (default: 20000 from 1)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mutants.h - are deliberate bugs of the protocol (base/mutant.h) found, and how soon? */
 #ifndef TITAN_TESTS_SIM_MUTANTS_H
 #define TITAN_TESTS_SIM_MUTANTS_H

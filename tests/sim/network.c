@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams between agents and the coordinator keep their order and break; datagrams between agents are lost, doubled
  * and overtake each other; a host's own sockets only take their time. A cut holds what is on a stream until it heals or
  * somebody's patience ends. */
@@ -27,8 +28,7 @@ static usec delay(int from, int to, bool stream)
     return d;
 }
 
-/* --- streams --------------------------------------------------------------------------------------------------------
- */
+/* --- streams ------------------------------------------------------------------------------------------------------ */
 
 static struct stream *stream_of(uint64_t session)
 {
@@ -292,8 +292,7 @@ void net_coord_gone(void)
     }
 }
 
-/* --- cuts -----------------------------------------------------------------------------------------------------------
- */
+/* --- cuts --------------------------------------------------------------------------------------------------------- */
 
 void net_cut(int from, int to)
 {
@@ -338,8 +337,7 @@ void net_heal(int from, int to)
     }
 }
 
-/* --- datagrams ------------------------------------------------------------------------------------------------------
- */
+/* --- datagrams ---------------------------------------------------------------------------------------------------- */
 
 static void on_peer(const struct ev *e)
 {
@@ -389,8 +387,7 @@ void net_peer(int from, int to, const ProtobufCMessage *m)
     }
 }
 
-/* --- an agent and its workers ---------------------------------------------------------------------------------------
- */
+/* --- an agent and its workers ------------------------------------------------------------------------------------- */
 
 static void on_local_up(const struct ev *e)
 {
@@ -438,8 +435,7 @@ void net_local_down(uint64_t worker, const ProtobufCMessage *m)
     e->bytes = packed(m, &e->len);
 }
 
-/* --- old messages ---------------------------------------------------------------------------------------------------
- */
+/* --- old messages ------------------------------------------------------------------------------------------------- */
 
 static struct ev *again(int kind, int host)
 {

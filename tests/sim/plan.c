@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule: everything that is decided before it starts. Most are short; one in fifty is long and crowded. */
 #include "tests/sim/sim.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rounds.h - many schedules, in processes side by side; what came of them. */
 #ifndef TITAN_TESTS_SIM_ROUNDS_H
 #define TITAN_TESTS_SIM_ROUNDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fewest faults that still show a violation: chunks of the list are left out, ever smaller ones, as long as the
  * same invariant breaks (delta debugging: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input",
  * IEEE TSE 28(2), 2002; complements only). Everything else keeps the seed. */

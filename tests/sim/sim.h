@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim.h - a cluster in one thread, as seen by its files.
  *
  *   plan.c         a schedule: how large, which jobs, which faults when; all drawn from the seed before it starts
@@ -68,8 +69,7 @@ typedef Titan__Internal__CoordinatorMessage coord_message;
 typedef Titan__Internal__WorkerToAgent worker_message;
 typedef Titan__Internal__AgentToWorker order_message;
 
-/* --- plan.c ---------------------------------------------------------------------------------------------------------
- */
+/* --- plan.c ------------------------------------------------------------------------------------------------------- */
 enum fault_kind {
     FAULT_WORKER_KILL,
     FAULT_WORKER_EXIT,
@@ -152,8 +152,7 @@ void plan_make(struct plan *p, uint64_t seed);
 void plan_keep(struct plan *p, uint64_t keep);
 void plan_print_fault(FILE *out, int number, const struct fault *f);
 
-/* --- cluster.c ------------------------------------------------------------------------------------------------------
- */
+/* --- cluster.c ---------------------------------------------------------------------------------------------------- */
 struct ev;
 enum target { TARGET_WORLD, TARGET_COORD, TARGET_AGENT, TARGET_WORKER, TARGET_TRAINING };
 /* What an event does. Those for a process that is stopped wait for it; a: number of the host or worker. */
@@ -240,8 +239,7 @@ struct totals {
 };
 extern struct totals *totals;
 
-/* --- network.c ------------------------------------------------------------------------------------------------------
- */
+/* --- network.c ---------------------------------------------------------------------------------------------------- */
 struct link {
     int cuts; /* how many faults hold it cut */
     usec slow_until, lossy_until, doubles_until;
@@ -282,8 +280,7 @@ enum { OLD_DOWN, OLD_UP, OLD_ORDERS, OLD_KINDS };
 void net_replay(int kind, uint32_t pick);
 void net_reset(void);
 
-/* --- coordinator.c, store.c, image.c ---------------------------------------------------------------------------------
- */
+/* --- coordinator.c, store.c, image.c ------------------------------------------------------------------------------ */
 struct image_job {
     bool there;
     struct job job;
@@ -401,8 +398,7 @@ void store_back_up(void);
 void store_swap(void); /* the backup for what is there, and back */
 void store_restore(struct core *core, struct core_time now);
 
-/* --- host.c ---------------------------------------------------------------------------------------------------------
- */
+/* --- host.c ------------------------------------------------------------------------------------------------------- */
 struct clocks {
     int64_t mono_offset_ms, wall_offset_ms;
     int32_t drift_ppm;
@@ -444,8 +440,7 @@ void host_signal(uint64_t worker, int signal); /* what the agent does: SIGKILL *
 /* The next of its processes that live, by id; NULL = none. *i: 0 at first. */
 struct proc *host_next(int h, size_t *i);
 
-/* --- agent.c --------------------------------------------------------------------------------------------------------
- */
+/* --- agent.c ------------------------------------------------------------------------------------------------------ */
 void agent_begin(int h);
 void agent_end(int h);                     /* its process is no more */
 uint64_t agent_epoch(int h, uint64_t job); /* highest accepted */
@@ -456,8 +451,7 @@ void agent_hears_worker(int h, uint64_t worker, const worker_message *m);
 void agent_hears_peer(int h, int from, const void *bytes, uint32_t len);
 void agent_worker_ended(int h, uint64_t worker, int code, int signal, const char *words);
 
-/* --- a worker's process: worker.c, training.c -----------------------------------------------------------------------
- */
+/* --- a worker's process: worker.c, training.c --------------------------------------------------------------------- */
 /* What it holds of one epoch: its own part and its ward's. content: of the whole state at step. */
 struct holding {
     uint64_t epoch, step, content; /* epoch 0 = nothing */
@@ -521,12 +515,10 @@ void training_network_changed(void); /* barriers that waited for a cut */
 bool disk_has_checkpoint(const char *path);
 void disk_remove_checkpoint(const char *path);
 
-/* --- faults.c -------------------------------------------------------------------------------------------------------
- */
+/* --- faults.c ----------------------------------------------------------------------------------------------------- */
 void faults_begin(void);
 
-/* --- invariants.c ---------------------------------------------------------------------------------------------------
- */
+/* --- invariants.c ------------------------------------------------------------------------------------------------- */
 /* A job's committed steps. */
 struct ledger {
     uint64_t top;
@@ -556,8 +548,7 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
 bool must_be_over(void);
 void must_at_end(void);
 
-/* --- the whole ------------------------------------------------------------------------------------------------------
- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 struct disk_ckpt {
     char path[64];
     uint64_t step, content;
@@ -625,8 +616,7 @@ struct sim {
 };
 extern struct sim *S;
 
-/* --- byzantine.c ----------------------------------------------------------------------------------------------------
- */
+/* --- byzantine.c -------------------------------------------------------------------------------------------------- */
 void byzantine_agent(const struct fault *f);
 void byzantine_worker(const struct fault *f);
 void byzantine_client(const struct fault *f);
@@ -635,8 +625,7 @@ void byzantine_peer(int from, int to, const Titan__Internal__PeerMessage *m); /*
 bool byzantine_promised(uint64_t epoch);
 bool byzantine_step(uint64_t step);
 
-/* --- shrink.c -------------------------------------------------------------------------------------------------------
- */
+/* --- shrink.c ----------------------------------------------------------------------------------------------------- */
 /* Prints what was violated, how to see it again, the fewest faults that show it and the last events. */
 void shrink_and_print(FILE *out, uint64_t seed, const struct outcome *first);
 /* Of n <= 64 faults, those without any one of which it no longer fails (bit i: fault i); whole, it has failed. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the coordinator stores on: always the image, for some schedules a real store as well, in memory or on a disk
  * that loses what was not synced, fails and fills up (tests/support/disk.h). The store is asked first; what it has made
  * durable, and only that, becomes part of the image. */
@@ -87,8 +88,7 @@ void store_trouble(const struct fault *f)
     }
 }
 
-/* --- commits --------------------------------------------------------------------------------------------------------
- */
+/* --- commits ------------------------------------------------------------------------------------------------------ */
 
 struct write {
     int submit;
@@ -149,8 +149,7 @@ enum stored store_commit(int submit, const struct change *list)
     return STORED;
 }
 
-/* --- the next process -----------------------------------------------------------------------------------------------
- */
+/* --- the next process --------------------------------------------------------------------------------------------- */
 
 static void same_job(const struct job *job, void *data)
 {

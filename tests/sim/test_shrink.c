@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shrinker (sim.h): a failure that is planted in a schedule and needs k of its n faults is shrunk to those k.
  *   SEED=n: other schedules */
 #include <setjmp.h>

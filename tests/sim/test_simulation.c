@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A slice of `make sim`: 2,000 schedules of the whole cluster (sim.h), and that they go where they should.
  *   SEED=n SCHEDULES=n: other ones */
 #include <setjmp.h>

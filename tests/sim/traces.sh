@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Compares two files of `make sim-trace`: traces.sh OLD NEW. Exit 1 and the first seeds that differ when they do.
 set -euo pipefail
 same=$(comm -12 <(sort "$1") <(sort "$2") | wc -l)

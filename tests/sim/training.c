@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's training thread: docs/membership.md as a model. Members of an epoch pass barriers together: connect, agree
  * on where the state comes from, seal it, then for each step "prepared" and "agreed". Every member passes a barrier by
  * itself, so one that is killed or revoked between may have passed it or not. Parts have contents, as one number for
@@ -29,8 +30,7 @@ static uint64_t steps_of(uint64_t job)
     return S->plan->specs[job].spec.steps;
 }
 
-/* --- leaving an epoch -----------------------------------------------------------------------------------------------
- */
+/* --- leaving an epoch --------------------------------------------------------------------------------------------- */
 
 static void on_failed(const struct ev *e);
 static const struct handler failed = {"peers are gone", on_failed, TARGET_TRAINING};
@@ -133,8 +133,7 @@ void training_break(uint32_t pick)
     break_comm(c);
 }
 
-/* --- where the state comes from -------------------------------------------------------------------------------------
- */
+/* --- where the state comes from ----------------------------------------------------------------------------------- */
 
 static int parts_of(enum redundancy how, int world)
 {
@@ -251,8 +250,7 @@ static void decide(struct comm *c)
     totals->rolled_forward += c->rolled_forward;
 }
 
-/* --- barriers -------------------------------------------------------------------------------------------------------
- */
+/* --- barriers ----------------------------------------------------------------------------------------------------- */
 
 static void on_arrive(const struct ev *e);
 static const struct handler arrive = {"arrives", on_arrive, TARGET_TRAINING};
@@ -376,8 +374,7 @@ static void work_towards(struct proc *p, int barrier)
     (void)at(S->now + takes, &arrive, p->id, about(p, barrier));
 }
 
-/* --- checkpoints ----------------------------------------------------------------------------------------------------
- */
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
 bool disk_has_checkpoint(const char *path)
 {
@@ -466,8 +463,7 @@ static bool write_checkpoint(struct proc *p, struct comm *c)
     return true;
 }
 
-/* --- what a member does when it is through --------------------------------------------------------------------------
- */
+/* --- what a member does when it is through ------------------------------------------------------------------------ */
 
 static void on_exit_in_order(const struct ev *e)
 {
@@ -573,8 +569,7 @@ static void on_pass(const struct ev *e)
     }
 }
 
-/* --- entering an epoch ----------------------------------------------------------------------------------------------
- */
+/* --- entering an epoch -------------------------------------------------------------------------------------------- */
 
 static struct comm *comm_for(const struct proc *p, const struct epoch_view *v)
 {

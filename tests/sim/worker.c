@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's process but for its training thread: the member core (worker/elastic/member.h) and what link.c does
  * around it. */
 #include "tests/sim/sim.h"
@@ -35,8 +36,7 @@ void worker_timer(struct proc *p)
     (void)at(when, &timer, p->id, 0);
 }
 
-/* --- what the member core asks of its process -----------------------------------------------------------------------
- */
+/* --- what the member core asks of its process --------------------------------------------------------------------- */
 
 static void say(void *arg, const worker_message *m)
 {
@@ -72,8 +72,7 @@ static void note(void *arg, const char *sentence, const char *pairs)
     TRACE("worker %llu: %s (%s)", LL(p->id), sentence, pairs);
 }
 
-/* --- its life -------------------------------------------------------------------------------------------------------
- */
+/* --- its life ----------------------------------------------------------------------------------------------------- */
 
 void worker_begin(struct proc *p)
 {

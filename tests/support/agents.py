@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated agents, very many in one process (tests/scale/agents.c), and how they are spoken to."""
 import json
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts on one machine: each a network namespace with its own address, cgroup and titand, and a switch between them
 (tests/fault/wire.c) that can cut, lose, delay, reorder and slow down what passes. Needs root."""
 import contextlib

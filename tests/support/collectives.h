@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* collectives.h - every operation of a communicator against plain loops: random sequences of operations, sizes, types,
  * in place and not. */
 #ifndef TITAN_TESTS_SUPPORT_COLLECTIVES_H

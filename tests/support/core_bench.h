@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_bench.h - the coordinator's core by hand: say what an agent says, look at what comes out. Include cmocka first.
  */
 #ifndef TITAN_TESTS_SUPPORT_CORE_BENCH_H
@@ -236,8 +237,7 @@ static inline void submit(struct bench *b, uint64_t id, uint32_t min, uint32_t m
     submit_job(b, &job);
 }
 
-/* --- what came out -------------------------------------------------------------------------------------------------
- */
+/* --- what came out ------------------------------------------------------------------------------------------------ */
 
 static inline const Titan__Internal__CoordinatorMessage *told(const struct bench *b, int kind, uint64_t session)
 {

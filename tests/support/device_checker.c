@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_checker.c - see device_checker.h. */
 #include <math.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_experts.c - what mixture of experts and latent attention need of a device, against plain loops: strided rows,
  * routing, permutation, grouped products, and all of them together as ranks with different experts use them. */
 #include <math.h>
@@ -7,7 +8,7 @@
 #include "support/device_checker.h"
 #include "support/device_ops.h"
 
-/* --- strided rows ------------------------------------------------------------------------------------------------ */
+/* --- strided rows ------------------------------------------------------------------------------------------------- */
 
 static void copy_2d_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols, int64_t repeat)
 {
@@ -59,7 +60,7 @@ static void check_strided(struct checker *c)
     }
 }
 
-/* --- router ------------------------------------------------------------------------------------------------------ */
+/* --- router ------------------------------------------------------------------------------------------------------- */
 
 struct router_ref {
     const double *logits, *dweights;
@@ -256,7 +257,7 @@ static void check_router(struct checker *c)
     check_balance(c);
 }
 
-/* --- permutation ------------------------------------------------------------------------------------------------- */
+/* --- permutation -------------------------------------------------------------------------------------------------- */
 
 static void permute_case(struct checker *c, int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
 {
@@ -441,7 +442,7 @@ static void check_permute(struct checker *c)
     }
 }
 
-/* --- grouped products -------------------------------------------------------------------------------------------- */
+/* --- grouped products --------------------------------------------------------------------------------------------- */
 
 enum grouped_form { FORWARD, DGRAD, WGRAD };
 static const char *const form_names[] = {"forward", "dgrad", "wgrad"};
@@ -511,7 +512,7 @@ static void check_grouped(struct checker *c)
     sweep(c);
 }
 
-/* --- together ---------------------------------------------------------------------------------------------------- */
+/* --- together ----------------------------------------------------------------------------------------------------- */
 
 enum { RANKS = 3, EACH = 2, EXPERTS = RANKS * EACH, TOKENS = 29, TOP = 2, WIDTH = 24, ROWS = RANKS * TOKENS * TOP };
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_ops.c - see device_ops.h. */
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 #include "support/device_checker.h"
 #include "support/device_ops.h"
 
-/* --- reference, fp64 --------------------------------------------------------------------------------------------- */
+/* --- reference, fp64 ---------------------------------------------------------------------------------------------- */
 
 static void ref_rmsnorm(double *y, double *rstd, const double *x, const double *g, int64_t n, int64_t c, double eps)
 {
@@ -144,7 +145,7 @@ static void ref_cross_entropy(double *loss, double *dx, const double *x, const d
     }
 }
 
-/* --- the reference's gradients by central differences ------------------------------------------------------------ */
+/* --- the reference's gradients by central differences ------------------------------------------------------------- */
 
 struct difference_case {
     double *x, *g, *q, *k, *v, *out, *aux;
@@ -226,7 +227,7 @@ static void check_reference(struct checker *c)
     sweep(c);
 }
 
-/* --- memory and casts -------------------------------------------------------------------------------------------- */
+/* --- memory and casts --------------------------------------------------------------------------------------------- */
 
 static void check_memory(struct checker *c)
 {
@@ -295,7 +296,7 @@ static void check_cast(struct checker *c)
     result(c, ok, "cast between all pairs of types");
 }
 
-/* --- matmul ------------------------------------------------------------------------------------------------------ */
+/* --- matmul ------------------------------------------------------------------------------------------------------- */
 
 static void matmul_case(struct checker *c, enum dtype ab, enum dtype cd, bool ta, bool tb, int64_t m, int64_t n,
                         int64_t k, int64_t pad, double beta)
@@ -375,7 +376,7 @@ static void check_matmul(struct checker *c)
     sweep(c);
 }
 
-/* --- embedding --------------------------------------------------------------------------------------------------- */
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 /* Rows [first, first+rows) of a vocabulary of v tokens. */
 static void embed_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, int64_t v, int64_t first, int64_t rows)
@@ -411,7 +412,7 @@ static void check_embed(struct checker *c)
     }
 }
 
-/* --- RMSNorm ----------------------------------------------------------------------------------------------------- */
+/* --- RMSNorm ------------------------------------------------------------------------------------------------------ */
 
 static void norm_case(struct checker *c, enum dtype dt, int64_t n, int64_t w)
 {
@@ -457,7 +458,7 @@ static void check_norm(struct checker *c)
     sweep(c);
 }
 
-/* --- attention --------------------------------------------------------------------------------------------------- */
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 static void rope_case(struct checker *c, enum dtype dt, int64_t n, int64_t heads, int64_t d, int64_t pad, bool backward)
 {
@@ -877,7 +878,7 @@ static void check_attention(struct checker *c)
     sweep(c);
 }
 
-/* --- feed-forward, loss ------------------------------------------------------------------------------------------ */
+/* --- feed-forward, loss ------------------------------------------------------------------------------------------- */
 
 static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, double range)
 {
@@ -974,7 +975,7 @@ static void check_layers(struct checker *c)
     sweep(c);
 }
 
-/* --- sums and optimizer ------------------------------------------------------------------------------------------ */
+/* --- sums and optimizer ------------------------------------------------------------------------------------------- */
 
 static void sums_case(struct checker *c, int64_t n, int64_t block, bool square)
 {
@@ -1106,7 +1107,7 @@ static void check_sums(struct checker *c)
     sgd_case(c, 40000, false);
 }
 
-/* --- streams ----------------------------------------------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------------------------------------------------ */
 
 static titan_status call_count(void *arg, struct titan_error *err)
 {
@@ -1170,7 +1171,7 @@ static void check_streams(struct checker *c)
     sweep(c);
 }
 
-/* --- same call, same bits ---------------------------------------------------------------------------------------- */
+/* --- same call, same bits ----------------------------------------------------------------------------------------- */
 
 static void check_repeat(struct checker *c)
 {

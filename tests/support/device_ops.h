@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_ops.h - every operation of a device against a plain fp64 reference.
  *
  * Works for any plug-in and needs nothing but libc, so a bare GPU machine runs the same checks as the CPU's unit test.

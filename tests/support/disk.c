@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/disk.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ static uint64_t below(uint64_t *rng, uint64_t n)
     return n ? hash_draw(rng) % n : 0;
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------------------- */
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
 
 static void bytes_resize(struct bytes *b, uint64_t len)
 {
@@ -114,7 +115,7 @@ static void bytes_apply(struct bytes *b, const struct pending *p)
         bytes_resize(b, p->offset);
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 static struct file *file_find(struct disk *d, const char *name)
 {
@@ -202,7 +203,7 @@ static void file_unlink(struct disk *d, struct file *f)
         file_remove(d, f);
 }
 
-/* --- faults ------------------------------------------------------------------------------------------------------ */
+/* --- faults ------------------------------------------------------------------------------------------------------- */
 
 static int bit_index(uint32_t op)
 {
@@ -233,7 +234,7 @@ uint64_t disk_used(struct disk *d)
     return used;
 }
 
-/* --- the methods of an open file --------------------------------------------------------------------------------- */
+/* --- the methods of an open file ---------------------------------------------------------------------------------- */
 
 static struct handle *enter(sqlite3_file *file)
 {
@@ -504,7 +505,7 @@ static const sqlite3_io_methods methods = {
     .xShmUnmap = on_shm_unmap,
 };
 
-/* --- the methods of the disk ------------------------------------------------------------------------------------- */
+/* --- the methods of the disk -------------------------------------------------------------------------------------- */
 
 static int on_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags, int *ret_flags)
 {
@@ -597,7 +598,7 @@ static int on_last_error(sqlite3_vfs *vfs, int n, char *text)
     return d->last_errno;
 }
 
-/* --- what the tests use ------------------------------------------------------------------------------------------ */
+/* --- what the tests use ------------------------------------------------------------------------------------------- */
 
 struct disk *disk_new(uint64_t seed)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* disk.h - a disk for tests: an SQLite VFS over memory whose faults are chosen and whose power can be cut.
  *
  * While a disk is mounted it is SQLite's default VFS, so everything in state/ runs on it unchanged. What a file holds

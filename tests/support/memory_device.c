@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/memory_device.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A coordinator and agents, each a process of its own, on this machine or on hosts of their own."""
 import json
 import shutil

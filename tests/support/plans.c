@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plans.c - plans of recipes for tests. */
 #include "tests/support/plans.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plans.h - plans of recipes made from keys, as `titan-worker plan` makes them. */
 #ifndef TITAN_TESTS_SUPPORT_PLANS_H
 #define TITAN_TESTS_SUPPORT_PLANS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* programs.c - step programs for tests. */
 #include "tests/support/programs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* programs.h - step programs of a model on any mesh, without recipe or device. */
 #ifndef TITAN_TESTS_SUPPORT_PROGRAMS_H
 #define TITAN_TESTS_SUPPORT_PROGRAMS_H

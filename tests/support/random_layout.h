@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_layout.h - models, meshes and layouts drawn at random: dense layers and mixtures of experts, tensors cut by
  * rows, by columns, by experts and not at all, sizes that are no multiples of anything they need not be. */
 #ifndef TITAN_TESTS_SUPPORT_RANDOM_LAYOUT_H

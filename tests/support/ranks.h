@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.h - a communicator's members as forked processes of a test, with a device that has nothing but streams.
  *
  * The test program must be single-threaded when it forks. A member reports by its exit code: RANK_CHECK prints and

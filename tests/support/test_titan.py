@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share (titan.py) does what it says."""
 from titan import Daemon, tap
 

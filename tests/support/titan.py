@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests and benchmarks share: a daemon over a fresh folder, titanctl against it, TAP output."""
 import json
 import os

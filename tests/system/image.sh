@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The root file system that the machines of `make system` start from: Debian 12 by debootstrap, what titan depends on, a
 # unit that runs /test/scenes.sh. Kept below build/system; made again when this file changes.  image.sh FOLDER
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make system: two machines with systemd, the package and a shared folder go through scenes.sh.
 
     run.py DEB [FOLDER]     FOLDER (build/system) has what image.sh made; FOLDER/KIND gets the machines' files and logs

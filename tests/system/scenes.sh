@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # What happens to the installed system; on both machines of run.py, as a unit. The first one is the coordinator's and tells
 # the second one what to do through the folder /test. TAP lines go to /test/n1.log. After a power cut it goes on with the
 # scenes of the stage that /test/stage names.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The units are clean for systemd-analyze, and as locked up as we say: exposure at most 2.2 for the agent (it opens GPUs and
 # runs workers), 1.3 for the coordinator.
 set -uo pipefail

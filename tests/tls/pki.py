@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A coordinator that serves TLS on a port of its own, made as a person makes one: titanctl pki init. openssl and grpcio
 speak to it, with certificates of every kind."""
 import contextlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make soak-tls: two nodes train over TLS while every certificate is replaced once a minute: the nodes renew theirs by themselves at
 two thirds of 90 s, those of coordinator and user are made anew. Nothing of it may cost a session, an epoch or a call.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Three hosts, each a network namespace with folders of its own, from `pki init` to training by the lines of docs/security.md as
 they stand there; what passes the coordinator's port is captured and has no plain text of ours. Needs root."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Clients over TLS that take all they may have: agents come in and go on beside them, and so do other clients."""
 import contextlib
 import ssl

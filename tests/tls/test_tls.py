@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """TLS with real things: openssl's client and grpcio against a coordinator; certificates of every kind, join tokens,
 rotation under calls, revocation."""
 import json

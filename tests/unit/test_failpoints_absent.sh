@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Failpoints are in the programs built for tests, and in no program that is installed.
 set -u
 build=${BUILD:-build}

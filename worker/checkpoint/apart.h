@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* apart.h - work with files that a file server may never answer: on a thread of its own, which the caller leaves behind
  * when nothing moves any more.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint.h - a training state on disk that any mesh can load.
  *
  * A checkpoint is a directory DIR/step-00000120 with one safetensors file per writing rank and manifest.json. The

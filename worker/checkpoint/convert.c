@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/checkpoint/convert.h"
 
 #include <dirent.h>
@@ -19,7 +20,7 @@
 
 #define SHARD_BYTES_MAX (INT64_C(2) << 30)
 
-/* --- layouts ---------------------------------------------------------------------------------------------------- */
+/* --- layouts ------------------------------------------------------------------------------------------------------ */
 
 /* Row of the adjacent-pair layout that is row i of a head in the half-split one. */
 static int64_t pair_row(int64_t i, int64_t d)
@@ -43,7 +44,7 @@ void convert_halves_to_pairs(float *out, const float *in, int64_t heads, int64_t
     }
 }
 
-/* --- names ------------------------------------------------------------------------------------------------------- */
+/* --- names -------------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *ours, *theirs;
@@ -204,8 +205,7 @@ static titan_status write_file(const struct export *e, int file, struct titan_er
     return safetensors_finish(w, &bytes, &crc, err);
 }
 
-/* --- descriptions --------------------------------------------------------------------------------------------------
- */
+/* --- descriptions ------------------------------------------------------------------------------------------------- */
 
 static titan_status write_text(const struct export *e, const char *name, const struct buf *text,
                                struct titan_error *err)
@@ -405,8 +405,7 @@ static titan_status write_byte_tokenizer(const struct export *e, struct titan_er
     return write_text(e, "tokenizer_config.json", &config, err);
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------
- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static titan_status write_all(struct export *e, struct titan_error *err)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* convert.h - a checkpoint as a Hugging Face directory that transformers' LlamaForCausalLM opens.
  *
  * Names and layouts are changed as transformers expects. Our rotary embedding turns adjacent pairs (2i, 2i+1) of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/checkpoint/folder.h"
 
 #include <errno.h>
@@ -42,7 +43,7 @@ static titan_status write_owner(int at, const struct folder_owner *o, struct tit
     return file_replace_at(at, FOLDER_OWNER_NAME, text.data, text.len, err);
 }
 
-/* --- whose checkpoints ------------------------------------------------------------------------------------------- */
+/* --- whose checkpoints -------------------------------------------------------------------------------------------- */
 
 static titan_status refuse_recipe(const char *path, const struct folder_owner *o, const char *by, const char *recipe,
                                   struct titan_error *err)
@@ -189,7 +190,7 @@ static titan_status open_and_take(const char *path, const struct folder_owner *o
     return status;
 }
 
-/* --- apart ------------------------------------------------------------------------------------------------------ */
+/* --- apart -------------------------------------------------------------------------------------------------------- */
 
 struct job {
     struct apart apart;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folder.h - the folder of a run's checkpoints: whose it is, and that one run at a time uses it.
  *
  *   titan-owner.json   who wrote what is there, and with which recipe

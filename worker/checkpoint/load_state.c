@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* load_state.c - a rank's part of the state from a checkpoint of any mesh. */
 #include "worker/checkpoint/load_state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* load_state.h - a rank's part of the training state from a checkpoint, whatever mesh wrote it. */
 #ifndef TITAN_WORKER_CHECKPOINT_LOAD_STATE_H
 #define TITAN_WORKER_CHECKPOINT_LOAD_STATE_H

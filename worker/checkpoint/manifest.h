@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* manifest.h - what a checkpoint directory says of itself: manifest.json.
  *
  *   {"format":"titan-checkpoint","version":2,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.h - the safetensors file format, version 0.x as huggingface/safetensors reads it: eight bytes of
  * little-endian header length, a JSON header that names dtype, shape and byte range of every tensor, then the data.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trained.h - the model of a checkpoint: which recipe made it, and its parameters without the optimizer's state. What
  * generating, exporting and evaluating begin with. */
 #ifndef TITAN_WORKER_CHECKPOINT_TRAINED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer.c - the background thread that writes a rank's shard and, on rank 0, commits. */
 #include "worker/checkpoint/writer.h"
 
@@ -147,8 +148,7 @@ void checkpoint_writer_cancel(struct checkpoint_writer *w)
     atomic_store(&w->cancelled, true);
 }
 
-/* --- the thread
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- the thread --------------------------------------------------------------------------------------------------- */
 
 /* A rank's manifest entry (what "json"), or why there will be none (what "failed"). */
 static void entry_name(int rank, const char *what, char name[ENTRY_NAME_BYTES])
@@ -342,8 +342,7 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
-/* --- the caller's side
- * ------------------------------------------------------------------------------------------------------- */
+/* --- the caller's side -------------------------------------------------------------------------------------------- */
 
 static titan_status still_writing(const struct checkpoint_writer *w, struct titan_error *err)
 {

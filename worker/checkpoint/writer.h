@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer.h - checkpoints in the background.
  *
  * Training waits only for a copy of the rank's state in host memory; a thread of each rank writes it as a shard and

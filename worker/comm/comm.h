@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.h - collectives among the members of one epoch.
  *
  * Implementations: shm (all members on one host), tcp (several hosts), nccl (in the CUDA plug-in). A communicator lives

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core.h - what the communicators that run on host threads (shm, tcp) have in common: requests enqueued on a device's
  * streams, groups of them, one lasting failure, revocation, the tree of an epoch's communicators.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.h - sums in rank order. */
 #ifndef TITAN_WORKER_COMM_REDUCE_H
 #define TITAN_WORKER_COMM_REDUCE_H

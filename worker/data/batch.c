@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c - tokens of a microbatch on one context-parallel rank. */
 #include "worker/data/batch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.h - a microbatch as the program loads it (LOAD): five numbers a token.
  *
  * index = sequence*t + position numbers a microbatch's tokens; a query sees the keys from its document's start to

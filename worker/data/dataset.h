@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dataset.h - training samples as a pure function of (seed, step, position).
  *
  * The corpus is the bytes of one file or of every regular file below a folder (in path order), tokenised; documents are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loader.c - samples of the dataset into the rows that a program loads. */
 #include "worker/data/loader.h"
 

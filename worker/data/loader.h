@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loader.h - the tokens of one rank's microbatches of a step: a function of the step's number only. One thread. */
 #ifndef TITAN_WORKER_DATA_LOADER_H
 #define TITAN_WORKER_DATA_LOADER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.c - finding, loading and opening a device plug-in. */
 #include <dlfcn.h>
 #include <stdio.h>

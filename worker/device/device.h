@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.h - what a training step needs from a machine: memory, streams, events and operations.
  *
  * A device is a loadable plug-in (libtitan-cpu.so, libtitan-cuda.so) that exports titan_device_plugin(). The worker
@@ -298,7 +299,7 @@ struct device_plugin {
 const struct device_plugin *titan_device_plugin(void);
 typedef const struct device_plugin *(*titan_device_plugin_fn)(void);
 
-/* --- worker side: worker/device/device.c ------------------------------------------------------------------------ */
+/* --- worker side: worker/device/device.c -------------------------------------------------------------------------- */
 
 /* An opened device with its tables. */
 struct device_handle {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buddy.c - what a keeper does for its ward. */
 #include "worker/elastic/buddy.h"
 
@@ -33,8 +34,7 @@ struct buddy {
     float *host_loads, *loads; /* (biases) from the report; on the device */
 };
 
-/* --- who keeps whose ------------------------------------------------------------------------------------------------
- */
+/* --- who keeps whose ---------------------------------------------------------------------------------------------- */
 
 int buddy_shift(const int *nodes, int world)
 {
@@ -108,8 +108,7 @@ static titan_status open_edges(struct buddy *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* --- set-up ---------------------------------------------------------------------------------------------------------
- */
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static int64_t shard_of(const struct buddy *b, int unit)
 {
@@ -235,8 +234,7 @@ void buddy_close(struct buddy *b)
     free(b);
 }
 
-/* --- the first copy -------------------------------------------------------------------------------------------------
- */
+/* --- the first copy ----------------------------------------------------------------------------------------------- */
 
 /* Host or device memory to the keeper; scratch: a chunk of device memory, NULL: the communicator reads it as it is. */
 static titan_status send_all(struct buddy *b, const float *from, int64_t n, float *scratch)
@@ -296,8 +294,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
     return status;
 }
 
-/* --- a step ---------------------------------------------------------------------------------------------------------
- */
+/* --- a step ------------------------------------------------------------------------------------------------------- */
 
 static float *grad_of(const struct buddy *b, int unit)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buddy.h - keepers and wards: every part of the state twice, on two nodes where there are two, and always at the same
  * step.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.c - what the members of an epoch have in memory, and the verdict on it. */
 #include "worker/elastic/holdings.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.h - who holds which part of a state, and is it whole?
  *
  * When the state of an epoch comes from the memory of its members (and leavers: all ranks of the communicator the state

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link.c - membership as an agent decides it (membership.h): the socket, the control thread and the page around the
  * state machine in member.c.
  *
@@ -86,8 +87,7 @@ static void wake(struct link *l)
     (void)eventfd_write(l->wake, 1);
 }
 
-/* --- the state machine, and what it asks for -------------------------------------------------------------------------
- */
+/* --- the state machine, and what it asks for ---------------------------------------------------------------------- */
 
 /* Lock held until leave(). */
 static struct member *enter(struct link *l)
@@ -175,8 +175,7 @@ static void replace_fd(int *fd, int with)
     *fd = with;
 }
 
-/* --- control thread -------------------------------------------------------------------------------------------------
- */
+/* --- control thread ----------------------------------------------------------------------------------------------- */
 
 /* err is filled when the agent says what cannot be: nothing more is heard on this connection. */
 static void dispatch(struct link *l, const uint8_t *data, size_t len, int fd, struct titan_error *err)
@@ -314,8 +313,7 @@ static void *control_main(void *arg)
     return NULL;
 }
 
-/* --- what the training thread calls ---------------------------------------------------------------------------------
- */
+/* --- what the training thread calls ------------------------------------------------------------------------------- */
 
 static titan_status link_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
 {

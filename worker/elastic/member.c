@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* member.c - the worker's part of docs/membership.md. */
 #include "worker/elastic/member.h"
 
@@ -112,8 +113,7 @@ static void check(const struct member *m)
     titan_assert(!m->ended || s->lease_over || s->in_revoked || !s->in);
 }
 
-/* --- forms ----------------------------------------------------------------------------------------------------------
- */
+/* --- forms -------------------------------------------------------------------------------------------------------- */
 
 static void form_free(struct form *f)
 {
@@ -178,7 +178,7 @@ static const char *fault_of(const struct member *m, const Titan__Internal__FormE
     return NULL;
 }
 
-/* --- who is where, of very many: a table of ranks by a hash of their node or id, open addressing ---- */
+/* --- who is where, of very many: a table of ranks by a hash of their node or id, open addressing ------------------ */
 
 /* All -1, at least half of which stay so; *ret_size: how many. NULL when out of memory. */
 static int *rank_table(int ranks, size_t *ret_size)
@@ -288,8 +288,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
     (void)snprintf(ret->checkpoint_path, sizeof ret->checkpoint_path, "%s", o->checkpoint_path);
 }
 
-/* --- messages out ---------------------------------------------------------------------------------------------------
- */
+/* --- messages out ------------------------------------------------------------------------------------------------- */
 
 static void say(const struct member *m, const worker_message *message)
 {
@@ -439,8 +438,7 @@ void member_disconnected(struct member *m)
     m->state.connected = false;
 }
 
-/* --- orders in ------------------------------------------------------------------------------------------------------
- */
+/* --- orders in ---------------------------------------------------------------------------------------------------- */
 
 static bool first_time(struct member *m, enum complaint complaint)
 {
@@ -696,8 +694,7 @@ bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
     return offer;
 }
 
-/* --- time -----------------------------------------------------------------------------------------------------------
- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 static void end(struct member *m, enum member_end why, const char *words)
 {
@@ -799,8 +796,7 @@ int64_t member_deadline(const struct member *m)
     return at;
 }
 
-/* --- the training thread --------------------------------------------------------------------------------------------
- */
+/* --- the training thread ------------------------------------------------------------------------------------------ */
 
 enum member_answer member_next(struct member *m, struct epoch_view *ret)
 {
@@ -933,8 +929,7 @@ void member_failing(struct member *m, int exit_code, const char *reason)
     say_failing(m);
 }
 
-/* --- life -----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 struct member *member_open(const struct member_options *options, const struct member_host *host, int64_t now_ms)
 {

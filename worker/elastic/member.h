@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* member.h - a worker's part in the membership protocol (docs/membership.md) as a pure state machine.
  *
  * Inputs are calls: what the agent says, its connection, the time, and what the training thread asks and reports.
@@ -89,8 +90,7 @@ struct member;
 struct member *member_open(const struct member_options *options, const struct member_host *host, int64_t now_ms);
 void member_close(struct member *m); /* NULL is fine */
 
-/* --- the agent and the time ------------------------------------------------------------------------------------------
- */
+/* --- the agent and the time --------------------------------------------------------------------------------------- */
 
 /* The connection is up: hello and what holds is said. */
 void member_connected(struct member *m, int64_t now_ms);
@@ -103,8 +103,7 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions);
 /* INT64_MAX: nothing is due. */
 int64_t member_deadline(const struct member *m);
 
-/* --- the training thread ---------------------------------------------------------------------------------------------
- */
+/* --- the training thread ------------------------------------------------------------------------------------------ */
 
 enum member_answer { MEMBER_WAIT, MEMBER_FORM, MEMBER_STOPPED };
 /* Enter the epoch on offer: *ret is valid until the next one is entered (memfd is -1: the host has it).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* membership.h - what the training loop asks of the world outside: which epoch am I in, and what am I told.
  *
  * Two implementations: link.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members, one epoch).

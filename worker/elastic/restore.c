@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* restore.c - memory, then checkpoints, then nothing. */
 #include "worker/elastic/restore.h"
 
@@ -20,8 +21,7 @@ const char *state_rung_name(enum state_rung rung)
     return (size_t)rung < ARRAY_SIZE(names) ? names[rung] : "?";
 }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------
- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* How the source epoch cut the model. TITAN_ECONFLICT: the recipe never ran on so many. */
 static titan_status open_source(struct restore *r, struct titan_error *err)
@@ -121,8 +121,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     return compare_parts(r, err);
 }
 
-/* --- checkpoints ----------------------------------------------------------------------------------------------------
- */
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
 #define LOOK_MS 20   /* between looks at whether the epoch is over */
 #define RETRY_MS 500 /* until a checkpoint is tried again, first and at most */
@@ -455,8 +454,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->s, err) : TITAN_OK;
 }
 
-/* --- proof ----------------------------------------------------------------------------------------------------------
- */
+/* --- proof -------------------------------------------------------------------------------------------------------- */
 
 /* Alike on all ranks: they have the same numbers. */
 static titan_status compare_new(struct restore *r, const struct mesh *mesh, const struct parts *parts,

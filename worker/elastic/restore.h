@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* restore.h - the ladder (docs/membership.md): an epoch's state from the memory of its members, where that covers every
  * part; otherwise from the newest checkpoint that loads; otherwise from the beginning.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* solo.c - membership without an agent (membership.h): `titan-worker run`, fixed members, one epoch. */
 #include "worker/elastic/membership.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transfer.c - live resharding over the new epoch's communicator. */
 #include "worker/elastic/transfer.h"
 

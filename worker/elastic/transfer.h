@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transfer.h - live resharding: the training state of the previous epoch, cut for its mesh, becomes this epoch's
  * without touching a disk.
  *

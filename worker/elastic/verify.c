@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c - hashes of parts, and what they say of each other. */
 #include "worker/elastic/verify.h"
 
@@ -8,8 +9,7 @@
 #include "base/hash.h"
 #include "base/progress.h"
 
-/* --- hashes ---------------------------------------------------------------------------------------------------------
- */
+/* --- hashes ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t row_hash(uint64_t key, const float *x, int64_t first, int64_t n)
 {
@@ -81,8 +81,7 @@ titan_status part_hash(const struct train_state *part, struct stream *s, struct 
     return hash_values(part, host, host + 3 * part->total, ret, err);
 }
 
-/* --- comparison -----------------------------------------------------------------------------------------------------
- */
+/* --- comparison --------------------------------------------------------------------------------------------------- */
 
 /* 64 bits in doubles, exactly. */
 struct halves {

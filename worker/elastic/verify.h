@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.h - is what should be the same on several workers the same, bit for bit?
  *
  * A part's hash is a sum over its elements of a mix of what they are (tensor, row, column) and their bits: parts that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoints.c - starting, collecting and retrying checkpoints between steps. */
 #include "worker/epoch/checkpoints.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoints.h - an epoch's checkpoints: when one is written, what its failure means, and the one a run must not end
  * without. */
 #ifndef TITAN_WORKER_EPOCH_CHECKPOINTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* due.h - after which steps a checkpoint is written. Every rank takes the same decision from the same numbers. */
 #ifndef TITAN_WORKER_EPOCH_DUE_H
 #define TITAN_WORKER_EPOCH_DUE_H

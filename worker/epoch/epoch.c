@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epoch.c - an epoch's beginning and end: its programs, what steps need, and leaving nothing behind. */
 #include "worker/epoch/epoch.h"
 
@@ -52,8 +53,7 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* --- training data -------------------------------------------------------------------------------------------------
- */
+/* --- training data ------------------------------------------------------------------------------------------------ */
 
 static const char *node_of(const struct epoch_view *view, int rank)
 {

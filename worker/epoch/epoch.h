@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epoch.h - what lives as long as an epoch. Each struct in here is written by one file, which its comment names. */
 #ifndef TITAN_WORKER_EPOCH_EPOCH_H
 #define TITAN_WORKER_EPOCH_EPOCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* groups.c - opening, splitting and closing an epoch's communicators. */
 #include "worker/epoch/groups.h"
 

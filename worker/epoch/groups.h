@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* groups.h - an epoch's communicators: one of all ranks, and one split from it for every kind of traffic that the
  * mesh's groups have. They fail and are revoked as one. */
 #ifndef TITAN_WORKER_EPOCH_GROUPS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* publish.c - reports of steps and of epochs: log, metrics file, membership. */
 #include "worker/epoch/publish.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* publish.h - telling the coordinator, the log and the metrics file what has happened.
  *
  * A committed step is published when every rank has its report: then no death takes it back. Ranks know that of a step

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recover.c - agreeing on a state, filling it in, installing it; what is kept in case that fails. */
 #include "worker/epoch/recover.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recover.h - the state of an epoch: from what this worker and the others held of the one before, from a checkpoint, or
  * from the beginning.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_folder.c - taking the folder of checkpoints, and what it means when it cannot be taken. */
 #include "worker/epoch/run_folder.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_folder.h - the run's folder of checkpoints, held by this process while it lives (checkpoint/folder.h). */
 #ifndef TITAN_WORKER_EPOCH_RUN_FOLDER_H
 #define TITAN_WORKER_EPOCH_RUN_FOLDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trainer.c - the process's set-up: folder, data, model, device, planning ahead. */
 #include "worker/epoch/trainer.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trainer.h - what lives as long as the process: recipe, device, data, model, and what it keeps from epoch to epoch. */
 #ifndef TITAN_WORKER_EPOCH_TRAINER_H
 #define TITAN_WORKER_EPOCH_TRAINER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exec.c - program in, device and communicator calls out: how it is opened, and how each operation runs. */
 #include "worker/exec/executor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exec.h - runs a step program on a device and its communicators.
  *
  * The executor knows no model structure and no parallelism beyond the program's actions: it binds buffers to memory

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* executor.h - what the files of exec/ share: exec.c (opening, and how each operation runs) and step.c (a step's
  * calls). Private to the executor. */
 #ifndef TITAN_WORKER_EXEC_EXECUTOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - a training step in three calls: gradients, the agreement that commits it, the update. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/infer/generate.h"
 
 #include <fcntl.h>
@@ -61,8 +62,7 @@ int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_
     return work[k - 1];
 }
 
-/* --- model ----------------------------------------------------------------------------------------------------------
- */
+/* --- model -------------------------------------------------------------------------------------------------------- */
 
 static titan_status choose_dtype(const struct generator *g, enum dtype *ret, struct titan_error *err)
 {
@@ -123,8 +123,7 @@ static titan_status open_model(struct generator *g, struct titan_error *err)
     return load_biases(g, err);
 }
 
-/* --- text ------------------------------------------------------------------------------------------------------------
- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 static titan_status encode_prompt(struct generator *g, struct titan_error *err)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generate.h - text from a checkpoint. */
 #ifndef TITAN_WORKER_INFER_GENERATE_H
 #define TITAN_WORKER_INFER_GENERATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* whole.c - the whole model on one device. */
 #include "worker/infer/whole.h"
 

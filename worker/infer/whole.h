@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* whole.h - the whole model on one device: no other ranks, no training state, memory of its own. For generating text
  * and for tests that compare against a reference. What runs is a program like a training step's, written by block.h for
  * a mesh of one rank.

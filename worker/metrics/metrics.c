@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.c - step lines. */
 #include "worker/metrics/metrics.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.h - where a finished step is written down: a line in the log and a line of JSON in JOB_DIR/metrics.jsonl.
  * Rank 0 writes, and holds a lock on the file meanwhile. After a recovery steps may come again, with a higher epoch. */
 #ifndef TITAN_WORKER_METRICS_METRICS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.h - what is known of a step that all ranks have agreed on. */
 #ifndef TITAN_WORKER_METRICS_REPORT_H
 #define TITAN_WORKER_METRICS_REPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c - grouped-query attention: projections, the norm of heads, rotary embedding, context parallelism.
  *
  * Queries, keys and values lie in one buffer, side by side in each row, where that costs no copy; with the heads' norm,

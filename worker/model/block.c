@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block.c - embedding, transformer layer and head as operations of a program. */
 #include "worker/model/block.h"
 

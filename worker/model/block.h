@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block.h - each part of the model once, written as operations of a program (program/emit.h): forward, input gradient
  * (dgrad) and weight gradient (wgrad) apart.
  *

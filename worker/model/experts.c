@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* experts.c - router, exchange of rows, experts. */
 #include "worker/model/experts.h"
 

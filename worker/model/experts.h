@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* experts.h - the second half of a layer with a mixture of experts: y = h + shared(n) + sum of weights * expert(n), n =
  * norm(h).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* latent.c - projections of latent attention; the rest is attention.c's. */
 #include "worker/model/latent.h"
 

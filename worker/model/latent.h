@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* latent.h - multi-head latent attention: keys and values come from one narrow latent vector of a token, and one
  * rotated key is shared by all heads.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parts.h - what the files behind block.h share: local sizes, views of parameters and gradients, linear layers.
  *
  * Private to worker/model. Shape letters as in block.h. */

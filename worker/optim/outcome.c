@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outcome.c - a report into loss, norm and orders. */
 #include "worker/optim/outcome.h"
 

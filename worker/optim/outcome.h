@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outcome.h - what the report of a step (program/program.h), summed over all ranks, says: loss, tokens, gradient norm,
  * orders.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.c - warm-up, stable, decay. */
 #include "worker/optim/schedule.h"
 

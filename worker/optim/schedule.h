@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.h - learning rate: warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395), with TorchTitan's rules.
  *
  * Steps count from 1. With T steps, W of warm-up and D of decay, s = step - 1:

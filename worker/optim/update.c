@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* update.c - the optimizer's arithmetic: arguments from the recipe, one call of the device. */
 #include "worker/optim/update.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* update.h - one optimizer update: AdamW or SGD on a range of fp32 masters. */
 #ifndef TITAN_WORKER_OPTIM_UPDATE_H
 #define TITAN_WORKER_OPTIM_UPDATE_H

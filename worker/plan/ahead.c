@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ahead.c - a thread that plans. */
 #include "worker/plan/ahead.h"
 

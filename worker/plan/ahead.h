@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ahead.h - the programs of the epoch to come, made by a thread of their own while this one trains.
  *
  * A change of membership that is planned is known some steps before it happens, a plan depends on the recipe and the

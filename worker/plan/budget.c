@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* budget.c - the mix of checkpointing modes that fits a budget and recomputes least. */
 #include "worker/plan/budget.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* budget.h - activation checkpointing by a memory budget: which layers keep what, so that the least is computed again.
  *
  * budget is a share of the activation memory between recomputing everything (0) and keeping everything (1), as in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build.c - a rank's step, walked cell by cell.
  *
  *   program_build
@@ -49,8 +50,7 @@ struct layer_pass {
     int params[VISIT_UNITS]; /* buffers they read */
 };
 
-/* --- kinds of ranks --------------------------------------------------------------------------------------------------
- */
+/* --- kinds of ranks ----------------------------------------------------------------------------------------------- */
 
 static void share_of(const struct build_options *o, int batch_rank, int64_t *from, int64_t *count)
 {
@@ -126,8 +126,7 @@ int program_kind_leader(const struct build_options *options, int kind)
     return leader;
 }
 
-/* --- visits ----------------------------------------------------------------------------------------------------------
- */
+/* --- visits ------------------------------------------------------------------------------------------------------- */
 
 static enum unit_kind kind_of(const struct builder *b, int unit)
 {
@@ -270,8 +269,7 @@ static titan_status plan_uses(struct builder *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* --- parameters ------------------------------------------------------------------------------------------------------
- */
+/* --- parameters --------------------------------------------------------------------------------------------------- */
 
 void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot)
 {
@@ -313,8 +311,7 @@ static void emit_releases(struct builder *b, const struct visit *v)
     }
 }
 
-/* --- compute of one visit --------------------------------------------------------------------------------------------
- */
+/* --- compute of one visit ----------------------------------------------------------------------------------------- */
 
 static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot)
 {
@@ -474,8 +471,7 @@ static void weight_gradient(struct builder *b, const struct visit *v)
     }
 }
 
-/* --- a cell ----------------------------------------------------------------------------------------------------------
- */
+/* --- a cell ------------------------------------------------------------------------------------------------------- */
 
 static void emit_visit(struct builder *b, const struct cell_plan *plan, const struct visit *v)
 {
@@ -518,8 +514,7 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
         pipeline_send(b, c, plan->place);
 }
 
-/* --- set-up ----------------------------------------------------------------------------------------------------------
- */
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 /* Shards of microbatches are worth their collectives only where they take less memory than the whole. */
 static enum summing summing_of(const struct build_options *o, int pp)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build.h - the builder: layout, schedule and policies in, the step program of one kind of rank out.
  *
  * A rank walks its line of the pipeline schedule (one stage and plain accumulation when pp is 1); each cell becomes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* builder.h - what build.c (the walk over a rank's schedule), pipeline.c (what travels between stages) and gradients.c
  * (sums, reductions, update) share while a program is written. Private to the builder. */
 #ifndef TITAN_WORKER_PLAN_BUILDER_H
@@ -83,8 +84,7 @@ static inline struct stage_pass *stage_pass(const struct builder *b, int stage, 
     return &b->stages[(int64_t)stage * b->share_max + slot];
 }
 
-/* --- pipeline.c -----------------------------------------------------------------------------------------------------
- */
+/* --- pipeline.c --------------------------------------------------------------------------------------------------- */
 /* Who sends what to this rank, and when by the schedule. Nothing without a pipeline. */
 titan_status pipeline_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
 void pipeline_free(struct builder *b);
@@ -95,8 +95,7 @@ void pipeline_begin(struct builder *b, int place);
  * same rank it is left there. */
 void pipeline_send(struct builder *b, const struct cell *cell, int place);
 
-/* --- gradients.c ----------------------------------------------------------------------------------------------------
- */
+/* --- gradients.c -------------------------------------------------------------------------------------------------- */
 /* Canonical: which subtrees each rank of the batch holds and in which order they are added (program.adds). */
 titan_status gradients_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
 /* The buffer a weight gradient of (unit, slot) goes to; *ret_first: it is new. */

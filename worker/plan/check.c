@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.c - soundness of one step program: the parts of the proof in turn. */
 #include "worker/plan/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.h - proof, before anything runs, that a step's programs are sound.
  *
  * Written against program.h's contract, not against the builder. Over one program:

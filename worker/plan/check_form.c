@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_form.c - every action by itself: numbers in range, operands of the right number, access and size. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_gradients.c - the way of every microbatch's gradient: added up, reduced over each group that shares it, in norm
  * and update once; and the order of norm, agreement, decision and update.
  *

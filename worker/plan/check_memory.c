@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_memory.c - what lies where, and who waits for whom. */
 #include <string.h>
 

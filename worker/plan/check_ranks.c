@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_ranks.c - soundness of all ranks' programs together.
  *
  * Kinds differ by pp rank and by share of the batch; ranks of one kind do the same. Groups along dp_shard and
@@ -147,8 +148,9 @@ static titan_status check_pipeline(const struct ranks *r)
     return TITAN_OK;
 }
 
-/* --- the run -------------------------------------------------------------------------------------------------------
- * One rank of every kind. Streams run their actions in order; an action begins when its waits are over and the host,
+/* --- the run ------------------------------------------------------------------------------------------------------ */
+
+/* One rank of every kind. Streams run their actions in order; an action begins when its waits are over and the host,
  * which stops at DECIDE, has come to it; a transfer ends when all that take part have begun. */
 
 /* A stream of a kind. */

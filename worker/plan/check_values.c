@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_values.c - reads and writes in order, and what every visit of a unit does.
  *
  * The program is run on symbols. A write gives a part of a buffer a value: a hash of the operation, its numbers and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checker.h - what the parts of check.h's proof over one program share. Private to check*.c. */
 #ifndef TITAN_WORKER_PLAN_CHECKER_H
 #define TITAN_WORKER_PLAN_CHECKER_H

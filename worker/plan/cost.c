@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.c - times of actions on a modelled machine. */
 #include "worker/plan/cost.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.h - how long each action of a program takes on a machine: a model, not a measurement.
  *
  * Compute: a product takes its FLOPs at the machine's peak times an efficiency that falls for small products; what

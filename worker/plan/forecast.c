@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forecast.c - programs and their simulation as numbers a person can use. */
 #include "worker/plan/forecast.h"
 
@@ -9,8 +10,7 @@
 
 #define GIB 1073741824.0
 
-/* --- numbers
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 /* One program for each pp rank: of the kinds that rank has, the first, which has the largest share. */
 static void pick_programs(const struct plan *plan, struct program *const *programs, const struct program **ret)
@@ -157,8 +157,7 @@ static const char *traffic_name(int kind)
     return kind == TRAFFIC_REPORT ? "report" : kind == TRAFFIC_EP ? "ep" : mesh_axis_name((enum mesh_axis)kind);
 }
 
-/* --- for people
- * --------------------------------------------------------------------------------------------------------- */
+/* --- for people --------------------------------------------------------------------------------------------------- */
 
 static void print_head(const struct forecast *f, struct buf *out)
 {
@@ -287,8 +286,7 @@ void forecast_print(const struct forecast *f, struct buf *out)
     print_time(f, out);
 }
 
-/* --- for programs
- * --------------------------------------------------------------------------------------------------------- */
+/* --- for programs ------------------------------------------------------------------------------------------------- */
 
 static void json_rank(const struct forecast *f, int i, struct buf *out)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forecast.h - what a plan costs before it runs: memory by kind, bytes by axis, step time, MFU, bubble, the slowest
  * thing.
  *

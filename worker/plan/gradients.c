@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gradients.c - what becomes of a step's weight gradients: sums within the rank, across ranks, norm and update. */
 #include "base/vec.h"
 #include "worker/plan/builder.h"
@@ -6,8 +7,7 @@
 
 #include "base/cleanup.h"
 
-/* --- within the rank ------------------------------------------------------------------------------------------------
- */
+/* --- within the rank ---------------------------------------------------------------------------------------------- */
 
 static int64_t padded_of(const struct builder *b, int unit)
 {
@@ -63,8 +63,7 @@ static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradien
                     tensor_at(gradient.buffer, (size_t)u->whole * sizeof(float), DTYPE_F32, 1, u->numel - u->whole));
 }
 
-/* --- across ranks: sums in the communicator's order ------------------------------------------------------------------
- */
+/* --- across ranks: sums in the communicator's order --------------------------------------------------------------- */
 
 static void reduce_step(struct builder *b, int unit)
 {
@@ -98,8 +97,7 @@ static void reduce_microbatch(struct builder *b, int unit, int slot, bool last)
         emit_all_reduce(&b->e, CHANNEL_REPLICATE, *sum);
 }
 
-/* --- across ranks: sums in the tree ----------------------------------------------------------------------------------
- */
+/* --- across ranks: sums in the tree ------------------------------------------------------------------------------- */
 
 struct add_list {
     struct program *p;
@@ -233,8 +231,7 @@ static void sum_subtrees(struct builder *b, int unit)
     EMIT(&b->e, sum_tree, u->reduced, u->received);
 }
 
-/* --- where a unit's gradient is whole --------------------------------------------------------------------------------
- */
+/* --- where a unit's gradient is whole ----------------------------------------------------------------------------- */
 
 void gradients_close(struct builder *b, int unit, int slot, bool last)
 {
@@ -263,8 +260,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
         b->reduced[b->n_reduced++] = unit;
 }
 
-/* --- the end of the step ---------------------------------------------------------------------------------------------
- */
+/* --- the end of the step ------------------------------------------------------------------------------------------ */
 
 /* How often each expert was chosen is a sum over all ranks that had tokens: the report carries it. */
 static void report_loads(struct builder *b)

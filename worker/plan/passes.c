@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* passes.c - bucketing, reordering and pipelined pieces over the array of actions. */
 #include "worker/plan/passes.h"
 
@@ -19,8 +20,7 @@ static titan_status no_memory(struct titan_error *err)
     return titan_fail(err, TITAN_ENOMEM, "pass: out of memory");
 }
 
-/* --- a new order
- * ------------------------------------------------------------------------------------------------------ */
+/* --- a new order -------------------------------------------------------------------------------------------------- */
 
 /* An action and where it goes: before all with a larger place; ties keep the order they have. */
 struct placed {
@@ -68,8 +68,7 @@ static bool fits(struct program *p, const struct pass_options *o)
     return program_peak(p, NULL, NULL) + external <= o->memory_bytes;
 }
 
-/* --- reorder
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- reorder ------------------------------------------------------------------------------------------------------ */
 
 static bool is_gather(const struct action *a)
 {
@@ -141,8 +140,7 @@ titan_status pass_reorder(struct program *p, const struct pass_options *options,
     return TITAN_OK; /* no room for any of it: as it was */
 }
 
-/* --- bucket
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- bucket ------------------------------------------------------------------------------------------------------- */
 
 static bool is_bucketable(const struct action *a)
 {
@@ -331,8 +329,7 @@ titan_status pass_bucket(struct program *p, const struct pass_options *options, 
     return leader == p ? TITAN_OK : bucket(p, options, joins, stretch, true, err);
 }
 
-/* --- gradients that are being sent
- * ------------------------------------------------------------------------------------ */
+/* --- gradients that are being sent -------------------------------------------------------------------------------- */
 
 static bool is_reduction(const struct action *a)
 {
@@ -424,8 +421,7 @@ titan_status pass_hold(struct program *p, const struct pass_options *options, st
     return status;
 }
 
-/* --- asynchronous tensor parallelism
- * ---------------------------------------------------------------------------------- */
+/* --- asynchronous tensor parallelism ------------------------------------------------------------------------------ */
 
 struct pieces {
     struct program *p;

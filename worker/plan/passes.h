@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* passes.h - rewriting a program: what is computed stays, when and in which pieces it is sent changes.
  *
  * After SimpleFSDP (arXiv:2411.00284): buckets of parameter gathers and gradient reductions, and gathers issued ahead

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* picture.c - timelines as SVG. */
 #include "worker/plan/picture.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline.c - what travels between stages, and when a rank asks for it.
  *
  * A SEND ends when the other side takes it, and the memory of what was sent is used again soon: a rank that asks only
@@ -27,8 +28,7 @@ struct sent {
     bool gradient;
 };
 
-/* --- the schedule's clock --------------------------------------------------------------------------------------------
- */
+/* --- the schedule's clock ----------------------------------------------------------------------------------------- */
 
 static const double cell_time[] = {[CELL_F] = 1, [CELL_I] = 1, [CELL_W] = 1, [CELL_B] = 2};
 #define TRAVEL_TIME 1
@@ -121,8 +121,7 @@ static titan_status plan_starts(struct builder *b, struct titan_error *err)
         &(struct walk){.b = b, .next = next, .clock = clock, .forward = ends, .backward = ends + passes}, err);
 }
 
-/* --- what arrives ----------------------------------------------------------------------------------------------------
- */
+/* --- what arrives ------------------------------------------------------------------------------------------------- */
 
 /* With two ranks the next one is the one before, too: always called the next. */
 static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
@@ -189,8 +188,7 @@ void pipeline_free(struct builder *b)
     free(b->sent);
 }
 
-/* --- transfers -------------------------------------------------------------------------------------------------------
- */
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 static void receive(struct builder *b, enum channel channel, const struct inbox *in, const struct message *m)
 {

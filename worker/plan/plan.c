@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - recipe in, programs out. */
 #include "worker/plan/plan.h"
 
@@ -9,8 +10,7 @@
 #include "worker/plan/check.h"
 #include "worker/plan/passes.h"
 
-/* --- policies -------------------------------------------------------------------------------------------------------
- */
+/* --- policies ----------------------------------------------------------------------------------------------------- */
 
 static enum reshard reshard_of(const char *text)
 {
@@ -56,8 +56,7 @@ static size_t estimated_work(struct device *dev, const struct attention_shape *s
 
 static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work};
 
-/* --- open -----------------------------------------------------------------------------------------------------------
- */
+/* --- open --------------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_share(const struct plan *plan)
 {
@@ -169,8 +168,7 @@ void plan_close(struct plan *plan)
     free(plan);
 }
 
-/* --- programs -------------------------------------------------------------------------------------------------------
- */
+/* --- programs ----------------------------------------------------------------------------------------------------- */
 
 static titan_status draft_program(const struct plan *plan, int kind, struct program **ret, struct titan_error *err)
 {

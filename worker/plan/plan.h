@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - from a recipe and a number of ranks to checked programs: mesh, layout, schedule, policies, programs, passes.
  *
  * What the training loop, `titan-worker check` and `titan-worker plan` share. */

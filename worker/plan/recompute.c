@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recompute.c - actions written a second time, for what is needed of their results. */
 #include "worker/plan/recompute.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recompute.h - activation recomputation (Chen et al. 2016, arXiv:1604.06174): actions written a second time. */
 #ifndef TITAN_WORKER_PLAN_RECOMPUTE_H
 #define TITAN_WORKER_PLAN_RECOMPUTE_H

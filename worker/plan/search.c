@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* search.c - layouts, sorted by a formula, the best ones simulated. */
 #include "worker/plan/search.h"
 
@@ -32,8 +33,7 @@ struct search {
     struct candidate *candidates;
 };
 
-/* --- the formula
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the formula -------------------------------------------------------------------------------------------------- */
 
 static bool checkpoints(const struct recipe *r, const char *mode)
 {
@@ -70,8 +70,7 @@ static double estimate(const struct search *s, const struct candidate *c)
     return MAX((compute + tensor) * (1 + bubble), sharded);
 }
 
-/* --- candidates
- * --------------------------------------------------------------------------------------------------------- */
+/* --- candidates --------------------------------------------------------------------------------------------------- */
 
 static titan_status add(struct search *s, const struct recipe *r, struct titan_error *err)
 {
@@ -132,8 +131,7 @@ static titan_status enumerate(struct search *s, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* --- simulation
- * --------------------------------------------------------------------------------------------------------- */
+/* --- simulation --------------------------------------------------------------------------------------------------- */
 
 /* Forecast of one candidate with its share of microbatches cut to `share` a rank; 0: as it is. */
 static titan_status forecast_of(const struct search *s, const struct candidate *c, int64_t share, struct forecast *ret,
@@ -241,8 +239,7 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
     return TITAN_OK;
 }
 
-/* --- output
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 /* The first as keys for the run file. */
 static void print_keys(const struct candidate *c, struct buf *out)

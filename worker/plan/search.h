@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* search.h - which layouts of a model on so many devices are fast and fit.
  *
  * Enumerates legal combinations of tp, pp, cp, dp_shard, activation checkpointing and schedule; a closed formula for

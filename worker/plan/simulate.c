@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulate.c - programs on a virtual clock. */
 #include "worker/plan/simulate.h"
 
@@ -31,8 +32,7 @@ static const struct action *action_at(const struct sim *s, int rank, int index)
     return &s->opt->programs[rank]->actions[index];
 }
 
-/* --- set-up ---------------------------------------------------------------------------------------------------------
- */
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static titan_status fill_lanes(struct sim *s, struct titan_error *err)
 {
@@ -76,8 +76,7 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
     return fill_lanes(s, err);
 }
 
-/* --- the clock ------------------------------------------------------------------------------------------------------
- */
+/* --- the clock ---------------------------------------------------------------------------------------------------- */
 
 /* Head of a lane; -1 at its end. */
 static int head(const struct lane *l)
@@ -294,8 +293,7 @@ void simulation_close(struct simulation *s)
     free(s);
 }
 
-/* --- timeline
- * --------------------------------------------------------------------------------------------------------- */
+/* --- timeline ----------------------------------------------------------------------------------------------------- */
 
 static void write_names(const struct simulation *s, struct buf *out)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulate.h - a step's programs on a virtual clock: the machine `sim`.
  *
  * The very programs that run are walked: every stream of one rank of each kind takes its actions in order, an action

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena.c - placement of buffers whose lives are known beforehand.
  *
  * Greedy, offline: buffers in order of size squared times life, each at the lowest address that is free during its life

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit.c - writing a program. */
 #include "worker/program/emit.h"
 

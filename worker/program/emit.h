@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit.h - writing a program: tensors that are views of buffers, and operations on them.
  *
  * Shapes are checked as operations are written: a mismatch is a bug of the caller and aborts with both shapes. What can

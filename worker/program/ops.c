@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - what ops.def says of any operation. */
 #include "worker/program/ops.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops.h - the operations of a step program, as ops.def states them: numbers, operands, costs. */
 #ifndef TITAN_WORKER_PROGRAM_OPS_H
 #define TITAN_WORKER_PROGRAM_OPS_H

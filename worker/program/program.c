@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* program.c - names, lifetimes and the printed form of a step program. */
 #include "worker/program/program.h"
 

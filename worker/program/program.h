@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* program.h - one training step of one rank as data: operations over buffers.
  *
  * The host issues the actions in array order. Each is enqueued on its stream and runs in that stream's order; between

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shadow.c - segments of memory and their last accesses. */
 #include "worker/program/shadow.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shadow.h - who touched each byte of a program's memory last, on every stream.
  *
  * All memory is one line of addresses: the arena, then the external buffers. It is cut into segments, each with its

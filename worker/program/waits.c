@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* waits.c - hazards between streams.
  *
  * What an action must come after is shadow.h's to say. What a stream knows to be over is a vector of actions, one for

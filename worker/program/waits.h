@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* waits.h - what an action must wait for on other streams. */
 #ifndef TITAN_WORKER_PROGRAM_WAITS_H
 #define TITAN_WORKER_PROGRAM_WAITS_H

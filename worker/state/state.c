@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.c - a rank's part of the training state. */
 #include "worker/state/state.h"
 

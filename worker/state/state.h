@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.h - one rank's part of the training state: masters and moments in fp32, what is gathered of them in the compute
  * type (the shadow), expert biases, and four numbers that say how far the run is. Order and cuts are layout.h's.
  *

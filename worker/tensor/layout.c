@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout.c - parameters cut by stage, by tensor parallelism and into ranges. */
 #include "worker/tensor/layout.h"
 

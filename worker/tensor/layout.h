@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout.h - where every parameter lies: which elements each rank of the mesh holds.
  *
  * Three cuts, one inside the other. pp: a unit belongs to the stage its layer is in (a stage to a pp rank). tp (for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.c - ranks as a grid with named axes. */
 #include "worker/tensor/mesh.h"
 

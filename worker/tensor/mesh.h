@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.h - the ranks of an epoch as a grid with named axes, outermost first: pp, dp_replicate, dp_shard, cp, tp.
  *
  * Groups are derived from it; a group's members are the ranks that differ in the group's axes only, in rank order.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.c - parameter list, initial values and rotary tables of the Llama 3 family, Qwen 3 and DeepSeek V2 and V3. */
 #include "worker/tensor/model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.h - a model as a list of parameters, grouped in FSDP units.
  *
  * A unit is what travels in one collective: the embedding, each layer, and the final norm with the head; the experts of

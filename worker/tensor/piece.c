@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* piece.c - boxes of a matrix. */
 #include "worker/tensor/piece.h"
 

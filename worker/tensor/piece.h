@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* piece.h - global tensors, and boxes of them. One intersection routine serves checkpoints, live resharding and export.
  */
 #ifndef TITAN_WORKER_TENSOR_PIECE_H

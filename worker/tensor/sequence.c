@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequence.c - sequences cut over context-parallel ranks. */
 #include "worker/tensor/sequence.h"
 

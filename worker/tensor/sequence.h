@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequence.h - which tokens of a microbatch a context-parallel rank holds, and in which order.
  *
  * A sequence of t tokens is cut into 2*cp chunks; rank r holds chunks r and 2*cp-1-r, so that all ranks have the same

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tree.c - summation tree over logical microbatches. */
 #include "worker/tensor/tree.h"
 

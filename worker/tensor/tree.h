@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tree.h - the one binary tree in which a step's logical microbatches are summed.
  *
  * Node (level, index) covers leaves [index << level, (index + 1) << level), cut at the number of leaves; a node whose

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover.c - see failover.h. */
 #include <stdlib.h>
 #include <string.h>

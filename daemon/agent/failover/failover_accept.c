@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover_accept.c - the other agents: they promise, revoke, pass on what their workers hold, and accept. */
 #include <inttypes.h>
 #include <stdio.h>

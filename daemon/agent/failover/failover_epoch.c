@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover_epoch.c - questions about epochs: their members, their quorums, and whether one may follow the other. */
 #include <string.h>
 

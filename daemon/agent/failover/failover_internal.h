@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover_internal.h - what the files of failover/ share; see failover.h. */
 #ifndef TITAN_DAEMON_AGENT_FAILOVER_FAILOVER_INTERNAL_H
 #define TITAN_DAEMON_AGENT_FAILOVER_FAILOVER_INTERNAL_H
@@ -45,7 +46,7 @@ struct failover_state {
     Titan__Internal__WorkerQuiesced **quiesced; /* by rank in it; owned */
 };
 
-/* --- failover_lease.c --- */
+/* --- failover_lease.c --------------------------------------------------------------------------------------------- */
 int64_t failover_lease_pause(const struct agent_core *c); /* workers pause; INT64_MIN = no coordinator was ever heard */
 int64_t failover_lease_end(const struct agent_core *c);   /* their epoch is revoked */
 /* The coordinator is away and the lease lasts. */
@@ -53,7 +54,7 @@ bool failover_can_promise(const struct agent_core *c, int64_t now);
 void failover_lease_tick(const struct failover *f);
 int64_t failover_lease_deadline(const struct agent_core *c, const struct agent_job *j);
 
-/* --- failover_epoch.c --- */
+/* --- failover_epoch.c --------------------------------------------------------------------------------------------- */
 bool failover_is_member(const form_epoch *form, uint64_t worker_id);
 bool failover_takes_part(const form_epoch *form, uint64_t worker_id);           /* as a member or a departing rank */
 size_t failover_ranks(const form_epoch *form);                                  /* members and departing ranks */
@@ -69,7 +70,7 @@ bool failover_can_shrink(const struct failover *f, const form_epoch *form);
 void failover_set_checkpoints(const struct failover *f, form_epoch *form);
 void failover_set_worlds(const struct failover *f, form_epoch *form);
 
-/* --- failover_peers.c --- */
+/* --- failover_peers.c --------------------------------------------------------------------------------------------- */
 struct peer *failover_peer_of(const struct failover_state *s, const char *node); /* NULL = none */
 /* Where the agent of a node is that has a rank in a quorum configuration; NULL = nothing is taken from that node. */
 const char *failover_address_of(const struct failover *f, const char *node);
@@ -84,7 +85,7 @@ enum life failover_life_of(const struct failover *f, const Titan__Internal__Memb
 void failover_on_ask(const struct failover *f, const peer_message *m);
 void failover_on_state(const struct failover *f, const peer_message *m);
 
-/* --- failover_propose.c --- */
+/* --- failover_propose.c ------------------------------------------------------------------------------------------- */
 void failover_leader_tick(const struct failover *f); /* may end the state */
 void failover_send_commit(const struct failover *f, const char *node);
 void failover_report(const struct failover *f);  /* the newest epoch of an acting leader, to the coordinator */
@@ -92,7 +93,7 @@ void failover_give_up(const struct failover *f); /* ends the proposal; the next 
 void failover_on_promise(const struct failover *f, const peer_message *m);
 void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 
-/* --- failover_accept.c --- */
+/* --- failover_accept.c -------------------------------------------------------------------------------------------- */
 void failover_on_propose(const struct failover *f, const peer_message *m);
 void failover_on_revoke(const struct failover *f, const peer_message *m);
 /* key, at: of keys and of the message's, that prove it; key -1 = an older version's epoch, which has none. */

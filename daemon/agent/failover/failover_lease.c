@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover_lease.c - how long an epoch may go on without a coordinator. */
 #include <inttypes.h>
 

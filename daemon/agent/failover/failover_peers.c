@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover_peers.c - the other agents of an epoch: which answer, which of their members live, which one leads. */
 #include <stdlib.h>
 #include <string.h>

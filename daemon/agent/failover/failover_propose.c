@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failover_propose.c - the acting leader: it proposes the next epoch, counts promises, revokes, and commits. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failure_detector.h - is a node there? (docs/membership.md, "Detection".)
  *
  * Heartbeats come as datagrams and in its stream; a node that is silent for suspect_ms is asked for: up to three others

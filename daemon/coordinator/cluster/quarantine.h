@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quarantine.h - nodes on which workers crash too often get no new ones for a while. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_QUARANTINE_H
 #define TITAN_DAEMON_COORDINATOR_CLUSTER_QUARANTINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages and datagrams of agents. */
 #include "daemon/coordinator/records/core_record.h"
 

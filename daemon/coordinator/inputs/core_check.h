@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_check.h - what has to be so between two inputs. The whole core is looked at: for debug builds, and for the
  * simulation, which calls core_check() (core.h) after every input. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_CORE_CHECK_H

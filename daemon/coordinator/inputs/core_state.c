@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The core: made, driven by time, asked. */
 #include "daemon/coordinator/records/core_record.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* input.h - around every input. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lost_node.h - a node is lost, and its workers with it. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/inputs/node_hello.h"
 
 #include <inttypes.h>

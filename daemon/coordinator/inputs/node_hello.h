@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* node_hello.h - an agent says hello. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_NODE_HELLO_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_NODE_HELLO_H

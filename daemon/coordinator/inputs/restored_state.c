@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The core as the store says it was. */
 #include "daemon/coordinator/records/core_record.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* events.h - events and the changes that move no state, on their way into the store. */
 #ifndef TITAN_DAEMON_COORDINATOR_OUTBOX_EVENTS_H
 #define TITAN_DAEMON_COORDINATOR_OUTBOX_EVENTS_H

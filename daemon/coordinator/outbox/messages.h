@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* messages.h - messages to agents. */
 #ifndef TITAN_DAEMON_COORDINATOR_OUTBOX_MESSAGES_H
 #define TITAN_DAEMON_COORDINATOR_OUTBOX_MESSAGES_H

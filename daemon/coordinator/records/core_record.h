@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_record.h - the core as a whole: its options, tables and lists, and what is under way in the current input. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_CORE_RECORD_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_CORE_RECORD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_queue.h - the queue: priority first, then the user with the fewest slots in use, then age.
  *
  * Jobs of one priority and user wait in a lane, oldest first. There are few lanes, however many jobs. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_record.h - jobs and their workers: the records, and the containers in them. They decide nothing. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_RECORD_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_RECORD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/records/job_size.h"
 
 #include "base/cleanup.h"

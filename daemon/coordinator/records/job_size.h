@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_size.h - how many workers a job may have: the recipe's numbers, as narrowed by requests, by others' need, and by
 nodes that are to be empty. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_SIZE_H

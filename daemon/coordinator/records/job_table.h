@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_table.h - the table of jobs. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_TABLE_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_TABLE_H

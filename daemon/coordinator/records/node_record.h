@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* node_record.h - nodes: the table of them, and what can be asked of one. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_NODE_RECORD_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_NODE_RECORD_H

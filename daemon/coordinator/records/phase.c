@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/records/phase.h"
 
 #define TO(phase) SM_BIT(PHASE_##phase)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* phase.h - what a job is about, beside the state that is stored of it. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_PHASE_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_PHASE_H

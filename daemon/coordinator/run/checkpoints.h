@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoints.h - a job's checkpoints: committed, expired, not written. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_CHECKPOINTS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_CHECKPOINTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* delegated.h - epochs that agents have formed while the coordinator was away: they are stored as they are, and the run
  * goes on from there. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_DELEGATED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epoch_forming.h - epochs: revoke, form, first step. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_EPOCH_FORMING_H
 #define TITAN_DAEMON_COORDINATOR_RUN_EPOCH_FORMING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* growth.h - the workers that a job may have are started. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_GROWTH_H
 #define TITAN_DAEMON_COORDINATOR_RUN_GROWTH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_clock.h - a job's deadlines: to leave an epoch, to make the first or next step, to have enough workers. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_JOB_CLOCK_H
 #define TITAN_DAEMON_COORDINATOR_RUN_JOB_CLOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_driver.h - what a job does next. job_advance() looks at the whole state of the job, not at what has just
  * happened, so it does the right thing whatever was lost, repeated or restored before it. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_JOB_DRIVER_H

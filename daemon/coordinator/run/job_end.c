@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/run/job_end.h"
 
 #include "base/mutant.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_end.h - how workers are told to stop, and how a job ends. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_JOB_END_H
 #define TITAN_DAEMON_COORDINATOR_RUN_JOB_END_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kept_epochs.h - the epochs of a job that its quorum is counted in: the newest complete one and all since. Older ones
  * are kept as well, back to the newest that made a step: a member of a complete epoch that missed that still holds the
  * state of the one before. */

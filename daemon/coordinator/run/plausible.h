@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plausible.h - can it be what an agent says? Steps, epochs, paths, parts in an epoch. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_PLAUSIBLE_H
 #define TITAN_DAEMON_COORDINATOR_RUN_PLAUSIBLE_H

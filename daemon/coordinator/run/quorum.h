@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quorum.h - may the next epoch be decided here? (docs/membership.md, "Who may decide"; tests/model/membership.pml
  * checks the rules.)
  *

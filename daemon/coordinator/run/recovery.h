@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recovery.h - the phases of a recovery, from the first report of a loss to the next step. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_H
 #define TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recovery_source.h - where the state of an epoch comes from (docs/membership.md): what the coordinator names when it
  * forms one, and what its members found in the end. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_SOURCE_H

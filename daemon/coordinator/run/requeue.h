@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* requeue.h - a job that gives all its slots back for now: it writes a checkpoint, ends its workers, and waits in the
  * queue again. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_REQUEUE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resize.h - planned changes of membership (docs/membership.md): which members have to go, and when the others are
  * paused for it. A resize on request, a drain, a preemption and a joiner all come down to this. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_RESIZE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* restart_budget.h - what a loss costs: budgets per cause, and the wait before a replacement starts.
  *
  * Each cause has its own budget, and only losses within the job's window count; a job with a window of 0 has one budget

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stale_store.h - a store that was put back from a backup knows less than the agents: epochs, workers and checkpoints
  * of the time since (docs/membership.md, "A store from a backup").
  *

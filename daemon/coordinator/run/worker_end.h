@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_end.h - how workers end, and what follows from it. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_WORKER_END_H
 #define TITAN_DAEMON_COORDINATOR_RUN_WORKER_END_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_reports.h - what agents report of workers. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_WORKER_REPORTS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_WORKER_REPORTS_H

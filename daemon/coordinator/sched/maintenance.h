@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* maintenance.h - nodes out of service: drain on request, maintenance windows, agents that are told to stop. An agent
  * that comes back changes none of it. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_MAINTENANCE_H

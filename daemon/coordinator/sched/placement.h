@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* placement.h - slots have changed hands: running jobs, then the queue, get them. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_PLACEMENT_H
 #define TITAN_DAEMON_COORDINATOR_SCHED_PLACEMENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* preemption.h - slots for a job of higher priority: elastic jobs of lower priority shrink first, towards their minimum
  * and without losing a step; only when that is not enough is the lowest stopped, with a checkpoint. Among equals none
  * gives way. */

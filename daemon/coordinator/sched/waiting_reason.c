@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Why a job waits, in words, as things stand now. */
 #include "daemon/coordinator/records/core_record.h"
 

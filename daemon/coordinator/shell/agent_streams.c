@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Agents' streams: hello, reports in; commands out. */
 #include "daemon/coordinator/shell/sessions.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Agents' beats as datagrams, at the addresses where their sessions come in. */
 #include "daemon/coordinator/shell/shell.h"
 

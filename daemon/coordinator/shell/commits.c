@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the core has decided, on its way into the store and out to agents; and the time that drives it. */
 #include "daemon/coordinator/shell/commits.h"
 
@@ -80,7 +81,7 @@ void shell_flush_metrics(struct coordinator *c)
     c->n_metrics = 0;
 }
 
-/* --- what was not heard of: agents and coordinators that were away pass nothing on, but the workers write it down */
+/* --- what was not heard of: agents and coordinators that were away pass nothing on, but the workers write it down --- */
 
 struct backfill {
     struct coordinator *owner;

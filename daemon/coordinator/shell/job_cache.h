@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_cache.h - rows of jobs as they are stored, in memory: a status is answered without a read transaction.
  *
  * A row is kept when it is read, unless a change to it is on its way into the store: from when it is handed over until

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sessions.h - the agents' streams that are open. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_SESSIONS_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_SESSIONS_H

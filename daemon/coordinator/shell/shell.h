@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shell.h - the coordinator's shell, as seen by its files: coordinator.c (open, close), commits.c (store, time),
  * sessions.c and agent_streams.c (agents), daemon/api (requests). Loop thread only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_SHELL_H
@@ -87,10 +88,10 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
 /* TITAN_OK, or why nothing that changes the store can be taken now. */
 titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 
-/* --- agent_streams.c --- */
+/* --- agent_streams.c ---------------------------------------------------------------------------------------------- */
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void session_on_close(struct rpc_call *call, bool cancelled, void *data);
-/* --- sessions.c --- */
+/* --- sessions.c --------------------------------------------------------------------------------------------------- */
 /* Send to a session; nothing happens when it is over. */
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
@@ -99,7 +100,7 @@ void session_drop(struct coordinator *c, uint64_t session);
  * number (0 = none), to which last orders are to go; session_drop ends it. How many they are. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
-/* --- beats.c --- */
+/* --- beats.c ------------------------------------------------------------------------------------------------------ */
 void beats_close(struct coordinator *c); /* each socket is one of open_handles */
 
 #endif

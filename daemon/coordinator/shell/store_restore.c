@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/shell/store_restore.h"
 
 #include <inttypes.h>

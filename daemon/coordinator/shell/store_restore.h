@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_restore.h - from the store back into a core. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_STORE_RESTORE_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_STORE_RESTORE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An agent's core with a worker of a job: what its coordinator, its workers and the agents of others may say, in any
  * order; records that it wants kept are read back by the next one. */
 #include "tests/fuzz/message.h"

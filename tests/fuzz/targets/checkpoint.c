@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint's folder: a manifest whose checksum is right and one shard, listed, read and loaded into memory. */
 #include "tests/fuzz/common.h"
 

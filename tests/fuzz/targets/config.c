@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* titand's configuration file over every role's defaults. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator's core: a job that trains on two nodes, then whatever agents can say, beats, requests and time. What
  * it wants stored goes into a real store: a row that contradicts those before it is a finding. */
 #include "tests/fuzz/message.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a checkpoint folder that somebody else can write to may hold beside checkpoints: the owner's file, one rank's
  * entry of a manifest, names. The first byte says which. */
 #include "tests/fuzz/common.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames of a Unix socket, in pieces as they come, with a descriptor at times. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a node is given to join, and tokens, any bytes: what is accepted has its parts. */
 #include "tests/fuzz/common.h"
 

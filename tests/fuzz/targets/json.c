@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON: what is accepted is written, read and written again to the same text. */
 #include "tests/fuzz/common.h"
 

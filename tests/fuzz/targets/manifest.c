@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint's manifest, with the checksum put right: it protects against accidents, not against intent. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hello of workers' TCP meetings: strangers knock with any bytes while rank 0 of two waits for rank 1. */
 #include "tests/fuzz/common.h"
 

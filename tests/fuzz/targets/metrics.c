@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.jsonl as a job's folder may hold it: read back into the store's metrics, and opened again by the job's next
  * worker, which goes on behind what is there. */
 #include "tests/fuzz/common.h"

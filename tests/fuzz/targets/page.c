@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's page as an earlier agent may have left it, and what else of its folder is believed. */
 #include "tests/fuzz/common.h"
 

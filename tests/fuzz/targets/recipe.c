@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run file: parse, print and read back, resolve, and all that is asked of one before it may run. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An agent's record of a job as its folder may hold it, under a right checksum: what is read is what a message could
  * say, and the next agent goes on with it. */
 #include "tests/fuzz/message.h"

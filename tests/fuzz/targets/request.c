@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Certificates and requests for them, any bytes: what is accepted of a request is its key alone. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A safetensors file: header and every tensor's data. */
 #include "tests/fuzz/common.h"
 

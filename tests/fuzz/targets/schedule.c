@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pipeline schedule as CSV for some number of ranks, stages and microbatches. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Overrides, one a line, as given to --set. */
 #include "tests/fuzz/common.h"
 

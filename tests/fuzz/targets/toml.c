@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TOML, any bytes. What is accepted is a tree with positions and UTF-8 throughout. */
 #include "tests/fuzz/common.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's part of the membership: what its agent may say, the connection, the time, and what its training thread
  * asks and reports meanwhile. What it says itself is what an agent takes. */
 #include "tests/fuzz/message.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmocka.h - the few names of cmocka that tests/golden uses, for machines that do not have it. A failed assertion ends
  * its test; results are TAP. TITAN_TEST_ONLY=WORD runs the tests with WORD in their name. */
 #ifndef TITAN_TESTS_GPU_CMOCKA_H

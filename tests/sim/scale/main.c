@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `make sim-scale`: thousands of nodes with one job on all of them, in the simulator (tests/sim/sim.h): the real cores
  * of the coordinator, of every agent and of every worker, and the real store. What the coordinator costs in steady
  * state, when a tenth of the nodes loses its power at once, and when it is itself started anew. Processor times are
@@ -29,8 +30,7 @@ static struct plan plan;
 static struct outcome outcome;
 static int passed, failed;
 
-/* --- rows -----------------------------------------------------------------------------------------------------------
- */
+/* --- rows --------------------------------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void row(bool ok, const char *fmt, ...)
 {
@@ -67,8 +67,7 @@ static double peak_mib(void)
     return (double)u.ru_maxrss / 1024;
 }
 
-/* --- the cluster ----------------------------------------------------------------------------------------------------
- */
+/* --- the cluster -------------------------------------------------------------------------------------------------- */
 
 static void make_plan(int nodes, uint64_t seed)
 {
@@ -168,8 +167,7 @@ static void act(const struct handler *what)
     (void)cluster_advance(S->now);
 }
 
-/* --- what is done to it ---------------------------------------------------------------------------------------------
- */
+/* --- what is done to it ------------------------------------------------------------------------------------------- */
 
 static void on_submit(const struct ev *e)
 {

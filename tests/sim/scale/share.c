@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What thousands of agents and workers of one epoch keep alike is kept once: each of them holds the order to form it,
  * which names every member, so that their own copies would take the square of their number. The linker puts these in
  * the place of the routines that copy and free messages (mk/sim.mk, --wrap); the code that calls them is the real
@@ -150,8 +151,7 @@ void *__wrap_agent_action_copy(struct agent_actions *out, const ProtobufCMessage
 UNPACK_ONCE(coordinator_message, titan__internal__coordinator_message)
 UNPACK_ONCE(command_to_worker, titan__internal__agent_to_worker)
 
-/* --- the same packed: an order by itself, to a worker, in the record of an agent that has promised nothing ----------
- */
+/* --- the same packed: an order by itself, to a worker, in the record of an agent that has promised nothing -------- */
 
 size_t __real_titan__internal__form_epoch__get_packed_size(const form_epoch *m);
 size_t __wrap_titan__internal__form_epoch__get_packed_size(const form_epoch *m);

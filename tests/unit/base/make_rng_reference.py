@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes rng_reference.json: what base/rng.h promises, computed apart from it with Python integers and NumPy.
 NumPy's own Philox is Philox4x64, so Philox4x32-10 is written out here from the paper (Salmon et al., SC 2011)."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes toml_cases.json: TOML documents with what Python's tomllib reads from them (null: it refuses them).
 test_toml.c holds our reader to it. Values are tagged with their type, since JSON has one kind of number in Python.
 """

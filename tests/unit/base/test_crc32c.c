@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* crc32c.h against the vectors of RFC 3720 B.4 and a bitwise computation. */
 #include <setjmp.h>
 #include <stdarg.h>

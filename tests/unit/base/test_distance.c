@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_distance.c - edit distance against values worked out by hand. */
 #include <stdarg.h>
 #include <stddef.h>

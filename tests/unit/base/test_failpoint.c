@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failpoint.h: off, each effect, counts, text that is not understood. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames over a socket: whole, in pieces, with descriptors, too large, too many. */
 #include <fcntl.h>
 #include <setjmp.h>

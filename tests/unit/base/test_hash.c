@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash.h: the published values, since files and random streams are made of them. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h, notify.h */
 #include <regex.h>
 #include <setjmp.h>

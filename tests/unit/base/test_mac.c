@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* HMAC-SHA256 against the standards' vectors and against libcrypto. */
 #include <setjmp.h>
 #include <stdarg.h>

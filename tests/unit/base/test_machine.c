@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which GPUs this process may use: from a made-up environment and a made-up /dev. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options.h: a program of its own; tests/unit/ctl/test_options.c parses with titanctl's tables. */
 #include <setjmp.h>
 #include <stdarg.h>

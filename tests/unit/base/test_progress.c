@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Words of progress: nesting, threads, and that `waiting` ends up right however threads race. */
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recipe.h: what is read, what is refused and how it is said, what follows from a recipe. */
 #include <dirent.h>
 #include <math.h>
@@ -24,8 +25,7 @@ static struct recipe fresh(void)
     return r;
 }
 
-/* --- what is refused ------------------------------------------------------------------------------------------------
- */
+/* --- what is refused ---------------------------------------------------------------------------------------------- */
 
 static void test_refused(void **state)
 {
@@ -135,8 +135,7 @@ static void test_too_long(void **state)
     assert_int_equal(recipe_load(&r, "/nowhere/x.toml", &err), TITAN_ENOTFOUND);
 }
 
-/* --- overrides ------------------------------------------------------------------------------------------------------
- */
+/* --- overrides ---------------------------------------------------------------------------------------------------- */
 
 static void test_set(void **state)
 {
@@ -197,8 +196,7 @@ static void test_set(void **state)
     assert_memory_equal(&r, &before, sizeof(r));
 }
 
-/* --- resolving ------------------------------------------------------------------------------------------------------
- */
+/* --- resolving ---------------------------------------------------------------------------------------------------- */
 
 static void resolve_fails(const char *text, const char *msg)
 {
@@ -325,8 +323,7 @@ static void test_data(void **state)
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
 }
 
-/* --- numbers --------------------------------------------------------------------------------------------------------
- */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 static void test_hash(void **state)
 {
@@ -373,8 +370,7 @@ static void test_hash(void **state)
     assert_true(recipe_hash(&a) == recipe_hash(&b));
 }
 
-/* --- printing -------------------------------------------------------------------------------------------------------
- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static void round_trip(const struct recipe *r)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Meshes, legal worlds, stages: what is refused and how it is said; random recipes against a plain second reading of
  * the rules. SEED=n replays one draw. */
 #include <setjmp.h>
@@ -40,8 +41,7 @@ static void refused(const struct recipe *r, int64_t world, const char *msg)
     assert_string_equal(err.msg, msg);
 }
 
-/* --- plain data parallelism ----------------------------------------------------------------------------------------
- */
+/* --- plain data parallelism --------------------------------------------------------------------------------------- */
 
 static void test_world(void **state)
 {
@@ -100,8 +100,7 @@ static void test_mesh(void **state)
     refused(&r, 1, "parallelism.tensor_parallel_degree = 2 does not divide 1 workers; nearest: 2");
 }
 
-/* --- refusals, key by key ------------------------------------------------------------------------------------------
- */
+/* --- refusals, key by key ----------------------------------------------------------------------------------------- */
 
 static void test_refused(void **state)
 {
@@ -184,8 +183,7 @@ static void test_tied_in_v_order(void **state)
     legal(&r, 2);
 }
 
-/* --- stages --------------------------------------------------------------------------------------------------------
- */
+/* --- stages ------------------------------------------------------------------------------------------------------- */
 
 /* Bounds as TorchTitan's rule gives them, worked out by hand. */
 static void test_split(void **state)
@@ -263,8 +261,7 @@ static void test_stages(void **state)
     }
 }
 
-/* --- schedules from a file -----------------------------------------------------------------------------------------
- */
+/* --- schedules from a file ---------------------------------------------------------------------------------------- */
 
 static titan_status check_csv(const char *csv, struct titan_error *err)
 {
@@ -300,8 +297,7 @@ static void test_csv(void **state)
     assert_non_null(strstr(err.msg, "/nowhere/schedule.csv"));
 }
 
-/* --- random recipes ------------------------------------------------------------------------------------------------
- */
+/* --- random recipes ----------------------------------------------------------------------------------------------- */
 
 static uint64_t seed;
 static uint32_t drawn;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flavors against published sizes, memory, and TorchTitan's own run files: what loads, what only plans. */
 #include <math.h>
 #include <setjmp.h>
@@ -175,8 +176,7 @@ static void test_memory_of_experts(void **state)
     }
 }
 
-/* --- TorchTitan v0.2.2's files -------------------------------------------------------------------------------------
- */
+/* --- TorchTitan v0.2.2's files ------------------------------------------------------------------------------------ */
 
 static struct recipe load(const char *name, int64_t workers)
 {

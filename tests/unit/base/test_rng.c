@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rng.h: published Philox vectors, a reference computed by make_rng_reference.py, and properties. */
 #include <math.h>
 #include <setjmp.h>

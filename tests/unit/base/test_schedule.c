@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.h: every generator over many sizes against its formula and a plain simulation, the published orders by hand,
  * the notation, and broken schedules, each of which is found and named. SCHEDULE_SEED repeats a run. */
 #include <math.h>
@@ -58,8 +59,7 @@ static struct schedule *generate(const char *name, int ranks, int stages, int mi
     return s;
 }
 
-/* --- a plain simulation --------------------------------------------------------------------------------------------
- */
+/* --- a plain simulation ------------------------------------------------------------------------------------------- */
 
 /* Where the cell stands, on any rank; -1: nowhere. */
 static int find(const struct schedule *s, bool forward, int stage, int mb, int *ret_rank)
@@ -144,8 +144,7 @@ static bool complete(const struct schedule *s)
     return true;
 }
 
-/* --- generators ----------------------------------------------------------------------------------------------------
- */
+/* --- generators --------------------------------------------------------------------------------------------------- */
 
 static void test_names(void **state)
 {
@@ -361,8 +360,7 @@ static void test_refused(void **state)
     refused("LoopedBFS", 4, 8, INT32_MAX, "2147483647 microbatches", "at most 349525 microbatches");
 }
 
-/* --- CSV -----------------------------------------------------------------------------------------------------------
- */
+/* --- CSV ---------------------------------------------------------------------------------------------------------- */
 
 static struct schedule *parse(const char *text, int ranks, int stages, int microbatches)
 {
@@ -482,8 +480,7 @@ static void test_samples(void **state)
     assert_null(none);
 }
 
-/* --- broken schedules ----------------------------------------------------------------------------------------------
- */
+/* --- broken schedules --------------------------------------------------------------------------------------------- */
 
 static struct cell *random_cell(struct schedule *s, int *ret_rank, int *ret_at)
 {
@@ -576,8 +573,7 @@ static void test_broken(void **state)
     assert_true(deadlocks > 50);
 }
 
-/* --- cost ----------------------------------------------------------------------------------------------------------
- */
+/* --- cost --------------------------------------------------------------------------------------------------------- */
 
 static double seconds(void)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice.h */
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.h and error.h */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* toml.h against what Python's tomllib reads (toml_cases.json, written by make_toml_cases.py), and its messages. */
 #include <math.h>
 #include <setjmp.h>

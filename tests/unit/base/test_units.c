@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h, units.h, utf8.h */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_utf8.c - which characters a name may have, and how others are shown. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_completion.c - what is offered for a word, without a server. */
 #include <setjmp.h>
 #include <stdarg.h>

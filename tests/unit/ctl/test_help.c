@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_help.c - what is printed about the commands, and the files made from it. */
 #include <stdarg.h>
 #include <stddef.h>

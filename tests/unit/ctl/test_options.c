@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_options.c - command lines, right and wrong. */
 #include <stdarg.h>
 #include <stddef.h>

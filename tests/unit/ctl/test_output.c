@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_output.c - results as JSON and as tables. */
 #include <stdarg.h>
 #include <stddef.h>

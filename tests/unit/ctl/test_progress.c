@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_progress.c - the progress line and the curve. */
 #include <stdarg.h>
 #include <stddef.h>

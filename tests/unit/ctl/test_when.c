@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lengths and points in time as people write them. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* titand's settings: file, flags, defaults, and what a person gets wrong. */
 #include <arpa/inet.h>
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* raw_http2.h - the bytes of HTTP/2 frames, for clients that do what no gRPC library does. */
 #ifndef TITAN_TESTS_RAW_HTTP2_H
 #define TITAN_TESTS_RAW_HTTP2_H

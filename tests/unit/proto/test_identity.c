@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_identity.c - calls of two uids over one socket: thousands of short connections, so that descriptors' numbers
  * come again and again, and no call is taken for one of the other uid. */
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every field of every internal message has a range, and what is outside of it is found. */
 #include <math.h>
 #include <stdarg.h>
@@ -96,7 +97,7 @@ static void test_every_field_has_a_row(void **state)
     }
 }
 
-/* --- a message with every field at an edge --- */
+/* --- a message with every field at an edge ------------------------------------------------------------------------ */
 
 static void **owned; /* freed at the end of a test */
 static size_t n_owned;

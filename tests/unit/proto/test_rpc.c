@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_rpc.c - server and clients against each other on one loop: every kind of call, and every way it can go wrong.
  * The service is made of titan.v1 messages; the text in a request says what the handler shall do. */
 #include <stdarg.h>

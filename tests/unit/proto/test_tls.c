@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_tls.c - TLS between server and clients with a CA made here: who is told as whom, who does not get in, and
  * rotation, also half of one. */
 #include <stdarg.h>

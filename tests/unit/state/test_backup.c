@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backups: of a store that is being written, checked, and put back. */
 #include <setjmp.h>
 #include <stdarg.h>

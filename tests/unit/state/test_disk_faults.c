@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store on a disk that fails: fault scenarios 15 (full), 16 (an operation fails) and 17 (the power goes).
  *   SEED=n repeats a run; CUTS=10000 and STRIDE=1 make it whole (`make test-store`). */
 #include <setjmp.h>
@@ -312,8 +313,7 @@ static void test_every_operation_fails_once(void **state)
     }
 }
 
-/* --- the whole store, with its thread ------------------------------------------------------------------------------
- */
+/* --- the whole store, with its thread ----------------------------------------------------------------------------- */
 
 struct whole {
     uv_loop_t loop;
@@ -471,8 +471,7 @@ static void test_failed_fsync_ends_writing(void **state)
     tear_down(&f);
 }
 
-/* --- 15: no space left ---------------------------------------------------------------------------------------------
- */
+/* --- 15: no space left -------------------------------------------------------------------------------------------- */
 
 static void test_full_disk(void **state)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enrolment.h: a token is good for one node, once, for a while; revocations are found again. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The event log: a chain that shows damage, and a history from which every state follows. SEED=n repeats a run. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -168,8 +169,7 @@ static struct db *random_history(uint64_t moves)
     return db;
 }
 
-/* --- tests ---------------------------------------------------------------------------------------------------------
- */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
 static void print_line(const char *line, void *data)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The job store: files, writer thread, group commit, what a full disk does, and the nouns. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -315,7 +316,7 @@ static void test_reader_cannot_write(void **state)
     tear_down(&f);
 }
 
-/* --- nouns, on a database in memory ------------------------------------------------------------------------------ */
+/* --- nouns, on a database in memory ------------------------------------------------------------------------------- */
 
 static struct db *memory_db(void)
 {

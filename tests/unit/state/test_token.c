@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bearer tokens: what is shown, what is stored, what is taken for one. */
 #include <setjmp.h>
 #include <stdarg.h>

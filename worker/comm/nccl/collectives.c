@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* collectives.c - NCCL's operations on a stream: what comes before each (has the communicator failed, has the stream),
  * what after (waiting for connections, the latch), and groups of them. */
 #include "worker/comm/nccl/nccl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* derive.c - communicators out of another: the survivors' (shrink), some members' (split).
  *
  * Both calls may block inside NCCL, so they have a thread of their own; aborting the parent is what frees it. When the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.c - the communicator table on NCCL (2.28.9 or later; revoke and shrink are not older).
  *
  * Every communicator is non-blocking: a call that cannot finish at once says "in progress" and is polled, so each wait
@@ -31,7 +32,7 @@
 #define LOCK_MS 50      /* how long a revoke waits for a call in flight before it goes ahead */
 #define FINALIZE_MS 500 /* close of a healthy communicator: to flush what peers still read */
 
-/* --- waiting ---------------------------------------------------------------------------------------------------- */
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
 
 void nccl_pause(unsigned *looks)
 {

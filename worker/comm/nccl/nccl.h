@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.h - the NCCL communicator's own structure, and what its files share: nccl.c (waiting, failing, forming,
  * closing), derive.c (communicators out of another), collectives.c. */
 #ifndef TITAN_WORKER_COMM_NCCL_NCCL_H

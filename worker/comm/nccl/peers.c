@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.c - see peers.h. What goes over a connection is one byte: a word and the generation it is about, as a shrunk
  * communicator keeps its connections. */
 #include <errno.h>

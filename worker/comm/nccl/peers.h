@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.h - who is still there: the connections over which a communicator was formed stay open while it lives.
  *
  * NCCL sees a dead peer late or, over shared memory and NVLink, never. A process's connections end with it, within a

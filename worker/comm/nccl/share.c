@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* share.c - the agreement on NCCL's unique id (share.h). Host is rank 0, guests are the others. */
 #include <errno.h>
 #include <netdb.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* share.h - rank 0 of an epoch hands the others NCCL's unique id, over a connection to its listener. */
 #ifndef TITAN_WORKER_COMM_NCCL_SHARE_H
 #define TITAN_WORKER_COMM_NCCL_SHARE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flow.h - several messages of one member at once, over the channels of its segment. */
 #ifndef TITAN_WORKER_COMM_SHM_FLOW_H
 #define TITAN_WORKER_COMM_SHM_FLOW_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* segment.h - the memory that the members of one communicator on one host share, and how they wait for each other in
  * it.
  *

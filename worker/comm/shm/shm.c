@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shm.c - collectives among processes of one host through one shared segment.
  *
  * Every collective is a series of rounds: each member copies what others need into its slot of the current buffer, all

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/comm/tcp/mesh.h"
 
 #include <errno.h>
@@ -109,7 +110,7 @@ static int64_t now_ms(void)
     return clock_mono_ns() / 1000000;
 }
 
-/* --- addresses --------------------------------------------------------------------------------------------------- */
+/* --- addresses ---------------------------------------------------------------------------------------------------- */
 
 static titan_status resolve(struct address *a, struct titan_error *err)
 {
@@ -281,8 +282,7 @@ static int place_of(const struct meeting *g, const struct hello *h)
     return -1;
 }
 
-/* --- connecting -----------------------------------------------------------------------------------------------------
- */
+/* --- connecting --------------------------------------------------------------------------------------------------- */
 
 static void retry_later(struct peer *p)
 {
@@ -344,8 +344,7 @@ static void advance_peer(struct meeting *g, int i)
     }
 }
 
-/* --- accepting ------------------------------------------------------------------------------------------------------
- */
+/* --- accepting ---------------------------------------------------------------------------------------------------- */
 
 static void drop_stranger(struct mesh *m, int i)
 {
@@ -411,8 +410,7 @@ static void advance_strangers(struct meeting *g)
     }
 }
 
-/* --- the loop -------------------------------------------------------------------------------------------------------
- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 /* What may move: peers below, links so far, the listener, strangers with something left to say. */
 static int gather_polls(struct meeting *g)

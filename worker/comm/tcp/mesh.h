@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.h - TCP connections between every two members of an epoch, or of a group of them.
  *
  * A mesh is one member's end of all that: where the others listen, and who has knocked. Members meet once as an epoch

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp.c - collectives over a full mesh of TCP connections.
  *
  * Everything is one primitive: an exchange, in which this member has bytes to send to and to receive from any of the

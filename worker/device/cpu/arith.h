@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arith.h - scalar arithmetic the vectoriser can widen: bf16 by bit operations, exp by a polynomial.
  *
  * libm's expf is a call the loops cannot be vectorised across; these are plain expressions without branches. */

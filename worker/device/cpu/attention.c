@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c - grouped-query attention, forward and backward, in fp32 on tiles that stay in cache.
  *
  * One task is one sequence and one key/value head: its keys and values are widened to fp32 once (and transposed, so
@@ -24,7 +25,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* --- row kernels ------------------------------------------------------------------------------------------------- */
+/* --- row kernels -------------------------------------------------------------------------------------------------- */
 
 CPU_INLINE void load_rows_as(float *restrict dst, int64_t ldd, const void *restrict src, int64_t lds, int64_t rows,
                              int64_t cols, float factor, enum dtype dt)
@@ -125,7 +126,7 @@ CPU_KERNEL static float dot(const float *restrict a, const float *restrict b, in
     return sum;
 }
 
-/* --- forward ----------------------------------------------------------------------------------------------------- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 struct forward_scratch {
     struct attention_keys keys;
@@ -257,7 +258,7 @@ titan_status cpu_attention(struct stream *s, void *out, int64_t ldo, float *lse,
     return cpu_enqueue(s, run_forward, &a, sizeof(a));
 }
 
-/* --- backward ---------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 struct backward_scratch {
     struct attention_keys keys;
@@ -402,7 +403,7 @@ titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void 
     return cpu_enqueue(s, run_backward, &a, sizeof(a));
 }
 
-/* --- merge ------------------------------------------------------------------------------------------------------- */
+/* --- merge -------------------------------------------------------------------------------------------------------- */
 
 struct merge_args {
     void *out;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.h - what the two ways to compute attention share: in fp32 (attention.c) and on bf16 pairs
  * (attention_bf16.c), and which keys a block of queries has to be multiplied with (attention_keys.c). */
 #ifndef TITAN_WORKER_DEVICE_CPU_ATTENTION_H

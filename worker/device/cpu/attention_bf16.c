@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_bf16.c - attention on bf16 pairs, for processors with a fast AVX-512 BF16 dot product. Structure, formulas
  * and order of sums are attention.c's; what differs is the form of the operands.
  *
@@ -28,7 +29,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* --- operand forms ----------------------------------------------------------------------------------------------- */
+/* --- operand forms ------------------------------------------------------------------------------------------------ */
 
 /* dst (d/2, tp): word (p,j) = elements 2p, 2p+1 of row j; columns from t on are zero. */
 CPU_KERNEL static void transpose_words(uint32_t *restrict dst, int64_t tp, const uint32_t *restrict src, int64_t lds,
@@ -73,7 +74,7 @@ CPU_KERNEL static void store_rows(uint16_t *restrict dst, int64_t ldd, const flo
     }
 }
 
-/* --- forward ----------------------------------------------------------------------------------------------------- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 /* arith.h's exp, sixteen at a time; below -87.33 it is 0: what is masked has to weigh nothing at all. */
 BF16_INLINE __m512 exp_neg_16(__m512 x)
@@ -198,7 +199,7 @@ void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int th
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* Words of two rows' bf16 values, the first row's in the low half. */
 BF16_INLINE __m512i pair_words(__m256bh low, __m256bh high)

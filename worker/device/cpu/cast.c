@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cast.c - conversions between element types. fp32 <-> bf16 is the hot pair; the rest goes element by element. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.c - the CPU plug-in: its table, and what it finds out about the machine. */
 #include <cpuid.h>
 #include <sched.h>
@@ -8,7 +9,7 @@
 
 #include "worker/device/cpu/cpu.h"
 
-/* --- the machine ------------------------------------------------------------------------------------------------- */
+/* --- the machine -------------------------------------------------------------------------------------------------- */
 
 static struct cpu_isa isa_detect(void)
 {
@@ -96,7 +97,7 @@ static int affinity_count(void)
     return n > 0 ? (int)n : 1;
 }
 
-/* --- device ------------------------------------------------------------------------------------------------------ */
+/* --- device ------------------------------------------------------------------------------------------------------- */
 
 static void cpu_close(struct device *dev)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.h - the CPU device's own header: what its files share.
  *
  * Reading order: cpu.c (table, open), stream.c (streams, events, where an operation runs), then one file per noun.
@@ -65,8 +66,7 @@ void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range 
 titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret);
 void cpu_scratch_give(const struct cpu_context *ctx);
 
-/* --- entries of the table ------------------------------------------------------------------------------------------
- */
+/* --- entries of the table ----------------------------------------------------------------------------------------- */
 /* Operations: cpu_NAME, with the type of its slot. */
 #define X(name) __typeof__(*((struct device_ops *)0)->name) cpu_##name;
 DEVICE_OPS(X)

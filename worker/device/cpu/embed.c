@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embed.c - token embedding and its gradient. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.c - register-tiled fp32 product: a tile of c stays in registers while k runs; each step loads a row of vectors
  * of b and multiplies it by one broadcast element of a per row of the tile. */
 #include <immintrin.h>

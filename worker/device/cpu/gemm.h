@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.h - small fp32 products inside one thread, for operations that keep their operands in cache (attention). */
 #ifndef TITAN_WORKER_DEVICE_CPU_GEMM_H
 #define TITAN_WORKER_DEVICE_CPU_GEMM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.c - matrix products through oneDNN (C API of 2.6): AMX or AVX-512 kernels made for each shape.
  *
  * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its three

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.h - products through oneDNN, for operations made of several. */
 #ifndef TITAN_WORKER_DEVICE_CPU_MATMUL_H
 #define TITAN_WORKER_DEVICE_CPU_MATMUL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_grouped.c - products of packed rows, each group with a matrix of its own.
  *
  * How many rows a group has is known only now and differs every step, while oneDNN makes each shape anew. So a group is

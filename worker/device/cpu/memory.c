@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c - memory, copies, scratch, and how a range of items is shared out between threads. */
 #include <omp.h>
 #include <stdlib.h>

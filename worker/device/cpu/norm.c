@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm.c - RMSNorm, its gradients to the input and to the gain.
  *   y = x r g, r = (mean(x^2) + eps)^-1/2
  *   dx = r (dy g) - x r^3/C sum(dy g x),  dg = sum over rows of dy x r */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optim.c - AdamW and SGD on fp32 masters with an optional bf16 shadow. One pass over memory: AdamW reads and writes 28
  * bytes an element (30 with the shadow), so memory bounds it. */
 #include <math.h>

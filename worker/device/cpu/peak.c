@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peak.c - what the multiply-add units of a core do at most.
  *
  * Counted are multiply-adds of the widest kind there is, in as many independent chains as fill the units whatever

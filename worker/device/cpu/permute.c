@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* permute.c - rows into the order of their experts and back. Where a row goes is found by counting, in one pass over
  * the choices; moving the rows is what costs, and is shared out by tokens. */
 #include <string.h>
@@ -112,7 +113,7 @@ titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *cou
     return cpu_enqueue(s, run_permute_received, &a, sizeof(a));
 }
 
-/* --- rows -------------------------------------------------------------------------------------------------------- */
+/* --- rows --------------------------------------------------------------------------------------------------------- */
 
 struct rows_args {
     void *dst;

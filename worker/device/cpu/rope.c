@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope.c - rotary position embedding on adjacent pairs. */
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* router.c - which experts a token goes to, and the gradient of their weights to the logits.
  *   s = softmax(l) or sigmoid(l), w_j = scale s_j / (z + eps), z = sum of the chosen s_j (normalize), or scale s_j
  *   ds_j = scale (dw_j - sum_i dw_i s_i / z) / z, or scale dw_j
@@ -119,7 +120,7 @@ titan_status cpu_router(struct stream *s, int32_t *chosen, float *weights, float
     return cpu_enqueue(s, run_router, &a, sizeof(a));
 }
 
-/* --- gradient ---------------------------------------------------------------------------------------------------- */
+/* --- gradient ----------------------------------------------------------------------------------------------------- */
 
 /* ds (E) of one token from its scores; 0 where not chosen. */
 static void score_gradient(const struct router_args *a, float *ds, const float *s, int64_t i)
@@ -178,7 +179,7 @@ titan_status cpu_router_dgrad(struct stream *s, void *dlogits, const float *dwei
     return cpu_enqueue(s, run_router_dgrad, &a, sizeof(a));
 }
 
-/* --- balance ----------------------------------------------------------------------------------------------------- */
+/* --- balance ------------------------------------------------------------------------------------------------------ */
 
 struct balance_args {
     float *bias, *load;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c - streams and events.
  *
  * The compute stream has no thread: its operations run in the caller, so a product costs no hand-over and the OpenMP

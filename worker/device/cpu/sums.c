@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sums.c - element-wise sums and the block sums behind gradient norms and hashes. */
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu.c - SwiGLU (Shazeer 2020, arXiv:2002.05202): out = silu(gate) up, silu(x) = x sigmoid(x).
  *   dup = dout silu(gate), dgate = dout up s (1 + gate (1 - s)), s = sigmoid(gate) */
 #include "worker/device/cpu/cpu.h"

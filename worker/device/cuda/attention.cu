@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.cu - grouped-query attention, forward and backward, in tiles (Dao 2023, arXiv:2307.08691).
  *
  * A block of 256 threads works on square tiles of TILE = 16 R query rows by TILE key rows, held as fp32 in shared
@@ -186,7 +187,7 @@ template <class Op> __device__ static inline float row_reduce(float x, Op op)
     return x;
 }
 
-/* --- masks --- */
+/* --- masks -------------------------------------------------------------------------------------------------------- */
 
 __device__ static inline struct tile_mask mask_at(float *shared, int rows)
 {
@@ -250,7 +251,7 @@ __device__ static inline bool sees(const struct tile_mask &m, int i, int j, int 
     return k_first + j <= q_first + i;
 }
 
-/* --- forward --- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 template <int R, int DJ, bool MASKED>
 __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
@@ -326,7 +327,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
     store_tile<R, DJ>(out, query_view(f, f.s.ldo, f.s.dv), sequence, head, q_first, acc, inverse);
 }
 
-/* --- backward --- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* delta (H,N) = sum over Dv of out * dout; one warp per element. */
 __global__ static void __launch_bounds__(THREADS)
@@ -466,7 +467,7 @@ __global__ static void __launch_bounds__(THREADS)
     store_tile<R, DJ>(dq, query_view(f, f.lddq, f.s.d), sequence, head, q_first, sum, one);
 }
 
-/* --- launches --- */
+/* --- launches ----------------------------------------------------------------------------------------------------- */
 
 static unsigned tiles_of(int length, int rows)
 {
@@ -552,7 +553,7 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
     return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
 }
 
-/* --- merge --- */
+/* --- merge -------------------------------------------------------------------------------------------------------- */
 
 /* One warp for a head of a row. */
 __global__ static void __launch_bounds__(THREADS)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.h - the CUDA plug-in's own structures: device, stream, event, and how a failure travels.
  *
  * A GPU cannot skip what is already enqueued, so the rule "what fails later is sticky on its stream" is kept like this.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.c - opening a GPU, what it is, and its memory. */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* elementwise.cu - casts, sums of two tensors, scaling. */
 #include "worker/device/cuda/kernel.cuh"
 

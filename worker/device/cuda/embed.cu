@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embed.cu - look-up of embedding rows, and its gradient without atomics. */
 #include "worker/device/cuda/kernel.cuh"
 

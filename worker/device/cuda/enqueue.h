@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enqueue.h - what the files of the device table share: limits of a launch, and enqueueing on a stream that may have
  * failed. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_ENQUEUE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* experts.c - the device table's part for mixture of experts: checks shapes, skips what a failed stream must not run,
  * launches. What only the device can find wrong (a choice of no expert, more rows than a buffer holds) fails the stream
  * from within the kernel. */

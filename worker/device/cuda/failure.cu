@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failure.cu - a stream's failure, passed on in stream order (struct stream in cuda.h). */
 #include "worker/device/cuda/kernel.cuh"
 

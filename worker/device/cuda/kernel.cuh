@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel.cuh - what every kernel file shares: element types, launching, block-wide reductions.
  *
  * All arithmetic is fp32 (sums over long buffers fp64). TITAN_EMULATE builds the same kernels for the host, on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernels.h - launchers of the CUDA kernels, one per operation of device.h; the only header C and CUDA C++ share.
  *
  * Each enqueues on stream (a cudaStream_t) and returns a cudaError_t: 0, or why the launch failed. Shapes, formulas and
@@ -18,7 +19,7 @@ extern "C" {
 /* Element types, numbered as enum dtype. */
 enum num { NUM_F32, NUM_BF16, NUM_F64, NUM_I32, NUM_U8 };
 
-/* --- failure.cu: see struct stream in cuda.h ---- */
+/* --- failure.cu: see struct stream in cuda.h ---------------------------------------------------------------------- */
 /* In stream order: take on what was raised on this stream by now, and what `from` (may be NULL) had taken on. */
 int cuda_latch(void *stream, int *seen, int *told, const int *raised, const int *from);
 
@@ -36,19 +37,19 @@ struct fault_words {
     int status;
 };
 
-/* --- elementwise.cu --- */
+/* --- elementwise.cu ----------------------------------------------------------------------------------------------- */
 int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num from, size_t n);
 int cuda_add(void *stream, void *out, const void *a, const void *b, bool bf16, size_t n);
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n);
 int cuda_scale(void *stream, float *x, float factor, size_t n);
 
-/* --- embed.cu --- */
+/* --- embed.cu ----------------------------------------------------------------------------------------------------- */
 int cuda_embed(void *stream, void *out, const int32_t *tokens, const void *table, bool bf16, int64_t n, int64_t c,
                int64_t v, int64_t first);
 int cuda_embed_wgrad(void *stream, float *dtable, const int32_t *tokens, const void *dout, bool bf16, int64_t n,
                      int64_t c, int64_t v, int64_t first);
 
-/* --- rmsnorm.cu --- */
+/* --- rmsnorm.cu --------------------------------------------------------------------------------------------------- */
 int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool bf16, int64_t n, int64_t c,
                  float eps);
 int cuda_rmsnorm_dgrad(void *stream, void *dx, bool accumulate, const void *dout, const void *x, const void *gain,
@@ -56,11 +57,11 @@ int cuda_rmsnorm_dgrad(void *stream, void *dx, bool accumulate, const void *dout
 int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool bf16,
                        int64_t n, int64_t c);
 
-/* --- rope.cu --- */
+/* --- rope.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, const float *cos, const float *sin,
               bool bf16, int64_t n, int64_t heads, int64_t d, bool backward);
 
-/* --- attention.cu --- */
+/* --- attention.cu ------------------------------------------------------------------------------------------------- */
 #define CUDA_ATTENTION_D_MAX 256
 struct attention_problem {
     bool bf16;
@@ -77,29 +78,29 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
 int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
                          bool bf16, int64_t n, int64_t h, int64_t dv);
 
-/* --- swiglu.cu --- */
+/* --- swiglu.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,
                 int64_t f);
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
                       const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f);
 
-/* --- loss.cu --- */
+/* --- loss.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool bf16, int64_t n,
                     int64_t v, int64_t first);
 int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
                      const float *stats, int64_t parts, bool bf16, int64_t n, int64_t v, int64_t first);
 
-/* --- strided.cu --- */
+/* --- strided.cu --------------------------------------------------------------------------------------------------- */
 int cuda_copy_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, size_t element_bytes, int64_t rows,
                  int64_t cols, int64_t repeat);
 int cuda_add_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, bool bf16, int64_t rows,
                 int64_t cols, int64_t repeat);
 
-/* --- sums.cu --- */
+/* --- sums.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_block_sums(void *stream, double *out, const float *x, size_t n, size_t block, bool square);
 int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n);
 
-/* --- router.cu --- */
+/* --- router.cu ---------------------------------------------------------------------------------------------------- */
 #define CUDA_EXPERTS_MAX 1024
 struct router_problem {
     bool bf16, sigmoid, normalize;
@@ -114,7 +115,7 @@ int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const 
 /* Changes nothing when *failed is not 0. */
 int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts, float rate, const int *failed);
 
-/* --- permute.cu --- */
+/* --- permute.cu --------------------------------------------------------------------------------------------------- */
 int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
                  int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault);
 int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
@@ -126,7 +127,7 @@ int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *p
 int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const void *src, const int32_t *place,
                           bool bf16, int64_t n, int64_t top_k, int64_t c);
 
-/* --- matmul_grouped.cu --- */
+/* --- matmul_grouped.cu -------------------------------------------------------------------------------------------- */
 struct grouped_problem {
     bool ta, tb, add; /* add: to what c holds */
     const int32_t *counts;
@@ -136,7 +137,7 @@ struct grouped_problem {
 int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
                         const struct grouped_problem *problem);
 
-/* --- optim.cu --- */
+/* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct adamw_factors {
     float lr, beta1, beta2, eps, weight_decay, grad_scale, bias1, bias2;
 };

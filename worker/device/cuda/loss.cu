@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss.cu - softmax cross-entropy over a vocabulary in parts, one block per row: what this part has to tell the others,
  * then loss and gradient from what all told. */
 #include "worker/device/cuda/kernel.cuh"

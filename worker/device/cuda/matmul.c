@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.c - products by cuBLASLt: fp32 accumulation, no TF32, one heuristic search for each shape. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_grouped.cu - products of packed rows, each group with a matrix of its own. How many rows a group has only the
  * device knows, so a launch has blocks for the most tiles there can be, and each finds its group by the counts.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_map.h - a row-major product as cuBLASLt's column-major one. Pure, so it is tested without a GPU.
  *
  * A row-major (r,c) matrix with row stride ld is, read column-major, its transpose: (c,r) with column stride ld. So

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - the device table: checks shapes, skips what a failed stream must not run, launches. */
 #include "worker/device/cuda/enqueue.h"
 

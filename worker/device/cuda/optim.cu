@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optim.cu - AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) and SGD. Neither changes anything on a stream that
  * has failed. */
 #include "worker/device/cuda/kernel.cuh"

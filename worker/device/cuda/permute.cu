@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* permute.cu - rows into the order of their experts and back. Where a row goes is found by counting without atomics:
  * one block owns one expert and looks through all choices for its own, so the order is the order of the tokens. */
 #include "worker/device/cuda/kernel.cuh"
@@ -132,7 +133,7 @@ int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t
                   ranks, experts, rows, fault);
 }
 
-/* --- rows --- */
+/* --- rows --------------------------------------------------------------------------------------------------------- */
 
 /* One block for a choice. Without weights the bits are copied. */
 template <class T>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rmsnorm.cu - RMSNorm forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per row; the gain's
  * gradient one block per 32 columns. */
 #include "worker/device/cuda/kernel.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope.cu - rotary position embedding on adjacent pairs (Su et al. 2021, arXiv:2104.09864). */
 #include "worker/device/cuda/kernel.cuh"
 

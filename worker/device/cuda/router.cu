@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* router.cu - which experts a token goes to, the gradient of their weights to the logits, and the balancing bias. One
  * warp for a token; its scores lie in shared memory.
  *   s = softmax(l) or sigmoid(l), w_j = scale s_j / (z + eps), z = sum of the chosen s_j (normalize), or scale s_j

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c - streams, events, host calls in stream order, and failures that travel with them (cuda.h). */
 #include <sched.h>
 #include <stdlib.h>

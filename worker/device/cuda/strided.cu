@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* strided.cu - rows of matrices copied and added, where one row of one side belongs to several of the other. */
 #include "worker/device/cuda/kernel.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sums.cu - fp64 sums of a buffer or of fixed stretches of it, each by one block in one order. */
 #include "worker/device/cuda/kernel.cuh"
 

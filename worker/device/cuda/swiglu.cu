@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202). */
 #include "worker/device/cuda/kernel.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent between a coordinator and workers: both are played by this program, the agent is the real one.
  *
  * The coordinator is an rpc server on the test's loop. Workers are this program started again ("serve ..."), on the
@@ -38,8 +39,7 @@
 
 extern char **environ;
 
-/* --- the worker -----------------------------------------------------------------------------------------------------
- */
+/* --- the worker --------------------------------------------------------------------------------------------------- */
 
 static const char *argument(int argc, char **argv, const char *name)
 {
@@ -156,8 +156,7 @@ static int serve(int argc, char **argv)
     return status == TITAN_ECANCELLED ? 0 : 1;
 }
 
-/* --- the coordinator ------------------------------------------------------------------------------------------------
- */
+/* --- the coordinator ---------------------------------------------------------------------------------------------- */
 
 #define INBOX_MAX 65536
 
@@ -357,8 +356,7 @@ static void stop_workers(uint32_t grace_ms)
     say(&out);
 }
 
-/* --- fixture --------------------------------------------------------------------------------------------------------
- */
+/* --- fixture ------------------------------------------------------------------------------------------------------ */
 
 static struct agent_options agent_options(const char *state_dir, const char *coordinator, const char *self)
 {
@@ -487,8 +485,7 @@ static void train_two(const char *recipe)
     UNTIL(GOT(0, PROGRESS, 10) && GOT(0, PROGRESS, 11));
 }
 
-/* --- tests ----------------------------------------------------------------------------------------------------------
- */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
 static void test_workers_train(void **state)
 {
@@ -1105,8 +1102,7 @@ static void test_no_worker_program(void **state)
     assert_null(f.agent);
 }
 
-/* --- the agent as a process -----------------------------------------------------------------------------------------
- */
+/* --- the agent as a process --------------------------------------------------------------------------------------- */
 
 static struct agent *own_agent;
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's decisions, one input at a time: what is fenced, recorded before it is obeyed, reported, watched, killed.
  */
 #include <setjmp.h>
@@ -250,8 +251,7 @@ static void ended(int code, int signal, bool oom)
     INPUT(agent_core_exited, 11, &how);
 }
 
-/* --- terms ----------------------------------------------------------------------------------------------------------
- */
+/* --- terms -------------------------------------------------------------------------------------------------------- */
 
 static void test_term_is_recorded_before_it_is_obeyed(void **state)
 {
@@ -378,8 +378,7 @@ static void test_epochs_are_told_on_request(void **state)
     assert_int_equal(SENT(REFUSED)->refused->seen_term, 1000004);
 }
 
-/* --- epochs ---------------------------------------------------------------------------------------------------------
- */
+/* --- epochs ------------------------------------------------------------------------------------------------------- */
 
 static void test_worker_in_two_places(void **state)
 {
@@ -463,8 +462,7 @@ static void test_another_epoch_of_the_number_is_refused(void **state)
     titan__internal__agent_job_record__free_unpacked(kept, NULL);
 }
 
-/* --- reports --------------------------------------------------------------------------------------------------------
- */
+/* --- reports ------------------------------------------------------------------------------------------------------ */
 
 static void test_reports_are_said_again(void **state)
 {
@@ -706,8 +704,7 @@ static void test_records_are_bounded(void **state)
     assert_int_equal(h->known[14]->job_id, 286);
 }
 
-/* --- the end of workers ---------------------------------------------------------------------------------------------
- */
+/* --- the end of workers ------------------------------------------------------------------------------------------- */
 
 static void test_causes(void **state)
 {
@@ -838,8 +835,7 @@ static void test_straggler(void **state)
     assert_int_equal(told_of[1], 0);
 }
 
-/* --- the coordinator's signs of life --------------------------------------------------------------------------------
- */
+/* --- the coordinator's signs of life ------------------------------------------------------------------------------ */
 
 static void test_beats(void **state)
 {
@@ -1006,8 +1002,7 @@ static void test_stale_order_waits(void **state)
     assert_null(TOLD(FORM));
 }
 
-/* --- peers ----------------------------------------------------------------------------------------------------------
- */
+/* --- peers -------------------------------------------------------------------------------------------------------- */
 
 static struct proof_keys probe_keys;
 

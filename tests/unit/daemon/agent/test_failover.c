@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Epochs without a coordinator: five agents' cores in one process, workers made of a few rules, a network that loses,
  * delays and repeats datagrams and falls apart, and a coordinator that goes away and comes back.
  *
@@ -90,8 +91,7 @@ static bool chance(double p)
     return (double)(draw() >> 11) / (double)(UINT64_C(1) << 53) < p;
 }
 
-/* --- what everybody may see ----------------------------------------------------------------------------------------
- */
+/* --- what everybody may see --------------------------------------------------------------------------------------- */
 
 /* All have the same key of it, agents one and workers another. */
 static void note_key(struct seen *s, const form_epoch *f, bool worker)
@@ -130,8 +130,7 @@ static struct seen *note_form(const form_epoch *f)
     return s;
 }
 
-/* --- workers --------------------------------------------------------------------------------------------------------
- */
+/* --- workers ------------------------------------------------------------------------------------------------------ */
 
 static void carry_out(int n, struct agent_actions *out);
 
@@ -254,8 +253,7 @@ static struct agent_sample sample_of(const struct node *x)
                                  .process_state = 'S'};
 }
 
-/* --- agents ---------------------------------------------------------------------------------------------------------
- */
+/* --- agents ------------------------------------------------------------------------------------------------------- */
 
 static void agent_up(int n)
 {
@@ -416,8 +414,7 @@ static void deliver(void)
     }
 }
 
-/* --- the coordinator ------------------------------------------------------------------------------------------------
- */
+/* --- the coordinator ---------------------------------------------------------------------------------------------- */
 
 static void say_welcome(int n)
 {
@@ -510,8 +507,7 @@ static void coordinator_comes(void)
             welcome(i);
 }
 
-/* --- the world ------------------------------------------------------------------------------------------------------
- */
+/* --- the world ---------------------------------------------------------------------------------------------------- */
 
 static void advance(int64_t ms)
 {
@@ -605,8 +601,7 @@ static void coordinator_takes_over(void)
     assert_int_equal(newest_trained(), w.told_epoch);
 }
 
-/* --- tests ----------------------------------------------------------------------------------------------------------
- */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
 static void test_death_without_coordinator(void **state)
 {

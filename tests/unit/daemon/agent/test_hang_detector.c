@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Does a worker get on? Made-up samples, 25 ms apart. */
 #include <setjmp.h>
 #include <stdarg.h>

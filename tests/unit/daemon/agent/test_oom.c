@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Killed for its memory or not: from a made-up /proc/vmstat and cgroup tree. */
 #include <setjmp.h>
 #include <stdarg.h>

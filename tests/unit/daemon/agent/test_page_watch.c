@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Worker pages: made, found again, and how soon a death shows, by the page's mutex and by the pidfd, at several sizes.
  */
 #include <fcntl.h>

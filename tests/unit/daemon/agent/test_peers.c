@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agents' sockets: datagrams, garbage, a name instead of a number. And the
  * records an agent keeps on disk. */
 #include <setjmp.h>
@@ -211,8 +212,7 @@ static void test_bad_options(void **state)
     f.b = open_one();
 }
 
-/* --- records --------------------------------------------------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------------------------------------------------ */
 
 static int n_records;
 static uint64_t promised[10];

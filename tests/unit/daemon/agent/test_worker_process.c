@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Workers' cgroups as under the shipped unit: systemd gives the user of a unit with Delegate= the folder and
  * cgroup.procs, and keeps cgroup.kill. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Refusals on record: the first at once, a storm as one event a minute with its count. */
 #include <setjmp.h>
 #include <stdarg.h>

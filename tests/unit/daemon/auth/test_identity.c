@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who somebody is, and what roles that gives. */
 #include <grp.h>
 #include <setjmp.h>

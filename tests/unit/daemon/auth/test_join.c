@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* join.h, certs.h: what a node is given as a file, and files that keep a secret. */
 #include <setjmp.h>
 #include <stdarg.h>

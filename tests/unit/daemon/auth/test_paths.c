@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run file may name: by the modes along the way, links resolved, or below a root. */
 #include <endian.h>
 #include <setjmp.h>

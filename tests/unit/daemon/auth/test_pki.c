@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pki.h: what is signed, what is refused, and bytes of any kind. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -275,8 +276,7 @@ static void test_password(void **state)
     EVP_PKEY_free(key);
 }
 
-/* --- any bytes -----------------------------------------------------------------------------------------------------
- */
+/* --- any bytes ---------------------------------------------------------------------------------------------------- */
 
 struct rng {
     struct rng_key key;

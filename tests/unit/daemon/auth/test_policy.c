@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of methods and roles, cell by cell: what policy.c says against what is expected here, and what is served
  * against both. A method that is new, in the .proto, in api.c or in the table, fails until it has its line here. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A store from a backup: what agents know better is taken over. Three nodes over a store in memory, which stays as it
  * was at the backup while the test says what has happened since. */
 #include <setjmp.h>
@@ -76,7 +77,7 @@ static bool told_of(const char *type)
     return strstr(W.types, type) != NULL;
 }
 
-/* --- what an agent says ----------------------------------------------------------------------------------------- */
+/* --- what an agent says ------------------------------------------------------------------------------------------- */
 
 struct known {                  /* one job, one epoch of it, and the workers that live here */
     uint64_t job, epoch, first; /* members first, first + 1, ... one on each of nodes from.. */
@@ -171,7 +172,7 @@ static void pass(int64_t ms)
     }
 }
 
-/* --- the world at the backup ------------------------------------------------------------------------------------ */
+/* --- the world at the backup -------------------------------------------------------------------------------------- */
 
 static void start_core(bool restored, uint64_t term)
 {
@@ -255,7 +256,7 @@ static struct job_status status_of(uint64_t job)
     return status;
 }
 
-/* --- tests ------------------------------------------------------------------------------------------------------ */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
 /* The run has moved to workers and a node that the store has never heard of. */
 static void test_newer_epoch(void **state)

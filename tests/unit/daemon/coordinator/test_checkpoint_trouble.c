@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints that fail: what is counted, told and forgotten, and that a run which says that it tries again is not
  * taken for one that hangs. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The core by hand: what one input puts out. tests/sim plays the rest. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who is taken for lost, when, and who is not; with the numbers of docs/membership.md for a LAN. */
 #include <setjmp.h>
 #include <stdarg.h>

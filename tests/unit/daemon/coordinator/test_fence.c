@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is refused: old terms, names and workers of others, what was said before. */
 #include <setjmp.h>
 #include <stdarg.h>

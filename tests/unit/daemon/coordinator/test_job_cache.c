@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows in memory are the store's, or are not there. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who is told to stop has to write a checkpoint first when its state goes with it, however many copies there are in
  * memory, and not when others go on from what it held. */
 #include <setjmp.h>

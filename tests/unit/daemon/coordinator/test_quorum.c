@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who may decide, and what delegates have decided: five nodes with a worker each, over a store in memory. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What people ask of jobs and nodes, against the core by hand. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who gets slots, who gives them up, which nodes take work: the core by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,8 +10,7 @@
 
 #include "support/core_bench.h"
 
-/* --- helpers -------------------------------------------------------------------------------------------------------
- */
+/* --- helpers ------------------------------------------------------------------------------------------------------ */
 
 static void submit_as(struct bench *b, uint64_t id, uint32_t min, uint32_t max, int priority, const char *user)
 {
@@ -86,8 +86,7 @@ static void wait_ms(struct bench *b, uint64_t sessions, int64_t ms)
     }
 }
 
-/* --- the queue -----------------------------------------------------------------------------------------------------
- */
+/* --- the queue ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t started(const struct bench *b)
 {
@@ -172,8 +171,7 @@ static void test_reason_names_nodes(void **state)
     close_bench(&b);
 }
 
-/* --- preemption ----------------------------------------------------------------------------------------------------
- */
+/* --- preemption --------------------------------------------------------------------------------------------------- */
 
 /* Elastic jobs shrink, the lowest and youngest first; when the other has started they may grow again. */
 static void test_preemption_shrinks(void **state)
@@ -300,8 +298,7 @@ static void test_preemption_stops(void **state)
     close_bench(&b);
 }
 
-/* --- drain ---------------------------------------------------------------------------------------------------------
- */
+/* --- drain -------------------------------------------------------------------------------------------------------- */
 
 /* Replacements first, then one pause that swaps the members. */
 static void test_drain_swaps(void **state)
@@ -429,8 +426,7 @@ static void test_maintenance(void **state)
     close_bench(&b);
 }
 
-/* --- quarantine ----------------------------------------------------------------------------------------------------
- */
+/* --- quarantine --------------------------------------------------------------------------------------------------- */
 
 /* Crash the job's only worker, which is on the session's node, and wait for the next. */
 static uint64_t crash(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t sessions)
@@ -668,8 +664,7 @@ static void test_quarantine_kept(void **state)
     close_bench(&b);
 }
 
-/* --- budgets -------------------------------------------------------------------------------------------------------
- */
+/* --- budgets ------------------------------------------------------------------------------------------------------ */
 
 static void test_budgets(void **state)
 {

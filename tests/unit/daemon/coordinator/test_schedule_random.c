@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The scheduler under random requests: agents that obey at once, jobs and nodes drawn from a seed. Looked at after
  * every input: slots, nodes out of service, legal sizes, who gives way to whom, what is counted; and in the end
  * everybody has had a turn. SEED=n repeats one draw. tests/sim has the faults. */
@@ -71,8 +72,7 @@ static uint32_t used(int node)
     return n;
 }
 
-/* --- what came out -------------------------------------------------------------------------------------------------
- */
+/* --- what came out ------------------------------------------------------------------------------------------------ */
 
 static void see_worker(const struct change *c)
 {
@@ -155,8 +155,7 @@ static void look(void)
     batch_free(&w.b.out);
 }
 
-/* --- agents that obey ----------------------------------------------------------------------------------------------
- */
+/* --- agents that obey --------------------------------------------------------------------------------------------- */
 
 static void end_worker(uint64_t session, uint64_t id, int code)
 {
@@ -269,8 +268,7 @@ static void pass(int64_t ms)
     }
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------
- */
+/* --- requests ----------------------------------------------------------------------------------------------------- */
 
 static void act(uint64_t *next_job)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator over its real server, store and loop, with an agent played by the test: what a full disk holds up,
  * and what comes back after it. The disk is full by RLIMIT_FSIZE: writes beyond it fail as they do on a full one. */
 #include <setjmp.h>
@@ -126,8 +127,7 @@ static void tear_down(struct fixture *f)
     assert_int_equal(dir_remove(f->dir, NULL), TITAN_OK);
 }
 
-/* --- calls ---------------------------------------------------------------------------------------------------------
- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static void on_reply(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
@@ -193,8 +193,7 @@ static titan_status cancel(struct fixture *f, uint64_t id)
     return f->err.status;
 }
 
-/* --- the agent ------------------------------------------------------------------------------------------------------
- */
+/* --- the agent ---------------------------------------------------------------------------------------------------- */
 
 static void on_command(struct rpc_stream *stream, const ProtobufCMessage *base, void *data)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: any cut into any cut, and every way a file can be wrong. TITAN_TEST_SEED repeats a run. */
 #include <setjmp.h>
 #include <stdarg.h>

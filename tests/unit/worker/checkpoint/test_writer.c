@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer.h: shards written by several ranks' threads become one checkpoint; a rank that fails or leaves costs the
  * checkpoint, not the wait. */
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every collective of both transports against plain loops: random sequences of operations, sizes, types, in place and
  * not, over 1 to 8 members. TITAN_TEST_SEED repeats a sequence. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What happens to the others when a member dies, stops, leaves or is revoked: nobody waits for long. */
 #include <setjmp.h>
 #include <stdarg.h>

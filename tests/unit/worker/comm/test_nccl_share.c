@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the NCCL communicator's members find each other and learn of each other's end: pure sockets, so no GPU and no
  * NCCL is needed. The sources belong to the CUDA plug-in and are compiled in here. */
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who hangs and who waits, as an agent sees it: two members over shared memory or sockets, one of which stands still in
  * an operation of its own while the other waits for it. */
 #include <setjmp.h>

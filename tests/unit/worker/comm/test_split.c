@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators split from another: every operation in groups of many shapes, several of them at work at once, random
  * sequences of random groups, and what becomes of them when a member dies, never comes or is revoked. TITAN_TEST_SEED
  * repeats a sequence. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.h: which tokens a context-parallel rank loads, with what beside each. */
 #include <setjmp.h>
 #include <stdarg.h>

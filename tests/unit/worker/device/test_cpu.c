@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU plug-in beside its operations: arithmetic, streams under load, same bits on any number of threads, errors. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@ static void open_cpu(struct device_handle *h, int threads)
         fail_msg("%s", err.msg);
 }
 
-/* --- arithmetic -------------------------------------------------------------------------------------------------- */
+/* --- arithmetic --------------------------------------------------------------------------------------------------- */
 
 /* Every 1009th float in [-88, 0], against libm in double. */
 static void test_exp(void **state)
@@ -75,7 +76,7 @@ static void test_bf16(void **state)
     assert_true(isnan(bf16_to_f32(bf16_from_f32(f32_from_bits(0x7fffffffu))))); /* a carry would make this -0 */
 }
 
-/* --- opening ----------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 static void test_open(void **state)
 {
@@ -186,7 +187,7 @@ static void test_no_memory(void **state)
     device_close(&h);
 }
 
-/* --- streams ----------------------------------------------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------------------------------------------------ */
 
 struct relay {
     int value, seen;
@@ -301,7 +302,7 @@ static void test_rows_outside(void **state)
     device_close(&h);
 }
 
-/* --- threads ----------------------------------------------------------------------------------------------------- */
+/* --- threads ------------------------------------------------------------------------------------------------------ */
 
 static void noise(void *p, int64_t n, enum dtype dt, uint32_t seed)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation of the CPU plug-in against the fp64 reference, on one thread and on several. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA plug-in's mapping of row-major products to column-major ones, against the definition of both. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buddy.h: who keeps whose, for every layout of nodes. What keepers do in a step is tested by losing workers
  * (test_resize.c). */
 #include <setjmp.h>

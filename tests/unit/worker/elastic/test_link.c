@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's link to its agent, with the agent played by this test over a real socket and page. */
 #include <errno.h>
 #include <limits.h>

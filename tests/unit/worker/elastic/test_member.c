@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's part in the protocol, without a process: sequences of orders that are duplicated, reordered and old, with
  * a model beside it, and its deadlines on a clock of the test's own. TITAN_TEST_SEED repeats a run. */
 #include <errno.h>
@@ -24,8 +25,7 @@
 
 static uint64_t seed;
 
-/* --- a host that writes down what it is told -------------------------------------------------------------------------
- */
+/* --- a host that writes down what it is told ---------------------------------------------------------------------- */
 
 static struct {
     struct member *m;
@@ -99,8 +99,7 @@ static void begin(void)
     member_connected(h.m, h.now);
 }
 
-/* --- what an agent says ----------------------------------------------------------------------------------------------
- */
+/* --- what an agent says ------------------------------------------------------------------------------------------- */
 
 static bool hear(uint64_t term, Titan__Internal__AgentToWorker__KindCase kind, void *part)
 {
@@ -205,9 +204,7 @@ static void leave(uint64_t epoch, uint64_t step)
     member_quiesced(h.m, &(struct quiesced){.epoch = epoch, .last_step = step, .sealed_epoch = epoch});
 }
 
-/* --- random orders
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- random orders ------------------------------------------------------------------------------------------------ */
 
 enum { EPOCHS = 64, ORDERS_PER_RUN = 200, RUNS = 400 };
 
@@ -383,9 +380,7 @@ static void test_random_orders(void **state)
         one_run(key, &counter);
 }
 
-/* --- one by one
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- one by one --------------------------------------------------------------------------------------------------- */
 
 static void test_fencing(void **state)
 {
@@ -641,9 +636,7 @@ static void test_said_again(void **state)
     member_close(h.m);
 }
 
-/* --- time
- * -------------------------------------------------------------------------------------------------------------
- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 /* Tick at every deadline until the time has come; actions move with the time when told so. */
 static void run_until(int64_t until, bool moving)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The training loop under a scripted membership: real processes, real communicators, epochs that grow, shrink, pause
  * and lose a worker. In canonical mode the losses of every step must be those of a run that was never disturbed, bit
  * for bit: of one rank, or with tensor and pipeline parallelism of as few ranks as these take. That includes state
@@ -316,8 +317,7 @@ static const struct membership_ops scripted_ops = {.next = scripted_next,
                                                    .finished = ignore_finished,
                                                    .failing = scripted_failing};
 
-/* --- running a script
- * ------------------------------------------------------------------------------------------------------- */
+/* --- running a script --------------------------------------------------------------------------------------------- */
 
 /* axes: more settings, NULL at the end; NULL: none. */
 static void make_recipe(struct recipe *r, const char *checkpoints, const char *const *axes)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that only a
  * keeper has, with leavers, bit for bit; what is in place stays there; what is no whole state is refused by all alike;
  * hashes are the same before and after, and a flipped bit is found. Ranks are

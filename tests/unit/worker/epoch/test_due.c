@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When a checkpoint is written. */
 #include <setjmp.h>
 #include <stdarg.h>

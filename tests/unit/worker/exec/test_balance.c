@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loss-free balancing through whole steps: the report has the choices of all microbatches, each counted once whatever
  * is computed again; biases move by the rule, against the load; with frozen weights loads become even; a skipped step
  * leaves biases alone. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, a step
  * that is not updated after the agreement leaves it alone too. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* whole.h: the last token's logits alone are those of all, whatever was asked before; batches smaller than the room;
  * what does not fit is refused and changes nothing; biases of experts. */
 #include <math.h>

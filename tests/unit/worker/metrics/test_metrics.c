@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.h: one writer after the other. */
 #include <setjmp.h>
 #include <stdarg.h>

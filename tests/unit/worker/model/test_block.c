@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block.h: the operations of a layer, an embedding and a head for every tensor- and context-parallel degree - shapes,
  * how many collectives there are and over which axis - and, run by several processes, loss and every gradient against
  * one rank's. */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes schedule_reference.json: learning-rate factors by TorchTitan's rules (components/lr_scheduler.py, v0.2.2),
 written out in Python from its documentation. Run by hand; the result is kept in the tree."""
 import json

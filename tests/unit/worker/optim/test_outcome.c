@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outcome.h: reports of random meshes, their numbers contributed rank by rank as the executor does, against plain sums;
  * where a value that is not finite is traced to; clipping. TITAN_TEST_SEED repeats a run. */
 #include <math.h>

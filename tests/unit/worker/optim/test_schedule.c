@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.h against factors computed by make_schedule_reference.py; clip_factor. */
 #include <math.h>
 #include <setjmp.h>

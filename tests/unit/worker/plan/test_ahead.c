@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ahead.h: what was made ahead is what is made when it is asked for, whichever was wanted. */
 #include <setjmp.h>
 #include <stdarg.h>

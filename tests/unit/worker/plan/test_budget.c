@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* budget.h: a budget of 0 is full checkpointing, 1 is none, and between them more memory never means more to compute
  * again. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build.h: programs of every schedule and mesh run to their end on ranks that stop at whatever they wait for; messages
  * match; sums in the tree are the same bits for every data-parallel degree; memory is what schedule and policies say.
  */
@@ -45,8 +46,7 @@ static uint32_t draw(uint64_t *counter, uint32_t n)
     return w[0] % n;
 }
 
-/* --- ranks that stop ------------------------------------------------------------------------------------------------
- */
+/* --- ranks that stop ---------------------------------------------------------------------------------------------- */
 
 /* The strictest machine a program may meet: the host issues an action of the compute stream only when it can run, as
  * the CPU does, and a message passes only when both sides stand at it. */
@@ -267,8 +267,7 @@ static void test_sending_stops_nobody(void **state)
     programs_close(&p);
 }
 
-/* --- kinds ----------------------------------------------------------------------------------------------------------
- */
+/* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 static void test_kinds(void **state)
 {
@@ -296,8 +295,7 @@ static void test_kinds(void **state)
     programs_close(&p);
 }
 
-/* --- canonical sums
- * --------------------------------------------------------------------------------------------------- */
+/* --- canonical sums ----------------------------------------------------------------------------------------------- */
 
 struct add {
     float *leaf;
@@ -368,8 +366,7 @@ static void test_canonical_sums(void **state)
     }
 }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------
- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Most buffers of a kind alive at once. */
 static int most_alive(const struct program *p, enum buffer_kind kind, const char *name)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.h: real programs of every mesh, schedule and policy pass; programs with one thing broken do not, and the
  * message says where. Places and operands are drawn; the seed is printed. TITAN_TEST_ALL=1 tries every place. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check.h on programs with experts: they pass on every mesh, and whatever is broken in the exchange of tokens or in the
  * balancing of loads is found: an operation left out, done twice, in another place, or with other numbers. */
 #include <setjmp.h>

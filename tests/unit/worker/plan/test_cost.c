@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.h: transfers take what the ring's formulas give for the links their group has; operations what their FLOPs and
  * bytes give on the machine's data sheet. Expected numbers are worked out by hand beside each case. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forecast.h: bytes an axis carries are the published formulas', memory by kind sums up to what the programs need, time
  * to the step. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* passes.h: whatever a pass does, the checker accepts it, the same is computed and the same bytes travel; buckets are
  * as many as the transfers that are left; a pass gives way to a memory limit. */
 #include <setjmp.h>
@@ -43,8 +44,7 @@ static void open_plan(struct planned *p, int world, const char *machine, const c
                  err.msg);
 }
 
-/* --- what is computed -----------------------------------------------------------------------------------------------
- */
+/* --- what is computed --------------------------------------------------------------------------------------------- */
 
 /* One kind of computation of one microbatch, with all its pieces. */
 struct computed {
@@ -174,8 +174,7 @@ static void every_setting_computes_the_same(void **state)
     }
 }
 
-/* --- one pass at a time ---------------------------------------------------------------------------------------------
- */
+/* --- one pass at a time ------------------------------------------------------------------------------------------- */
 
 static struct program *draft_of(const struct planned *p)
 {

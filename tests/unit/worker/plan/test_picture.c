@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* picture.h: a picture is well-formed XML, has a lane for every stream a rank uses, and nothing lies outside of it. */
 #include <ctype.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* search.h: what is proposed is legal, fits where it says so, is sorted, and is what a plan of the same keys gives. */
 #include <math.h>
 #include <setjmp.h>

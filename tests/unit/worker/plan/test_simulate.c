@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulate.h: the bubble of every schedule is the formula's, transfers take their time where nothing hides them, a
  * program that cannot end is named, timelines are JSON. */
 #include <math.h>

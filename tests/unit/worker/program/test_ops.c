@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops.def as its readers see it: names, numbers, which operands an action takes, and writers that refuse what does not
  * fit. */
 #include <setjmp.h>

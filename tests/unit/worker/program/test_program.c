@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* program.h and emit.h on random programs: buffers alive together lie apart, the arena is near its lower bound, and
  * waits order exactly what must be ordered, by the plain definition over all pairs of actions. The seed is printed. */
 #include <setjmp.h>

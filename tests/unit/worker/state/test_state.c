@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.h: what a rank holds is its part of the initial values; a checkpoint of one mesh is the state of any other, bit
  * for bit; updates get the right memory. TITAN_TEST_SEED repeats a run. */
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.h, layout.h, mesh.h, tree.h: every element of every tensor has one owner on every mesh and lies where the cuts
  * say, initial values do not depend on the cut, sums in the tree do not depend on who adds. TITAN_TEST_SEED repeats a
  * run. */

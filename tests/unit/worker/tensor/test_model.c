@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.h: the parameter list against published sizes, and what it says of each tensor. */
 #include <math.h>
 #include <setjmp.h>
