@@ -374,7 +374,8 @@ static void must_be_spared(const struct view *a, const struct view *b, int job, 
     CHECK("I12",
           a->there == b->there && a->restarts == b->restarts && a->refused == b->refused &&
               a->checkpoints == b->checkpoints && a->step == b->step && a->broken == b->broken &&
-              a->charged == b->charged && a->finishing == b->finishing && (b->state != JOB_FAILED),
+              a->charged == b->charged && a->finishing == b->finishing &&
+              (b->state != JOB_FAILED || a->state == JOB_FAILED),
           "job %d suffers from what a node says that has no part in it", job);
     if (job != about)
         return;
