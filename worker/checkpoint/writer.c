@@ -82,6 +82,8 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     (void)sem_init(&w->ended, 0, 0);
     if (w->opt.wait_ms == 0)
         w->opt.wait_ms = WAIT_MS_DEFAULT;
+    if (w->opt.linger_ms == 0)
+        w->opt.linger_ms = LINGER_MS;
     w->told = true;
     const titan_status status = set_up(w, err);
     if (status != TITAN_OK) {
@@ -126,7 +128,7 @@ static bool join_thread(struct checkpoint_writer *w)
     while (!joined && !atomic_load(&w->cancelled))
         joined = join_within(w, LOOK_MS);
     if (!joined && w->linger_until_ms == 0) /* once, however often it is asked */
-        w->linger_until_ms = clock_mono_ns() / 1000000 + LINGER_MS;
+        w->linger_until_ms = clock_mono_ns() / 1000000 + w->opt.linger_ms;
     joined = joined || join_within(w, w->linger_until_ms - clock_mono_ns() / 1000000);
     progress_wait_end();
     w->started = !joined;

@@ -31,6 +31,7 @@ struct writer_options {
     int keep;                    /* newest complete ones that stay, 0 = all */
     const struct layout *layout; /* borrowed */
     uint32_t wait_ms;            /* rank 0 waits for the others' entries; 0 = 10 minutes */
+    uint32_t linger_ms;          /* for its own thread, once cancelled; 0 = 250 */
 };
 
 /* A checkpoint that is complete on disk. Rank 0 only. */

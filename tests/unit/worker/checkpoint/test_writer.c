@@ -40,6 +40,7 @@ struct fixture {
     struct model *model;
     struct train_state *states[WORLD];
     struct checkpoint_writer *writers[WORLD];
+    uint32_t linger_ms;
 };
 
 static struct checkpoint_info info_of(uint64_t step)
@@ -61,12 +62,13 @@ static struct train_state *open_state(struct fixture *f, int rank, int world, en
     return s;
 }
 
-static int set_up(void **state)
+static int set_up_lingering(void **state, uint32_t linger_ms)
 {
     static struct fixture f;
     struct titan_error err = {0};
     const struct device_options options = {.threads = 1};
     memset(&f, 0, sizeof f);
+    f.linger_ms = linger_ms;
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     (void)snprintf(f.dir, sizeof f.dir, "/tmp/titan-writer-XXXXXX");
     assert_non_null(mkdtemp(f.dir));
@@ -83,11 +85,23 @@ static int set_up(void **state)
                                          .world = WORLD,
                                          .keep = 2,
                                          .layout = f.states[r]->layout,
-                                         .wait_ms = 20000};
+                                         .wait_ms = 20000,
+                                         .linger_ms = f.linger_ms};
         assert_int_equal(checkpoint_writer_open(&o, &f.writers[r], &err), TITAN_OK);
     }
     *state = &f;
     return 0;
+}
+
+static int set_up(void **state)
+{
+    return set_up_lingering(state, 0);
+}
+
+/* For a disk that takes its time. */
+static int set_up_patient(void **state)
+{
+    return set_up_lingering(state, 20000);
 }
 
 static int tear_down(void **state)
@@ -420,7 +434,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_links_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_other_file_system, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_folder_of_another_run, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up_patient, tear_down),
         cmocka_unit_test_setup_teardown(test_slow_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_fails, set_up, tear_down),
     };
