@@ -51,10 +51,10 @@
     X(FINISHED_EARLY, "a worker that has not made all steps counts as finished")                                       \
     X(FAULTY_CHARGED, "a worker that breaks the protocol counts as a crash of its node")                               \
     X(STRANGER_BELIEVED, "what a node says of another one's worker counts")                                            \
-    X(DELEGATED_UNSOUND, "an epoch is taken from a delegate whoever is in it")                                         \
+    X(DELEGATED_UNSOUND, "a delegate's epoch is taken with unknown members")                                           \
     X(AGENT_RANGES_UNCHECKED, "agent takes a field for what it can never be")                                          \
     X(COMMIT_UNPROMISED, "an agent takes an epoch of a delegate that it has not promised")                             \
-    X(COMMIT_UNSOUND, "an agent takes an epoch of a delegate whose state is of nowhere")                               \
+    X(COMMIT_UNSOUND, "a delegate's epoch is taken without a source of its state")                                     \
     X(PROPOSAL_UNSOUND, "an agent promises an epoch of others than the members, or of an older state")                 \
     X(PEER_SPEAKS_FOR_OTHERS, "a delegate believes an agent about another one's worker")                               \
     X(PROBE_UNASKED, "what a node says of another counts though it was not asked")                                     \

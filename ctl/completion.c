@@ -47,7 +47,7 @@ static void offer_options(const struct completion *c, const struct option_spec *
     }
 }
 
-/* From the server that the line names. Without an answer there is nothing to offer, and nobody to tell. */
+/* From the server that the line names. Without an answer nothing is offered, and no error is shown. */
 static void offer_jobs(const struct completion *c)
 {
     struct ctl ctl = {.channel = NULL};

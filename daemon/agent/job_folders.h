@@ -11,8 +11,8 @@
 #include "base/error.h"
 
 /* The job's recipe.toml, unless it is there already. */
-/* Recipe, logs, metrics and checkpoints of a job are for nobody else, also on a path that all may walk. A umask that
- * lets the group in and others not (the unit's) is left as it is. */
+/* Recipe, logs, metrics and checkpoints of a job are for their user only, also on a path that all may walk. A umask
+ * that lets the group in and others not (the unit's) is left as it is. */
 titan_status job_folder_make(const char *directory, struct titan_error *err) TITAN_MUST_USE;
 titan_status job_folder_write_recipe(const char *directory, const char *recipe, struct titan_error *err) TITAN_MUST_USE;
 titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char *directory,
