@@ -123,6 +123,9 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
         arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
         arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS, identity->kind == RPC_ID_UID ? CONNECTION_IDLE_MS : TCP_IDLE_MS),
         {.type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)TAKER, .value.pointer = {&front->taker, &taker_vtable}},
+        /* Its pings on every connection cost more than all else: with 1,000 agents 63 % of a core, without them 23 %.
+         */
+        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
         /* Clients of ours ping every 10 s, also when idle. */
