@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from nodes import Cluster  # noqa: E402
 from parts import Parts  # noqa: E402
 from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until, worker_pids  # noqa: E402
 
@@ -420,6 +421,26 @@ def planning():
     return out
 
 
+def proofs():
+    """What proving datagrams costs a step: every datagram of this machine while four workers on two nodes train, made and checked
+    once each."""
+    def datagrams():
+        rows = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line.startswith("Udp:")]
+        return int(dict(zip(*rows))["OutDatagrams"])
+
+    one = json.loads(run(BUILD / "tests/bench/bench_proofs"))
+    with Cluster() as c:
+        job = c.submit({"training.dataset_path": text(), "training.steps": 1000000, "checkpoint.enable": "false"})
+        first = c.training(job, 4, 20)["step"]
+        before, begin = datagrams(), time.monotonic()
+        last = c.training(job, 4, first + 500)["step"]
+        seconds, sent = time.monotonic() - begin, datagrams() - before
+        c.ctl("cancel", job)
+    step_ns = 1e9 * seconds / (last - first)
+    share = sent / (last - first) * (one["make_ns"] + one["check_ns"]) / step_ns
+    return {**one, "datagrams_per_second": sent / seconds, "step_ms": step_ns / 1e6, "share": share, "target_share": 0.01}
+
+
 def document(name):
     """A program that prints one JSON document."""
     return lambda: json.loads(run(BUILD / "tests/bench" / name))
@@ -459,6 +480,7 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
                                         timed("the same, best passes", min(r["step_ms"] for r in rows))]),
     "planning": (planning, 10, lambda rows: [(r["plan"], f"{r['seconds']:.2f} s", f"{r['target_seconds']} s" if r["target_seconds"] else "")
                                              for r in rows]),
+    "proofs": (proofs, 20, lambda r: [("proofs of datagrams, of a step", f"{100 * r['share']:.2g} %", f"{100 * r['target_share']:.0f} %")]),
     "ops": (document("bench_ops"), 30, fastest),
     "comm": (lines("bench_comm"), 60, lambda rows: [(f"{len(rows)} collectives", "in summary.json", "")]),
 }
