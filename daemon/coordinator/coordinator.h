@@ -26,9 +26,7 @@ struct coordinator;
 /* What serves requests on top of the coordinator, and is told of what it has to pass on (daemon/api/methods.h). All on
  * the loop. */
 struct coordinator_observer {
-    titan_status (*open)(struct coordinator *c, struct titan_error *err);
     void (*stopping)(struct coordinator *c); /* the last time that something can be stored */
-    void (*close)(struct coordinator *c, void (*closed)(void *data), void *data);
     /* Something new for those who watch this job: events, metrics. */
     void (*job_changed)(struct coordinator *c, uint64_t job_id);
     /* metrics_stored has moved: for those who only wait for what was reported before. */

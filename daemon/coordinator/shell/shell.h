@@ -12,13 +12,13 @@
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/shell/job_cache.h"
+#include "daemon/file_pool.h"
 #include "daemon/jobs_dir.h"
 #include "state/store.h"
 
 struct agent_session;
 struct beats;
 struct enrol;
-struct checks;
 struct commit;
 struct watcher;
 struct log_request;
@@ -51,9 +51,9 @@ struct coordinator {
     bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
     struct titan_error stall;
 
-    uint64_t next_job_id;  /* the store's writer thread's, once it writes submits */
-    size_t submitting;     /* not durable yet */
-    struct checks *checks; /* of their recipes (daemon/api/checks.h) */
+    uint64_t next_job_id;    /* the store's writer thread's, once it writes submits */
+    size_t submitting;       /* not durable yet */
+    struct file_pool *files; /* for what may be on a file server: paths of recipes, folders of jobs */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;
