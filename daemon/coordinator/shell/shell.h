@@ -17,6 +17,7 @@
 #include "state/store.h"
 
 struct agent_session;
+struct backfill;
 struct beats;
 struct enrol;
 struct commit;
@@ -59,6 +60,7 @@ struct coordinator {
     size_t n_metrics;
     uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
     bool metrics_failed;                    /* said once */
+    struct backfill *backfills;             /* of jobs that have ended, until they are stored */
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
@@ -81,6 +83,8 @@ void shell_part_closed(struct coordinator *c); /* of open_handles; with the last
 void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
 /* Hand the metrics that were collected to the store now. */
 void shell_flush_metrics(struct coordinator *c);
+/* What the job's workers wrote down is being read, or on its way into the store. */
+bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id);
 /* Called with the outcome once the batch is durable, or with the error while it is not (it will be tried again). */
 typedef void (*shell_done)(void *arg, const struct titan_error *err);
 /* Take over what the core has put into batch (left empty). done may be NULL. */
