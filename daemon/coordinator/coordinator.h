@@ -50,7 +50,7 @@ struct coordinator_options {
     const struct paths_options *paths; /* that users' run files may name; NULL = what they may open; outlives all */
     const struct auth_options *auth;   /* NULL: every caller may everything (tests) */
     uint32_t node_life_s;              /* of certificates that nodes get; 0 = 7 days */
-    uint32_t check_ms;                 /* a submit's recipe is checked within; 0 = 10 s */
+    uint32_t check_ms;                 /* to open what may be on a file server, at the start too; 0 = 10 s */
     uint32_t max_pending_jobs;         /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 

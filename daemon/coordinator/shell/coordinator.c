@@ -157,7 +157,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     if (!realpath(options->state_dir, c->state_dir))
         status = titan_fail_errno(err, "state directory '%s'", options->state_dir);
     if (status == TITAN_OK)
-        status = jobs_open(c->state_dir, options->jobs_dir, c->jobs_dir, c->jobs_token, err);
+        status = jobs_open(c->state_dir, options->jobs_dir, c->options.check_ms, c->jobs_dir, c->jobs_token, err);
     if (status == TITAN_OK)
         status = store_open(loop, c->state_dir, &c->store, err);
     if (status == TITAN_OK)
