@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "daemon/file_pool.h"
 
 static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
 {
@@ -46,24 +47,68 @@ static titan_status open_folder(const char *path, char ret_token[JOBS_TOKEN_MAX]
     return token_read(file, ret_token, err);
 }
 
-titan_status jobs_open(const char *state_dir, const char *given, char ret_path[PATH_MAX],
-                       char ret_token[JOBS_TOKEN_MAX], struct titan_error *err)
+struct opening {
+    struct file_task task; /* first */
+    char state_dir[PATH_MAX], given[PATH_MAX], path[PATH_MAX], token[JOBS_TOKEN_MAX];
+    struct titan_error err;
+};
+
+static titan_status open_own(struct opening *o, struct titan_error *err)
 {
-    if (!given) {
-        if (snprintf(ret_path, PATH_MAX, "%s/jobs", state_dir) >= PATH_MAX)
-            return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
-        TRY(dir_make(ret_path, err));
-        return open_folder(ret_path, ret_token, err);
-    }
-    /* Not made: the mount that belongs there may be missing. */
+    if (snprintf(o->path, PATH_MAX, "%s/jobs", o->state_dir) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    TRY(dir_make(o->path, err));
+    return open_folder(o->path, o->token, err);
+}
+
+/* Not made: the mount that belongs there may be missing. */
+static titan_status open_given(struct opening *o, struct titan_error *err)
+{
     titan_status status = TITAN_OK;
-    if (!realpath(given, ret_path))
-        status = titan_fail_errno(err, "storage.jobs_dir '%s'", given);
+    if (!realpath(o->given, o->path))
+        status = titan_fail_errno(err, "storage.jobs_dir '%s'", o->given);
     else
-        status = open_folder(ret_path, ret_token, err);
+        status = open_folder(o->path, o->token, err);
     if (status != TITAN_OK)
         titan_error_hint(err, "it must be there, be writable for the user of titand and, under systemd, for its unit: "
                               "titanctl admin check --fix, as root");
+    return status;
+}
+
+static void open_run(struct file_task *k)
+{
+    struct opening *o = (struct opening *)(void *)k;
+    (void)!(o->given[0] ? open_given(o, &o->err) : open_own(o, &o->err));
+}
+
+static void open_free(struct file_task *k)
+{
+    free(k);
+}
+
+titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_ms, char ret_path[PATH_MAX],
+                       char ret_token[JOBS_TOKEN_MAX], struct titan_error *err)
+{
+    static const struct file_calls calls = {.run = open_run, .free = open_free};
+    struct opening *o = calloc(1, sizeof(*o));
+    if (!o)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    (void)snprintf(o->state_dir, sizeof(o->state_dir), "%s", state_dir);
+    (void)snprintf(o->given, sizeof(o->given), "%s", given ? given : "");
+    titan_status status = file_task_await(&o->task, &calls, wait_ms, err);
+    if (status == TITAN_ETIMEDOUT) { /* its thread has it */
+        (void)titan_fail(err, status, "%s%s%s' does not answer within %u ms", given ? "storage.jobs_dir '" : "'",
+                         given ? given : state_dir, given ? "" : "/jobs", wait_ms);
+        titan_error_hint(err, "look at its file server; the coordinator can start when it answers");
+        return status;
+    }
+    if (status == TITAN_OK && (status = o->err.status) != TITAN_OK && err)
+        *err = o->err;
+    if (status == TITAN_OK) {
+        memcpy(ret_path, o->path, PATH_MAX);
+        memcpy(ret_token, o->token, JOBS_TOKEN_MAX);
+    }
+    free(o);
     return status;
 }
 

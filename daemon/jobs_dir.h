@@ -6,14 +6,16 @@
 #define TITAN_DAEMON_JOBS_DIR_H
 
 #include <limits.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
 #define JOBS_TOKEN_FILE ".titan-jobs"
 #define JOBS_TOKEN_MAX 40
 
-/* The coordinator's: given as configured, NULL for state_dir's own. Makes the token when there is none yet. */
-titan_status jobs_open(const char *state_dir, const char *given, char ret_path[PATH_MAX],
+/* The coordinator's: given as configured, NULL for state_dir's own. Makes the token when there is none yet.
+ * TITAN_ETIMEDOUT: the folder has not answered within wait_ms. */
+titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_ms, char ret_path[PATH_MAX],
                        char ret_token[JOBS_TOKEN_MAX], struct titan_error *err) TITAN_MUST_USE;
 /* A node's look at it: the same folder, and it may write there. */
 titan_status jobs_check(const char *path, const char *token, const char *node, struct titan_error *err) TITAN_MUST_USE;

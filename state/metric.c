@@ -4,12 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/file.h"
 #include "base/json.h"
-
-#define BACKFILL_BYTES_MAX ((size_t)256 << 20)
 
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
 {
@@ -44,12 +40,10 @@ static bool parse_line(const char *line, size_t len, struct metric *m)
     return step > 0 && epoch > 0 && tokens >= 0 && memory >= 0;
 }
 
-titan_status metric_backfill(struct db *db, uint64_t job_id, const char *path, struct titan_error *err)
+titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct titan_error *err)
 {
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct metric m = {.job_id = job_id};
-    TRY(file_read(path, BACKFILL_BYTES_MAX, &text, err));
-    for (const char *at = text.data, *end = at + text.len, *newline; at && at < end; at = newline + 1) {
+    for (const char *at = text->data, *end = at + text->len, *newline; at && at < end; at = newline + 1) {
         newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) /* it is being written */
             break;

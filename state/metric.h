@@ -3,6 +3,7 @@
 #ifndef TITAN_STATE_METRIC_H
 #define TITAN_STATE_METRIC_H
 
+#include "base/buf.h"
 #include "state/db.h"
 
 struct metric {
@@ -17,9 +18,10 @@ struct metric {
 
 /* A step trained again in a later epoch replaces its row. */
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err) TITAN_MUST_USE;
-/* Rows of a job that are not there, or are of an earlier epoch, from what its workers wrote down themselves
+/* Rows of a job that are not there, or are of an earlier epoch, from the text that its workers wrote down themselves
  * (JOB_DIR/metrics.jsonl). Lines that are none are passed over. */
-titan_status metric_backfill(struct db *db, uint64_t job_id, const char *path, struct titan_error *err) TITAN_MUST_USE;
+titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text,
+                             struct titan_error *err) TITAN_MUST_USE;
 /* Steps after `after` in order. */
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
                          bool (*each)(const struct metric *m, void *data), void *data,

@@ -3,7 +3,8 @@
  * carried out in order; actions behind a record wait until it is on disk.
  *
  *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
- *   workers.c         processes, their sockets   record_writer.c  records to the disk
+ *   workers.c, worker_start.c  processes, their sockets
+ *   daemon/file_pool.c  folders of jobs          record_writer.c  records to the disk
  *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
  *   node_check.c      what would not work here   job_folders.c    where the folders of jobs are
  *   daemon/peers.c    datagrams
@@ -39,11 +40,13 @@
 #include "daemon/agent/worker_logs.h"
 #include "daemon/agent/workers.h"
 #include "daemon/auth/enrolling.h"
+#include "daemon/file_pool.h"
 #include "daemon/peers.h"
 
 #define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first hello */
 #define CLOSE_POLL_MS 2
-#define LOGS_AHEAD 64 /* chunks and other messages that wait to go out, before more of workers' logs is read */
+#define FILES_WAIT_MS 5000 /* for a file server: to open a job's folder */
+#define LOGS_AHEAD 64      /* chunks and other messages that wait to go out, before more of workers' logs is read */
 
 /* What one input has led to. */
 struct action_batch {
@@ -60,6 +63,7 @@ struct agent {
     struct action_batch *batches, **batches_tail;
     bool carrying_out; /* a call of carry_out is on the stack */
     struct record_writer *records;
+    struct file_pool *files; /* for what may be on a file server: jobs' folders */
     struct workers *workers;
     struct session *session;
     struct renewal *renewal; /* of the certificate; NULL = none */
@@ -173,7 +177,7 @@ static void sample_all(struct agent *a)
     for (struct worker *w = workers_first(a->workers), *next; w; w = next) {
         struct agent_sample sample;
         next = w->next;
-        if (w->dying)
+        if (w->dying || w->start)
             continue;
         worker_look(w, &sample);
         CORE(a, agent_core_sample, w->id, &sample);
@@ -223,7 +227,7 @@ static bool on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data
     message.term = agent_core_term(a->core);
     message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG;
     message.log = (Titan__Internal__AgentLogChunk *)chunk;
-    return agent_core_welcome(a->core) && session_queued(a->session) < LOGS_AHEAD &&
+    return !a->closing && agent_core_welcome(a->core) && session_queued(a->session) < LOGS_AHEAD &&
            session_send(a->session, &message) == TITAN_OK;
 }
 
@@ -234,7 +238,7 @@ static bool on_checked(const Titan__Internal__NodeChecked *answer, void *data)
     message.term = agent_core_term(a->core);
     message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED;
     message.checked = (Titan__Internal__NodeChecked *)answer;
-    return agent_core_welcome(a->core) && session_send(a->session, &message) == TITAN_OK;
+    return !a->closing && agent_core_welcome(a->core) && session_send(a->session, &message) == TITAN_OK;
 }
 
 static uint64_t memory_bytes(void)
@@ -257,27 +261,44 @@ static bool node_short(const struct titan_error *err)
     case EDQUOT:
         return true;
     default:
-        return err->status == TITAN_ENOMEM || err->status == TITAN_ENOSPC;
+        return err->status == TITAN_ENOMEM || err->status == TITAN_ENOSPC || err->status == TITAN_ETIMEDOUT ||
+               err->status == TITAN_EAGAIN;
     }
+}
+
+static void not_started(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct titan_error *why)
+{
+    tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", job_id, worker_id,
+               why->msg);
+    const struct agent_exit how = {
+        .code = titan_status_exit(why->status), .reason = why->msg, .not_started = true, .node_short = node_short(why)};
+    CORE(a, agent_core_exited, worker_id, &how);
+}
+
+static void on_worker_not_started(struct worker *w, const struct titan_error *why, void *data)
+{
+    struct agent *a = data;
+    not_started(a, w->job_id, w->id, why);
+    comm_segments_sweep(&a->segments, a->workers);
+}
+
+static void on_worker_started(struct worker *w, void *data)
+{
+    struct agent *a = data;
+    log_bounds_watch(a->log_bounds);
+    CORE(a, agent_core_started, w->id, (int64_t)w->process.pid);
 }
 
 static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__StartWorkers *m)
 {
     struct titan_error err = {0};
-    if (!a->draining &&
-        workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, m->run, &err) == TITAN_OK) {
-        logs_record(a->logs, m->directory, worker_id, -1);
-        log_bounds_watch(a->log_bounds);
-        CORE(a, agent_core_started, worker_id, (int64_t)workers_find(a->workers, worker_id)->process.pid);
-        return;
-    }
+    titan_status status = TITAN_OK;
     if (a->draining)
-        (void)titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
-    tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", m->job_id, worker_id,
-               err.msg);
-    const struct agent_exit how = {
-        .code = titan_status_exit(err.status), .reason = err.msg, .not_started = true, .node_short = node_short(&err)};
-    CORE(a, agent_core_exited, worker_id, &how);
+        status = titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
+    else
+        status = workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, m->run, &err);
+    if (status != TITAN_OK)
+        not_started(a, m->job_id, worker_id, &err);
 }
 
 static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
@@ -505,27 +526,35 @@ static void on_adoption_timer(uv_timer_t *timer)
 static titan_status open_parts(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
     static const struct session_events session_events = {on_session_open, on_session_message, on_session_lost};
-    static const struct workers_events workers_events = {on_worker_message, on_worker_connected, on_worker_exit};
+    static const struct workers_events workers_events = {.on_started = on_worker_started,
+                                                         .on_not_started = on_worker_not_started,
+                                                         .on_message = on_worker_message,
+                                                         .on_connected = on_worker_connected,
+                                                         .on_exit = on_worker_exit};
     struct workers_options options = {.run_dir = a->settings.run_dir,
                                       .program = a->settings.program,
                                       .host = a->settings.address,
                                       .device = a->settings.device,
                                       .slots = a->settings.slots,
-                                      .lease_ms = a->settings.lease_ms};
+                                      .lease_ms = a->settings.lease_ms,
+                                      .node = a->settings.node};
+    TRY(file_pool_open(a->loop, FILES_WAIT_MS, &a->files, err));
+    options.files = a->files;
     TRY(session_open(a->loop, o->coordinator, o->tls, &session_events, a, &a->session, err));
     if (o->tls && o->renew)
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
-    TRY(logs_open(a->loop, a->settings.node, on_log_chunk, a, &a->logs, err));
+    TRY(logs_open(a->loop, a->files, a->settings.node, on_log_chunk, a, &a->logs, err));
     const struct node_checks_options checks = {.node = a->settings.node,
                                                .address = a->settings.address,
                                                .program = a->settings.program,
+                                               .files = a->files,
                                                .tls = o->tls,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }
 
-enum { N_TIMERS = 4, N_PARTS = 7 };
+enum { N_TIMERS = 4, N_PARTS = 8 };
 
 static uv_timer_t *timer_of(struct agent *a, size_t i)
 {
@@ -556,6 +585,8 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     if (status == TITAN_OK)
         status = open_parts(a, o, err);
     if (status != TITAN_OK) {
+        if (a->files)
+            file_pool_close(a->files, NULL, NULL);
         if (a->logs)
             logs_close(a->logs, NULL, NULL);
         renewal_close(a->renewal, NULL, NULL);
@@ -574,7 +605,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
         timer->data = a;
     }
     a->records = record_writer_open(loop, a->settings.run_dir, &a->log, on_record_written, a);
-    a->log_bounds = log_bounds_open(loop, a->workers, a->settings.log_bytes_max, &a->log);
+    a->log_bounds = log_bounds_open(loop, a->workers, a->files, a->settings.log_bytes_max, &a->log);
     adopt(a);
     log_bounds_watch(a->log_bounds);
     bool wait = workers_expected(a->workers) > 0;
@@ -612,6 +643,7 @@ static void on_session_closed(void *data)
     a->open_parts = N_TIMERS + N_PARTS;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
+    file_pool_close(a->files, on_part_closed, a); /* first: tasks end in the parts below */
     renewal_close(a->renewal, on_part_closed, a); /* its call has come back with the session's end */
     peers_close(a->peers, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);

@@ -131,7 +131,7 @@ struct agent_exit {
     uint64_t last_step;
     bool out_of_memory; /* killed for it; reason says limit and peak */
     bool not_started;
-    bool node_short; /* ... for want of descriptors, processes, memory or space of this node's own */
+    bool node_short; /* ... for want of what is not the worker's: descriptors, memory, a folder that answers */
 };
 /* Once, and nothing of that worker after it. */
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,

@@ -3,15 +3,18 @@
 #include "daemon/agent/job_folders.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/vec.h"
 
 titan_status job_folder_make(const char *directory, struct titan_error *err)
 {
@@ -61,7 +64,7 @@ bool job_folder_find(const char *run_dir, uint64_t job_id, char out[PATH_MAX])
     return n > 0;
 }
 
-void job_folders_sweep(const char *run_dir)
+void job_leftovers_find(const char *run_dir, struct job_leftovers *ret)
 {
     char path[PATH_MAX + 64];
     (void)snprintf(path, sizeof(path), "%s/jobs", run_dir);
@@ -71,8 +74,21 @@ void job_folders_sweep(const char *run_dir)
     for (struct dirent *e; (e = readdir(dir));) {
         char link[sizeof(e->d_name)]; /* ID, and ID.epoch with it */
         (void)snprintf(link, sizeof(link), "%.*s", (int)strcspn(e->d_name, "."), e->d_name);
-        if (link[0] && faccessat(dirfd(dir), link, F_OK, 0) < 0)
-            (void)unlinkat(dirfd(dir), e->d_name, 0);
+        if (!link[0] || faccessat(dirfd(dir), link, F_OK, 0) == 0 || errno != ENOENT ||
+            !VEC_RESERVE(ret->names, ret->cap, ret->n + 1))
+            continue;
+        (void)snprintf(ret->names[ret->n++], sizeof(ret->names[0]), "%s", e->d_name);
     }
     (void)closedir(dir);
+}
+
+void job_leftovers_remove(const struct job_leftovers *list, const char *run_dir,
+                          bool (*in_use)(uint64_t job_id, void *data), void *data)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        char path[PATH_MAX + sizeof(list->names[0]) + 64];
+        (void)snprintf(path, sizeof(path), "%s/jobs/%s", run_dir, list->names[i]);
+        if (!in_use(strtoull(list->names[i], NULL, 10), data))
+            (void)unlink(path);
+    }
 }

@@ -12,71 +12,104 @@
 struct log_bounds {
     uv_loop_t *loop;
     uv_timer_t timer;
-    uv_work_t work;
     struct workers *workers;
+    struct file_pool *files;
     struct log log;
     uint64_t bytes_max;
-    bool working;
-    size_t n;
-    char (*paths)[PATH_MAX]; /* what the thread works on */
+    size_t working;
     void (*done)(void *);
     void *done_data;
 };
 
-static void bound_run(uv_work_t *work)
+/* A look at one worker's log. */
+struct log_look {
+    struct file_task task; /* first */
+    struct log_bounds *owner;
+    struct log log;
+    uint64_t worker_id, bytes_max;
+    char job_dir[PATH_MAX], path[PATH_MAX];
+};
+
+static void look_run(struct file_task *k)
 {
-    struct log_bounds *b = work->data;
-    for (size_t i = 0; i < b->n; i++) {
-        struct titan_error err = {0};
-        if (log_bound(b->paths[i], b->bytes_max, &err) != TITAN_OK)
-            tlog_warn(&b->log, "log cut short", "reason=\"%s\"", err.msg);
-    }
+    const struct log_look *x = (const struct log_look *)(const void *)k;
+    struct titan_error err = {0};
+    if (log_bound(x->path, x->bytes_max, &err) != TITAN_OK)
+        tlog_warn(&x->log, "log cut short", "reason=\"%s\"", err.msg);
 }
 
-static void bound_done(uv_work_t *work, int status)
+static void look_free(struct file_task *k)
 {
-    struct log_bounds *b = work->data;
-    (void)status;
-    titan_assert(b->working);
-    b->working = false;
-    free(b->paths);
-    b->paths = NULL;
+    free(k);
+}
+
+static void look_over(const struct log_look *x)
+{
+    struct log_bounds *b = x->owner;
+    struct worker *w = workers_find(b->workers, x->worker_id);
+    titan_assert(b->working > 0);
+    b->working--;
+    if (w)
+        w->bounding = false;
+}
+
+static void look_done(struct file_task *k)
+{
+    look_over((const struct log_look *)(const void *)k);
+    look_free(k);
+}
+
+static void look_given_up(struct file_task *k, bool started)
+{
+    look_over((const struct log_look *)(const void *)k);
+    if (!started)
+        look_free(k);
+}
+
+static void look_at(struct log_bounds *b, struct worker *w)
+{
+    static const struct file_calls calls = {
+        .run = look_run, .done = look_done, .given_up = look_given_up, .free = look_free};
+    struct log_look *x = calloc(1, sizeof(*x));
+    if (!x)
+        return;
+    x->owner = b;
+    x->log = b->log;
+    x->worker_id = w->id;
+    x->bytes_max = b->bytes_max;
+    x->task.key = x->job_dir;
+    memcpy(x->job_dir, w->job_dir, PATH_MAX);
+    memcpy(x->path, w->log_path, PATH_MAX);
+    w->bounding = file_pool_add(b->files, &x->task, &calls, sizeof(*x), NULL) == TITAN_OK;
+    b->working += w->bounding;
+    if (!w->bounding)
+        look_free(&x->task);
 }
 
 static void on_timer(uv_timer_t *timer)
 {
     struct log_bounds *b = timer->data;
-    const uint32_t max = workers_count(b->workers);
-    if (max == 0) {
+    if (workers_count(b->workers) == 0) {
         (void)uv_timer_stop(timer); /* an idle agent does nothing */
         return;
     }
     workers_look_after(b->workers);
-    if (b->working)
-        return;
-    b->n = 0;
-    b->paths = calloc(max, sizeof(*b->paths));
-    for (const struct worker *w = workers_first(b->workers); b->paths && w && b->n < max; w = w->next)
-        if (!w->reported)
-            memcpy(b->paths[b->n++], w->log_path, PATH_MAX);
-    titan_assert(b->n <= max);
-    b->working = b->n && uv_queue_work(b->loop, &b->work, bound_run, bound_done) == 0;
-    if (!b->working) {
-        free(b->paths);
-        b->paths = NULL;
-    }
+    for (struct worker *w = workers_first(b->workers); w; w = w->next)
+        if (!w->reported && !w->start && !w->bounding)
+            look_at(b, w);
 }
 
-struct log_bounds *log_bounds_open(uv_loop_t *loop, struct workers *workers, uint64_t bytes_max, const struct log *log)
+struct log_bounds *log_bounds_open(uv_loop_t *loop, struct workers *workers, struct file_pool *files,
+                                   uint64_t bytes_max, const struct log *log)
 {
     struct log_bounds *b = calloc(1, sizeof(*b));
     titan_assert(b);
     titan_assert(workers && bytes_max > 0);
     b->loop = loop;
     b->workers = workers;
+    b->files = files;
     b->bytes_max = bytes_max;
     b->timer.data = b;
-    b->work.data = b;
     b->log = *log;
     (void)uv_timer_init(loop, &b->timer);
     return b;
@@ -89,7 +122,7 @@ void log_bounds_watch(struct log_bounds *b)
 
 bool log_bounds_working(const struct log_bounds *b)
 {
-    return b->working;
+    return b->working > 0;
 }
 
 void log_bounds_stop(struct log_bounds *b)
@@ -108,7 +141,7 @@ static void on_closed(uv_handle_t *handle)
 
 void log_bounds_close(struct log_bounds *b, void (*done)(void *), void *data)
 {
-    titan_assert(!b->working && !b->paths);
+    titan_assert(!b->working);
     b->done = done;
     b->done_data = data;
     uv_close((uv_handle_t *)&b->timer, on_closed);

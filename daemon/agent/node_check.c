@@ -18,6 +18,7 @@
 #include "base/version.h"
 #include "daemon/agent/worker_process.h"
 #include "daemon/auth/certs.h"
+#include "daemon/file_pool.h"
 #include "daemon/jobs_dir.h"
 
 #define AGAIN_MS 5000 /* while jobs cannot have their folders here */
@@ -35,7 +36,7 @@ struct finding {
 };
 
 struct check {
-    uv_work_t work;
+    struct file_task task; /* first */
     struct node_checks *owner;
     uint64_t session; /* of owner's, when it was asked */
     uint64_t request_id;
@@ -46,8 +47,10 @@ struct check {
     size_t n_findings;
 };
 
+/* Lives as long as a thread has a check, whatever becomes of the agent. */
 struct node_checks {
-    uv_loop_t *loop;
+    struct file_pool *files;
+    atomic_int refs; /* checks, and the loop */
     char node[256], address[256], program[PATH_MAX];
     bool peers, sealed;
     struct rpc_tls tls;
@@ -134,9 +137,9 @@ static void look_at_certificate(struct check *k)
               clock_format(certificate.until_ms, until));
 }
 
-static void look(uv_work_t *work)
+static void look(struct file_task *task)
 {
-    struct check *k = work->data;
+    struct check *k = (struct check *)(void *)task;
     const struct node_checks *c = k->owner;
     k->n_findings = 0;
     k->problem[0] = '\0';
@@ -177,13 +180,40 @@ static bool say(struct node_checks *c, const struct check *k)
     return c->said(&answer, c->data);
 }
 
+static void release(struct node_checks *c)
+{
+    if (atomic_fetch_sub(&c->refs, 1) == 1)
+        free(c);
+}
+
+static void check_free(struct file_task *task)
+{
+    struct check *k = (struct check *)(void *)task;
+    release(k->owner);
+    free(k);
+}
+
+static struct check *check_new(struct node_checks *c, uint64_t request_id)
+{
+    struct check *k = calloc(1, sizeof(*k));
+    if (!k)
+        return NULL;
+    atomic_fetch_add(&c->refs, 1);
+    k->owner = c;
+    k->session = c->session;
+    k->request_id = request_id;
+    k->task.key = k->jobs_dir;
+    return k;
+}
+
 static void finish(struct node_checks *c)
 {
     if (c->closing && c->works == 0 && c->done) {
         void (*done)(void *) = TAKE(c->done);
         void *data = c->done_data;
-        free(c->placement);
-        free(c);
+        if (c->placement)
+            check_free(&TAKE(c->placement)->task);
+        release(c);
         done(data);
     }
 }
@@ -197,55 +227,81 @@ static void on_again(uv_timer_t *timer)
         start(c->placement);
 }
 
-static void looked(uv_work_t *work, int status)
+/* With what was seen. k is freed, unless it is the one that is looked at again. */
+static void tell(struct check *k)
 {
-    struct check *k = work->data;
     struct node_checks *c = k->owner;
-    (void)status;
-    titan_assert(c->works > 0);
-    c->works--;
     if (k->request_id != 0) {
         if (!c->closing && k->session == c->session)
             (void)say(c, k);
-        free(k);
-        finish(c);
+        check_free(&k->task);
         return;
     }
-    titan_assert(c->looking);
-    c->looking = false;
     if (k != c->placement) { /* another session has asked again */
-        free(k);
+        check_free(&k->task);
         if (c->placement && !c->closing)
             start(c->placement);
-        finish(c);
         return;
     }
     if (!c->closing && strcmp(c->last, k->problem) != 0 && say(c, k))
         memcpy(c->last, k->problem, sizeof(c->last));
     if (!c->closing && c->last[0])
         (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);
+}
+
+static void looked(struct file_task *task)
+{
+    struct check *k = (struct check *)(void *)task;
+    struct node_checks *c = k->owner;
+    titan_assert(c->works > 0 && (k->request_id != 0 || c->looking));
+    c->works--;
+    if (k->request_id == 0)
+        c->looking = false;
+    tell(k);
     finish(c);
+}
+
+/* A thread may have it still: what is told is a copy. */
+static void given_up(struct file_task *task, bool started)
+{
+    struct check *k = (struct check *)(void *)task, *copy = check_new(k->owner, k->request_id);
+    titan_assert(copy);
+    copy->session = k->session;
+    memcpy(copy->jobs_dir, k->jobs_dir, sizeof(copy->jobs_dir));
+    memcpy(copy->token, k->token, sizeof(copy->token));
+    memcpy(copy->version, k->version, sizeof(copy->version));
+    copy->skew_ms = k->skew_ms;
+    (void)snprintf(copy->problem, sizeof(copy->problem), "the jobs' folder '%.250s' has not answered for %u ms",
+                   copy->jobs_dir, file_pool_deadline_ms(k->owner->files));
+    if (k->request_id != 0)
+        found(copy, "folders", true, "%s", copy->problem);
+    if (k->owner->placement == k)
+        k->owner->placement = copy;
+    looked(&copy->task);
+    if (!started)
+        check_free(task);
 }
 
 static void start(struct check *k)
 {
+    static const struct file_calls calls = {.run = look, .done = looked, .given_up = given_up, .free = check_free};
     struct node_checks *c = k->owner;
+    struct titan_error err = {0};
     titan_assert(!c->closing && (k->request_id != 0 || !c->looking));
-    k->work.data = k;
-    if (uv_queue_work(c->loop, &k->work, look, looked) != 0)
-        titan_bug("cannot queue work");
-    c->works++;
-    c->looking |= k->request_id == 0;
+    if (file_pool_add(c->files, &k->task, &calls, sizeof(*k), &err) == TITAN_OK) {
+        c->works++;
+        c->looking |= k->request_id == 0;
+    } else {
+        (void)snprintf(k->problem, sizeof(k->problem), "%.300s", err.msg);
+        tell(k);
+    }
 }
 
 void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
 {
-    struct check *k = c->closing || c->works >= AT_ONCE ? NULL : calloc(1, sizeof(*k));
+    struct check *k = c->closing || c->works >= AT_ONCE ? NULL : check_new(c, m->request_id);
     if (!k)
         return;
-    k->owner = c;
-    k->session = c->session;
-    k->request_id = m->request_id;
     k->skew_ms = clock_wall_ms() - m->wall_ms;
     (void)snprintf(k->jobs_dir, sizeof(k->jobs_dir), "%s", m->jobs_dir);
     (void)snprintf(k->token, sizeof(k->token), "%s", m->token);
@@ -266,8 +322,8 @@ void node_checks_forget(struct node_checks *c)
 {
     c->session++;
     (void)uv_timer_stop(&c->again);
-    if (!c->looking)
-        free(c->placement);
+    if (!c->looking && c->placement)
+        check_free(&c->placement->task);
     c->placement = NULL; /* one that is on its way is freed when it comes back */
 }
 
@@ -278,7 +334,8 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     struct node_checks *c = calloc(1, sizeof(*c));
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
-    c->loop = loop;
+    c->files = o->files;
+    atomic_init(&c->refs, 1);
     c->said = said;
     c->data = data;
     c->peers = o->peers;

@@ -15,8 +15,10 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/vec.h"
+#include "daemon/file_pool.h"
 
 #define CHUNK_BYTES 65536
+#define PIECES_MAX 4
 #define FOLLOW_MS 50
 #define REQUESTS_MAX 256
 #define RANKS_BYTES_MAX (1u << 20)
@@ -30,19 +32,35 @@ struct log_file {
     uint64_t offset;
 };
 
+/* Read, not sent yet. */
+struct log_piece {
+    uint64_t worker_id;
+    int32_t rank;
+    size_t len;
+    char bytes[CHUNK_BYTES];
+};
+
+/* Read on a thread, a few pieces at a time; then they are sent, on the loop; and so on. */
 struct log_request {
+    struct file_task task; /* first */
     struct log_request *next;
+    struct logs *owner; /* the loop's, as the next two */
+    bool reading;       /* a thread has what comes behind them */
+    bool cancelled;
     uint64_t id;
     int32_t rank;
-    bool follow, ending;
+    bool follow, ending, full, over; /* full: there is more to read; over: all is read */
     uint32_t tail_lines;
-    char folder[PATH_MAX]; /* JOBDIR/logs */
+    char node[256], key[PATH_MAX], folder[PATH_MAX]; /* folder: JOBDIR/logs */
     struct log_file *files;
     size_t n_files, cap_files;
+    struct log_piece *pieces[PIECES_MAX];
+    size_t n_pieces;
 };
 
 struct logs {
     uv_loop_t *loop;
+    struct file_pool *pool;
     uv_timer_t timer;
     logs_send_cb send;
     void *data;
@@ -114,18 +132,6 @@ static void file_start(const struct log_request *r, struct log_file *f)
     }
 }
 
-static bool send_chunk(const struct logs *l, const struct log_request *r, const struct log_file *f, char *bytes,
-                       size_t len)
-{
-    Titan__Internal__AgentLogChunk chunk = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
-    chunk.request_id = r->id;
-    chunk.rank = f->rank;
-    chunk.worker_id = f->worker_id;
-    chunk.data.data = (uint8_t *)bytes;
-    chunk.data.len = len;
-    return l->send(&chunk, l->data);
-}
-
 /* How much of a piece to send: up to its last newline. A line longer than a chunk, and the unfinished one at the end
  * of a log that is not followed any more, go as they are. */
 static size_t whole_lines(const char *bytes, size_t n, bool last)
@@ -138,21 +144,27 @@ static size_t whole_lines(const char *bytes, size_t n, bool last)
 
 enum read_result { READ_MORE, READ_DONE, READ_FULL };
 
-static enum read_result file_read_on(const struct logs *l, const struct log_request *r, struct log_file *f)
+static enum read_result file_read_on(struct log_request *r, struct log_file *f)
 {
-    char bytes[CHUNK_BYTES];
+    struct log_piece *piece = r->n_pieces < PIECES_MAX ? malloc(sizeof(*piece)) : NULL;
+    if (!piece)
+        return READ_FULL;
     bool last = r->ending || !r->follow || f->old;
     /* Shorter than what was read: it was emptied, the rest went to the .1. */
     if (!f->old && file_size(r, f, false) < f->offset)
         f->old = true;
-    size_t n = file_piece(r, f, f->old, f->offset, bytes, sizeof(bytes));
-    size_t send = whole_lines(bytes, n, last);
-    titan_assert(n <= sizeof(bytes) && send <= n);
-    if (send && !send_chunk(l, r, f, bytes, send))
-        return READ_FULL;
+    size_t n = file_piece(r, f, f->old, f->offset, piece->bytes, sizeof(piece->bytes));
+    size_t send = whole_lines(piece->bytes, n, last);
+    titan_assert(n <= sizeof(piece->bytes) && send <= n);
     f->offset += send;
-    if (send)
+    if (send) {
+        piece->worker_id = f->worker_id;
+        piece->rank = f->rank;
+        piece->len = send;
+        r->pieces[r->n_pieces++] = piece;
         return READ_MORE;
+    }
+    free(piece);
     if (f->old) {
         f->old = false;
         f->offset = 0;
@@ -175,7 +187,7 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id)
 }
 
 /* Read JOBDIR/logs/ranks: which workers are ours, and their last rank. */
-static void request_files(const struct logs *l, struct log_request *r)
+static void request_files(struct log_request *r)
 {
     char path[PATH_MAX + 16];
     struct buf text = BUF_INIT;
@@ -189,7 +201,7 @@ static void request_files(const struct logs *l, struct log_request *r)
         uint64_t worker_id;
         int32_t rank;
         char node[256];
-        if (sscanf(line, "%" SCNu64 " %" SCNd32 " %255s", &worker_id, &rank, node) != 3 || strcmp(node, l->node) != 0)
+        if (sscanf(line, "%" SCNu64 " %" SCNd32 " %255s", &worker_id, &rank, node) != 3 || strcmp(node, r->node) != 0)
             continue;
         struct log_file *f = request_file(r, worker_id);
         if (f)
@@ -198,46 +210,137 @@ static void request_files(const struct logs *l, struct log_request *r)
     buf_free(&text);
 }
 
-/* Returns whether the request is over and its end has been sent. */
-static bool request_step(const struct logs *l, struct log_request *r)
+static void request_read(struct file_task *k)
 {
-    request_files(l, r);
-    for (size_t i = 0; i < r->n_files; i++) {
+    struct log_request *r = (struct log_request *)(void *)k;
+    r->full = false;
+    if (r->folder[0])
+        request_files(r);
+    for (size_t i = 0; i < r->n_files && !r->full; i++) {
         struct log_file *f = &r->files[i];
         enum read_result result = READ_MORE;
         if (r->rank >= 0 && f->rank != r->rank)
             continue;
         while (result == READ_MORE)
-            result = file_read_on(l, r, f);
-        if (result == READ_FULL)
-            return false;
+            result = file_read_on(r, f);
+        r->full = result == READ_FULL;
     }
-    if (r->follow && !r->ending)
+    r->over = !r->full && (!r->follow || r->ending);
+}
+
+static void request_free(struct file_task *k)
+{
+    struct log_request *r = (struct log_request *)(void *)k;
+    for (size_t i = 0; i < r->n_pieces; i++)
+        free(r->pieces[i]);
+    free(r->files);
+    free(r);
+}
+
+/* --- on the loop -------------------------------------------------------------------------------------------------- */
+
+static bool send_piece(const struct logs *l, const struct log_request *r, struct log_piece *piece)
+{
+    Titan__Internal__AgentLogChunk chunk = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
+    chunk.request_id = r->id;
+    chunk.rank = piece->rank;
+    chunk.worker_id = piece->worker_id;
+    chunk.data.data = (uint8_t *)piece->bytes;
+    chunk.data.len = piece->len;
+    return l->send(&chunk, l->data);
+}
+
+/* What was read goes out. False: not all of it, there is no room now. */
+static bool request_send(struct log_request *r)
+{
+    size_t sent = 0;
+    while (sent < r->n_pieces && send_piece(r->owner, r, r->pieces[sent]))
+        free(r->pieces[sent++]);
+    r->n_pieces -= sent;
+    memmove(r->pieces, r->pieces + sent, r->n_pieces * sizeof(r->pieces[0]));
+    return r->n_pieces == 0;
+}
+
+static const struct file_calls read_calls;
+
+static void request_begin(struct log_request *r)
+{
+    titan_assert(!r->reading && !r->over && r->n_pieces == 0);
+    r->ending |= r->cancelled;
+    r->reading = file_pool_add(r->owner->pool, &r->task, &read_calls, sizeof(*r), NULL) == TITAN_OK;
+    r->over = !r->reading; /* nothing can be read now: it ends */
+}
+
+/* Returns whether it is over and its end has been sent; then it is freed. */
+static bool request_step(struct log_request *r)
+{
+    const struct logs *l = r->owner;
+    if (r->reading || !request_send(r))
         return false;
+    if (!r->over) {
+        request_begin(r);
+        return false;
+    }
     Titan__Internal__AgentLogChunk end = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
     end.request_id = r->id;
     end.rank = r->rank;
     end.end = true;
-    return l->send(&end, l->data);
+    if (!l->send(&end, l->data))
+        return false;
+    request_free(&r->task);
+    return true;
 }
 
-static void request_free(struct log_request *r)
+static struct log_request **request_place(struct log_request *r)
 {
-    free(r->files);
-    free(r);
+    struct log_request **at = &r->owner->first;
+    while (*at != r)
+        at = &(*at)->next;
+    return at;
 }
+
+static void request_was_read(struct file_task *k)
+{
+    struct log_request *r = (struct log_request *)(void *)k;
+    struct log_request **at = request_place(r), *next = r->next;
+    r->reading = false;
+    /* All that is there is read as fast as it is sent; what is followed, with the timer. */
+    if (!r->full && !r->over)
+        (void)request_send(r);
+    else if (request_step(r))
+        *at = next;
+}
+
+/* Its place is taken by one that has nothing but its end to send. */
+static void request_given_up(struct file_task *k, bool started)
+{
+    struct log_request *r = (struct log_request *)(void *)k;
+    struct log_request **at = request_place(r), *end = calloc(1, sizeof(*end));
+    *at = r->next;
+    if (end) {
+        end->owner = r->owner;
+        end->id = r->id;
+        end->rank = r->rank;
+        end->over = true;
+        end->next = *at;
+        *at = end;
+    }
+    if (!started)
+        request_free(k);
+}
+
+static const struct file_calls read_calls = {
+    .run = request_read, .done = request_was_read, .given_up = request_given_up, .free = request_free};
 
 static void on_timer(uv_timer_t *timer)
 {
     struct logs *l = timer->data;
     for (struct log_request **at = &l->first; *at;) {
-        struct log_request *r = *at;
-        if (request_step(l, r)) {
-            *at = r->next;
-            request_free(r);
-        } else {
+        struct log_request *r = *at, *next = r->next;
+        if (request_step(r))
+            *at = next;
+        else
             at = &r->next;
-        }
     }
     if (!l->first)
         (void)uv_timer_stop(timer);
@@ -251,12 +354,18 @@ void logs_request(struct logs *l, const Titan__Internal__LogRequest *request, co
     struct log_request *r = calloc(1, sizeof(*r));
     if (!r)
         return;
+    r->owner = l;
     r->id = request->request_id;
     r->rank = request->rank;
     r->follow = request->follow && n < REQUESTS_MAX;
     r->tail_lines = request->tail_lines;
-    if (!job_dir || snprintf(r->folder, sizeof(r->folder), "%s/logs", job_dir) >= (int)sizeof(r->folder))
+    r->task.key = r->key;
+    (void)snprintf(r->node, sizeof(r->node), "%s", l->node);
+    (void)snprintf(r->key, sizeof(r->key), "%s", job_dir ? job_dir : "");
+    if (!job_dir || snprintf(r->folder, sizeof(r->folder), "%s/logs", job_dir) >= (int)sizeof(r->folder)) {
+        r->folder[0] = '\0';
         r->follow = false;
+    }
     r->next = l->first;
     l->first = r;
     titan_assert(l->first == r);
@@ -267,7 +376,7 @@ void logs_cancel(struct logs *l, uint64_t request_id)
 {
     for (struct log_request *r = l->first; r; r = r->next)
         if (r->id == request_id)
-            r->ending = true;
+            r->cancelled = true;
 }
 
 void logs_forget(struct logs *l)
@@ -275,28 +384,75 @@ void logs_forget(struct logs *l)
     while (l->first) {
         struct log_request *r = l->first;
         l->first = r->next;
-        request_free(r);
+        if (!r->reading || file_pool_abandon(l->pool, &r->task))
+            request_free(&r->task);
     }
 }
 
-void logs_record(const struct logs *l, const char *job_dir, uint64_t worker_id, int32_t rank)
+/* --- ranks -------------------------------------------------------------------------------------------------------- */
+
+struct rank_line {
+    struct file_task task; /* first */
+    char job_dir[PATH_MAX], node[256];
+    uint64_t worker_id;
+    int32_t rank;
+};
+
+void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, int32_t rank)
 {
     char path[PATH_MAX + 16], line[512];
     (void)snprintf(path, sizeof(path), "%s/logs/ranks", job_dir);
-    int len = snprintf(line, sizeof(line), "%" PRIu64 " %" PRId32 " %s\n", worker_id, rank, l->node);
+    int len = snprintf(line, sizeof(line), "%" PRIu64 " %" PRId32 " %s\n", worker_id, rank, node);
     _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     /* One write, so that nodes sharing the folder do not tear each other's lines. */
     if (fd >= 0 && write(fd, line, (size_t)len) != len)
         return; /* a full disk: this worker's log is then not served, the run goes on */
 }
 
-titan_status logs_open(uv_loop_t *loop, const char *node, logs_send_cb send, void *data, struct logs **ret,
-                       struct titan_error *err)
+static void rank_run(struct file_task *k)
+{
+    const struct rank_line *r = (const struct rank_line *)(const void *)k;
+    logs_write_rank(r->job_dir, r->node, r->worker_id, r->rank);
+}
+
+static void rank_free(struct file_task *k)
+{
+    free(k);
+}
+
+/* Its log is then served as that of the rank before. */
+static void rank_given_up(struct file_task *k, bool started)
+{
+    if (!started)
+        rank_free(k);
+}
+
+void logs_record(const struct logs *l, const char *job_dir, uint64_t worker_id, int32_t rank)
+{
+    static const struct file_calls calls = {
+        .run = rank_run, .done = rank_free, .given_up = rank_given_up, .free = rank_free};
+    struct rank_line *r = calloc(1, sizeof(*r));
+    if (!r)
+        return;
+    r->task.key = r->job_dir;
+    r->worker_id = worker_id;
+    r->rank = rank;
+    (void)snprintf(r->job_dir, sizeof(r->job_dir), "%s", job_dir);
+    (void)snprintf(r->node, sizeof(r->node), "%s", l->node);
+    if (file_pool_add(l->pool, &r->task, &calls, sizeof(*r), NULL) != TITAN_OK)
+        rank_free(&r->task);
+}
+
+/* --- open and close ----------------------------------------------------------------------------------------------- */
+
+titan_status logs_open(uv_loop_t *loop, struct file_pool *files, const char *node, logs_send_cb send, void *data,
+                       struct logs **ret, struct titan_error *err)
 {
     struct logs *l = calloc(1, sizeof(*l));
     if (!l)
         return titan_fail(err, TITAN_ENOMEM, "no memory for logs");
     l->loop = loop;
+    l->pool = files;
     l->send = send;
     l->data = data;
     (void)snprintf(l->node, sizeof(l->node), "%s", node);

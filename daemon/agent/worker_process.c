@@ -134,16 +134,16 @@ static int spawn_attributes(posix_spawnattr_t *attr)
 static int spawn_files(posix_spawn_file_actions_t *files, const struct worker_command *c)
 {
     int rc = posix_spawn_file_actions_addopen(files, 0, "/dev/null", O_RDONLY, 0);
-    rc = rc ? rc : posix_spawn_file_actions_addopen(files, 1, c->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
-    rc = rc ? rc : posix_spawn_file_actions_adddup2(files, 1, 2);
-    rc = rc ? rc : posix_spawn_file_actions_addchdir_np(files, c->directory);
+    rc = rc ? rc : posix_spawn_file_actions_adddup2(files, c->log, 1);
+    rc = rc ? rc : posix_spawn_file_actions_adddup2(files, c->log, 2);
+    rc = rc ? rc : posix_spawn_file_actions_addfchdir_np(files, c->folder);
     return rc ? rc : posix_spawn_file_actions_addclosefrom_np(files, 3);
 }
 
 titan_status worker_process_start(const struct worker_command *c, struct worker_process *ret, struct titan_error *err)
 {
     char job[24], worker[24], cuda[160];
-    titan_assert(c->program && c->directory && c->log && c->socket && c->page);
+    titan_assert(c->program && c->directory && c->socket && c->page && c->log > 2 && c->folder > 2);
     (void)snprintf(job, sizeof(job), "%" PRIu64, c->job_id);
     (void)snprintf(worker, sizeof(worker), "%" PRIu64, c->worker_id);
     if (c->cuda_devices)
@@ -310,6 +310,14 @@ titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *r
     if (ret_signal)
         *ret_signal = signal;
     return TITAN_OK;
+}
+
+void worker_process_undo(struct worker_process *p)
+{
+    worker_process_kill(p);
+    if (p->pidfd >= 0)
+        (void)waitid(P_PIDFD, (id_t)p->pidfd, &(siginfo_t){0}, WEXITED);
+    worker_process_clear(p);
 }
 
 void worker_process_sweep(uint64_t worker_id)

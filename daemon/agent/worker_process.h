@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_process.h - one worker as the kernel sees it: start, kill with all it started, reap.
+/* worker_process.h - one worker as the kernel sees it: start, kill with all it started, reap. Any thread.
  *
  * A worker leads a session and process group of its own, has a clean environment, no descriptors but stdin
  * (/dev/null), stdout and stderr (its log), and the job's folder as working directory. It does not get a death signal
@@ -21,7 +21,8 @@
 struct worker_command {
     const char *program; /* titan-worker */
     const char *socket;  /* the agent's */
-    const char *page, *log, *directory, *host;
+    const char *page, *directory, *host;
+    int log, folder; /* open: its log, to append to, and directory */
     const char *run; /* which run of which store */
     uint64_t job_id, worker_id;
     const char *cuda_devices; /* CUDA_VISIBLE_DEVICES for it; NULL = as the agent has it */
@@ -43,6 +44,8 @@ titan_status worker_process_start(const struct worker_command *command, struct w
 /* A process another agent started. TITAN_ENOTFOUND when pid is gone or is not the worker of this page. */
 titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_id, struct worker_process *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
+/* One that nobody has been told of: killed, waited for, and cleared. */
+void worker_process_undo(struct worker_process *p);
 /* SIGKILL to everything in its group and cgroup. */
 void worker_process_kill(const struct worker_process *p);
 /* Its /proc/PID/stat, to look at often; -1: not to be had. */

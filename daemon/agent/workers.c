@@ -31,7 +31,8 @@ struct workers {
     struct channel *channel;
     uv_timer_t lease_timer;
     struct worker *first;
-    char run_dir[PATH_MAX], program[PATH_MAX], host[256], device[16], socket[PATH_MAX];
+    struct file_pool *files;
+    char run_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
     uint64_t term;
     int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were told last */
@@ -58,7 +59,7 @@ static void set_finish(struct workers *set)
 static void worker_free(struct worker *w)
 {
     struct workers *set = w->set;
-    titan_assert(w->closing && w->open_handles == 0);
+    titan_assert(w->closing && w->open_handles == 0 && !w->start);
     titan_assert(w->prev ? w->prev->next == w : set->first == w);
     *(w->prev ? &w->prev->next : &set->first) = w->next;
     if (w->next)
@@ -87,10 +88,12 @@ static void worker_close(struct worker *w)
 {
     if (w->closing)
         return;
+    titan_assert(!w->start);
     w->closing = true;
     channel_drop(w->link);
     w->link = NULL;
-    uv_close((uv_handle_t *)&w->process_poll, on_handle_closed);
+    if (w->process_polled)
+        uv_close((uv_handle_t *)&w->process_poll, on_handle_closed);
     uv_close((uv_handle_t *)&w->kill_timer, on_handle_closed);
     uv_close((uv_handle_t *)&w->report_timer, on_handle_closed);
     if (w->watch_started)
@@ -120,7 +123,14 @@ static void worker_report(struct worker *w)
 
 static void on_report_timer(uv_timer_t *timer)
 {
-    worker_report(timer->data);
+    struct worker *w = timer->data;
+    if (w->start_error.status == TITAN_OK) {
+        worker_report(w);
+        return;
+    }
+    w->reported = true;
+    w->set->events.on_not_started(w, &w->start_error, w->set->data);
+    worker_close(w);
 }
 
 /* It is dead or about to be: take its last words off the socket; to be reported as soon as its status is known. */
@@ -226,7 +236,7 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
 {
     struct workers *set = data;
     struct worker *w = workers_find(set, hello->worker_id);
-    if (!w || w->dying || w->job_id != hello->job_id || hello->pid != w->process.pid ||
+    if (!w || w->dying || w->start || w->job_id != hello->job_id || hello->pid != w->process.pid ||
         !token_equal(&hello->token, w->page->token)) {
         (void)titan_fail(err, TITAN_EPERM, "worker %" PRIu64 " of job %" PRIu64 " (process %" PRId64 ") is not ours",
                          hello->worker_id, hello->job_id, hello->pid);
@@ -277,31 +287,7 @@ static void on_kill_timer(uv_timer_t *timer)
     worker_kill(w);
 }
 
-void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason)
-{
-    if (w->dying)
-        return;
-    if (grace_ms == 0) {
-        worker_kill(w);
-        return;
-    }
-    Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
-    Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    message.term = w->set->term;
-    stop.grace_ms = grace_ms;
-    stop.checkpoint = checkpoint;
-    stop.must_checkpoint = must;
-    stop.reason = (char *)(reason ? reason : "");
-    message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
-    message.stop = &stop;
-    worker_send(w, &message, -1);
-    uint64_t due = uv_is_active((uv_handle_t *)&w->kill_timer) ? uv_timer_get_due_in(&w->kill_timer) : UINT64_MAX;
-    w->stopping = true;
-    if (grace_ms < due)
-        (void)uv_timer_start(&w->kill_timer, on_kill_timer, grace_ms, 0);
-}
-
-/* --- start and adoption ------------------------------------------------------------------------------------------- */
+/* --- start -------------------------------------------------------------------------------------------------------- */
 
 struct worker *workers_find(struct workers *set, uint64_t worker_id)
 {
@@ -393,69 +379,167 @@ static titan_status slot_free(const struct workers *set, uint32_t *ret, struct t
 
 static titan_status worker_paths(struct worker *w, const char *directory, struct titan_error *err)
 {
-    char logs[PATH_MAX];
-    TRY(job_folder_make(directory, err));
     if (snprintf(w->job_dir, PATH_MAX, "%s", directory) >= PATH_MAX ||
-        snprintf(logs, PATH_MAX, "%s/logs", directory) >= PATH_MAX ||
-        snprintf(w->log_path, PATH_MAX, "%s/worker-%" PRIu64 ".log", logs, w->id) >= PATH_MAX ||
+        snprintf(w->log_path, PATH_MAX, "%s/logs/worker-%" PRIu64 ".log", directory, w->id) >= PATH_MAX ||
         snprintf(w->page_path, PATH_MAX, "%s/w%" PRIu64 ".page", w->set->run_dir, w->id) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
-    return dir_make(logs, err);
+    return TITAN_OK;
 }
 
-/* Handles and list entry for a worker with a running process. */
+/* Its process is watched from here on. */
 static titan_status worker_attach(struct worker *w, struct titan_error *err)
 {
-    struct workers *set = w->set;
-    if (uv_poll_init(set->loop, &w->process_poll, w->process.pidfd) != 0)
+    if (uv_poll_init(w->set->loop, &w->process_poll, w->process.pidfd) != 0)
         return titan_fail(err, TITAN_EIO, "cannot watch process %d", (int)w->process.pid);
+    w->process_poll.data = w;
+    w->process_polled = true;
+    w->open_handles++;
+    w->stat_fd = worker_process_stat(&w->process);
+    (void)uv_poll_start(&w->process_poll, UV_READABLE, on_process);
+    return TITAN_OK;
+}
+
+/* Into the list, with its timers. */
+static void worker_enter(struct worker *w)
+{
+    struct workers *set = w->set;
     (void)uv_timer_init(set->loop, &w->kill_timer);
     (void)uv_timer_init(set->loop, &w->report_timer);
-    w->process_poll.data = w->kill_timer.data = w->report_timer.data = w;
-    w->open_handles = 3;
+    w->kill_timer.data = w->report_timer.data = w;
+    w->open_handles += 2;
     w->exit_code = -1;
-    w->stat_fd = worker_process_stat(&w->process);
     w->next = set->first;
     if (set->first)
         set->first->prev = w;
     set->first = w;
-    (void)uv_poll_start(&w->process_poll, UV_READABLE, on_process);
     if (!uv_is_active((uv_handle_t *)&set->lease_timer))
         (void)uv_timer_start(&set->lease_timer, on_lease_timer, AGENT_LEASE_MS, AGENT_LEASE_MS);
+}
+
+/* Reported by a timer: whoever gives a start up is not asked for another one meanwhile. */
+static void worker_not_started(struct worker *w, const struct titan_error *why)
+{
+    titan_assert(!w->start && !w->dying && !w->process_polled && why->status != TITAN_OK);
+    w->dying = true;
+    w->start_error = *why;
+    (void)unlink(w->page_path);
+    (void)uv_timer_start(&w->report_timer, on_report_timer, 0, 0);
+}
+
+/* The process waits until its page names it (link.c). */
+static titan_status worker_take_process(struct worker *w, struct worker_start *s, struct titan_error *err)
+{
+    TRY(job_folder_record(w->set->run_dir, w->job_id, w->job_dir, err));
+    w->process = s->process;
+    titan_status status = worker_attach(w, err);
+    if (status != TITAN_OK) {
+        w->process = WORKER_PROCESS_NONE;
+        return status;
+    }
+    s->process = WORKER_PROCESS_NONE;
+    __atomic_store_n(&w->page->pid, (int64_t)w->process.pid, __ATOMIC_RELEASE);
     return TITAN_OK;
 }
 
-static titan_status worker_launch(struct worker *w, const char *device, const char *run, struct titan_error *err)
+static void on_start_done(struct file_task *k)
 {
-    struct workers *set = w->set;
-    char cuda[128];
-    bool gpu = !strcmp(device, "cuda");
-    if (gpu && !machine_gpu(w->slot, cuda))
-        return titan_fail(err, TITAN_EDEVICE, "slot %u has no GPU: this agent may use %u", w->slot, machine_gpus());
-    TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
-    struct worker_command command = {.program = set->program,
-                                     .socket = set->socket,
-                                     .page = w->page_path,
-                                     .log = w->log_path,
-                                     .directory = w->job_dir,
-                                     .host = set->host,
-                                     .run = run,
-                                     .job_id = w->job_id,
-                                     .worker_id = w->id,
-                                     .cuda_devices = gpu ? cuda : NULL};
-    TRY(worker_process_start(&command, &w->process, err));
-    __atomic_store_n(&w->page->pid, (int64_t)w->process.pid, __ATOMIC_RELEASE); /* it waits for that (link.c) */
-    return worker_attach(w, err);
+    struct worker_start *s = (struct worker_start *)(void *)k;
+    struct worker *w = s->worker;
+    struct titan_error err = s->err;
+    titan_assert(w->start == s && !w->dying);
+    w->start = NULL;
+    if (err.status != TITAN_OK || worker_take_process(w, s, &err) != TITAN_OK) {
+        worker_not_started(w, &err);
+    } else {
+        tlog_info(&w->set->log, "worker started", "job=%" PRIu64 " worker=%" PRIu64 " pid=%d slot=%u", w->job_id, w->id,
+                  (int)w->process.pid, w->slot);
+        w->set->events.on_started(w, w->set->data);
+    }
+    worker_start_free(k);
+}
+
+static void on_start_given_up(struct file_task *k, bool started)
+{
+    struct worker_start *s = (struct worker_start *)(void *)k;
+    struct worker *w = s->worker;
+    struct titan_error err = {0};
+    const uint32_t ms = file_pool_deadline_ms(w->set->files);
+    titan_assert(w->start == s);
+    w->start = NULL;
+    if (started)
+        (void)titan_fail(&err, TITAN_ETIMEDOUT,
+                         "the job's folder '%s' has not answered for %u ms: look at its file server", w->job_dir, ms);
+    else
+        (void)titan_fail(
+            &err, TITAN_ETIMEDOUT,
+            "the job's folder '%s' was not opened within %u ms, an earlier start still hangs: look at the file server",
+            w->job_dir, ms);
+    worker_not_started(w, &err);
+    if (!started)
+        worker_start_free(k);
+}
+
+static const struct file_calls start_calls = {
+    .run = worker_start_run, .done = on_start_done, .given_up = on_start_given_up, .free = worker_start_free};
+
+/* Either it has a process after this, or it will have none. */
+static void start_stop(struct worker *w, const char *reason)
+{
+    struct worker_start *s = w->start;
+    struct titan_error err = {0};
+    const bool ours = file_pool_abandon(w->set->files, &s->task);
+    if (ours && (s->process.pid > 0 || s->err.status != TITAN_OK)) { /* it is through */
+        on_start_done(&s->task);
+        return;
+    }
+    w->start = NULL;
+    (void)titan_fail(&err, TITAN_ECANCELLED, "stopped before it was started%s%s", reason && *reason ? ": " : "",
+                     reason ? reason : "");
+    worker_not_started(w, &err);
+    if (ours)
+        worker_start_free(&s->task);
 }
 
 static void worker_abandon(struct worker *w)
 {
-    worker_process_kill(&w->process);
-    worker_process_clear(&w->process);
     if (w->page)
         (void)unlink(w->page_path);
     page_close(w->page);
     free(w);
+}
+
+static titan_status worker_begin(struct worker *w, const char *recipe, const char *device, const char *run,
+                                 struct titan_error *err)
+{
+    struct workers *set = w->set;
+    char cuda[128] = "";
+    if (!strcmp(device, "cuda") && !machine_gpu(w->slot, cuda))
+        return titan_fail(err, TITAN_EDEVICE, "slot %u has no GPU: this agent may use %u", w->slot, machine_gpus());
+    TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
+    struct worker_start *s = worker_start_new(recipe);
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
+    s->worker = w;
+    s->job_id = w->job_id;
+    s->worker_id = w->id;
+    s->task.key = s->directory;
+    (void)snprintf(s->directory, sizeof(s->directory), "%s", w->job_dir);
+    (void)snprintf(s->log, sizeof(s->log), "%s", w->log_path);
+    (void)snprintf(s->page, sizeof(s->page), "%s", w->page_path);
+    (void)snprintf(s->program, sizeof(s->program), "%s", set->program);
+    (void)snprintf(s->socket, sizeof(s->socket), "%s", set->socket);
+    (void)snprintf(s->run, sizeof(s->run), "%s", run);
+    (void)snprintf(s->host, sizeof(s->host), "%s", set->host);
+    (void)snprintf(s->node, sizeof(s->node), "%s", set->node);
+    (void)snprintf(s->cuda, sizeof(s->cuda), "%s", cuda);
+    titan_status status = file_pool_add(set->files, &s->task, &start_calls, sizeof(*s) + strlen(recipe), err);
+    if (status != TITAN_OK) {
+        worker_start_free(&s->task);
+        return titan_error_wrap(err, "job's folder '%s'", w->job_dir);
+    }
+    w->start = s;
+    worker_enter(w);
+    return TITAN_OK;
 }
 
 titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
@@ -473,19 +557,43 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
     *w = (struct worker){
         .set = set, .job_id = job_id, .id = worker_id, .slot = slot, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
     titan_status status = worker_paths(w, directory, err);
-    status = status == TITAN_OK ? job_folder_write_recipe(directory, recipe, err) : status;
-    status = status == TITAN_OK ? job_folder_record(set->run_dir, job_id, directory, err) : status;
     status = status == TITAN_OK
-                 ? worker_launch(w, device && *device ? device : set->device, run && *run ? run : directory, err)
+                 ? worker_begin(w, recipe, device && *device ? device : set->device, run && *run ? run : directory, err)
                  : status;
-    if (status != TITAN_OK) {
+    if (status != TITAN_OK)
         worker_abandon(w);
-        return status;
-    }
-    tlog_info(&set->log, "worker started", "job=%" PRIu64 " worker=%" PRIu64 " pid=%d slot=%u", job_id, worker_id,
-              (int)w->process.pid, slot);
-    return TITAN_OK;
+    return status;
 }
+
+/* --- stop --------------------------------------------------------------------------------------------------------- */
+
+void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason)
+{
+    if (w->start)
+        start_stop(w, reason);
+    if (w->dying)
+        return;
+    if (grace_ms == 0) {
+        worker_kill(w);
+        return;
+    }
+    Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
+    Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    message.term = w->set->term;
+    stop.grace_ms = grace_ms;
+    stop.checkpoint = checkpoint;
+    stop.must_checkpoint = must;
+    stop.reason = (char *)(reason ? reason : "");
+    message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
+    message.stop = &stop;
+    worker_send(w, &message, -1);
+    uint64_t due = uv_is_active((uv_handle_t *)&w->kill_timer) ? uv_timer_get_due_in(&w->kill_timer) : UINT64_MAX;
+    w->stopping = true;
+    if (grace_ms < due)
+        (void)uv_timer_start(&w->kill_timer, on_kill_timer, grace_ms, 0);
+}
+
+/* --- adoption ----------------------------------------------------------------------------------------------------- */
 
 /* The folder of an adopted worker's job: from the record, else from where the process runs. */
 static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
@@ -528,6 +636,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
         free(w);
         return status;
     }
+    worker_enter(w);
     worker_watch(w);
     tlog_info(&set->log, "worker adopted", "job=%" PRIu64 " worker=%" PRIu64 " pid=%d", w->job_id, w->id,
               (int)w->process.pid);
@@ -557,6 +666,66 @@ static titan_status workers_adopt(struct workers *set, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* --- folders of jobs that are gone -------------------------------------------------------------------------------- */
+
+struct folder_sweep {
+    struct file_task task; /* first */
+    struct workers *set;   /* the loop's alone */
+    char run_dir[PATH_MAX];
+    struct job_leftovers found;
+};
+
+static void sweep_run(struct file_task *k)
+{
+    struct folder_sweep *s = (struct folder_sweep *)(void *)k;
+    job_leftovers_find(s->run_dir, &s->found);
+}
+
+static void sweep_free(struct file_task *k)
+{
+    struct folder_sweep *s = (struct folder_sweep *)(void *)k;
+    free(s->found.names);
+    free(s);
+}
+
+/* Its folder may have been made since. */
+static bool job_has_worker(uint64_t job_id, void *data)
+{
+    const struct worker *w = ((struct workers *)data)->first;
+    while (w && w->job_id != job_id)
+        w = w->next;
+    return w;
+}
+
+static void sweep_done(struct file_task *k)
+{
+    struct folder_sweep *s = (struct folder_sweep *)(void *)k;
+    job_leftovers_remove(&s->found, s->run_dir, job_has_worker, s->set);
+    sweep_free(k);
+}
+
+/* The next agent sweeps. */
+static void sweep_given_up(struct file_task *k, bool started)
+{
+    if (!started)
+        sweep_free(k);
+}
+
+static void sweep_folders(struct workers *set)
+{
+    static const struct file_calls calls = {
+        .run = sweep_run, .done = sweep_done, .given_up = sweep_given_up, .free = sweep_free};
+    struct folder_sweep *s = calloc(1, sizeof(*s));
+    if (!s)
+        return;
+    s->set = set;
+    (void)snprintf(s->run_dir, sizeof(s->run_dir), "%s", set->run_dir);
+    if (file_pool_add(set->files, &s->task, &calls, sizeof(*s), NULL) != TITAN_OK)
+        sweep_free(&s->task);
+}
+
+/* --- open and close ----------------------------------------------------------------------------------------------- */
+
 titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, const struct workers_events *events,
                           void *data, struct workers **ret, struct titan_error *err)
 {
@@ -569,9 +738,11 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->data = data;
     set->slots = o->slots;
     set->lease_ms = o->lease_ms;
+    set->files = o->files;
     log_init(&set->log, "agent", "%s", "");
     (void)snprintf(set->program, sizeof(set->program), "%s", o->program);
     (void)snprintf(set->host, sizeof(set->host), "%s", o->host);
+    (void)snprintf(set->node, sizeof(set->node), "%s", o->node);
     (void)snprintf(set->device, sizeof(set->device), "%s", o->device);
     titan_status status = TITAN_OK;
     if (snprintf(set->run_dir, PATH_MAX, "%s", o->run_dir) >= PATH_MAX - 64 ||
@@ -590,7 +761,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->lease_timer.data = set;
     set->open_handles = 2; /* timer, channel */
     oom_watch_init(&set->oom);
-    job_folders_sweep(set->run_dir);
+    sweep_folders(set);
     struct titan_error why = {0};
     if (workers_adopt(set, &why) != TITAN_OK)
         tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);
@@ -617,6 +788,8 @@ bool workers_check(const struct workers *set)
         titan_assert(w->prev ? w->prev->next == w : set->first == w);
         titan_assert(!w->next || w->next->prev == w);
         titan_assert(!w->reported || w->dying);
+        titan_assert(!w->start || (!w->dying && !w->process_polled && !w->link));
+        titan_assert(w->start || w->process_polled || w->start_error.status != TITAN_OK);
         titan_assert(!w->link || (w->greeted && !w->dying && !w->closing));
         titan_assert(w->adopted || w->slot < set->slots);
         titan_assert(!w->watch_started || w->watch);

@@ -2,8 +2,11 @@
 /* workers.h - the workers of this node: started or adopted, talked to, watched, stopped, buried.
  *
  *   start ──► process runs ──► hello (link, watch) ──► ... ──► death noticed ──► reported ──► reaped, slot free
- *   adopt ──┘
+ *     │   adopt ──┘
+ *     └──► not started ──► reported, slot free
  *
+ * A start opens its job's folder on a thread of the file pool (worker_start.h). What does not answer within the pool's
+ * deadline is not started; a process that comes of it later is ended before it does anything.
  * Death is noticed by whichever comes first: the page's mutex (any size, within a millisecond), the pidfd (workers
  * that have not locked the page yet, and all others once their memory is torn down). What a worker said last is taken
  * from its socket and page before its end is reported. */
@@ -20,6 +23,7 @@
 #include "daemon/agent/oom.h"
 #include "daemon/agent/page_watch.h"
 #include "daemon/agent/worker_process.h"
+#include "daemon/agent/worker_start.h"
 
 #define WORKER_REASON_MAX 600
 
@@ -31,8 +35,10 @@ struct worker {
     uint64_t job_id, id;
     uint32_t slot;
     bool adopted, dying, reported, stopping;
-    bool greeted; /* has connected since this agent has it */
-    bool killed;  /* by us */
+    struct worker_start *start;     /* it is under way; NULL: there is a process, or there will be none */
+    struct titan_error start_error; /* why there is none; TITAN_OK: there is */
+    bool greeted;                   /* has connected since this agent has it */
+    bool killed;                    /* by us */
     struct worker_process process;
     struct worker_page *page;
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
@@ -47,7 +53,7 @@ struct worker {
     uv_poll_t watch_poll, process_poll;
     uv_timer_t kill_timer, report_timer;
     int open_handles;
-    bool watch_started, closing;
+    bool process_polled, watch_started, bounding, closing; /* bounding: its log is looked at (log_bounds.h) */
 };
 
 struct worker_exit {
@@ -58,6 +64,9 @@ struct worker_exit {
 };
 
 struct workers_events {
+    /* One of these for each that workers_start() took: its process runs; or why it does not, and nothing more of it. */
+    void (*on_started)(struct worker *w, void *data);
+    void (*on_not_started)(struct worker *w, const struct titan_error *why, void *data);
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
     /* It is connected (again), with the right token. */
     void (*on_connected)(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data);
@@ -67,8 +76,9 @@ struct workers_events {
 
 struct workers_options {
     const char *run_dir; /* socket, pages, jobs/ */
-    const char *program, *host, *device;
+    const char *program, *host, *device, *node;
     uint32_t slots, lease_ms;
+    struct file_pool *files; /* is closed before these workers are */
 };
 
 /* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left. */
@@ -77,7 +87,8 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *options
 /* Lets go of them: they live on for their lease. done on the loop, when everything is freed. */
 void workers_close(struct workers *set, void (*done)(void *), void *data);
 
-/* TITAN_ELIMIT: no free slot; TITAN_EEXIST: that worker is there already. */
+/* Begin to. It is among the workers from here on, and can be sent to and stopped. TITAN_ELIMIT: no free slot;
+ * TITAN_EEXIST: that worker is there already; TITAN_EAGAIN: folders of earlier ones do not answer. */
 titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
                            const char *recipe, const char *device, const char *run,
                            struct titan_error *err) TITAN_MUST_USE;
@@ -102,8 +113,8 @@ bool workers_check(const struct workers *set);
 
 /* Deliver, now or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
-/* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. checkpoint: it writes one, if the recipe has it write any or
- * it must. */
+/* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. One without a process yet gets none. checkpoint: it writes
+ * one, if the recipe has it write any or it must. */
 void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason);
 
 #endif

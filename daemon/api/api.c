@@ -153,9 +153,7 @@ static void flush_all(struct coordinator *c)
 }
 
 const struct coordinator_observer api_observer = {
-    .open = api_checks_open,
     .stopping = flush_all,
-    .close = api_checks_close,
     .job_changed = watch_poke,
     .metrics_stored = watch_metrics_stored,
     .log_chunk = api_log_chunk,

@@ -21,8 +21,6 @@
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
 
 /* --- what the coordinator tells, see struct coordinator_observer -------------------------------------------------- */
-titan_status api_checks_open(struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
-void api_checks_close(struct coordinator *c, void (*closed)(void *data), void *data);
 void watch_poke(struct coordinator *c, uint64_t job_id);
 void watch_metrics_stored(struct coordinator *c);
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);

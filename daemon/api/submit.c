@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submit: look at the request, check the recipe, store the job, tell the core, answer.
  *
- * The recipe is parsed, checked and printed on a thread of its own (checks.h). Not on the loop, on which everybody
- * waits, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a file server
- * that does not answer. Such a path costs its own submit, after CHECK_MS. */
+ * The recipe is parsed, checked and printed on a thread of its own (daemon/file_pool.h). Not on the loop, on which
+ * everybody waits, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a
+ * file server that does not answer. Such a path costs its own submit, after CHECK_MS. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,6 @@
 #include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
-#include "daemon/api/checks.h"
 
 /* The most memory a connected node has for one slot, by kind of device: what the largest run may need. */
 struct slot_memory {
@@ -23,7 +22,7 @@ struct slot_memory {
 };
 
 struct submit {
-    struct check check; /* first */
+    struct file_task task; /* first */
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
@@ -266,18 +265,18 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     return buf_failed(&s->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
 
-static struct submit *submit_of(struct check *k)
+static struct submit *submit_of(struct file_task *k)
 {
     return (struct submit *)(void *)k;
 }
 
-static void check_one(struct check *k)
+static void check_one(struct file_task *k)
 {
     struct submit *s = submit_of(k);
     (void)!check_job(s, &s->err);
 }
 
-static void check_free(struct check *k)
+static void check_free(struct file_task *k)
 {
     submit_free(submit_of(k));
 }
@@ -336,7 +335,7 @@ static void written(void *arg, const struct titan_error *err)
     submit_free(s);
 }
 
-static void checked(struct check *k)
+static void checked(struct file_task *k)
 {
     struct submit *s = submit_of(k);
     struct coordinator *c = s->owner;
@@ -349,7 +348,7 @@ static void checked(struct check *k)
 }
 
 /* A thread may have it still: nothing but its call is looked at. */
-static void given_up(struct check *k, bool started)
+static void given_up(struct file_task *k, bool started)
 {
     struct submit *s = submit_of(k);
     struct coordinator *c = s->owner;
@@ -371,17 +370,8 @@ static void given_up(struct check *k, bool started)
         submit_free(s);
 }
 
-titan_status api_checks_open(struct coordinator *c, struct titan_error *err)
-{
-    static const struct checks_calls calls = {
-        .run = check_one, .done = checked, .given_up = given_up, .free = check_free};
-    return checks_open(c->loop, &calls, c->options.check_ms, &c->checks, err);
-}
-
-void api_checks_close(struct coordinator *c, void (*closed)(void *data), void *data)
-{
-    checks_close(c->checks, closed, data);
-}
+static const struct file_calls check_calls = {
+    .run = check_one, .done = checked, .given_up = given_up, .free = check_free};
 
 void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
@@ -399,7 +389,7 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     s->call = call;
     rpc_call_set_data(call, s);
     c->submitting++;
-    if (checks_add(c->checks, &s->check, sizeof(*s) + 2 * strlen(s->request->recipe), &err) != TITAN_OK)
+    if (file_pool_add(c->files, &s->task, &check_calls, sizeof(*s) + 2 * strlen(s->request->recipe), &err) != TITAN_OK)
         written(s, &err);
 }
 
@@ -412,7 +402,7 @@ void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)
     if (!s)
         return;
     s->call = NULL;
-    if (!c->closing && checks_drop(c->checks, &s->check)) {
+    if (!c->closing && file_pool_drop(c->files, &s->task)) {
         c->submitting--;
         submit_free(s);
     }

@@ -118,7 +118,7 @@ static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *er
         w->until = c->metrics_taken;
         shell_flush_metrics(c);
     }
-    *ret = ended && (!w->metrics || c->metrics_stored >= w->until);
+    *ret = ended && (!w->metrics || (c->metrics_stored >= w->until && !shell_fills_metrics(c, w->job_id)));
     return TITAN_OK;
 }
 

@@ -26,9 +26,7 @@ struct coordinator;
 /* What serves requests on top of the coordinator, and is told of what it has to pass on (daemon/api/methods.h). All on
  * the loop. */
 struct coordinator_observer {
-    titan_status (*open)(struct coordinator *c, struct titan_error *err);
     void (*stopping)(struct coordinator *c); /* the last time that something can be stored */
-    void (*close)(struct coordinator *c, void (*closed)(void *data), void *data);
     /* Something new for those who watch this job: events, metrics. */
     void (*job_changed)(struct coordinator *c, uint64_t job_id);
     /* metrics_stored has moved: for those who only wait for what was reported before. */
@@ -52,7 +50,7 @@ struct coordinator_options {
     const struct paths_options *paths; /* that users' run files may name; NULL = what they may open; outlives all */
     const struct auth_options *auth;   /* NULL: every caller may everything (tests) */
     uint32_t node_life_s;              /* of certificates that nodes get; 0 = 7 days */
-    uint32_t check_ms;                 /* a submit's recipe is checked within; 0 = 10 s */
+    uint32_t check_ms;                 /* to open what may be on a file server, at the start too; 0 = 10 s */
     uint32_t max_pending_jobs;         /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
 };
 

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shim.so - preloaded into a daemon: steps its wall clock, or fails its n-th write to its store.
+/* shim.so - preloaded into a daemon: steps its wall clock, fails its n-th write to its store, or lets a file server not
+ * answer.
  *
  * TITAN_SHIM names a file of one struct shim, which the test writes and the shim maps; all zero means that nothing
  * happens. The clock: CLOCK_REALTIME, gettimeofday() and time() are `clock_ns` away from the truth; CLOCK_MONOTONIC is
  * never touched. The disk: of the calls that write, extend or sync a file with `marker` in its path, `calls` counts all
  * since it was last set to zero; the one with the number `fail_at` (from 1) fails with `error`, or writes only half
- * when error is 0; later ones succeed, unless `stay` is set: then all from there on fail. */
+ * when error is 0; later ones succeed, unless `stay` is set: then all from there on fail. The file server: calls that
+ * name a path which begins with `share` do not come back while it is set; `held` counts those that are in one now. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,6 +30,8 @@ struct shim {
     int32_t error, stay;
     char marker[64];
     char last[64]; /* name of the call that failed */
+    uint64_t held;
+    char share[256];
 };
 
 static struct shim none, *shim = &none;
@@ -171,4 +176,98 @@ int ftruncate64(int fd, off64_t size)
 int ftruncate(int fd, off_t size)
 {
     return ftruncate64(fd, size);
+}
+
+/* --- the file server ---------------------------------------------------------------------------------------------- */
+
+static bool is_shared(const char *path)
+{
+    const volatile char *share = shim->share;
+    for (size_t i = 0; share[0] && i < sizeof(shim->share); i++) {
+        if (!share[i])
+            return true;
+        if (path[i] != share[i])
+            return false;
+    }
+    return false;
+}
+
+static void wait_for_server(const char *path)
+{
+    if (!path || !is_shared(path))
+        return;
+    __atomic_add_fetch(&shim->held, 1, __ATOMIC_SEQ_CST);
+    while (is_shared(path))
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    __atomic_sub_fetch(&shim->held, 1, __ATOMIC_SEQ_CST);
+}
+
+#define MODE(flags, mode)                                                                                              \
+    do {                                                                                                               \
+        va_list ap;                                                                                                    \
+        va_start(ap, flags);                                                                                           \
+        mode = ((flags) & (O_CREAT | O_TMPFILE)) ? va_arg(ap, mode_t) : 0;                                             \
+        va_end(ap);                                                                                                    \
+    } while (0)
+
+int openat64(int at, const char *path, int flags, ...)
+{
+    mode_t mode;
+    MODE(flags, mode);
+    wait_for_server(path);
+    return (int)syscall(SYS_openat, at, path, flags, mode);
+}
+
+int openat(int at, const char *path, int flags, ...)
+{
+    mode_t mode;
+    MODE(flags, mode);
+    return openat64(at, path, flags, mode);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    mode_t mode;
+    MODE(flags, mode);
+    return openat64(AT_FDCWD, path, flags, mode);
+}
+
+int open(const char *path, int flags, ...)
+{
+    mode_t mode;
+    MODE(flags, mode);
+    return openat64(AT_FDCWD, path, flags, mode);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    wait_for_server(path);
+    return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int access(const char *path, int mode)
+{
+    wait_for_server(path);
+    return (int)syscall(SYS_faccessat, AT_FDCWD, path, mode);
+}
+
+int stat64(const char *restrict path, struct stat64 *restrict out)
+{
+    wait_for_server(path);
+    return (int)syscall(SYS_newfstatat, AT_FDCWD, path, out, 0);
+}
+
+int stat(const char *restrict path, struct stat *restrict out)
+{
+    wait_for_server(path);
+    return (int)syscall(SYS_newfstatat, AT_FDCWD, path, out, 0);
+}
+
+char *realpath(const char *restrict path, char *restrict out)
+{
+    static char *(*real)(const char *, char *);
+    wait_for_server(path);
+    if (!real)
+        real = (char *(*)(const char *, char *))dlsym(RTLD_NEXT, "realpath");
+    return real(path, out);
 }

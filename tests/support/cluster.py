@@ -107,9 +107,11 @@ class Wire:
 
 
 class Shim:
-    """What tests/fault/shim.c does in a daemon started with env(): an offset of the wall clock, the n-th write that fails."""
+    """What tests/fault/shim.c does in a daemon started with env(): an offset of the wall clock, the n-th write that fails, a path whose
+    file server does not answer."""
 
     LAYOUT = struct.Struct("=qQQQii64s64s")
+    HELD, SHARE = LAYOUT.size, slice(LAYOUT.size + 8, LAYOUT.size + 8 + 256)
 
     def __init__(self, path):
         self.path = path
@@ -131,6 +133,15 @@ class Shim:
         self.LAYOUT.pack_into(self.map, 0, v["clock_ns"], v["calls"], 0, v["failed"], v["error"], v["stay"], v["marker"].encode(),
                               v["last"].encode())
         struct.pack_into("=Q", self.map, 16, v["fail_at"])
+
+    def hang(self, share):
+        """Calls that name a path which begins with that do not come back, until it is ""."""
+        self.map[self.SHARE] = b"\0" * 256
+        self.map[self.SHARE] = str(share).encode().ljust(256, b"\0")
+
+    def held(self):
+        """How many calls hang right now."""
+        return struct.unpack_from("=Q", self.map, self.HELD)[0]
 
     def fail(self, call, error, marker="titan.db", stay=0):
         """The call of that number from now on, among those that write the store."""

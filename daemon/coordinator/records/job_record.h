@@ -224,7 +224,8 @@ struct jobrec {
 struct exit_report {
     int32_t exit_code, signal;
     enum loss_cause cause;
-    bool node_short; /* it was not started: its node has no descriptors, memory, processes or space left */
+    bool node_short; /* it was not started: its node has no descriptors, memory, processes or space left, or no folder
+                        that answers */
     const char *reason;
 };
 

@@ -13,7 +13,8 @@
 #include "daemon/coordinator/shell/sessions.h"
 #include "state/quarantine.h"
 
-#define RETRY_MS 250         /* a store that refused is tried again */
+#define RETRY_MS 250 /* a store that refused is tried again */
+#define BACKFILL_BYTES_MAX ((size_t)256 << 20)
 #define METRICS_FLUSH_MS 100 /* a step's metrics are stored, and seen by followers, within this */
 
 struct commit {
@@ -84,22 +85,36 @@ void shell_flush_metrics(struct coordinator *c)
 /* --- what was not heard of: agents and coordinators that were away pass nothing on, but the workers write it down --- */
 
 struct backfill {
+    struct file_task task; /* first */
+    struct backfill *next; /* of the coordinator's */
     struct coordinator *owner;
     uint64_t job_id;
     char path[PATH_MAX];
+    struct buf text;
+    struct titan_error err;
 };
 
 static titan_status fill_metrics(struct db *db, void *arg, struct titan_error *err)
 {
     const struct backfill *b = arg;
-    return metric_backfill(db, b->job_id, b->path, err);
+    return metric_backfill(db, b->job_id, &b->text, err);
 }
 
-static void metrics_filled(void *arg, const struct titan_error *err)
+static void backfill_free(struct file_task *k)
 {
-    struct backfill *b = arg;
+    struct backfill *b = (struct backfill *)(void *)k;
+    buf_free(&b->text);
+    free(b);
+}
+
+/* Its end, whatever it has come to: a watcher of the job's metrics waits for it. */
+static void backfill_over(struct backfill *b, const struct titan_error *err)
+{
     struct coordinator *c = b->owner;
-    c->metrics_stored++;
+    struct backfill **at = &c->backfills;
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
     if (err->status != TITAN_OK &&
         err->status != TITAN_ENOTFOUND) /* not there: the job's node has it, or it never ran */
         tlog_warn(&c->log, "metrics of an ended job may lack steps", "job=%llu reason=\"%s\"",
@@ -108,12 +123,53 @@ static void metrics_filled(void *arg, const struct titan_error *err)
         c->options.observer->job_changed(c, b->job_id);
         c->options.observer->metrics_stored(c);
     }
-    free(b);
 }
 
-/* A watcher of the job's metrics ends when this is done: it counts as one that is to be stored. */
+static void metrics_filled(void *arg, const struct titan_error *err)
+{
+    struct backfill *b = arg;
+    backfill_over(b, err);
+    backfill_free(&b->task);
+}
+
+/* The store's writer thread, on which every epoch waits, does not open the file: it may be on a file server. */
+static void backfill_run(struct file_task *k)
+{
+    struct backfill *b = (struct backfill *)(void *)k;
+    (void)!file_read(b->path, BACKFILL_BYTES_MAX, &b->text, &b->err);
+}
+
+static void backfill_read(struct file_task *k)
+{
+    struct backfill *b = (struct backfill *)(void *)k;
+    if (b->err.status == TITAN_OK)
+        store_write_metrics(b->owner->store, fill_metrics, b, metrics_filled);
+    else
+        metrics_filled(b, &b->err);
+}
+
+static void backfill_given_up(struct file_task *k, bool started)
+{
+    struct backfill *b = (struct backfill *)(void *)k;
+    struct titan_error err = {0};
+    (void)titan_fail(&err, TITAN_ETIMEDOUT, "'%s' does not answer", b->path);
+    backfill_over(b, &err);
+    if (!started)
+        backfill_free(k);
+}
+
+bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id)
+{
+    const struct backfill *b = c->backfills;
+    while (b && b->job_id != job_id)
+        b = b->next;
+    return b;
+}
+
 static void backfill_metrics(struct coordinator *c, uint64_t job_id)
 {
+    static const struct file_calls backfill_calls = {
+        .run = backfill_run, .done = backfill_read, .given_up = backfill_given_up, .free = backfill_free};
     struct backfill *b = c->closing ? NULL : calloc(1, sizeof(*b));
     if (!b)
         return;
@@ -125,8 +181,10 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id)
         return;
     }
     shell_flush_metrics(c); /* what was heard comes first */
-    c->metrics_taken++;
-    store_write_metrics(c->store, fill_metrics, b, metrics_filled);
+    b->next = c->backfills;
+    c->backfills = b;
+    if (file_pool_add(c->files, &b->task, &backfill_calls, sizeof(*b), &b->err) != TITAN_OK)
+        metrics_filled(b, &b->err);
 }
 
 static void on_metrics_timer(uv_timer_t *timer)

@@ -157,7 +157,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     if (!realpath(options->state_dir, c->state_dir))
         status = titan_fail_errno(err, "state directory '%s'", options->state_dir);
     if (status == TITAN_OK)
-        status = jobs_open(c->state_dir, options->jobs_dir, c->jobs_dir, c->jobs_token, err);
+        status = jobs_open(c->state_dir, options->jobs_dir, c->options.check_ms, c->jobs_dir, c->jobs_token, err);
     if (status == TITAN_OK)
         status = store_open(loop, c->state_dir, &c->store, err);
     if (status == TITAN_OK)
@@ -169,7 +169,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     if (status == TITAN_OK)
         status = open_auth(c, options->auth, err);
     if (status == TITAN_OK)
-        status = c->options.observer->open(c, err);
+        status = file_pool_open(loop, c->options.check_ms, &c->files, err);
     if (status != TITAN_OK) {
         if (c->store)
             store_close(c->store, NULL, NULL);
@@ -180,7 +180,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     init_timer(c, &c->retry_timer);
     init_timer(c, &c->metrics_timer);
     init_timer(c, &c->audit_timer);
-    c->open_handles++; /* the observer's */
+    c->open_handles++; /* the files' */
     shell_set_timer(c);
     *ret = c;
     return TITAN_OK;
@@ -191,7 +191,7 @@ static void on_handle_closed(uv_handle_t *handle)
     shell_part_closed(handle->data);
 }
 
-static void on_observer_closed(void *data)
+static void on_files_closed(void *data)
 {
     shell_part_closed(data);
 }
@@ -228,7 +228,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->metrics_timer);
     uv_timer_stop(&c->audit_timer);
     beats_close(c);
-    c->options.observer->close(c, on_observer_closed, c);
+    file_pool_close(c->files, on_files_closed, c);
     store_close(c->store, on_store_closed, c);
 }
 

@@ -12,13 +12,14 @@
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/shell/job_cache.h"
+#include "daemon/file_pool.h"
 #include "daemon/jobs_dir.h"
 #include "state/store.h"
 
 struct agent_session;
+struct backfill;
 struct beats;
 struct enrol;
-struct checks;
 struct commit;
 struct watcher;
 struct log_request;
@@ -51,14 +52,15 @@ struct coordinator {
     bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
     struct titan_error stall;
 
-    uint64_t next_job_id;  /* the store's writer thread's, once it writes submits */
-    size_t submitting;     /* not durable yet */
-    struct checks *checks; /* of their recipes (daemon/api/checks.h) */
+    uint64_t next_job_id;    /* the store's writer thread's, once it writes submits */
+    size_t submitting;       /* not durable yet */
+    struct file_pool *files; /* for what may be on a file server: paths of recipes, folders of jobs */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;
     uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
     bool metrics_failed;                    /* said once */
+    struct backfill *backfills;             /* of jobs that have ended, until they are stored */
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
@@ -81,6 +83,8 @@ void shell_part_closed(struct coordinator *c); /* of open_handles; with the last
 void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
 /* Hand the metrics that were collected to the store now. */
 void shell_flush_metrics(struct coordinator *c);
+/* What the job's workers wrote down is being read, or on its way into the store. */
+bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id);
 /* Called with the outcome once the batch is durable, or with the error while it is not (it will be tried again). */
 typedef void (*shell_done)(void *arg, const struct titan_error *err);
 /* Take over what the core has put into batch (left empty). done may be NULL. */

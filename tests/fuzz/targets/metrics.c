@@ -30,7 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_assert(schema_migrate(&schema_metrics, db, &err) == TITAN_OK);
     }
     fuzz_assert(db_exec(db, "SAVEPOINT input", &err) == TITAN_OK);
-    titan_status status = metric_backfill(db, 1, path, &err);
+    const struct buf text = {.data = (char *)(uintptr_t)data, .len = size};
+    titan_status status = metric_backfill(db, 1, &text, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     err = (struct titan_error){0};

@@ -22,7 +22,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "daemon/api/checks.h"
+#include "daemon/file_pool.h"
 #include "daemon/api/methods.h"
 #include "daemon/peers.h"
 #include "daemon/proof.h"
@@ -424,15 +424,15 @@ static void test_all_checks_hang(void **state)
 {
     (void)state;
     struct fixture f;
-    uint64_t hung[CHECKS_THREADS_MAX] = {0}, waits = 0, last = 0;
+    uint64_t hung[FILE_THREADS_MAX] = {0}, waits = 0, last = 0;
     set_up(&f);
     assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
     failpoint_on_call(hanging_check, NULL);
     assert_int_equal(failpoint_set("submit.check=call@1+", NULL), TITAN_OK);
-    for (size_t i = 0; i < CHECKS_THREADS_MAX; i++)
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
         submit_without_waiting(&f, NULL, &hung[i]);
     submit_without_waiting(&f, NULL, &waits);
-    for (size_t i = 0; i < CHECKS_THREADS_MAX; i++)
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
         while (hung[i] == 0)
             uv_run(&f.loop, UV_RUN_ONCE);
     while (waits == 0) /* behind them, for its time */
@@ -446,7 +446,7 @@ static void test_all_checks_hang(void **state)
             uv_run(&f.loop, UV_RUN_ONCE);
         if (tries == 0) {
             assert_int_equal(last, UINT64_MAX);
-            for (size_t i = 0; i < CHECKS_THREADS_MAX; i++)
+            for (size_t i = 0; i < FILE_THREADS_MAX; i++)
                 assert_int_equal(sem_post(&hanging.go), 0);
         }
     }

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker_start.c - see worker_start.h. */
+#include "daemon/agent/worker_start.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/failpoint.h"
+#include "base/file.h"
+#include "daemon/agent/job_folders.h"
+#include "daemon/agent/worker_logs.h"
+
+static struct worker_start *start_of(struct file_task *k)
+{
+    return (struct worker_start *)(void *)k;
+}
+
+struct worker_start *worker_start_new(const char *recipe)
+{
+    struct worker_start *s = calloc(1, sizeof(*s));
+    if (s && !(s->recipe = strdup(recipe)))
+        free(TAKE(s));
+    if (s)
+        s->process = WORKER_PROCESS_NONE;
+    return s;
+}
+
+/* The log is opened here and not by the child: the thread waits for that until it has become the worker. */
+static titan_status start(struct worker_start *s, struct titan_error *err)
+{
+    char logs[PATH_MAX + 8];
+    (void)snprintf(logs, sizeof(logs), "%s/logs", s->directory);
+    TRY(failpoint("agent.start", err));
+    TRY(job_folder_make(s->directory, err));
+    TRY(dir_make(logs, err));
+    TRY(job_folder_write_recipe(s->directory, s->recipe, err));
+    if (!file_task_wanted(&s->task))
+        return titan_fail(err, TITAN_ECANCELLED, "given up");
+    _cleanup_fd_ int folder = open(s->directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+        return titan_fail_errno(err, "job directory '%s'", s->directory);
+    _cleanup_fd_ int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (log < 0)
+        return titan_fail_errno(err, "cannot open log '%s'", s->log);
+    logs_write_rank(s->directory, s->node, s->worker_id, -1);
+    const struct worker_command command = {.program = s->program,
+                                           .socket = s->socket,
+                                           .page = s->page,
+                                           .directory = s->directory,
+                                           .host = s->host,
+                                           .log = log,
+                                           .folder = folder,
+                                           .run = s->run,
+                                           .job_id = s->job_id,
+                                           .worker_id = s->worker_id,
+                                           .cuda_devices = s->cuda[0] ? s->cuda : NULL};
+    if (!file_task_wanted(&s->task))
+        return titan_fail(err, TITAN_ECANCELLED, "given up");
+    return worker_process_start(&command, &s->process, err);
+}
+
+void worker_start_run(struct file_task *k)
+{
+    struct worker_start *s = start_of(k);
+    (void)!start(s, &s->err);
+    titan_assert((s->err.status == TITAN_OK) == (s->process.pid > 0));
+}
+
+void worker_start_free(struct file_task *k)
+{
+    struct worker_start *s = start_of(k);
+    worker_process_undo(&s->process);
+    free(s->recipe);
+    free(s);
+}

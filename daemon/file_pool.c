@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* file_pool.c - see file_pool.h. */
+#include "daemon/file_pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+#define LOOK_MS 100     /* how often it is looked for those that hang */
+#define PATIENCE_MS 500 /* at one task, before another thread takes the rest */
+#define STACK (1 << 20)
+
+struct thread {
+    struct file_pool *owner;
+    bool alive;
+    struct file_task *at; /* NULL = idle */
+};
+
+struct file_pool {
+    uv_loop_t *loop;
+    uint32_t deadline_ms;
+    uv_async_t wake;
+    uv_timer_t timer;
+    int handles;
+    void (*closed)(void *);
+    void *data;
+
+    pthread_mutex_t lock; /* over the rest */
+    pthread_cond_t more;
+    struct file_task *waiting, **last, *finished, **last_finished;
+    size_t bytes; /* of what waits */
+    struct thread threads[FILE_THREADS_MAX];
+    unsigned refs; /* threads alive, and the loop */
+    bool closing;
+};
+
+static int64_t now_ms(void)
+{
+    return clock_mono_ns() / 1000000;
+}
+
+static bool thread_start(void *(*entry)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    pthread_t id;
+    (void)pthread_attr_init(&attr);
+    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    (void)pthread_attr_setstacksize(&attr, STACK);
+    const bool started = pthread_create(&id, &attr, entry, arg) == 0;
+    (void)pthread_attr_destroy(&attr);
+    return started;
+}
+
+bool file_task_wanted(const struct file_task *k)
+{
+    return !atomic_load(&k->given_up);
+}
+
+uint32_t file_pool_deadline_ms(const struct file_pool *p)
+{
+    return p->deadline_ms;
+}
+
+/* --- the threads -------------------------------------------------------------------------------------------------- */
+
+/* Locked; unlocks. The last one out frees. */
+static void release(struct file_pool *p)
+{
+    bool last = --p->refs == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->more);
+    free(p);
+}
+
+/* Locked, as all up to thread_main(). Out of the list that *at is in, of which *tail is the end. */
+static struct file_task *unlink_task(struct file_task **at, struct file_task ***tail)
+{
+    struct file_task *k = *at;
+    *at = k->next;
+    if (!k->next)
+        *tail = at;
+    k->next = NULL;
+    return k;
+}
+
+static struct file_task *take(struct file_pool *p, struct file_task **at)
+{
+    struct file_task *k = unlink_task(at, &p->last);
+    p->bytes -= k->bytes;
+    return k;
+}
+
+static bool key_taken(const struct file_pool *p, const char *key)
+{
+    for (size_t i = 0; i < FILE_THREADS_MAX && key; i++) {
+        const struct file_task *k = p->threads[i].alive ? p->threads[i].at : NULL;
+        if (k && k->key && !strcmp(k->key, key))
+            return true;
+    }
+    return false;
+}
+
+/* The first that may begin; NULL: none. */
+static struct file_task **next_task(struct file_pool *p)
+{
+    struct file_task **at = &p->waiting;
+    while (*at && key_taken(p, (*at)->key))
+        at = &(*at)->next;
+    return *at ? at : NULL;
+}
+
+static void *thread_main(void *arg)
+{
+    struct thread *t = arg;
+    struct file_pool *p = t->owner;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        struct file_task **first;
+        while (!(first = next_task(p)) && !p->closing)
+            pthread_cond_wait(&p->more, &p->lock);
+        if (p->closing)
+            break;
+        struct file_task *k = t->at = take(p, first);
+        k->since_ms = now_ms();
+        pthread_mutex_unlock(&p->lock);
+        k->calls->run(k);
+        pthread_mutex_lock(&p->lock);
+        t->at = NULL;
+        if (atomic_load(&k->given_up)) {
+            k->returned = true;
+            if (!k->told) /* give_up() frees it */
+                continue;
+            pthread_mutex_unlock(&p->lock);
+            k->calls->free(k);
+            pthread_mutex_lock(&p->lock);
+            continue;
+        }
+        *p->last_finished = k;
+        p->last_finished = &k->next;
+        (void)uv_async_send(&p->wake);
+    }
+    t->alive = false;
+    release(p);
+    return NULL;
+}
+
+/* Locked. A thread that is idle, or a new one; false when all are at work. */
+static bool have_thread(struct file_pool *p)
+{
+    struct thread *free_one = NULL;
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
+        if (p->threads[i].alive && !p->threads[i].at)
+            return true;
+        if (!p->threads[i].alive && !free_one)
+            free_one = &p->threads[i];
+    }
+    if (!free_one)
+        return false;
+    *free_one = (struct thread){.owner = p, .alive = true};
+    free_one->alive = thread_start(thread_main, free_one);
+    p->refs += free_one->alive;
+    return free_one->alive;
+}
+
+/* Locked. Is one at work that will soon take the next task? */
+static bool one_works(const struct file_pool *p, int64_t now)
+{
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        if (p->threads[i].alive && p->threads[i].at && now - p->threads[i].at->since_ms < PATIENCE_MS)
+            return true;
+    return false;
+}
+
+static bool all_hang(const struct file_pool *p)
+{
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        if (!p->threads[i].alive || !p->threads[i].at || !atomic_load(&p->threads[i].at->given_up))
+            return false;
+    return true;
+}
+
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
+
+static void deliver(struct file_pool *p)
+{
+    for (;;) {
+        pthread_mutex_lock(&p->lock);
+        struct file_task *k = p->finished ? unlink_task(&p->finished, &p->last_finished) : NULL;
+        pthread_mutex_unlock(&p->lock);
+        if (!k)
+            return;
+        k->calls->done(k);
+    }
+}
+
+static void on_wake(uv_async_t *wake)
+{
+    struct file_pool *p = wake->data;
+    if (!p->handles)
+        deliver(p);
+}
+
+/* Those that have had their time. What a thread has may come back while its owner is told: then it is freed here. */
+static void give_up(struct file_pool *p, int64_t before_ms)
+{
+    struct file_task *started[FILE_THREADS_MAX], *unstarted = NULL, **tail = &unstarted;
+    size_t n = 0;
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
+        struct file_task *k = p->threads[i].alive ? p->threads[i].at : NULL;
+        if (k && !atomic_load(&k->given_up) && k->since_ms <= before_ms) {
+            atomic_store(&k->given_up, true);
+            started[n++] = k;
+        }
+    }
+    while (p->waiting && p->waiting->since_ms <= before_ms) {
+        *tail = take(p, &p->waiting);
+        tail = &(*tail)->next;
+    }
+    pthread_mutex_unlock(&p->lock);
+    for (size_t i = 0; i < n; i++) {
+        struct file_task *k = started[i];
+        k->calls->given_up(k, true);
+        pthread_mutex_lock(&p->lock);
+        k->told = true;
+        const bool returned = k->returned;
+        pthread_mutex_unlock(&p->lock);
+        if (returned)
+            k->calls->free(k);
+    }
+    for (struct file_task *k = unstarted, *next; k; k = next) {
+        next = k->next;
+        k->calls->given_up(k, false);
+    }
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct file_pool *p = timer->data;
+    int64_t now = now_ms();
+    give_up(p, now - p->deadline_ms);
+    pthread_mutex_lock(&p->lock);
+    bool busy = p->waiting;
+    if (p->waiting && !one_works(p, now) && have_thread(p))
+        pthread_cond_signal(&p->more);
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        busy |= p->threads[i].alive && p->threads[i].at && !atomic_load(&p->threads[i].at->given_up);
+    pthread_mutex_unlock(&p->lock);
+    if (!busy)
+        uv_timer_stop(timer);
+}
+
+titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_pool **ret, struct titan_error *err)
+{
+    struct file_pool *p = calloc(1, sizeof(*p));
+    if (!p)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    p->loop = loop;
+    p->deadline_ms = deadline_ms;
+    p->refs = 1;
+    p->last = &p->waiting;
+    p->last_finished = &p->finished;
+    if (uv_async_init(loop, &p->wake, on_wake) != 0) {
+        free(p);
+        return titan_fail(err, TITAN_ELIMIT, "no descriptor for the threads that open files");
+    }
+    (void)uv_timer_init(loop, &p->timer);
+    p->wake.data = p->timer.data = p;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->more, NULL);
+    *ret = p;
+    return TITAN_OK;
+}
+
+titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
+                           struct titan_error *err)
+{
+    titan_status status = TITAN_OK;
+    int64_t now = now_ms();
+    pthread_mutex_lock(&p->lock);
+    if (p->handles)
+        status = titan_fail(err, TITAN_ECANCELLED, "no more files are opened: the daemon stops");
+    else if (all_hang(p))
+        status = titan_fail(err, TITAN_EAGAIN, "%d earlier paths do not answer; no more is opened before one does",
+                            FILE_THREADS_MAX);
+    else if (p->bytes + bytes > FILE_BYTES_MAX)
+        status = titan_fail(err, TITAN_ELIMIT, "work of %zu MiB waits for files already", FILE_BYTES_MAX >> 20);
+    if (status == TITAN_OK) {
+        k->calls = calls;
+        k->next = NULL;
+        k->bytes = bytes;
+        k->since_ms = now;
+        k->told = k->returned = false;
+        atomic_store(&k->given_up, false);
+        *p->last = k;
+        p->last = &k->next;
+        p->bytes += bytes;
+        if (!one_works(p, now) && have_thread(p))
+            pthread_cond_signal(&p->more);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (status == TITAN_OK && !uv_is_active((uv_handle_t *)&p->timer))
+        (void)uv_timer_start(&p->timer, on_timer, LOOK_MS, LOOK_MS);
+    return status;
+}
+
+/* Locked. */
+static bool take_waiting(struct file_pool *p, const struct file_task *k)
+{
+    for (struct file_task **at = &p->waiting; *at; at = &(*at)->next)
+        if (*at == k) {
+            (void)take(p, at);
+            return true;
+        }
+    return false;
+}
+
+bool file_pool_drop(struct file_pool *p, struct file_task *k)
+{
+    pthread_mutex_lock(&p->lock);
+    bool dropped = take_waiting(p, k);
+    pthread_mutex_unlock(&p->lock);
+    return dropped;
+}
+
+bool file_pool_abandon(struct file_pool *p, struct file_task *k)
+{
+    pthread_mutex_lock(&p->lock);
+    bool ours = take_waiting(p, k);
+    for (struct file_task **at = &p->finished; *at && !ours; at = &(*at)->next)
+        if (*at == k) {
+            (void)unlink_task(at, &p->last_finished);
+            ours = true;
+            break;
+        }
+    if (!ours) {
+        titan_assert(!atomic_load(&k->given_up));
+        k->told = true;
+        atomic_store(&k->given_up, true);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return ours;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct file_pool *p = handle->data;
+    if (--p->handles > 0)
+        return;
+    void (*closed)(void *) = p->closed;
+    void *data = p->data;
+    pthread_mutex_lock(&p->lock);
+    release(p);
+    if (closed)
+        closed(data);
+}
+
+void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data)
+{
+    p->closed = closed;
+    p->data = data;
+    p->handles = 2; /* nothing is added from here on */
+    give_up(p, INT64_MAX);
+    deliver(p);
+    pthread_mutex_lock(&p->lock);
+    p->closing = true;
+    pthread_cond_broadcast(&p->more);
+    pthread_mutex_unlock(&p->lock);
+    uv_close((uv_handle_t *)&p->wake, on_closed);
+    uv_close((uv_handle_t *)&p->timer, on_closed);
+}
+
+/* --- without a loop ----------------------------------------------------------------------------------------------- */
+
+struct await {
+    struct file_task *task;
+    pthread_mutex_t lock;
+    pthread_cond_t through;
+    bool done, left; /* the task is run; its caller waits no longer */
+};
+
+static void await_free(struct await *a)
+{
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->through);
+    free(a);
+}
+
+static void *await_main(void *arg)
+{
+    struct await *a = arg;
+    a->task->calls->run(a->task);
+    pthread_mutex_lock(&a->lock);
+    a->done = true;
+    const bool left = a->left;
+    pthread_cond_signal(&a->through);
+    pthread_mutex_unlock(&a->lock);
+    if (left) {
+        a->task->calls->free(a->task);
+        await_free(a);
+    }
+    return NULL;
+}
+
+titan_status file_task_await(struct file_task *k, const struct file_calls *calls, uint32_t wait_ms,
+                             struct titan_error *err)
+{
+    pthread_condattr_t attr;
+    struct timespec until;
+    struct await *a = calloc(1, sizeof(*a));
+    if (!a)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    k->calls = calls;
+    a->task = k;
+    (void)pthread_mutex_init(&a->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&a->through, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    if (!thread_start(await_main, a)) {
+        await_free(a);
+        return titan_fail(err, TITAN_ENOMEM, "no thread to open files");
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += wait_ms / 1000;
+    until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&a->lock);
+    while (!a->done && pthread_cond_timedwait(&a->through, &a->lock, &until) != ETIMEDOUT)
+        ;
+    const bool done = a->done;
+    a->left = !done;
+    atomic_store(&k->given_up, !done);
+    pthread_mutex_unlock(&a->lock);
+    if (!done)
+        return titan_fail(err, TITAN_ETIMEDOUT, "no answer within %u ms", wait_ms);
+    await_free(a);
+    return TITAN_OK;
+}
