@@ -15,7 +15,7 @@
 #include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
-#include "daemon/api/checks.h"
+#include "daemon/checks.h"
 
 /* The most memory a connected node has for one slot, by kind of device: what the largest run may need. */
 struct slot_memory {
@@ -374,7 +374,7 @@ static void given_up(struct check *k, bool started)
 titan_status api_checks_open(struct coordinator *c, struct titan_error *err)
 {
     static const struct checks_calls calls = {
-        .run = check_one, .done = checked, .given_up = given_up, .free = check_free};
+        .what = "submits", .run = check_one, .done = checked, .given_up = given_up, .free = check_free};
     return checks_open(c->loop, &calls, c->options.check_ms, &c->checks, err);
 }
 

@@ -56,6 +56,7 @@ worker/epoch        worker/tensor worker/device worker/comm worker/plan worker/o
 worker              worker/comm worker/plan worker/optim worker/checkpoint worker/infer worker/elastic worker/epoch
 
 circle  daemon/auth daemon/api
+circle  daemon/api daemon
 circle  daemon/agent daemon
 circle  daemon/coordinator/outbox daemon
 circle  daemon/coordinator/cluster daemon

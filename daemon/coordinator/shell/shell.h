@@ -53,7 +53,7 @@ struct coordinator {
 
     uint64_t next_job_id;  /* the store's writer thread's, once it writes submits */
     size_t submitting;     /* not durable yet */
-    struct checks *checks; /* of their recipes (daemon/api/checks.h) */
+    struct checks *checks; /* of their recipes (daemon/checks.h) */
 
     struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
     size_t n_metrics;

@@ -22,7 +22,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "daemon/api/checks.h"
+#include "daemon/checks.h"
 #include "daemon/api/methods.h"
 #include "daemon/peers.h"
 #include "daemon/proof.h"

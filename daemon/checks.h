@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checks.h - work that may not come back: recipes name paths, and a file server that does not answer holds whoever asks
- * it, uninterruptibly.
+/* checks.h - work that may not come back: a recipe or a configuration names paths, and a file server that does not
+ * answer holds whoever asks it, uninterruptibly.
  *
  * A thread takes what waits, in order. When it has been at one entry for long, another one takes the rest, up to
  * CHECKS_THREADS_MAX; an entry that is not through after its deadline is given up: its owner is told, and the thread,
  * which cannot be ended, frees it whenever it comes back. Nobody waits for such a thread, neither at the end. */
-#ifndef TITAN_DAEMON_API_CHECKS_H
-#define TITAN_DAEMON_API_CHECKS_H
+#ifndef TITAN_DAEMON_CHECKS_H
+#define TITAN_DAEMON_CHECKS_H
 
 #include <uv.h>
 
@@ -26,6 +26,7 @@ struct check {
 };
 
 struct checks_calls {
+    const char *what;              /* "submits": what each is of, for messages */
     void (*run)(struct check *k);  /* on a thread */
     void (*done)(struct check *k); /* on the loop, after run; in order but for those that hang */
     /* On the loop: it will not be done. started: a thread has it, and will free it; else the callee does. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/api/checks.h"
+#include "daemon/checks.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -210,7 +210,7 @@ titan_status checks_open(uv_loop_t *loop, const struct checks_calls *calls, uint
     c->last_finished = &c->finished;
     if (uv_async_init(loop, &c->wake, on_wake) != 0) {
         free(c);
-        return titan_fail(err, TITAN_ELIMIT, "no descriptor for the threads that check recipes");
+        return titan_fail(err, TITAN_ELIMIT, "no descriptor for the threads that check %s", calls->what);
     }
     (void)uv_timer_init(loop, &c->timer);
     c->wake.data = c->timer.data = c;
@@ -226,11 +226,12 @@ titan_status checks_add(struct checks *c, struct check *k, size_t bytes, struct 
     int64_t now = now_ms();
     pthread_mutex_lock(&c->lock);
     if (all_hang(c))
-        status = titan_fail(err, TITAN_EAGAIN,
-                            "paths of %d earlier submits do not answer; no more is checked before they do",
-                            CHECKS_THREADS_MAX);
+        status =
+            titan_fail(err, TITAN_EAGAIN, "paths of %d earlier %s do not answer; no more is checked before they do",
+                       CHECKS_THREADS_MAX, c->calls.what);
     else if (c->bytes + bytes > CHECKS_BYTES_MAX)
-        status = titan_fail(err, TITAN_ELIMIT, "recipes of %zu MiB wait to be checked already", CHECKS_BYTES_MAX >> 20);
+        status = titan_fail(err, TITAN_ELIMIT, "%s of %zu MiB wait to be checked already", c->calls.what,
+                            CHECKS_BYTES_MAX >> 20);
     if (status == TITAN_OK) {
         k->next = NULL;
         k->bytes = bytes;
