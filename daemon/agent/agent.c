@@ -5,8 +5,8 @@
  *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
  *   workers.c         processes, their sockets   record_writer.c  records to the disk
  *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
- *   node_check.c      what would not work here   job_folders.c    where the folders of jobs are
- *   daemon/peers.c    datagrams
+ *   node_check.c      what would not work here   reach.c          whether other nodes are reached
+ *   job_folders.c     where folders of jobs are  daemon/peers.c   datagrams
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */

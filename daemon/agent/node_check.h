@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* node_check.h - what would not work on this node, told to the coordinator: whether jobs can have their folders here,
- * behind every welcome and again when that changes; and all else that an operator asks for. Looked at on a thread of
- * the pool: a file server that does not answer holds up none but the answer. */
+ * behind every welcome and again when that changes, looked at on a thread of the pool; and all else that an operator
+ * asks for, on threads that may hang (daemon/checks.h): a path that does not answer within seconds is a finding, and so
+ * is another node that is not reached (reach.h). */
 #ifndef TITAN_DAEMON_AGENT_NODE_CHECK_H
 #define TITAN_DAEMON_AGENT_NODE_CHECK_H
 

@@ -68,7 +68,7 @@ struct coordinator {
     struct watcher *watchers;
     size_t n_watchers;
     struct check_request *check_requests;
-    uint64_t next_check_request;
+    uint64_t next_check_request, next_check_probe;
     struct log_request *log_requests;
     uint64_t next_log_request;
 
