@@ -327,7 +327,8 @@ static void each_node(const struct core_node *node, void *data)
     found(r, n, "address", alone,
           alone ? arena_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
-    if (r->owner->beats) /* it listens for them */
+    /* It listens for them, and they are sent where there is a network on the way. */
+    if (r->owner->beats && !session_is_local(r->owner, n->session))
         found(r, n, "datagrams", !node->by_datagram,
               node->by_datagram
                   ? "beats arrive as datagrams"

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
 import nodes  # noqa: E402
-from titan import BIN, FP_BIN, Daemon, command, tap  # noqa: E402
+from titan import BIN, FP_BIN, Daemon, command, tap, until  # noqa: E402
 
 
 def unshare_works():
@@ -117,6 +117,18 @@ def roots_of_other_machines():
         shutil.rmtree(home, ignore_errors=True)
 
 
+def agent_of_this_machine():
+    """an agent that comes in by agents.sock sends no datagrams to a coordinator that takes some: that is not wrong"""
+    with nodes.Cluster(slots={"n1": 1}) as c:
+        c.slots["n2"] = 1
+        c.spawn("n2", "agent", "--coordinator", f"unix:{c.dir}/c/agents.sock", "--node", "n2", "--slots", 1)
+        until("both are ready", lambda: c.nodes() == {"n1": "ready", "n2": "ready"}, 20)
+        until("beats of n1 arrive as datagrams", lambda: texts(check(c.unix)["n1"], "datagrams", False), 10)
+        found = check(c.unix)["n2"]
+        assert not texts(found, "datagrams", True), found
+        assert texts(found, "tcp", False) and texts(found, "udp", False), found
+
+
 def ring_of_many():
     """eleven nodes: each tries the eight that follow it, and is tried by eight"""
     with nodes.Cluster(slots={f"n{i:02}": 1 for i in range(11)}) as c:
@@ -176,5 +188,5 @@ if __name__ == "__main__":
     missing = cluster.missing()
     if missing:
         print(f"# no hosts of their own: {missing}")
-    tap(one_machine, *([root_that_does_not_answer] if (FP_BIN / "titand").exists() else []), wrong_address, ring_of_many,
+    tap(one_machine, *([root_that_does_not_answer] if (FP_BIN / "titand").exists() else []), wrong_address, agent_of_this_machine, ring_of_many,
         *([roots_of_other_machines] if unshare_works() else []), *([] if missing else [cut_between_nodes]))
