@@ -367,10 +367,12 @@ const struct command command_admin = {
         "verify: pages, tables and the chain of the event log of FILE, a backup or a state directory, also of a "
         "running\n"
         "titand; what is damaged is named.\n"
-        "check: what would not work, node by node: folders of jobs, clock, version, cgroups, limits, certificates. "
-        "Exit\n"
-        "code 7 when there is something. With --fix, on each machine as root: lets its units write where /etc/titan "
-        "says.",
+        "check: what would not work, node by node: folders of jobs, storage.data_roots and checkpoint_roots, clock,\n"
+        "version, cgroups, limits, certificates, and which other nodes it does not reach (each tries the eight that "
+        "follow\n"
+        "it in the list). At most 10 s; exit code 7 when there is something. With --fix, on each machine as root: lets "
+        "its\n"
+        "units write where /etc/titan says.",
     .min_args = 1,
     .max_args = 2,
     .word = WORD_FILE,

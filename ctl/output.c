@@ -272,8 +272,8 @@ void table_begin(struct table_out *t, const char *const *headings)
     titan_assert(t->columns <= TABLE_COLUMNS);
     for (int i = 0; i < t->columns; i++) {
         size_t len = strlen(headings[i]);
-        t->right[i] = headings[i][len - 1] == '>';
-        t->give[i] = headings[i][len - 1] == '~';
+        t->right[i] = len > 0 && headings[i][len - 1] == '>';
+        t->give[i] = len > 0 && headings[i][len - 1] == '~';
         table_cell(t, "%.*s", (int)len - (t->right[i] || t->give[i]), headings[i]);
     }
 }

@@ -2,6 +2,7 @@
 /* jobs_dir.c - see jobs_dir.h. */
 #include "daemon/jobs_dir.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -9,11 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/failpoint.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "daemon/file_pool.h"
+
+#define NAMES_MAX 65536 /* of a data root, for its mark */
 
 static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
 {
@@ -21,7 +27,7 @@ static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struc
     TRY(file_read(path, JOBS_TOKEN_MAX - 1, &text, err));
     size_t len = text.data ? strspn(text.data, "0123456789abcdef") : 0;
     if (len < 16 || len >= JOBS_TOKEN_MAX || strcmp(text.data + len, "\n") != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' is no token of a folder of jobs", path);
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is no token of a folder", path);
     (void)snprintf(ret, JOBS_TOKEN_MAX, "%.*s", (int)len, text.data);
     return TITAN_OK;
 }
@@ -112,6 +118,22 @@ titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_m
     return status;
 }
 
+static titan_status try_write(const char *what, const char *path, const char *node, struct titan_error *err)
+{
+    char file[PATH_MAX];
+    titan_status status = TITAN_OK;
+    if (snprintf(file, sizeof(file), "%s/.titan-write-%s", path, node) >= (int)sizeof(file))
+        return titan_fail(err, TITAN_EINVAL, "'%.100s' is too long", path);
+    (void)unlink(file);
+    _cleanup_fd_ int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || write(fd, "x", 1) != 1) {
+        status = titan_fail_errno(err, "cannot write in %s '%s'", what, path);
+        titan_error_hint(err, "the same user number on all nodes; under systemd titanctl admin check --fix, as root");
+    }
+    (void)unlink(file);
+    return status;
+}
+
 titan_status jobs_check(const char *path, const char *token, const char *node, struct titan_error *err)
 {
     char file[PATH_MAX], have[JOBS_TOKEN_MAX];
@@ -128,15 +150,73 @@ titan_status jobs_check(const char *path, const char *token, const char *node, s
         titan_error_hint(err, "storage.jobs_dir of the coordinator must be a path that all nodes share");
         return TITAN_ECONFLICT;
     }
-    if (snprintf(file, sizeof(file), "%s/.titan-write-%s", path, node) >= (int)sizeof(file))
+    return try_write("the jobs' folder", path, node, err);
+}
+
+/* --- configured roots --------------------------------------------------------------------------------------------- */
+
+/* Several nodes may make it at once: a link gets its name once, whole. */
+static titan_status root_token(const char *path, const char *node, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
+{
+    char file[PATH_MAX], own[PATH_MAX];
+    if (snprintf(file, sizeof(file), "%s/" ROOT_TOKEN_FILE, path) >= (int)sizeof(file) ||
+        snprintf(own, sizeof(own), "%s/" ROOT_TOKEN_FILE "-%s", path, node) >= (int)sizeof(own))
         return titan_fail(err, TITAN_EINVAL, "'%.100s' is too long", path);
-    (void)unlink(file);
-    _cleanup_fd_ int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    titan_status status = TITAN_OK;
-    if (fd < 0 || write(fd, "x", 1) != 1) {
-        status = titan_fail_errno(err, "cannot write in the jobs' folder '%s'", path);
-        titan_error_hint(err, "the same user number on all nodes; under systemd titanctl admin check --fix, as root");
+    if (access(file, F_OK) != 0 && errno == ENOENT) {
+        TRY(token_make(own, err));
+        const int failed = link(own, file) != 0 && errno != EEXIST ? errno : 0;
+        (void)unlink(own);
+        errno = failed;
+        if (failed)
+            return titan_fail_errno(err, "'%s'", file);
     }
-    (void)unlink(file);
-    return status;
+    return token_read(file, ret, err);
+}
+
+/* Of the names alone, in any order: sizes would have to be asked for one by one. */
+static titan_status names_mark(const char *path, char ret[ROOT_MARK_MAX], struct titan_error *err)
+{
+    uint64_t sum = 0, n = 0;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return titan_fail_errno(err, "cannot read '%s'", path);
+    errno = 0;
+    for (const struct dirent *e; (e = readdir(dir));)
+        if (e->d_name[0] != '.' && ++n <= NAMES_MAX)
+            sum += hash_bytes(HASH_INIT, e->d_name, strlen(e->d_name));
+    const int failed = errno;
+    (void)closedir(dir);
+    errno = failed;
+    if (failed)
+        return titan_fail_errno(err, "cannot read '%s'", path);
+    if (n <= NAMES_MAX)
+        (void)snprintf(ret, ROOT_MARK_MAX, "%016" PRIx64 "%" PRIu64, sum, n);
+    return TITAN_OK;
+}
+
+titan_status root_check(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
+                        struct titan_error *err)
+{
+    struct stat st;
+    ret_mark[0] = '\0';
+    TRY(failpoint("root.look", err));
+    if (stat(path, &st) != 0) {
+        titan_status status = titan_fail_errno(err, "'%s'", path);
+        titan_error_hint(err, "mount it there, or take it out of the coordinator's storage.%s",
+                         writes ? "checkpoint_roots" : "data_roots");
+        return status;
+    }
+    if (writes) {
+        TRY(try_write("checkpoint root", path, node, err));
+        return root_token(path, node, ret_mark, err);
+    }
+    if (access(path, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK) != 0) {
+        titan_status status = titan_fail_errno(err, "cannot read '%s'", path);
+        titan_error_hint(err, "let the user of titand read it");
+        return status;
+    }
+    if (S_ISDIR(st.st_mode))
+        return names_mark(path, ret_mark, err);
+    (void)snprintf(ret_mark, ROOT_MARK_MAX, "%016llx", (unsigned long long)st.st_size);
+    return TITAN_OK;
 }

@@ -140,10 +140,20 @@ static const struct range coordinator_message[] = {
     PART(beat_answer), PART(probe), PART(tell_epochs), TERM(term),
     PART(check),
 };
-static const struct range check_node[] = {COUNT(request_id), PATH(jobs_dir), TEXT(token, 0, 64, ALPHANUM),
-                                          SIGNED(wall_ms, 0, INT64_C(1) << 52), TEXT(version, 0, 128, NULL)};
+static const struct range check_node[] = {COUNT(request_id),
+                                          PATH(jobs_dir),
+                                          TEXT(token, 0, 64, ALPHANUM),
+                                          SIGNED(wall_ms, 0, INT64_C(1) << 52),
+                                          TEXT(version, 0, 128, NULL),
+                                          PARTS(roots, 0, 64),
+                                          BYTES(listen, 0, 16),
+                                          PARTS(reach, 0, 64)};
+static const struct range check_root[] = {PATH(path), FLAG(writes)};
+static const struct range reach_node[] = {NODE(node), ADDRESS(address), BYTES(token, 16, 16)};
 static const struct range agent_leaves[] = {NUMBER(deadline_ms, 0, 86400000)};
-static const struct range node_checked[] = {COUNT(request_id), WORDS(problem), PARTS(findings, 0, 64)};
+static const struct range node_checked[] = {COUNT(request_id),   WORDS(problem),         PARTS(findings, 0, 64),
+                                            PARTS(roots, 0, 64), NUMBER(port, 0, 65535), FLAG(reaches)};
+static const struct range root_mark[] = {PATH(path), TEXT(mark, 0, 64, ALPHANUM)};
 static const struct range node_finding[] = {TEXT(what, 1, 31, DEVICE_SET), FLAG(wrong), WORDS(text)};
 static const struct range agent_hello[] = {
     NODE(node),
@@ -394,6 +404,9 @@ static const struct table {
     TABLE(tell_epochs, tell_epochs),
     TABLE(check_node, check_node),
     TABLE(node_checked, node_checked),
+    TABLE(check_root, check_root),
+    TABLE(reach_node, reach_node),
+    TABLE(root_mark, root_mark),
     TABLE(agent_leaves, agent_leaves),
     TABLE(node_finding, node_finding),
     TABLE(epochs_known, epochs_known),

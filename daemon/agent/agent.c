@@ -6,8 +6,8 @@
  *   workers.c, worker_start.c  processes, their sockets
  *   daemon/file_pool.c  folders of jobs          record_writer.c  records to the disk
  *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
- *   node_check.c      what would not work here   job_folders.c    where the folders of jobs are
- *   daemon/peers.c    datagrams
+ *   node_check.c      what would not work here   reach.c          whether other nodes are reached
+ *   job_folders.c     where folders of jobs are  daemon/peers.c   datagrams
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
@@ -547,7 +547,6 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
     const struct node_checks_options checks = {.node = a->settings.node,
                                                .address = a->settings.address,
                                                .program = a->settings.program,
-                                               .files = a->files,
                                                .tls = o->tls,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, on_checked, a, &a->checks, err));

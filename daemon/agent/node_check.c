@@ -16,18 +16,25 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/version.h"
+#include "daemon/agent/reach.h"
 #include "daemon/agent/worker_process.h"
 #include "daemon/auth/certs.h"
 #include "daemon/file_pool.h"
 #include "daemon/jobs_dir.h"
+#include "proto/ranges.h"
 
 #define AGAIN_MS 5000 /* while jobs cannot have their folders here */
 #define AT_ONCE 8     /* of operators */
 #define SKEW_MS 1000
 #define FILES_LEAST 4096
 #define SOON_MS INT64_C(86400000) /* renewed at two thirds of its life: a day before the end something is wrong */
-#define FINDINGS_MAX 10
+#define LOOK_MS 3000              /* for one path, or for connections to other nodes: less than the coordinator waits */
+#define CONNECT_MS 2000
+#define LISTEN_MS 15000 /* longer than the coordinator's check takes */
+#define FINDINGS_MAX 16
 #define TEXT_MAX 400
+#define ROOTS_MAX 64
+#define TARGETS_MAX 8 /* that one request has it connect to; more are left out */
 
 struct finding {
     const char *what;
@@ -35,22 +42,62 @@ struct finding {
     char text[TEXT_MAX];
 };
 
-struct check {
+/* The welcome's question, which is asked again and again: jobs' folders alone. */
+struct placement {
     struct file_task task; /* first */
     struct node_checks *owner;
-    uint64_t session; /* of owner's, when it was asked */
-    uint64_t request_id;
-    char jobs_dir[PATH_MAX], token[JOBS_TOKEN_MAX], version[64];
-    int64_t skew_ms; /* ours against the coordinator's */
+    char node[256], jobs_dir[PATH_MAX], token[JOBS_TOKEN_MAX];
     char problem[TEXT_MAX];
+};
+
+/* A part of an operator's request. What a thread needs is in it: the thread may outlive the agent. */
+enum look_kind { LOOK_NODE, LOOK_FOLDERS, LOOK_ROOT, LOOK_REACH };
+struct look {
+    struct file_task task; /* first */
+    struct request *request;
+    enum look_kind kind;
+    size_t place; /* among its request's */
+    char node[256], path[PATH_MAX];
+    union {
+        char token[JOBS_TOKEN_MAX]; /* LOOK_FOLDERS */
+        bool writes;                /* LOOK_ROOT */
+        struct {
+            struct reach_target list[TARGETS_MAX];
+            size_t n;
+        } reach;
+        struct {
+            char program[PATH_MAX], address[256], version[64];
+            int64_t skew_ms; /* ours against the coordinator's */
+            bool peers, sealed, listens;
+            struct rpc_tls tls;
+        } of;
+    };
+    char mark[ROOT_MARK_MAX];
+    int fd; /* listens; -1 = it does not */
+    uint16_t port;
     struct finding findings[FINDINGS_MAX];
     size_t n_findings;
 };
 
-/* Lives as long as a thread has a check, whatever becomes of the agent. */
+/* An operator's. It is answered when the last of its looks is through or given up. */
+struct request {
+    struct node_checks *owner;
+    uint64_t session, id;
+    uint8_t listen[REACH_TOKEN_BYTES];
+    size_t n, open;
+    struct place {
+        struct look *look;   /* NULL: it was given up, and ... */
+        struct finding lost; /* ... that is all there is to say */
+    } places[ROOTS_MAX + 2];
+};
+
+struct serving {
+    struct serving *next;
+    struct reach_listener *listener;
+};
+
 struct node_checks {
-    struct file_pool *files;
-    atomic_int refs; /* checks, and the loop */
+    uv_loop_t *loop;
     char node[256], address[256], program[PATH_MAX];
     bool peers, sealed;
     struct rpc_tls tls;
@@ -58,40 +105,97 @@ struct node_checks {
     void *data;
     uv_timer_t again;
     uint64_t session;
-    struct check *placement; /* of the welcome; NULL: none was asked in this session */
-    bool looking;            /* ... and it is on its way */
-    char last[TEXT_MAX];     /* ... what was said of it */
+    struct placement *placement; /* of the welcome; NULL: none was asked in this session */
+    bool looking;                /* ... and it is on its way */
+    char last[TEXT_MAX];         /* ... what was said of it */
+    struct file_pool *files;     /* of their own: what hangs here keeps no worker from starting */
+    struct serving *serving;
+    size_t requests;
     int works;
     bool closing;
     void (*done)(void *);
     void *done_data;
 };
 
-static void found(struct check *k, const char *what, bool wrong, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void found(struct check *k, const char *what, bool wrong, const char *fmt, ...)
+static void set_finding(struct finding *f, const char *what, bool wrong, const char *fmt, va_list ap)
 {
-    va_list ap;
-    struct finding *f = &k->findings[k->n_findings++];
-    titan_assert(k->n_findings <= FINDINGS_MAX);
     f->what = what;
     f->wrong = wrong;
-    va_start(ap, fmt);
     (void)vsnprintf(f->text, sizeof(f->text), fmt, ap);
+    range_fit_text(f->text, sizeof(f->text));
+}
+
+static void found(struct look *k, const char *what, bool wrong, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void found(struct look *k, const char *what, bool wrong, const char *fmt, ...)
+{
+    va_list ap;
+    titan_assert(k->n_findings < FINDINGS_MAX);
+    va_start(ap, fmt);
+    set_finding(&k->findings[k->n_findings++], what, wrong, fmt, ap);
     va_end(ap);
 }
 
-/* --- on the pool's thread ----------------------------------------------------------------------------------------- */
-
-static void look_at_folders(struct check *k)
+static const char *look_name(const struct look *k)
 {
-    struct titan_error err = {0};
-    if (jobs_check(k->jobs_dir, k->token, k->owner->node, &err) != TITAN_OK)
-        (void)snprintf(k->problem, sizeof(k->problem), "%.250s%s%.120s%s", err.msg, err.hint[0] ? " (" : "", err.hint,
-                       err.hint[0] ? ")" : "");
+    switch (k->kind) {
+    case LOOK_FOLDERS:
+        return "folders";
+    case LOOK_ROOT:
+        return k->writes ? "checkpoint_root" : "data_root";
+    case LOOK_REACH:
+        return "tcp";
+    case LOOK_NODE:
+        break;
+    }
+    return "node";
 }
 
-static void look_at_cgroups(struct check *k)
+/* --- on a thread -------------------------------------------------------------------------------------------------- */
+
+static void describe(char text[TEXT_MAX], const struct titan_error *err)
+{
+    (void)snprintf(text, TEXT_MAX, "%.250s%s%.120s%s", err->msg, err->hint[0] ? " (" : "", err->hint,
+                   err->hint[0] ? ")" : "");
+    range_fit_text(text, TEXT_MAX);
+}
+
+static void look_at_folders(struct look *k)
+{
+    struct titan_error err = {0};
+    char why[TEXT_MAX];
+    titan_status status = k->kind == LOOK_ROOT ? root_check(k->path, k->writes, k->node, k->mark, &err)
+                                               : jobs_check(k->path, k->token, k->node, &err);
+    describe(why, &err);
+    if (status != TITAN_OK)
+        found(k, look_name(k), true, "%s", why);
+    else if (k->kind == LOOK_ROOT)
+        found(k, look_name(k), false, "%.300s: %s", k->path, k->writes ? "can be written" : "can be read");
+    else
+        found(k, look_name(k), false, "%.300s", k->path);
+}
+
+static void look_at_others(struct look *k)
+{
+    char reached[TEXT_MAX - 40] = "";
+    reach_try(k->reach.list, k->reach.n, CONNECT_MS);
+    for (size_t i = 0; i < k->reach.n; i++) {
+        const struct reach_target *t = &k->reach.list[i];
+        const size_t len = strlen(reached);
+        if (t->problem[0])
+            found(k, "tcp", true,
+                  "node %s does not reach node %s at %s (TCP, as workers do): %s; open TCP between nodes for the ports "
+                  "of "
+                  "net.ipv4.ip_local_port_range, or mend agent.address there",
+                  k->node, t->node, t->address, t->problem);
+        else
+            (void)snprintf(reached + len, sizeof(reached) - len, "%s%s", len ? ", " : "", t->node);
+    }
+    if (reached[0])
+        found(k, "tcp", false, "reaches %s as workers do", reached);
+}
+
+static void look_at_cgroups(struct look *k)
 {
     char home[PATH_MAX], probe[PATH_MAX + 32];
     if (!worker_process_home(home)) {
@@ -107,7 +211,7 @@ static void look_at_cgroups(struct check *k)
           made ? "workers get cgroups in %s" : "cannot make cgroups in %s: the unit wants Delegate=yes", home);
 }
 
-static void look_at_limits(struct check *k)
+static void look_at_limits(struct look *k)
 {
     struct rlimit files = {0}, memory = {0};
     (void)getrlimit(RLIMIT_NOFILE, &files);
@@ -122,103 +226,270 @@ static void look_at_limits(struct check *k)
               (unsigned long long)memory.rlim_cur / 1024);
 }
 
-static void look_at_certificate(struct check *k)
+static void look_at_certificate(struct look *k)
 {
     struct titan_error err = {0};
     struct pki_certificate certificate;
     const int64_t now = clock_wall_ms();
     char until[32];
-    if (!k->owner->sealed)
+    if (!k->of.sealed)
         return;
-    if (certs_check(&k->owner->tls, now, &certificate, &err) != TITAN_OK)
+    if (certs_check(&k->of.tls, now, &certificate, &err) != TITAN_OK)
         found(k, "certificate", true, "%.300s", err.msg);
     else
         found(k, "certificate", certificate.until_ms - now < SOON_MS, "%s, good until %s", certificate.name,
               clock_format(certificate.until_ms, until));
 }
 
-static void look(struct file_task *task)
+static void look_at_node(struct look *k)
 {
-    struct check *k = (struct check *)(void *)task;
-    const struct node_checks *c = k->owner;
-    k->n_findings = 0;
-    k->problem[0] = '\0';
-    look_at_folders(k);
-    if (k->request_id == 0)
-        return;
-    found(k, "folders", k->problem[0] != '\0', "%s", k->problem[0] ? k->problem : k->jobs_dir);
-    found(k, "clock", llabs(k->skew_ms) > SKEW_MS, "%+" PRId64 " ms against the coordinator's%s", k->skew_ms,
-          llabs(k->skew_ms) > SKEW_MS ? ": times in events and logs mislead, certificates may not be valid" : "");
-    bool same = !strcmp(k->version, titan_version);
-    found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", titan_version, k->version);
-    bool runs = access(c->program, X_OK) == 0;
-    found(k, "worker", !runs, "%s%s%s", c->program, runs ? "" : ": ", runs ? "" : strerror(errno));
+    struct titan_error err = {0};
+    const long long skew = (long long)k->of.skew_ms;
+    found(k, "clock", llabs(skew) > SKEW_MS, "%+lld ms against the coordinator's%s", skew,
+          llabs(skew) > SKEW_MS ? ": times in events and logs mislead, certificates may not be valid" : "");
+    bool same = !strcmp(k->of.version, titan_version);
+    found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", titan_version, k->of.version);
+    bool runs = access(k->of.program, X_OK) == 0;
+    found(k, "worker", !runs, "%.250s%s%s", k->of.program, runs ? "" : ": ", runs ? "" : strerror(errno));
     look_at_cgroups(k);
     look_at_limits(k);
     look_at_certificate(k);
-    found(k, "peers", !c->peers, c->peers ? "a socket for other agents at %s" : "no socket for other agents at %s",
-          c->address);
+    found(k, "peers", !k->of.peers,
+          k->of.peers ? "a socket for other agents at %s" : "no socket for other agents at %s", k->of.address);
+    if (k->of.listens && reach_listen(k->of.address, &k->fd, &k->port, &err) != TITAN_OK)
+        found(k, "tcp", true, "workers cannot listen here: %.200s", err.msg);
 }
 
-/* --- on the loop -------------------------------------------------------------------------------------------------- */
-
-static bool say(struct node_checks *c, const struct check *k)
+static void look(struct file_task *task)
 {
-    Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
-    Titan__Internal__NodeFinding bodies[FINDINGS_MAX], *list[FINDINGS_MAX];
-    answer.request_id = k->request_id;
-    answer.problem = (char *)k->problem;
-    for (size_t i = 0; i < k->n_findings; i++) {
-        titan__internal__node_finding__init(&bodies[i]);
-        bodies[i].what = (char *)k->findings[i].what;
-        bodies[i].wrong = k->findings[i].wrong;
-        bodies[i].text = (char *)k->findings[i].text;
-        list[i] = &bodies[i];
-    }
-    answer.n_findings = k->n_findings;
-    answer.findings = list;
-    return c->said(&answer, c->data);
+    struct look *k = (struct look *)(void *)task;
+    if (k->kind == LOOK_NODE)
+        look_at_node(k);
+    else if (k->kind == LOOK_REACH)
+        look_at_others(k);
+    else
+        look_at_folders(k);
 }
 
-static void release(struct node_checks *c)
+static void look_at_placement(struct file_task *task)
 {
-    if (atomic_fetch_sub(&c->refs, 1) == 1)
-        free(c);
+    struct placement *p = (struct placement *)(void *)task;
+    struct titan_error err = {0};
+    p->problem[0] = '\0';
+    if (jobs_check(p->jobs_dir, p->token, p->node, &err) != TITAN_OK)
+        describe(p->problem, &err);
 }
 
-static void check_free(struct file_task *task)
+static void look_free(struct look *k)
 {
-    struct check *k = (struct check *)(void *)task;
-    release(k->owner);
+    if (k && k->fd >= 0)
+        (void)close(k->fd);
     free(k);
 }
 
-static struct check *check_new(struct node_checks *c, uint64_t request_id)
+/* It comes back at last, when none waits for it. */
+static void look_late(struct file_task *task)
 {
-    struct check *k = calloc(1, sizeof(*k));
-    if (!k)
-        return NULL;
-    atomic_fetch_add(&c->refs, 1);
-    k->owner = c;
-    k->session = c->session;
-    k->request_id = request_id;
-    k->task.key = k->jobs_dir;
-    return k;
+    look_free((struct look *)(void *)task);
 }
+
+/* --- answers ------------------------------------------------------------------------------------------------------ */
 
 static void finish(struct node_checks *c)
 {
     if (c->closing && c->works == 0 && c->done) {
         void (*done)(void *) = TAKE(c->done);
         void *data = c->done_data;
-        if (c->placement)
-            check_free(&TAKE(c->placement)->task);
-        release(c);
+        free(c->placement);
+        free(c);
         done(data);
     }
 }
 
-static void start(struct check *k);
+static bool say_placement(struct node_checks *c, const struct placement *p)
+{
+    Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
+    answer.problem = (char *)p->problem;
+    return c->said(&answer, c->data);
+}
+
+static void on_listener_closed(struct reach_listener *l, void *data)
+{
+    struct node_checks *c = data;
+    struct serving **at = &c->serving;
+    while ((*at)->listener != l)
+        at = &(*at)->next;
+    struct serving *s = *at;
+    *at = s->next;
+    free(s);
+    c->works--;
+    finish(c);
+}
+
+/* The port that others are told; 0: none could be served. */
+static uint16_t serve(struct node_checks *c, const struct request *r, struct look *k)
+{
+    struct serving *s = k->fd >= 0 ? calloc(1, sizeof(*s)) : NULL;
+    if (!s)
+        return 0;
+    s->listener = reach_serve(c->loop, TAKE_FD(k->fd), r->listen, LISTEN_MS, on_listener_closed, c);
+    if (!s->listener) {
+        free(s);
+        return 0;
+    }
+    s->next = c->serving;
+    c->serving = s;
+    c->works++;
+    return k->port;
+}
+
+static void answer(struct request *r)
+{
+    struct node_checks *c = r->owner;
+    Titan__Internal__NodeChecked m = TITAN__INTERNAL__NODE_CHECKED__INIT;
+    Titan__Internal__NodeFinding bodies[ROOTS_MAX], *list[ROOTS_MAX];
+    Titan__Internal__RootMark marks[ROOTS_MAX], *mark_list[ROOTS_MAX];
+    m.request_id = r->id;
+    m.findings = list;
+    m.roots = mark_list;
+    m.reaches = true;
+    for (size_t i = 0; i < r->n; i++) {
+        struct look *k = r->places[i].look;
+        const struct finding *f = k ? k->findings : &r->places[i].lost;
+        for (size_t n = k ? k->n_findings : 1; n > 0 && m.n_findings < ROOTS_MAX; n--, f++) {
+            Titan__Internal__NodeFinding *b = &bodies[m.n_findings];
+            titan__internal__node_finding__init(b);
+            b->what = (char *)(uintptr_t)f->what;
+            b->wrong = f->wrong;
+            b->text = (char *)(uintptr_t)f->text;
+            list[m.n_findings++] = b;
+        }
+        if (k && k->kind == LOOK_ROOT && m.n_roots < ROOTS_MAX) {
+            Titan__Internal__RootMark *mark = &marks[m.n_roots];
+            titan__internal__root_mark__init(mark);
+            mark->path = k->path;
+            mark->mark = k->mark;
+            mark_list[m.n_roots++] = mark;
+        }
+        if (k && k->kind == LOOK_NODE && !c->closing && r->session == c->session)
+            m.port = serve(c, r, k);
+    }
+    if (!c->closing && r->session == c->session)
+        (void)c->said(&m, c->data);
+    for (size_t i = 0; i < r->n; i++)
+        look_free(r->places[i].look);
+    free(r);
+    c->requests--;
+    c->works--;
+    finish(c);
+}
+
+/* --- looks of a request ------------------------------------------------------------------------------------------- */
+
+static void looked(struct file_task *task)
+{
+    struct look *k = (struct look *)(void *)task;
+    struct request *r = k->request;
+    r->places[k->place].look = k;
+    if (--r->open == 0)
+        answer(r);
+}
+
+static void lost(const struct look *k, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void lost(const struct look *k, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    set_finding(&k->request->places[k->place].lost, look_name(k), true, fmt, ap);
+    va_end(ap);
+}
+
+static void given_up(struct file_task *task, bool started)
+{
+    struct look *k = (struct look *)(void *)task;
+    struct request *r = k->request;
+    if (k->kind == LOOK_FOLDERS || k->kind == LOOK_ROOT)
+        lost(k, "%.250s does not answer within %d s: is its file server there?", k->path, LOOK_MS / 1000);
+    else
+        lost(k, "not through within %d s: names of nodes are looked up too slowly, or file servers do not answer",
+             LOOK_MS / 1000);
+    if (!started)
+        look_free(k);
+    if (--r->open == 0)
+        answer(r);
+}
+
+static struct look *add_look(struct request *r, enum look_kind kind, const char *path)
+{
+    struct look *k = r->n < ARRAY_SIZE(r->places) ? calloc(1, sizeof(*k)) : NULL;
+    if (!k)
+        return NULL;
+    k->request = r;
+    k->kind = kind;
+    k->place = r->n++;
+    k->fd = -1;
+    (void)snprintf(k->node, sizeof(k->node), "%s", r->owner->node);
+    (void)snprintf(k->path, sizeof(k->path), "%s", path);
+    k->task.key = path[0] ? k->path : NULL;
+    r->open++;
+    return k;
+}
+
+static void start_look(struct look *k)
+{
+    static const struct file_calls calls = {.run = look, .done = looked, .given_up = given_up, .free = look_late};
+    struct request *r = k->request;
+    struct titan_error err = {0};
+    if (file_pool_add(r->owner->files, &k->task, &calls, sizeof(*k), &err) == TITAN_OK)
+        return;
+    lost(k, "%.100s not looked at: %.200s", k->path, err.msg);
+    look_free(k);
+    r->open--;
+}
+
+static void look_everywhere(struct request *r, const Titan__Internal__CheckNode *m)
+{
+    struct node_checks *c = r->owner;
+    struct look *k = add_look(r, LOOK_FOLDERS, m->jobs_dir);
+    if (k) {
+        (void)snprintf(k->token, sizeof(k->token), "%s", m->token);
+        start_look(k);
+    }
+    if ((k = add_look(r, LOOK_NODE, ""))) {
+        k->of.skew_ms = clock_wall_ms() - m->wall_ms;
+        k->of.peers = c->peers;
+        k->of.sealed = c->sealed;
+        k->of.tls = c->tls;
+        k->of.listens = m->listen.len == REACH_TOKEN_BYTES;
+        (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
+        (void)snprintf(k->of.address, sizeof(k->of.address), "%s", c->address);
+        (void)snprintf(k->of.version, sizeof(k->of.version), "%s", m->version);
+        start_look(k);
+    }
+    for (size_t i = 0; i < m->n_roots; i++) {
+        if ((k = add_look(r, LOOK_ROOT, m->roots[i]->path))) {
+            k->writes = m->roots[i]->writes;
+            start_look(k);
+        }
+    }
+}
+
+static void look_outside(struct request *r, const Titan__Internal__CheckNode *m)
+{
+    struct look *k = add_look(r, LOOK_REACH, "");
+    for (size_t i = 0; k && i < m->n_reach && k->reach.n < TARGETS_MAX; i++) {
+        struct reach_target *t = &k->reach.list[k->reach.n++];
+        (void)snprintf(t->node, sizeof(t->node), "%s", m->reach[i]->node);
+        (void)snprintf(t->address, sizeof(t->address), "%s", m->reach[i]->address);
+        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* of that length: proto/ranges.c */
+    }
+    if (k)
+        start_look(k);
+}
+
+/* --- the welcome's ------------------------------------------------------------------------------------------------ */
+
+static void start(struct placement *p);
 
 static void on_again(uv_timer_t *timer)
 {
@@ -227,103 +498,124 @@ static void on_again(uv_timer_t *timer)
         start(c->placement);
 }
 
-/* With what was seen. k is freed, unless it is the one that is looked at again. */
-static void tell(struct check *k)
+static void placement_free(struct file_task *task)
 {
-    struct node_checks *c = k->owner;
-    if (k->request_id != 0) {
-        if (!c->closing && k->session == c->session)
-            (void)say(c, k);
-        check_free(&k->task);
-        return;
-    }
-    if (k != c->placement) { /* another session has asked again */
-        check_free(&k->task);
-        if (c->placement && !c->closing)
-            start(c->placement);
-        return;
-    }
-    if (!c->closing && strcmp(c->last, k->problem) != 0 && say(c, k))
-        memcpy(c->last, k->problem, sizeof(c->last));
-    if (!c->closing && c->last[0])
-        (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);
+    free(task);
 }
 
-static void looked(struct file_task *task)
+/* What was seen is told when it is news. p is freed, unless it is the one that is looked at again. */
+static void placement_looked(struct file_task *task)
 {
-    struct check *k = (struct check *)(void *)task;
-    struct node_checks *c = k->owner;
-    titan_assert(c->works > 0 && (k->request_id != 0 || c->looking));
+    struct placement *p = (struct placement *)(void *)task;
+    struct node_checks *c = p->owner;
+    titan_assert(c->works > 0 && c->looking);
     c->works--;
-    if (k->request_id == 0)
-        c->looking = false;
-    tell(k);
+    c->looking = false;
+    if (p != c->placement) { /* another session has asked again */
+        free(p);
+        if (c->placement && !c->closing)
+            start(c->placement);
+        finish(c);
+        return;
+    }
+    if (!c->closing && strcmp(c->last, p->problem) != 0 && say_placement(c, p))
+        memcpy(c->last, p->problem, sizeof(c->last));
+    if (!c->closing && c->last[0])
+        (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);
     finish(c);
 }
 
-/* A thread may have it still: what is told is a copy. */
-static void given_up(struct file_task *task, bool started)
+static struct placement *placement_new(struct node_checks *c, const char *jobs_dir, const char *token)
 {
-    struct check *k = (struct check *)(void *)task, *copy = check_new(k->owner, k->request_id);
-    titan_assert(copy);
-    copy->session = k->session;
-    memcpy(copy->jobs_dir, k->jobs_dir, sizeof(copy->jobs_dir));
-    memcpy(copy->token, k->token, sizeof(copy->token));
-    memcpy(copy->version, k->version, sizeof(copy->version));
-    copy->skew_ms = k->skew_ms;
-    (void)snprintf(copy->problem, sizeof(copy->problem), "the jobs' folder '%.250s' has not answered for %u ms",
-                   copy->jobs_dir, file_pool_deadline_ms(k->owner->files));
-    if (k->request_id != 0)
-        found(copy, "folders", true, "%s", copy->problem);
-    if (k->owner->placement == k)
-        k->owner->placement = copy;
-    looked(&copy->task);
-    if (!started)
-        check_free(task);
+    struct placement *p = calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    p->owner = c;
+    p->task.key = p->jobs_dir;
+    (void)snprintf(p->node, sizeof(p->node), "%s", c->node);
+    (void)snprintf(p->jobs_dir, sizeof(p->jobs_dir), "%s", jobs_dir);
+    (void)snprintf(p->token, sizeof(p->token), "%s", token);
+    return p;
 }
 
-static void start(struct check *k)
+/* A thread may have it still: what is told, and looked at again, is another one. */
+static void placement_given_up(struct file_task *task, bool started)
 {
-    static const struct file_calls calls = {.run = look, .done = looked, .given_up = given_up, .free = check_free};
-    struct node_checks *c = k->owner;
+    struct placement *p = (struct placement *)(void *)task, *other = p;
+    struct node_checks *c = p->owner;
+    if (started) {
+        other = placement_new(c, p->jobs_dir, p->token);
+        titan_assert(other);
+        if (c->placement == p)
+            c->placement = other;
+    }
+    (void)snprintf(other->problem, sizeof(other->problem), "the jobs' folder '%.250s' does not answer within %d s",
+                   other->jobs_dir, LOOK_MS / 1000);
+    placement_looked(&other->task);
+}
+
+static void start(struct placement *p)
+{
+    static const struct file_calls calls = {
+        .run = look_at_placement, .done = placement_looked, .given_up = placement_given_up, .free = placement_free};
+    struct node_checks *c = p->owner;
     struct titan_error err = {0};
-    titan_assert(!c->closing && (k->request_id != 0 || !c->looking));
-    if (file_pool_add(c->files, &k->task, &calls, sizeof(*k), &err) == TITAN_OK) {
-        c->works++;
-        c->looking |= k->request_id == 0;
-    } else {
-        (void)snprintf(k->problem, sizeof(k->problem), "%.300s", err.msg);
-        tell(k);
+    titan_assert(!c->closing && !c->looking);
+    c->works++;
+    c->looking = true;
+    if (file_pool_add(c->files, &p->task, &calls, sizeof(*p), &err) != TITAN_OK) {
+        describe(p->problem, &err);
+        placement_looked(&p->task);
     }
 }
+
+static void ask_placement(struct node_checks *c, const Titan__Internal__CheckNode *m)
+{
+    struct placement *p = placement_new(c, m->jobs_dir, m->token);
+    if (!p)
+        return;
+    node_checks_forget(c);
+    c->placement = p;
+    (void)snprintf(c->last, sizeof(c->last), "?"); /* whatever it is, it is news */
+    if (!c->looking)
+        start(p);
+}
+
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
 {
-    struct check *k = c->closing || c->works >= AT_ONCE ? NULL : check_new(c, m->request_id);
-    if (!k)
+    if (c->closing)
         return;
-    k->skew_ms = clock_wall_ms() - m->wall_ms;
-    (void)snprintf(k->jobs_dir, sizeof(k->jobs_dir), "%s", m->jobs_dir);
-    (void)snprintf(k->token, sizeof(k->token), "%s", m->token);
-    (void)snprintf(k->version, sizeof(k->version), "%s", m->version);
-    if (k->request_id != 0) {
-        start(k);
+    if (m->request_id == 0) {
+        ask_placement(c, m);
         return;
     }
-    node_checks_forget(c);
-    k->session = c->session;
-    c->placement = k;
-    (void)snprintf(c->last, sizeof(c->last), "?"); /* whatever it is, it is news */
-    if (!c->looking)
-        start(k);
+    struct request *r = c->requests < AT_ONCE ? calloc(1, sizeof(*r)) : NULL;
+    if (!r)
+        return;
+    r->owner = c;
+    r->session = c->session;
+    r->id = m->request_id;
+    if (m->listen.len == REACH_TOKEN_BYTES)
+        memcpy(r->listen, m->listen.data, sizeof(r->listen));
+    c->requests++;
+    c->works++;
+    r->open = 1; /* until all are on their way */
+    if (m->n_reach > 0)
+        look_outside(r, m);
+    else
+        look_everywhere(r, m);
+    if (--r->open == 0)
+        answer(r);
 }
 
 void node_checks_forget(struct node_checks *c)
 {
     c->session++;
     (void)uv_timer_stop(&c->again);
-    if (!c->looking && c->placement)
-        check_free(&c->placement->task);
+    if (!c->looking)
+        free(c->placement);
     c->placement = NULL; /* one that is on its way is freed when it comes back */
 }
 
@@ -334,8 +626,12 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     struct node_checks *c = calloc(1, sizeof(*c));
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
-    c->files = o->files;
-    atomic_init(&c->refs, 1);
+    titan_status status = file_pool_open(loop, LOOK_MS, &c->files, err);
+    if (status != TITAN_OK) {
+        free(c);
+        return status;
+    }
+    c->loop = loop;
     c->said = said;
     c->data = data;
     c->peers = o->peers;
@@ -351,11 +647,20 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     return TITAN_OK;
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void on_part_closed(struct node_checks *c)
 {
-    struct node_checks *c = handle->data;
     c->works--;
     finish(c);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    on_part_closed(handle->data);
+}
+
+static void on_files_closed(void *data)
+{
+    on_part_closed(data);
 }
 
 void node_checks_close(struct node_checks *c, void (*done)(void *), void *data)
@@ -364,6 +669,9 @@ void node_checks_close(struct node_checks *c, void (*done)(void *), void *data)
     c->closing = true;
     c->done = done;
     c->done_data = data;
-    c->works++;
+    c->works += 2;
+    for (const struct serving *s = c->serving; s; s = s->next)
+        reach_end(s->listener);
     uv_close((uv_handle_t *)&c->again, on_timer_closed);
+    file_pool_close(c->files, on_files_closed, c); /* what it gives up is answered to none */
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* node_check.h - what would not work on this node, told to the coordinator: whether jobs can have their folders here,
- * behind every welcome and again when that changes; and all else that an operator asks for. Looked at on a thread of
- * the file pool: a file server that does not answer within its deadline is what is told. */
+ * behind every welcome and again when that changes; and all else that an operator asks for. Looked at on threads that
+ * may hang (daemon/file_pool.h): a path that does not answer within seconds is what is told, and so is another node
+ * that is not reached (reach.h). */
 #ifndef TITAN_DAEMON_AGENT_NODE_CHECK_H
 #define TITAN_DAEMON_AGENT_NODE_CHECK_H
 
@@ -12,11 +13,9 @@
 #include "titan/internal/agent.pb-c.h"
 
 struct node_checks;
-struct file_pool;
 
 struct node_checks_options {
     const char *node, *address, *program; /* of this agent; the worker's program */
-    struct file_pool *files;              /* is closed before the checks are */
     const struct rpc_tls *tls;            /* NULL = none */
     bool peers;                           /* there is a socket for other agents */
 };

@@ -158,6 +158,7 @@ const struct coordinator_observer api_observer = {
     .metrics_stored = watch_metrics_stored,
     .log_chunk = api_log_chunk,
     .node_checked = api_node_checked,
+    .probed = api_probed,
     .session_gone = api_session_gone,
 };
 

@@ -25,6 +25,7 @@ void watch_poke(struct coordinator *c, uint64_t job_id);
 void watch_metrics_stored(struct coordinator *c);
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
 bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
+void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
 void api_session_gone(struct coordinator *c, uint64_t session);
 /* Store the counts of what was refused, where their minute is over, or all. */
 void api_audit_flush(struct coordinator *c, bool all);

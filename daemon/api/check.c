@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CheckNodes: what would not work, asked of every node's agent. One that does not answer in time is told as such. */
+/* CheckNodes: what would not work, asked of every node's agent. One that does not answer in time is told as such.
+ *
+ * Two rounds: what each node sees of itself, its mark of each configured root among it, which the coordinator compares;
+ * then whether each reaches the NEIGHBOURS nodes that follow it in the list, by a datagram as agents do and by a TCP
+ * connection as workers do. So n nodes try NEIGHBOURS * n pairs, and up to NEIGHBOURS + 1 of them all there are. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -9,24 +14,47 @@
 #include "daemon/api/api.h"
 
 #define WAIT_MS 5000
+#define REACH_WAIT_MS 5000
+#define PROBE_MS 1000 /* twice: the first may look up a name, and lose its datagrams meanwhile */
 #define REQUESTS_MAX 16
-#define FINDINGS_MAX 64
+#define FINDINGS_MAX 128
+#define NEIGHBOURS 8
+#define TOKEN_BYTES 16
+#define HERE_MAX 200 /* of names in one text */
 
 struct checked_node {
     struct checked_node *next;
     Titan__V1__NodeCheck *message;
+    const char *name, *address, *version;
     uint64_t session;
-    bool waiting;
+    bool waiting, absent; /* absent: it did not answer in the first round */
+    bool reaches;         /* it knows the second one's question */
+    uint32_t port;        /* it takes TCP connections at; 0 = it does not */
+    uint8_t token[TOKEN_BYTES];
+    char **marks; /* of roots, in their order; NULL = none */
+    char *pongs;  /* names of nodes that have answered its datagrams */
+};
+
+struct check_probe {
+    struct check_probe *next;
+    struct checked_node *from, *to;
+    uint64_t id; /* 0 = it is over */
+    uint32_t port;
+    bool again;
 };
 
 struct check_request {
     struct check_request *next;
     struct coordinator *owner;
     struct rpc_call *call; /* NULL: over */
-    uint64_t id;
+    uint64_t id;           /* of the round that is under way */
+    bool reaching;         /* it is the second */
     struct arena memory;
     struct checked_node *nodes, **nodes_tail;
     size_t n, waiting, elsewhere; /* nodes with an address that others reach */
+    struct check_probe *probes;
+    Titan__Internal__CheckRoot **roots;
+    size_t n_roots;
     uv_timer_t timer;
 };
 
@@ -55,18 +83,200 @@ static void answer(struct check_request *r)
     if (!call)
         return;
     reply.nodes = arena_alloc(&r->memory, (r->n + 1) * sizeof(*reply.nodes));
-    for (struct checked_node *n = r->nodes; n; n = n->next) {
-        if (n->waiting)
-            found(r, n, "session", true, "no answer within 5 s: a file server that does not answer, or an older agent");
+    for (struct checked_node *n = r->nodes; n; n = n->next)
         reply.nodes[reply.n_nodes++] = n->message;
-    }
     rpc_call_reply(call, &reply.base);
+}
+
+/* --- roots -------------------------------------------------------------------------------------------------------- */
+
+static void add_roots(struct check_request *r, const struct paths_roots *roots, bool writes)
+{
+    for (size_t i = 0; i < roots->n; i++) {
+        Titan__Internal__CheckRoot *root = arena_alloc(&r->memory, sizeof(*root));
+        titan__internal__check_root__init(root);
+        root->path = arena_strdup(&r->memory, roots->path[i]);
+        root->writes = writes;
+        r->roots[r->n_roots++] = root;
+    }
+}
+
+/* Only those that were asked for, and each once. */
+static void keep_marks(struct check_request *r, struct checked_node *n, const Titan__Internal__NodeChecked *m)
+{
+    n->marks = arena_alloc(&r->memory, (r->n_roots + 1) * sizeof(*n->marks));
+    for (size_t i = 0; i < r->n_roots; i++) {
+        n->marks[i] = NULL;
+        for (size_t k = 0; k < m->n_roots && !n->marks[i]; k++)
+            if (!strcmp(m->roots[k]->path, r->roots[i]->path) && m->roots[k]->mark[0])
+                n->marks[i] = arena_strdup(&r->memory, m->roots[k]->mark);
+    }
+}
+
+/* Every node against the first one that has a mark of it. */
+static void compare_roots(struct check_request *r)
+{
+    for (size_t i = 0; i < r->n_roots; i++) {
+        const struct checked_node *first = NULL;
+        const Titan__Internal__CheckRoot *root = r->roots[i];
+        for (struct checked_node *n = r->nodes; n; n = n->next) {
+            if (!n->marks || !n->marks[i])
+                continue;
+            if (!first)
+                first = n;
+            else if (strcmp(n->marks[i], first->marks[i]) != 0)
+                found(r, n, root->writes ? "checkpoint_root" : "data_root", true,
+                      arena_printf(&r->memory,
+                                   root->writes ? "%.500s is another folder than on node %s: mount the same one on both"
+                                                : "%.500s has other names in it than on node %s: mount the same one on "
+                                                  "both, or copy it whole",
+                                   root->path, first->name));
+        }
+    }
+}
+
+/* --- the second round --------------------------------------------------------------------------------------------- */
+
+static void send_probe(struct check_request *r, struct check_probe *p)
+{
+    struct coordinator *c = r->owner;
+    Titan__Internal__ProbeNode body = TITAN__INTERNAL__PROBE_NODE__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    struct core_peer peer;
+    p->id = CORE_PROBE_OTHERS | ++c->next_check_probe;
+    if (!core_node_peer(c->core, p->to->name, p->id, &peer)) { /* it has left meanwhile */
+        p->id = 0;
+        return;
+    }
+    p->port = peer.port;
+    body.probe_id = p->id;
+    body.node = (char *)(uintptr_t)p->to->name;
+    body.address = arena_printf(&r->memory, "%s:%u", p->to->address, p->port);
+    body.timeout_ms = PROBE_MS;
+    if (peer.keyed)
+        body.key = (ProtobufCBinaryData){MAC_BYTES, peer.key};
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE;
+    m.probe = &body;
+    r->waiting++;
+    session_tell(c, p->from->session, &m);
+}
+
+static void add_probe(struct check_request *r, struct checked_node *from, struct checked_node *to)
+{
+    struct core_peer peer;
+    if (!core_node_peer(r->owner->core, from->name, 0, &peer) || !core_node_peer(r->owner->core, to->name, 0, &peer))
+        return; /* its finding "peers" says so */
+    struct check_probe *p = arena_alloc(&r->memory, sizeof(*p));
+    *p = (struct check_probe){.next = r->probes, .from = from, .to = to};
+    r->probes = p;
+    send_probe(r, p);
+}
+
+static void probe_over(struct check_request *r, struct check_probe *p, bool reached)
+{
+    struct checked_node *n = p->from;
+    p->id = 0;
+    if (reached && strlen(n->pongs ? n->pongs : "") < HERE_MAX)
+        n->pongs = arena_printf(&r->memory, "%s%s%.64s", n->pongs ? n->pongs : "", n->pongs ? ", " : "", p->to->name);
+    if (!reached)
+        found(r, n, "udp", true,
+              arena_printf(&r->memory,
+                           "node %s does not reach node %s at %s:%u (UDP, as agents do): no answer; open UDP between "
+                           "nodes for that port (agent.peer_listen), or mend agent.address there",
+                           n->name, p->to->name, p->to->address, p->port));
+}
+
+/* Of those that are there, the one at that place asks its neighbours; one message for all of them that listen. */
+static void send_reach(struct check_request *r, struct checked_node *const *there, size_t n_there, size_t place)
+{
+    Titan__Internal__CheckNode body = TITAN__INTERNAL__CHECK_NODE__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    Titan__Internal__ReachNode nodes[NEIGHBOURS], *list[NEIGHBOURS];
+    struct checked_node *n = there[place];
+    for (size_t i = 1; i <= MIN(n_there - 1, (size_t)NEIGHBOURS); i++) {
+        struct checked_node *o = there[(place + i) % n_there];
+        add_probe(r, n, o);
+        if (!o->port)
+            continue;
+        const bool v6 = strchr(o->address, ':') != NULL;
+        Titan__Internal__ReachNode *to = list[body.n_reach] = &nodes[body.n_reach];
+        titan__internal__reach_node__init(to);
+        to->node = (char *)(uintptr_t)o->name;
+        to->address = arena_printf(&r->memory, "%s%s%s:%u", v6 ? "[" : "", o->address, v6 ? "]" : "", o->port);
+        to->token = (ProtobufCBinaryData){sizeof(o->token), o->token};
+        body.n_reach++;
+    }
+    if (!n->reaches || body.n_reach == 0)
+        return;
+    body.request_id = r->id;
+    body.reach = list;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK;
+    m.check = &body;
+    n->waiting = true;
+    r->waiting++;
+    session_tell(r->owner, n->session, &m);
+}
+
+static void reach_each_other(struct check_request *r)
+{
+    struct checked_node **there = arena_alloc(&r->memory, (r->n + 1) * sizeof(struct checked_node *));
+    size_t n_there = 0;
+    for (struct checked_node *n = r->nodes; n; n = n->next)
+        if (n->session && !n->absent)
+            there[n_there++] = n;
+    for (size_t i = 0; i < n_there; i++)
+        send_reach(r, there, n_there, i);
+}
+
+static void on_timer(uv_timer_t *timer);
+
+/* All have answered, or their time is over. */
+static void round_over(struct check_request *r)
+{
+    for (struct checked_node *n = r->nodes; n; n = n->next) {
+        if (n->waiting && !r->reaching)
+            found(r, n, "session", true, "no answer within 5 s: its agent is stopped, overloaded or an older one");
+        else if (n->waiting)
+            found(r, n, "tcp", true, "no answer within 5 s to whether it reaches other nodes");
+        n->absent |= n->waiting;
+        n->waiting = false;
+    }
+    (void)uv_timer_stop(&r->timer);
+    if (!r->reaching) {
+        compare_roots(r);
+        r->reaching = true;
+        r->id = ++r->owner->next_check_request;
+        r->waiting = 0;
+        reach_each_other(r);
+        if (r->waiting > 0) {
+            (void)uv_timer_start(&r->timer, on_timer, REACH_WAIT_MS, 0);
+            return;
+        }
+    }
+    for (struct check_probe *p = r->probes; p; p = p->next)
+        if (p->id)
+            probe_over(r, p, false);
+    for (struct checked_node *n = r->nodes; n; n = n->next)
+        if (n->pongs)
+            found(r, n, "udp", false, arena_printf(&r->memory, "reaches %s as agents do", n->pongs));
+    answer(r);
 }
 
 static void on_timer(uv_timer_t *timer)
 {
-    answer(timer->data);
+    struct check_request *r = timer->data;
+    if (r->call)
+        round_over(r);
 }
+
+static void answered(struct check_request *r)
+{
+    titan_assert(r->waiting > 0);
+    if (--r->waiting == 0)
+        round_over(r);
+}
+
+/* --- the first round ---------------------------------------------------------------------------------------------- */
 
 static void ask(struct check_request *r, struct checked_node *n)
 {
@@ -77,6 +287,10 @@ static void ask(struct check_request *r, struct checked_node *n)
     body.token = r->owner->jobs_token;
     body.wall_ms = clock_wall_ms();
     body.version = (char *)(uintptr_t)titan_version;
+    body.roots = r->roots;
+    body.n_roots = r->n_roots;
+    if (getrandom(n->token, sizeof(n->token), 0) == (ssize_t)sizeof(n->token))
+        body.listen = (ProtobufCBinaryData){sizeof(n->token), n->token};
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK;
     m.check = &body;
     n->waiting = true;
@@ -94,7 +308,10 @@ static void each_node(const struct core_node *node, void *data)
 {
     struct check_request *r = data;
     struct checked_node *n = arena_alloc(&r->memory, sizeof(*n));
-    *n = (struct checked_node){.message = arena_alloc(&r->memory, sizeof(*n->message))};
+    *n = (struct checked_node){.message = arena_alloc(&r->memory, sizeof(*n->message)),
+                               .name = arena_strdup(&r->memory, node->name),
+                               .address = arena_strdup(&r->memory, node->address),
+                               .version = arena_strdup(&r->memory, node->version)};
     titan__v1__node_check__init(n->message);
     n->message->node = arena_strdup(&r->memory, node->name);
     n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
@@ -110,7 +327,8 @@ static void each_node(const struct core_node *node, void *data)
     found(r, n, "address", alone,
           alone ? arena_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
-    if (r->owner->beats) /* it listens for them */
+    /* It listens for them, and they are sent where there is a network on the way. */
+    if (r->owner->beats && !session_is_local(r->owner, n->session))
         found(r, n, "datagrams", !node->by_datagram,
               node->by_datagram
                   ? "beats arrive as datagrams"
@@ -121,6 +339,7 @@ static void each_node(const struct core_node *node, void *data)
 void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
+    const struct paths_options *paths = c->options.paths;
     struct titan_error err = {0};
     size_t open = 0;
     (void)base;
@@ -136,6 +355,11 @@ void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *
     r->call = call;
     r->id = ++c->next_check_request;
     r->nodes_tail = &r->nodes;
+    r->roots = arena_alloc(&r->memory, 2 * PATHS_ROOTS_MAX * sizeof(*r->roots));
+    if (paths) {
+        add_roots(r, &paths->data, false);
+        add_roots(r, &paths->checkpoints, true);
+    }
     (void)uv_timer_init(c->loop, &r->timer);
     r->timer.data = r;
     r->next = c->check_requests;
@@ -144,10 +368,12 @@ void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *
     core_nodes(c->core, each_address, r);
     core_nodes(c->core, each_node, r);
     if (r->waiting == 0)
-        answer(r);
+        round_over(r);
     else
         (void)uv_timer_start(&r->timer, on_timer, WAIT_MS, 0);
 }
+
+/* --- what agents say ---------------------------------------------------------------------------------------------- */
 
 bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m)
 {
@@ -163,10 +389,43 @@ bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Inte
         return true;
     for (size_t i = 0; i < m->n_findings; i++)
         found(r, n, m->findings[i]->what, m->findings[i]->wrong, m->findings[i]->text);
+    if (!r->reaching) {
+        keep_marks(r, n, m);
+        n->reaches = m->reaches;
+        n->port = m->port;
+        if (!n->reaches)
+            found(
+                r, n, "older", false,
+                arena_printf(&r->memory,
+                             "version %s does not look at storage.data_roots and checkpoint_roots, nor at TCP between "
+                             "nodes",
+                             n->version));
+    }
     n->waiting = false;
-    if (--r->waiting == 0)
-        answer(r);
+    answered(r);
     return true;
+}
+
+/* One that was not reached is asked for once more. */
+void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m)
+{
+    for (struct check_request *r = c->check_requests; r; r = r->next) {
+        struct check_probe *p = r->call ? r->probes : NULL;
+        while (p && p->id != m->probe_id)
+            p = p->next;
+        if (!p)
+            continue;
+        if (p->from->session != session)
+            return;
+        if (m->reached || p->again) {
+            probe_over(r, p, m->reached);
+        } else {
+            p->again = true;
+            send_probe(r, p);
+        }
+        answered(r);
+        return;
+    }
 }
 
 static void on_timer_closed(uv_handle_t *handle)

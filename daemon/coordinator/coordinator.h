@@ -34,6 +34,8 @@ struct coordinator_observer {
     void (*log_chunk)(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
     /* An answer to an operator's check; false: it is for the core. */
     bool (*node_checked)(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
+    /* A node's answer to a probe with CORE_PROBE_OTHERS. */
+    void (*probed)(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
     void (*session_gone)(struct coordinator *c, uint64_t session);
 };
 

@@ -20,6 +20,7 @@
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H
 #define TITAN_DAEMON_COORDINATOR_CORE_H
 
+#include "base/mac.h"
 #include "daemon/coordinator/batch.h"
 
 struct core;
@@ -228,6 +229,15 @@ struct core_losses {
 size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX]);
 /* Session of a node that is connected; 0 = none. */
 uint64_t core_node_session(const struct core *c, const char *node);
+/* What another agent needs to ask this node's for a pong: its UDP port, and the key of that one probe. False: it has no
+ * port, or nothing could prove the pong. Ids of probes that are not the core's own have this bit. */
+#define CORE_PROBE_OTHERS (UINT64_C(1) << 63)
+struct core_peer {
+    uint32_t port;
+    bool keyed;
+    uint8_t key[MAC_BYTES];
+};
+bool core_node_peer(const struct core *c, const char *node, uint64_t probe_id, struct core_peer *ret);
 struct core_node {
     const char *name, *device, *address, *version;
     bool connected, by_datagram; /* by_datagram: beats come so */

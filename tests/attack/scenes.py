@@ -4,11 +4,13 @@
 What users of the machine may read and write is in tests/security/test_users.py (paths_of_others), checkpoints that cannot be
 read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_job)."""
 import contextlib
+import json
 import os
 import resource
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -129,6 +131,41 @@ def judged_by_the_unasked(a):
     until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
     s.close()
     a.trains_on()
+    a.check()
+
+
+@scene()
+def checked_by_the_unasked(a):
+    """a node answers for others what an operator's check asked them, and what nobody asked; its own answer, in an older version's words, counts"""
+    s = Session(a.tcp)
+    s.send(hello("evil"))
+    term = s.hear().welcome.term
+    done = []
+    operator = threading.Thread(target=lambda: done.append(command(BIN / "titanctl", "-s", a.unix, "-o", "json", "admin", "check")))
+    operator.start()
+    asked = until("it is asked", lambda: (lambda m: m if m and m.WhichOneof("kind") == "check" and m.check.request_id else None)(s.hear(1)), 10).check
+    assert len(asked.listen) == 16, asked
+    forged = agent.NodeFinding(what="clock", wrong=True, text="forged")
+    for request in range(asked.request_id + 1, asked.request_id + 50):
+        s.send(agent.AgentMessage(term=term, checked=agent.NodeChecked(request_id=request, findings=[forged], port=1, reaches=True)))
+    for probe in range(1, 500):
+        for node in ("n1", "n2"):
+            s.send(agent.AgentMessage(term=term, probe_result=agent.ProbeResult(probe_id=1 << 63 | probe, node=node, reached=False)))
+    own = agent.NodeFinding(what="clock", wrong=False, text="mine")
+    for text in (own, forged, forged):  # the first one counts
+        s.send(agent.AgentMessage(term=term, checked=agent.NodeChecked(request_id=asked.request_id, findings=[text])))
+    operator.join(30)
+    s.close()
+    (done,) = done
+    found = {n["node"]: n["findings"] for n in json.loads(done.out)["nodes"]}
+    assert "forged" not in done.out, done.out
+    for node, other in (("n1", "n2"), ("n2", "n1")):
+        for what, kind in (("tcp", "workers"), ("udp", "agents")):
+            (said,) = [f for f in found[node] if f["what"] == what]
+            assert not said["wrong"] and other in said["text"] and said["text"].endswith(f"as {kind} do"), (node, found[node])
+    (older,) = [f for f in found["evil"] if f["what"] == "older"]
+    assert not older["wrong"] and "does not look at storage.data_roots" in older["text"], found["evil"]
+    assert [f["text"] for f in found["evil"] if f["what"] == "clock"] == ["mine"], found["evil"]
     a.check()
 
 

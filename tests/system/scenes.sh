@@ -106,6 +106,27 @@ install_package() {
     ! systemctl is-active titand titan-coordinator
 }
 
+# What the package's configuration files say without a change, as postinst's words have it; afterwards all of it is gone again.
+as_shipped() {
+    local job text=/srv/titan-text
+    grep -q '^coordinator = "unix:/run/titan/agents.sock"' /etc/titan/titand.toml || return 1
+    dpkg -V titan | grep /etc/titan && return 1
+    mkdir -p $text && cp /usr/share/common-licenses/* $text || return 1
+    titanctl admin check --fix && systemctl enable --now titan-coordinator titand || return 1
+    one_ready() { [ "$(titanctl nodes | grep -cw ready)" = 1 ]; }
+    wait_for 120 one_ready || { titanctl nodes; journalctl -u titan-coordinator -u titand | tail -n 30; return 1; }
+    stat -c '%a %U %n' /run/titan/agents.sock | grep '^660 titan' || return 1
+    job=$(titanctl submit /usr/share/titan/recipes/tiny.toml --set training.dataset_path=$text --set training.steps=20 \
+        --set elastic.max_workers=2 --set training.global_batch_size=2 --set training.local_batch_size=1 --set checkpoint.interval=10 --set device.threads=1) || return 1
+    timeout 300 titanctl wait "$job" || { titanctl status "$job"; titanctl events "$job" | tail; titanctl logs "$job" | tail -n 20; return 1; }
+    [ "$(titanctl -o json status "$job" | sed -n 's/^ *"step": *\([0-9]*\).*/\1/p' | head -n 1)" = 20 ] || { titanctl status "$job"; return 1; }
+    ls "/var/lib/titan-coordinator/jobs/$job/checkpoint/step-00000020" || return 1
+    check_nodes || return 1
+    note "the agent came in by agents.sock, 20 steps, admin check: $(titanctl admin check | grep -cw ok) ok"
+    systemctl disable --now titand titan-coordinator.socket titan-coordinator || return 1
+    rm -rf /var/lib/titan/* /var/lib/titan-coordinator/* $text
+}
+
 # As docs/operations.md, "Several machines", has it. Times of detection are long: these machines stand still for a while when
 # the host does something else.
 configure() {
@@ -406,6 +427,7 @@ case $(cat /test/stage 2>/dev/null) in
     wait_for 600 test -e /test/n2.boot
     scene "both machines are up" boot_ok
     scene "the package installs and says what is next" install_package
+    scene "one machine, configuration as shipped: a run trains to its end, admin check finds nothing wrong" as_shipped
     scene "two configuration files, a CA, a node that joins with a token: two nodes are there" configure
     scene "admin check names a unit that may not write to the shared folder, --fix lets it" broken_check
     scene "titanctl admin check finds nothing wrong" check_nodes

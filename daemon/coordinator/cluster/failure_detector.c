@@ -46,18 +46,34 @@ static bool beats_well(const struct core *c, const struct noderec *n)
     return n->state == NODE_READY && n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
 }
 
+static bool peer_of(const struct core *c, const struct noderec *n, uint64_t probe_id, struct core_peer *ret)
+{
+    *ret = (struct core_peer){.port = n->peer_port, .keyed = n->keyed};
+    if (n->keyed)
+        proof_probe(n->key_had ? n->had : n->key, probe_id, ret->key);
+    return n->peer_port && (!c->secret_set || n->keyed || n->unkeyed);
+}
+
+bool core_node_peer(const struct core *c, const char *node, uint64_t probe_id, struct core_peer *ret)
+{
+    const struct noderec *n = core_find_node(c, node);
+    return n && peer_of(c, n, probe_id, ret);
+}
+
 static void send_probe(struct core *c, const struct noderec *asked, const struct noderec *n)
 {
+    struct core_peer peer;
+    (void)peer_of(c, n, n->probe.id, &peer);
     Titan__Internal__ProbeNode *m = batch_alloc(c->out, sizeof(*m));
     titan__internal__probe_node__init(m);
     m->probe_id = n->probe.id;
     m->node = batch_strdup(c->out, n->name);
     m->address = batch_printf(c->out, "%s:%u", n->address, n->peer_port);
     m->timeout_ms = c->options.confirm_ms;
-    if (n->keyed) {
+    if (peer.keyed) {
         m->key.len = MAC_BYTES;
         m->key.data = batch_alloc(c->out, MAC_BYTES);
-        proof_probe(n->key_had ? n->had : n->key, m->probe_id, m->key.data);
+        memcpy(m->key.data, peer.key, MAC_BYTES);
     }
     batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
 }
@@ -67,7 +83,8 @@ static void ask(struct core *c, struct noderec *n)
 {
     bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
     n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
-    if (!n->peer_port || (c->secret_set && !n->keyed && !n->unkeyed)) /* there is nothing that it could be asked with */
+    struct core_peer peer;
+    if (!peer_of(c, n, n->probe.id, &peer)) /* there is nothing that it could be asked with */
         return;
     for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
          o = o->next ? o->next : c->nodes) {

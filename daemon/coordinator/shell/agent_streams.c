@@ -97,6 +97,11 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED && range_check(&m->base, NULL) == TITAN_OK &&
         c->options.observer->node_checked(c, s->id, m->checked))
         return;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT &&
+        (m->probe_result->probe_id & CORE_PROBE_OTHERS) && range_check(&m->base, NULL) == TITAN_OK) {
+        c->options.observer->probed(c, s->id, m->probe_result);
+        return;
+    }
     struct batch batch;
     batch_init(&batch);
     know_folders(c, m);

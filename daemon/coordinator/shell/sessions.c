@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct agent_session *find(struct coordinator *c, uint64_t id)
+static struct agent_session *find(const struct coordinator *c, uint64_t id)
 {
     struct agent_session *s = c->sessions[id % SESSION_BUCKETS];
     while (s && s->id != id)
@@ -55,6 +55,12 @@ static void sent(struct coordinator *c, struct agent_session *s, titan_status st
 void sessions_send(struct coordinator *c, struct agent_session *s, const ProtobufCMessage *m)
 {
     sent(c, s, rpc_call_send(s->call, m));
+}
+
+bool session_is_local(const struct coordinator *c, uint64_t session)
+{
+    const struct agent_session *s = find(c, session);
+    return s && s->call && !strncmp(rpc_call_peer(s->call), "unix:", 5);
 }
 
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m)

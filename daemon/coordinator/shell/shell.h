@@ -70,7 +70,7 @@ struct coordinator {
     struct watcher *watchers;
     size_t n_watchers;
     struct check_request *check_requests;
-    uint64_t next_check_request;
+    uint64_t next_check_request, next_check_probe;
     struct log_request *log_requests;
     uint64_t next_log_request;
 
@@ -98,6 +98,8 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 /* --- sessions.c --------------------------------------------------------------------------------------------------- */
 /* Send to a session; nothing happens when it is over. */
 void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
+/* It came over a Unix socket: from this machine. */
+bool session_is_local(const struct coordinator *c, uint64_t session);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
 /* Of a certificate's name that is revoked: nothing more is heard from them. They are ended, but for the one of this

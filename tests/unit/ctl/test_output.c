@@ -116,6 +116,16 @@ static void test_table(void **state)
     table_cell(&t, "RUNNING");
     table_end(&t, &text, 0, true);
     assert_string_equal(text.data, "STATE\n\033[32mRUNNING\033[0m\n");
+    /* A column without a heading; what stands before it in memory is not its. */
+    static const char before[] = {'>', '\0'};
+    buf_clear(&text);
+    table_begin(&t, (const char *const[]){"A", before + 1, "B", NULL});
+    assert_false(t.right[1] || t.give[1]);
+    table_cell(&t, "1");
+    table_cell(&t, "ok");
+    table_cell(&t, "2");
+    table_end(&t, &text, 0, false);
+    assert_string_equal(text.data, "A      B\n1  ok  2\n");
 }
 
 /* What a reply's strings would do to a terminal. */
