@@ -11,7 +11,7 @@ from cluster import Shim  # noqa: E402
 from nodes import Cluster  # noqa: E402
 from titan import BIN, command, headers_text, tap, until, worker_pids  # noqa: E402
 
-KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 1, "checkpoint.enable": "false", "training.global_batch_size": 1,
+KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 1, "checkpoint.enable": "false", "training.global_batch_size": 32,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 1000000, "fault_tolerance.max_restarts": 0}
 
 
