@@ -12,6 +12,9 @@ $(fuzz_replay): $(BUILD)/tests/fuzz/replay/%: $(BUILD)/obj/tests/fuzz/targets/%.
 	$(link) -rdynamic $< $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_link)
 $(fuzz_bins): $(BUILD)/tests/fuzz/targets/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(fuzz_obj) $(fuzz_libs)
 	$(link) -fsanitize=fuzzer -rdynamic $< $(fuzz_obj) $(fuzz_link)
+# What the API's coordinator has around it is the target's own (tests/fuzz/targets/api.c).
+$(BUILD)/tests/fuzz/replay/api $(BUILD)/tests/fuzz/targets/api: \
+	fuzz_link += $(patsubst %,-Wl$(comma)--wrap=%,clock_mono_ns clock_wall_ms uv_queue_work getpwuid_r)
 tests: $(fuzz_replay)
 
 # clang's build is one of its own; its objects count what they cover.

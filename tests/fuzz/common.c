@@ -63,8 +63,8 @@ static void drop_folder(void)
 const char *fuzz_folder(void)
 {
     if (!folder[0]) {
-        (void)snprintf(folder, sizeof(folder), "/dev/shm/titan-fuzz-%d", (int)getpid());
-        fuzz_assert(mkdir(folder, 0700) == 0);
+        (void)snprintf(folder, sizeof(folder), "/dev/shm/titan-fuzz-XXXXXX");
+        fuzz_assert(mkdtemp(folder));
         (void)atexit(drop_folder);
     }
     return folder;

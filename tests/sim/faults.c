@@ -80,6 +80,7 @@ static void on_continue(const struct ev *e)
         return;
     TRACE("worker %llu goes on", LL(p->id));
     p->stopped = false;
+    p->went_on = S->now;
     cluster_continue(TARGET_WORKER, p->id);
 }
 

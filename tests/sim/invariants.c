@@ -3,6 +3,7 @@
  *
  *  I1  an epoch of a job has one membership, one communicator id, one source, whoever sends it and how often
  *  I2  nobody acts on an epoch lower than one it has seen; no step is agreed on in an epoch after a later one has begun
+ *      or worked on at a node that the coordinator has not heard for the whole lease
  *  I3  a committed step has one content, follows the one before it, and is not lost while a whole set of its parts is
  *      with the members of the next epoch; one that was told of is with whoever holds a whole set of its epoch
  *  I4  the steps of a job, each with its samples, are made once and in order
@@ -16,6 +17,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+
+#define LEASE_ROUNDING (20 * MS) /* clocks in ms, and their drift */
 
 /* --- orders ------------------------------------------------------------------------------------------------------- */
 
@@ -333,6 +336,17 @@ void must_agree(const struct comm *c)
     CHECK_OF(c->job, "I2", !S->leases || c->epoch >= S->ledgers[c->job].newest,
              "job %llu makes a step in epoch %llu, and %llu has begun", LL(c->job), LL(c->epoch),
              LL(S->ledgers[c->job].newest));
+}
+
+void must_have_lease(const struct proc *p)
+{
+    const usec silent = S->now - S->hosts[p->host].heard_at;
+    if (!S->plan->lease_ms || S->now == p->went_on) /* its control thread has not run yet */
+        return;
+    CHECK_OF(
+        p->job, "I2", silent <= S->plan->lease_ms * MS + LEASE_ROUNDING,
+        "worker %llu trains in epoch %llu, and the coordinator has not heard its node for %lld ms of a lease of %u",
+        LL(p->id), LL(p->entered), (long long)(silent / MS), S->plan->lease_ms);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */

@@ -418,7 +418,8 @@ struct host {
     uint32_t life;    /* of the agent */
     uint64_t session; /* 0 = none */
     bool connecting;
-    usec starts_fail_until, disk_slow_until, heard_at;
+    usec starts_fail_until, disk_slow_until;
+    usec heard_at;   /* by the coordinator, on a session */
     uint64_t *procs; /* ids of all there have been, ascending */
     size_t n_procs;
     struct agent *agent;
@@ -486,7 +487,7 @@ struct proc {
     bool there, alive, hung, stopped, connected, fails_at_start, permanent, begun, exiting, pausing, waiting;
     bool faulty;           /* its agent has found that it breaks the protocol */
     struct member *member; /* its control thread; from its start to the end of the schedule */
-    usec tick_at;
+    usec tick_at, went_on; /* after it was stopped */
     uint64_t actions, busy_ns;
     int comm, rank;   /* index + 1; 0 = in none */
     bool held;        /* something, when it entered */
@@ -538,7 +539,8 @@ void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
 /* Everybody of c starts from c->target, found on c->rung. */
 void must_start(struct comm *c);
-void must_agree(const struct comm *c); /* a step of it */
+void must_agree(const struct comm *c);      /* a step of it */
+void must_have_lease(const struct proc *p); /* it has done some of a step's work */
 /* The content of the step that p commits. */
 uint64_t must_commit(const struct proc *p, const struct comm *c);
 void must_tell(const struct proc *p, const struct comm *c);

@@ -330,6 +330,8 @@ static void on_arrive(const struct ev *e)
     int barrier = (int)(uint32_t)e->b;
     if (!p->alive || !c || e->b >> 32 != (uint64_t)p->comm || member_state(p->member)->in_revoked)
         return;
+    if (barrier >= FIRST_STEP)
+        must_have_lease(p);
     if (barrier == SEAL && MUTANT(SEALED_FREED))
         p->sealed = (struct holding){0};
     if (barrier == SEAL && p->rank < c->world) {
