@@ -20,8 +20,8 @@
 #include "base/hash.h"
 #include "base/mac.h"
 #include "daemon/api/api.h"
-#include "daemon/api/checks.h"
 #include "daemon/auth/certs.h"
+#include "daemon/file_pool.h"
 #include "proto/rpc/common.h"
 #include "state/event.h"
 #include "state/schema.h"
@@ -196,57 +196,83 @@ struct store_stats store_stats(const struct store *s)
     return (struct store_stats){0};
 }
 
-/* --- work that has threads: recipes (daemon/api/checks.h), backups ------------------------------------------------ */
+/* --- work that has threads: files (daemon/file_pool.h), backups --------------------------------------------------- */
 
-struct checks {
-    struct checks_calls calls;
-    struct check *first, **last;
+struct file_pool {
+    struct file_task *first, **last;
 };
-static struct checks the_checks;
+static struct file_pool files;
 
-titan_status checks_open(uv_loop_t *loop, const struct checks_calls *calls, uint32_t deadline_ms, struct checks **ret,
-                         struct titan_error *err)
+titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_pool **ret, struct titan_error *err)
 {
     (void)loop, (void)deadline_ms, (void)err;
-    the_checks = (struct checks){.calls = *calls};
-    the_checks.last = &the_checks.first;
-    *ret = &the_checks;
+    files = (struct file_pool){.last = &files.first};
+    *ret = &files;
     return TITAN_OK;
 }
 
-titan_status checks_add(struct checks *checks, struct check *k, size_t bytes, struct titan_error *err)
+titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
+                           struct titan_error *err)
 {
     (void)bytes, (void)err;
+    k->calls = calls;
     k->next = NULL;
-    *checks->last = k;
-    checks->last = &k->next;
+    *p->last = k;
+    p->last = &k->next;
     return TITAN_OK;
 }
 
-static struct check *check_take(struct checks *checks, const struct check *k)
+static struct file_task *task_take(struct file_pool *p, const struct file_task *k)
 {
-    struct check **at = &checks->first;
+    struct file_task **at = &p->first;
     while (*at && *at != k)
         at = &(*at)->next;
-    struct check *found = *at;
+    struct file_task *found = *at;
     if (!found)
         return NULL;
     *at = found->next;
     if (!*at)
-        checks->last = at;
+        p->last = at;
     return found;
 }
 
-bool checks_drop(struct checks *checks, struct check *k)
+bool file_pool_drop(struct file_pool *p, struct file_task *k)
 {
-    return check_take(checks, k) != NULL;
+    return task_take(p, k) != NULL;
 }
 
-void checks_close(struct checks *checks, void (*closed)(void *data), void *data)
+bool file_pool_abandon(struct file_pool *p, struct file_task *k)
 {
-    while (checks->first)
-        checks->calls.given_up(check_take(checks, checks->first), false);
+    return task_take(p, k) != NULL; /* what is taken out is run at once */
+}
+
+bool file_task_wanted(const struct file_task *k)
+{
+    (void)k;
+    return true;
+}
+
+uint32_t file_pool_deadline_ms(const struct file_pool *p)
+{
+    (void)p;
+    return 10000;
+}
+
+void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data)
+{
+    while (p->first) {
+        struct file_task *k = task_take(p, p->first);
+        k->calls->given_up(k, false);
+    }
     closed(data);
+}
+
+titan_status file_task_await(struct file_task *k, const struct file_calls *calls, uint32_t wait_ms,
+                             struct titan_error *err)
+{
+    (void)wait_ms, (void)err;
+    calls->run(k);
+    return TITAN_OK;
 }
 
 struct work {
@@ -273,10 +299,10 @@ static bool settle(void)
 {
     if (write_next())
         return true;
-    if (the_checks.first) {
-        struct check *k = check_take(&the_checks, the_checks.first);
-        the_checks.calls.run(k);
-        the_checks.calls.done(k);
+    if (files.first) {
+        struct file_task *k = task_take(&files, files.first);
+        k->calls->run(k);
+        k->calls->done(k);
         return true;
     }
     if (works) {
