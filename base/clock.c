@@ -20,12 +20,10 @@ int64_t clock_wall_ms(void)
 
 char *clock_format(int64_t wall_ms, char text[32])
 {
-    int64_t ms = wall_ms % 1000;
-    if (ms < 0)
-        ms += 1000;
-    time_t sec = (time_t)((wall_ms - ms) / 1000);
+    const int64_t rest = wall_ms % 1000, ms = rest < 0 ? rest + 1000 : rest;
+    const time_t sec = (time_t)(wall_ms / 1000 - (rest < 0));
     struct tm tm;
-    if (!gmtime_r(&sec, &tm) || tm.tm_year > 9999 - 1900) {
+    if (!gmtime_r(&sec, &tm) || tm.tm_year < -1900 || tm.tm_year > 9999 - 1900) {
         snprintf(text, 32, "(time out of range)");
         return text;
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
@@ -14,15 +15,34 @@ struct printing {
     bool gone;   /* nobody reads any more */
 };
 
+/* For a terminal, which is to obey nothing of what a worker has written. Tabs stay. */
+static void print_fit(const char *line, size_t len)
+{
+    for (size_t at = 0, fit; at < len;) {
+        fit = text_unfit(line + at, len - at);
+        (void)fwrite(line + at, 1, fit, stdout);
+        at += fit;
+        if (at == len)
+            return;
+        (void)fputc(line[at] == '\t' ? '\t' : '?', stdout);
+        const bool several = (line[at++] & 0x80) != 0;
+        while (several && at < len && (line[at] & 0xc0) == 0x80)
+            at++;
+    }
+}
+
 static void print_lines(struct printing *p, const Titan__V1__LogChunk *chunk)
 {
-    const char *at = (const char *)chunk->data.data, *end = at + chunk->data.len;
+    const char *at = (const char *)chunk->data.data, *end = at ? at + chunk->data.len : at;
     while (at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         size_t len = newline ? (size_t)(newline - at) : (size_t)(end - at);
         if (p->prefix)
             (void)printf("[%d] ", chunk->rank);
-        (void)fwrite(at, 1, len, stdout);
+        if (p->ctl->online)
+            print_fit(at, len);
+        else
+            (void)fwrite(at, 1, len, stdout);
         (void)fputc('\n', stdout);
         at += len + 1;
     }
@@ -64,7 +84,7 @@ const struct command command_logs = {
     .arguments = "JOB",
     .text =
         "Lines of several ranks have the rank in front, as in [2]. Each worker's log is kept up to a size; the oldest\n"
-        "lines go first.",
+        "lines go first. On a terminal, characters that it would obey are shown as ?.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,

@@ -91,6 +91,7 @@ titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, con
     TRY(ctl_call(ctl, TITAN_METHOD("RevokeCertificate"), &request.base,
                  &titan__v1__revoke_certificate_response__descriptor, &reply, err));
     if (!ctl->json) {
+        output_fit(&reply->base);
         (void)printf("%s: revoked%s\n", reply->name, reply->sessions ? "; its session is over" : "");
         return TITAN_OK;
     }

@@ -16,6 +16,7 @@ void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
         (void)output_json(&node->base, false);
         return;
     }
+    output_fit(&node->base);
     buf_printf(&text, "node %s %s, %u of %u slots in use", node->name, node->state, node->slots_used, node->slots);
     if (node->window_from_ms)
         buf_printf(&text, ", maintenance from %s", clock_format(node->window_from_ms, from));

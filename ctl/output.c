@@ -21,9 +21,11 @@
 static void put_string(struct json_writer *w, const char *key, const char *name, const char *value)
 {
     struct json *parsed = NULL;
-    if (!value || !*value) {
+    const size_t len = value ? strlen(value) : 0;
+    if (!len) {
         json_put_string(w, key, NULL);
-    } else if (strcmp(name, "detail") == 0 && json_parse(value, strlen(value), &parsed, NULL) == TITAN_OK) {
+    } else if (strcmp(name, "detail") == 0 && text_unfit(value, len) == len &&
+               json_parse(value, len, &parsed, NULL) == TITAN_OK) {
         json_put_raw(w, key, value);
         json_free(parsed);
     } else {

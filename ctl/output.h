@@ -14,7 +14,8 @@
 
 /* A message as a JSON object with the names of its .proto. An int64 NAME_ms is a point in time: it becomes NAME, an
  * RFC 3339 string in UTC, or null when it has not come. Null is also what an empty string and a non-finite number
- * become. Enum values are their names, bytes are text, a string called "detail" holds JSON and goes in as such. */
+ * become. Enum values are their names, bytes are text, a string called "detail" holds JSON and goes in as such, if it
+ * is one line. */
 void output_message(struct json_writer *w, const char *key, const ProtobufCMessage *message);
 /* The same for the named fields only, in the descriptor's order, inside an object the caller has begun. */
 void output_fields(struct json_writer *w, const ProtobufCMessage *message);

@@ -23,6 +23,7 @@ static titan_status create(struct ctl *ctl, const struct args *args, struct tita
     _cleanup_message_ Titan__V1__CreateTokenResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("CreateToken"), &request.base, &titan__v1__create_token_response__descriptor, &reply,
                  err));
+    output_fit(&reply->base);
     if (ctl->json)
         (void)output_json(&reply->base, true);
     else

@@ -41,6 +41,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         buf_printf(&text, "titanctl %s\n", titan_version);
         if (server) {
             char since[32];
+            output_fit(&server->base);
             buf_printf(&text, "titand   %s at %s, %s, store schema %u, up since %s\n", server->version, ctl->server,
                        server->api, server->schema, clock_format(server->started_at_ms, since));
         }

@@ -143,8 +143,13 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
         };
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
         col_blob(stmt, 13, e.key, sizeof(e.key));
-        workers = calloc(e.world_size + e.leavers + 1, sizeof(*workers));
-        if (!workers)
+        /* Before they are added up: a damaged row may say any. */
+        const bool sane = e.world_size <= JOB_WORKERS_MAX && e.leavers <= JOB_WORKERS_MAX;
+        workers = sane ? calloc(e.world_size + e.leavers + 1, sizeof(*workers)) : NULL;
+        if (!sane)
+            status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members and %u leavers stored",
+                                (unsigned long long)job_id, (unsigned long long)e.number, e.world_size, e.leavers);
+        else if (!workers)
             status = titan_fail(err, TITAN_ENOMEM, "out of memory");
         else
             status = read_members(db, &e, workers, err);

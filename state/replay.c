@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "state/checkpoint.h"
 #include "state/epoch.h"
 #include "state/job.h"
@@ -45,6 +46,7 @@ static __attribute__((format(printf, 2, 3))) void differs(struct replay *r, cons
     va_start(ap, fmt);
     (void)vsnprintf(line, sizeof(line), fmt, ap);
     va_end(ap);
+    text_fit(line, '?'); /* it quotes what is in the store */
     r->say(line, r->data);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/auth/paths.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <fts.h>
 #include <grp.h>
@@ -15,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "daemon/auth/acl.h"
 
-#define GROUPS_MAX 256
 #define LINKS_MAX 40
 #define TREE_MAX 200000 /* files of a folder that are looked at one by one */
 
@@ -25,75 +24,23 @@ enum use { USE_READ, USE_WRITE };
 /* Modes as others see them: bits of "rwx". */
 enum { MAY_X = 1, MAY_W = 2, MAY_R = 4 };
 
-struct reader {
-    int64_t uid;
-    gid_t groups[GROUPS_MAX];
-    int n_groups;
-};
-
-static bool in_group(const struct reader *r, gid_t gid)
-{
-    for (int i = 0; i < r->n_groups; i++)
-        if (r->groups[i] == gid)
-            return true;
-    return false;
-}
-
-/* acl(5), as the kernel hands it out: a version and entries, little-endian. */
-#define ACL_NAME "system.posix_acl_access"
-#define ACL_VERSION 2
-#define ACL_ENTRIES_MAX 1024
-enum { ACL_USER = 0x02, ACL_OWN_GROUP = 0x04, ACL_GROUP = 0x08, ACL_MASK = 0x10 };
-struct acl_entry {
-    uint16_t tag, bits;
-    uint32_t id;
-};
-struct acl {
-    uint32_t version;
-    struct acl_entry entries[ACL_ENTRIES_MAX];
-};
-
-/* The owner's bits and others' are those of the mode; the mask bounds all between them. */
-static bool acl_grants(const struct reader *r, const struct stat *st, const struct acl *acl, size_t n, mode_t bits)
-{
-    mode_t mask = MAY_R | MAY_W | MAY_X;
-    bool member = false, granted = false;
-    for (size_t i = 0; i < n; i++)
-        if (le16toh(acl->entries[i].tag) == ACL_MASK)
-            mask = le16toh(acl->entries[i].bits);
-    for (size_t i = 0; i < n; i++) {
-        const struct acl_entry *e = &acl->entries[i];
-        const int tag = le16toh(e->tag);
-        const mode_t allowed = le16toh(e->bits) & mask;
-        if (tag == ACL_USER && le32toh(e->id) == (uint32_t)r->uid)
-            return (allowed & bits) == bits;
-        if ((tag == ACL_OWN_GROUP && in_group(r, st->st_gid)) || (tag == ACL_GROUP && in_group(r, le32toh(e->id)))) {
-            member = true;
-            granted |= (allowed & bits) == bits;
-        }
-    }
-    return member ? granted : (st->st_mode & bits) == bits;
-}
-
 /* path: of what st tells. Its POSIX ACL counts where it has one; one that cannot be read grants nothing. */
-static bool may(const struct reader *r, const char *path, const struct stat *st, mode_t bits)
+static bool may(const struct acl_user *r, const char *path, const struct stat *st, mode_t bits)
 {
-    struct acl acl;
+    unsigned char acl[ACL_BYTES_MAX];
     if (r->uid < 0)
         return false;
     if (r->uid == 0)
         return true;
     if (st->st_uid == (uid_t)r->uid)
         return ((st->st_mode >> 6) & bits) == bits;
-    const ssize_t size = lgetxattr(*path ? path : "/", ACL_NAME, &acl, sizeof(acl));
+    const ssize_t size = lgetxattr(*path ? path : "/", ACL_NAME, acl, sizeof(acl));
     if (size < 0 && (errno == ENODATA || errno == ENOTSUP))
-        return ((st->st_mode >> (in_group(r, st->st_gid) ? 3 : 0)) & bits) == bits;
-    if (size < (ssize_t)sizeof(acl.version) || le32toh(acl.version) != ACL_VERSION)
-        return false;
-    return acl_grants(r, st, &acl, ((size_t)size - sizeof(acl.version)) / sizeof(acl.entries[0]), bits);
+        return ((st->st_mode >> (acl_in_group(r, st->st_gid) ? 3 : 0)) & bits) == bits;
+    return size >= 0 && acl_permits(r, acl, (size_t)size, st, bits);
 }
 
-static void reader_of(const struct auth_user *u, struct reader *r)
+static void reader_of(const struct auth_user *u, struct acl_user *r)
 {
     struct passwd entry, *who = NULL;
     char memory[4096];
@@ -102,9 +49,9 @@ static void reader_of(const struct auth_user *u, struct reader *r)
     if (u->uid < 0)
         return;
     if (getpwuid_r((uid_t)u->uid, &entry, memory, sizeof(memory), &who) == 0 && who) {
-        r->n_groups = GROUPS_MAX;
+        r->n_groups = ACL_GROUPS_MAX;
         if (getgrouplist(who->pw_name, who->pw_gid, r->groups, &r->n_groups) < 0)
-            r->n_groups = GROUPS_MAX;
+            r->n_groups = ACL_GROUPS_MAX;
     } else if (u->gid >= 0) {
         r->groups[r->n_groups++] = (gid_t)u->gid;
     }
@@ -142,7 +89,7 @@ static bool below(const struct paths_roots *roots, const char *path)
 
 /* As far as it has been walked: "" is "/". What is not there yet may come last, for USE_WRITE. */
 struct walk {
-    const struct reader *reader;
+    const struct acl_user *reader;
     char at[PATH_MAX], rest[2 * PATH_MAX];
     int links;
     bool searchable; /* every folder so far, for the reader */
@@ -222,7 +169,7 @@ static bool step(struct walk *w)
     return w->missing || stat(*w->at ? w->at : "/", &w->last) == 0;
 }
 
-static bool walk(struct walk *w, const struct reader *reader, const char *path)
+static bool walk(struct walk *w, const struct acl_user *reader, const char *path)
 {
     *w = (struct walk){.reader = reader, .searchable = true};
     if (snprintf(w->rest, sizeof(w->rest), "%s", path) >= PATH_MAX || stat("/", &w->last) != 0)
@@ -244,7 +191,7 @@ static void close_fts(FTS **fts)
 }
 
 /* Of a folder, everything that a worker would read. */
-static bool tree_readable(const struct reader *r, const char *path)
+static bool tree_readable(const struct acl_user *r, const char *path)
 {
     char *roots[2] = {(char *)(uintptr_t)path, NULL};
     _cleanup_(close_fts) FTS *fts = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
@@ -264,7 +211,7 @@ static bool tree_readable(const struct reader *r, const char *path)
 
 static bool usable(const struct walk *w, enum use use)
 {
-    const struct reader *r = w->reader;
+    const struct acl_user *r = w->reader;
     bool folder = S_ISDIR(w->last.st_mode);
     if (!w->searchable)
         return false;
@@ -280,7 +227,7 @@ static bool usable(const struct walk *w, enum use use)
 struct asking {
     const struct paths_options *options;
     const struct auth_user *user;
-    struct reader reader;
+    struct acl_user reader;
     struct titan_error *err;
 };
 

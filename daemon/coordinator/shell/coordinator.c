@@ -2,6 +2,7 @@
 #include "daemon/auth/enrol.h"
 #include "daemon/coordinator/shell/commits.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/mac.h"
 #include "daemon/coordinator/shell/store_restore.h"
+#include "proto/ranges.h"
 #include "state/backup.h"
 #include "state/home.h"
 #include "state/quarantine.h"
@@ -82,6 +84,10 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     TRY(db_int(db, 0, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
     last_job = MAX(last_job, (uint64_t)gone_job);
     last_worker = MAX(last_worker, (uint64_t)gone_worker);
+    if (last_job >= RANGE_ID_MAX || last_worker >= RANGE_ID_MAX)
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "job store: numbers up to job %" PRIu64 " and worker %" PRIu64 " are given out", last_job,
+                          last_worker);
     c->next_job_id = last_job + 1;
     c->next_turn = (uint64_t)turn + 1;
     uint8_t secret[MAC_BYTES];

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "base/vec.h"
 #include "proto/ranges.h"
 #include "state/backup.h"
@@ -43,9 +44,34 @@ static void gather_free(struct gather *g)
     free(g->lost);
 }
 
+/* Unix times that can be added up; 0 = none. */
+static bool time_ok(int64_t ms)
+{
+    return ms >= 0 && ms <= INT64_MAX / 4;
+}
+
+static bool name_ok(const char *node)
+{
+    const size_t n = strlen(node);
+    return n > 0 && n <= 253 && text_unfit(node, n) == n;
+}
+
+static titan_status check_loss(const struct loss *l, struct titan_error *err)
+{
+    if (l->cause > LOSS_NONE && l->cause < LOSS_CAUSES && time_ok(l->at_ms))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "a loss of job %" PRIu64 " has cause %d at %" PRId64, l->job_id,
+                      (int)l->cause, l->at_ms);
+}
+
 static bool each_node(const struct node *n, void *data)
 {
     struct gather *g = data;
+    if (!name_ok(n->name) || (n->state != NODE_READY && n->state != NODE_LOST) || !time_ok(n->last_seen_ms)) {
+        g->status =
+            titan_fail(g->err, TITAN_ECORRUPT, "job store: node '%s' is %s", n->name, sm_name(&node_sm, (int)n->state));
+        return false;
+    }
     core_restore_node(g->core, n, g->now);
     return true;
 }
@@ -169,21 +195,66 @@ static titan_status gather_losses(struct gather *g)
                      g->err);
 }
 
-/* Numbers that no job comes to, written by a version that believed them, would only be found when it is too late. */
+/* Numbers that no job comes to, by a version that believed them or a disk that lost bits, would only be found when it
+ * is too late. */
 static titan_status check_numbers(const struct gather *g, struct titan_error *err)
 {
     const struct job *job = &g->saved.job;
-    const uint64_t newest = g->saved.epoch ? g->epoch.number : 0;
+    const struct job_spec *s = &job->spec;
+    const uint64_t newest = g->saved.epoch ? g->epoch.number : 0, most = g->saved.epoch ? g->epoch.resume_step : 0;
+    if (job->id == 0 || job->id > RANGE_ID_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "its number is %" PRIu64, job->id);
+    if (s->min_workers > s->max_workers || s->max_workers == 0 || s->max_workers > JOB_WORKERS_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "it is for %u to %u workers", s->min_workers, s->max_workers);
     if (job->status.epoch > RANGE_EPOCH_MAX || newest > RANGE_EPOCH_MAX)
         return titan_fail(err, TITAN_ECORRUPT, "it is in epoch %" PRIu64, MAX(job->status.epoch, newest));
     if (newest && job->status.epoch != newest)
         return titan_fail(err, TITAN_ECORRUPT, "it is in epoch %" PRIu64 ", and its newest is %" PRIu64,
                           job->status.epoch, newest);
-    if (job->status.step > RANGE_STEP_MAX)
-        return titan_fail(err, TITAN_ECORRUPT, "it is at step %" PRIu64, job->status.step);
-    for (size_t i = 0; i < g->saved.n_workers; i++)
-        if (g->workers[i].id == 0 || g->workers[i].id > RANGE_ID_MAX)
-            return titan_fail(err, TITAN_ECORRUPT, "it has a worker %" PRIu64, g->workers[i].id);
+    if (s->steps > RANGE_STEP_MAX || most > RANGE_STEP_MAX || job->status.step > MAX(s->steps, most))
+        return titan_fail(err, TITAN_ECORRUPT, "it is at step %" PRIu64 " of %" PRIu64, job->status.step, s->steps);
+    for (size_t i = 0; i < g->saved.n_checkpoints; i++)
+        if (g->checkpoints[i].step > RANGE_STEP_MAX || g->checkpoints[i].epoch > RANGE_EPOCH_MAX)
+            return titan_fail(err, TITAN_ECORRUPT, "it has a checkpoint of step %" PRIu64 " and epoch %" PRIu64,
+                              g->checkpoints[i].step, g->checkpoints[i].epoch);
+    for (size_t i = 0; i < g->saved.n_losses; i++)
+        TRY(check_loss(&g->losses[i], err));
+    return TITAN_OK;
+}
+
+static titan_status check_ids(uint64_t epoch, const uint64_t *ids, size_t n, struct titan_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == 0 || ids[i] > RANGE_ID_MAX)
+            return titan_fail(err, TITAN_ECORRUPT, "epoch %" PRIu64 " has a member %" PRIu64, epoch, ids[i]);
+    return TITAN_OK;
+}
+
+static titan_status check_members(const struct gather *g, struct titan_error *err)
+{
+    const struct epoch *e = g->saved.epoch;
+    for (size_t i = 0; i < g->saved.n_workers; i++) {
+        const struct worker *w = &g->workers[i];
+        if (w->id == 0 || w->id > RANGE_ID_MAX ||
+            (w->state != WORKER_STARTING && w->state != WORKER_READY && w->state != WORKER_STOPPING) ||
+            !name_ok(w->node))
+            return titan_fail(err, TITAN_ECORRUPT, "it has a worker %" PRIu64 " on '%s', %s", w->id, w->node,
+                              sm_name(&worker_sm, (int)w->state));
+    }
+    if (!e)
+        return TITAN_OK;
+    if (e->world_size == 0 || e->source_epoch >= e->number ||
+        (e->source_epoch && e->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY))
+        return titan_fail(err, TITAN_ECORRUPT, "epoch %" PRIu64 " has %u members and its state from epoch %" PRIu64,
+                          e->number, e->world_size, e->source_epoch);
+    TRY(check_ids(e->number, e->workers, e->world_size + e->leavers, err));
+    TRY(check_ids(e->source_epoch, g->saved.holders, g->saved.n_holders, err));
+    for (size_t b = 0; b < g->saved.n_bases; b++) {
+        if (g->bases[b].n == 0 || g->bases[b].source >= g->bases[b].epoch)
+            return titan_fail(err, TITAN_ECORRUPT, "epoch %" PRIu64 " has %u members and its state from epoch %" PRIu64,
+                              g->bases[b].epoch, g->bases[b].n, g->bases[b].source);
+        TRY(check_ids(g->bases[b].epoch, g->bases[b].workers, g->bases[b].n, err));
+    }
     return TITAN_OK;
 }
 
@@ -202,18 +273,31 @@ static bool states_fit(enum job_state job, enum epoch_state epoch)
     case JOB_RESIZING:
         return epoch == EPOCH_FORMING || epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
     default:
-        return true;
+        return job == JOB_CANCELLING;
     }
 }
 
 static titan_status check_states(const struct gather *g, struct titan_error *err)
 {
+    const struct job *job = &g->saved.job;
     const enum epoch_state epoch = g->saved.epoch ? g->epoch.state : EPOCH_NONE;
-    const enum job_state job = g->saved.job.state;
-    if ((job == JOB_PENDING && !g->saved.epoch) || states_fit(job, epoch))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_ECORRUPT, "it is %s, and its newest epoch %s", sm_name(&job_sm, (int)job),
-                      sm_name(&epoch_sm, (int)epoch));
+    const bool live = epoch == EPOCH_FORMING || epoch == EPOCH_RUNNING, waits = job->state == JOB_PENDING;
+    if (epoch > EPOCH_ENDED || !((waits && !g->saved.epoch) || states_fit(job->state, epoch)))
+        return titan_fail(err, TITAN_ECORRUPT, "it is %s, and its newest epoch %s", sm_name(&job_sm, (int)job->state),
+                          sm_name(&epoch_sm, (int)epoch));
+    if (waits && (g->saved.run_active || g->saved.n_workers))
+        return titan_fail(err, TITAN_ECORRUPT, "it waits, and has %zu workers", g->saved.n_workers);
+    for (size_t i = 0; i < g->saved.n_workers && (job->state == JOB_CANCELLING || epoch == EPOCH_ENDED); i++)
+        if (g->workers[i].state != WORKER_STOPPING)
+            return titan_fail(err, TITAN_ECORRUPT, "it ends, and worker %" PRIu64 " is %s", g->workers[i].id,
+                              sm_name(&worker_sm, (int)g->workers[i].state));
+    if (live && !g->saved.run_active)
+        return titan_fail(err, TITAN_ECORRUPT, "its newest epoch is %s, and no run is", sm_name(&epoch_sm, (int)epoch));
+    if (live &&
+        (g->epoch.world_size != job->status.world_size || !world_set_has(&job->spec.worlds, g->epoch.world_size)))
+        return titan_fail(err, TITAN_ECORRUPT, "its newest epoch is of %u workers, and the job of %u",
+                          g->epoch.world_size, job->status.world_size);
+    return TITAN_OK;
 }
 
 /* What is wrong with one job is no reason for the others to stand still; what is wrong with the disk is. */
@@ -243,6 +327,8 @@ static bool each_job(const struct job *job, void *data)
     if (g->status == TITAN_OK)
         g->status = check_numbers(g, g->err);
     if (g->status == TITAN_OK)
+        g->status = check_members(g, g->err);
+    if (g->status == TITAN_OK)
         g->status = check_states(g, g->err);
     if (g->status == TITAN_OK)
         core_restore_job(g->core, &g->saved, g->now);
@@ -255,13 +341,22 @@ static bool each_job(const struct job *job, void *data)
 static void each_policy(const struct node_policy *p, void *data)
 {
     struct gather *g = data;
-    core_restore_policy(g->core, p, g->now);
+    if (!time_ok(p->deadline_ms) || !time_ok(p->window_from_ms) || !time_ok(p->window_until_ms) ||
+        !time_ok(p->window_lead_ms) || !time_ok(p->quarantined_until_ms) ||
+        (p->quarantined_until_ms && !p->quarantines))
+        g->status =
+            titan_fail(g->err, TITAN_ECORRUPT, "job store: what is decided about node '%s' has no time", p->name);
+    if (g->status == TITAN_OK)
+        core_restore_policy(g->core, p, g->now);
 }
 
 static void each_loss(const struct loss *l, void *data)
 {
     struct gather *g = data;
-    core_restore_loss(g->core, l, g->now);
+    if (g->status == TITAN_OK)
+        g->status = check_loss(l, g->err);
+    if (g->status == TITAN_OK)
+        core_restore_loss(g->core, l, g->now);
 }
 
 /* Workers of the time between backup and restore that agents have told of before. */
@@ -290,8 +385,11 @@ titan_status core_restore_but(struct core *c, struct db *db, struct core_time no
         .core = c, .db = db, .now = now, .err = err, .bad = bad, .bad_data = data};
     TRY(restore_taken(c, db, err));
     TRY(node_list(db, each_node, &g, err));
+    TRY(g.status);
     TRY(node_policy_list(db, each_policy, &g, err));
+    TRY(g.status);
     TRY(loss_list(db, 0, now.wall_ms - CORE_NODE_HISTORY_MS, each_loss, &g, err));
+    TRY(g.status);
     TRY(job_list_open(db, each_job, &g, err));
     return g.status;
 }

@@ -22,6 +22,8 @@ static void test_clock(void **state)
     assert_string_equal(clock_format(INT64_C(1795204800123), text), "2026-11-20T20:00:00.123Z");
     assert_string_equal(clock_format(-1, text), "1969-12-31T23:59:59.999Z");
     assert_true(strlen(clock_format(INT64_MAX, text)) < 32);
+    assert_string_equal(clock_format(INT64_MIN, text), "(time out of range)");
+    assert_string_equal(clock_format(INT64_C(-62167219200001), text), "(time out of range)"); /* before the year 0 */
     int64_t a = clock_mono_ns(), b = clock_mono_ns();
     assert_true(b >= a && a > 0);
     assert_true(clock_wall_ms() > INT64_C(1700000000000));

@@ -57,6 +57,10 @@ static void test_event(void **state)
     json_is(&event.base, "{\"id\":7,\"job_id\":0,\"at\":\"1970-01-01T00:00:00.001Z\",\"type\":\"worker.exited\","
                          "\"message\":\"gone\",\"epoch\":0,\"step\":0,\"rank\":-1,\"node\":null,"
                          "\"detail\":{\"worker\":3},\"actor\":null}");
+    event.detail = "{\n\"worker\":\"\177\"}"; /* JSON, but no line: as it is it would be two */
+    json_is(&event.base, "{\"id\":7,\"job_id\":0,\"at\":\"1970-01-01T00:00:00.001Z\",\"type\":\"worker.exited\","
+                         "\"message\":\"gone\",\"epoch\":0,\"step\":0,\"rank\":-1,\"node\":null,"
+                         "\"detail\":\"{\\n\\\"worker\\\":\\\"\\u007f\\\"}\",\"actor\":null}");
     event.detail = "{broken"; /* not JSON: a string, so that the line stays JSON */
     json_is(&event.base, "{\"id\":7,\"job_id\":0,\"at\":\"1970-01-01T00:00:00.001Z\",\"type\":\"worker.exited\","
                          "\"message\":\"gone\",\"epoch\":0,\"step\":0,\"rank\":-1,\"node\":null,"

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "state/change.h"
 #include "state/replay.h"
 #include "state/schema.h"
@@ -226,6 +227,24 @@ static void test_what_does_not_follow_is_found(void **state)
     }
 }
 
+static void check_line(const char *line, void *data)
+{
+    *(bool *)data = true;
+    assert_int_equal(text_unfit(line, strlen(line)), strlen(line));
+}
+
+/* What is told of a damaged log is a line, whatever is in the log. */
+static void test_what_differs_is_told_in_lines(void **state)
+{
+    (void)state;
+    bool told = false;
+    struct db *db = random_history(10);
+    run_sql(db, "UPDATE events SET change = 'two' || char(10) || 'lines' || char(27) || '[2J' WHERE id = 1");
+    assert_int_equal(replay_check(db, NULL, check_line, &told, NULL), TITAN_ECORRUPT);
+    assert_true(told);
+    db_close(db);
+}
+
 /* Any column of any event. */
 static void test_damage_is_named(void **state)
 {
@@ -421,6 +440,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_states_follow_from_the_log, seed_random),
         cmocka_unit_test_setup(test_what_does_not_follow_is_found, seed_random),
+        cmocka_unit_test_setup(test_what_differs_is_told_in_lines, seed_random),
         cmocka_unit_test_setup(test_damage_is_named, seed_random),
         cmocka_unit_test_setup(test_missing_events, seed_random),
         cmocka_unit_test_setup(test_chain_is_what_is_documented, seed_random),

@@ -512,6 +512,15 @@ titan_status segment_open(struct segment *seg, const struct comm_config *config,
 
 /* --- splitting ---------------------------------------------------------------------------------------------------- */
 
+/* Behind the root and within what a file may have; a damaged word would say otherwise. */
+static titan_status check_place(const struct segment *root, uint64_t at, uint64_t bytes, struct titan_error *err)
+{
+    const uint64_t first = round_up(root->layout.bytes, PAGE);
+    if (at % PAGE == 0 && at >= first && at <= (uint64_t)INT64_MAX - bytes)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "a split is said to lie at %" PRIu64 ", outside of the shared segment", at);
+}
+
 /* The first member: take room at the end of the file and tell the others. */
 static titan_status place(struct segment *parent, const struct segment *seg, uint64_t *ret_at, struct titan_error *err)
 {
@@ -519,6 +528,7 @@ static titan_status place(struct segment *parent, const struct segment *seg, uin
     struct segment_rank *self = &parent->ranks[parent->rank];
     uint64_t bytes = round_up(seg->layout.bytes, PAGE);
     uint64_t at = round_up(root->layout.bytes, PAGE) + atomic_fetch_add(&root->header->used, bytes);
+    TRY(check_place(root, at, bytes, err));
     /* A byte at its end gives the file its length, and never takes away what another has given it. */
     if (pwrite(root->fd, "", 1, (off_t)(at + bytes - 1)) != 1)
         return titan_fail_errno(err, "cannot give the shared segment %" PRIu64 " bytes", at + bytes);
@@ -547,8 +557,8 @@ static titan_status find(struct segment *parent, const struct segment *seg, int 
     if (leader->split_world != (uint32_t)seg->world)
         return titan_fail(err, TITAN_ECONFLICT, "rank %d makes split %u one of %u members, here it has %d",
                           parent->names[first], parent->splits, leader->split_world, seg->world);
-    if (fstat(parent->root->fd, &st) < 0 || at % PAGE != 0 || at > (uint64_t)st.st_size ||
-        seg->layout.bytes > (uint64_t)st.st_size - at)
+    TRY(check_place(parent->root, at, seg->layout.bytes, err));
+    if (fstat(parent->root->fd, &st) < 0 || at > (uint64_t)st.st_size || seg->layout.bytes > (uint64_t)st.st_size - at)
         return titan_fail(err, TITAN_ECORRUPT, "split %u is said to lie at %" PRIu64 ", outside of the shared segment",
                           parent->splits, at);
     *ret_at = at;

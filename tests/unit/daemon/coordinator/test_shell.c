@@ -27,6 +27,7 @@
 #include "daemon/peers.h"
 #include "daemon/proof.h"
 #include "proto/rpc/client.h"
+#include "state/db.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
 
@@ -512,6 +513,36 @@ static void test_beat_as_a_datagram(void **state)
     tear_down(&f);
 }
 
+static void set_given(const struct fixture *f, const char *sql)
+{
+    char path[128];
+    struct db *db = NULL;
+    (void)snprintf(path, sizeof(path), "%s/titan.db", f->dir);
+    assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, sql, NULL), TITAN_OK);
+    db_close(db);
+}
+
+/* Numbers of jobs and workers go on from those in the store: one that leaves no room behind it is damage. */
+static void test_numbers_given_out(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct titan_error err = {0};
+    static const char *const damages[] = {"INSERT OR REPLACE INTO meta VALUES ('last_worker', -1)",
+                                          "INSERT OR REPLACE INTO meta VALUES ('last_job', 9223372036854775807)"};
+    set_up(&f);
+    for (int i = 0; i < 2; i++) {
+        close_all(&f);
+        set_given(&f, damages[i]);
+        const struct coordinator_options options = {.observer = &api_observer, .state_dir = f.dir, .check_ms = 3000};
+        assert_int_equal(coordinator_open(&f.loop, &options, &f.coordinator, &err), TITAN_ECORRUPT);
+        set_given(&f, "DELETE FROM meta WHERE key IN ('last_worker', 'last_job')");
+        open_all(&f);
+    }
+    tear_down(&f);
+}
+
 static void test_restart(void **state)
 {
     (void)state;
@@ -535,6 +566,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_full_disk),          cmocka_unit_test(test_change_while_tried_again),
         cmocka_unit_test(test_check_that_hangs),   cmocka_unit_test(test_all_checks_hang),
-        cmocka_unit_test(test_beat_as_a_datagram), cmocka_unit_test(test_restart)};
+        cmocka_unit_test(test_beat_as_a_datagram), cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_numbers_given_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* acl.h - what a POSIX access list (acl(5)) lets a user do. Its bytes are from outside: a file system of others (FUSE,
+ * NFS) may say any. */
+#ifndef TITAN_DAEMON_AUTH_ACL_H
+#define TITAN_DAEMON_AUTH_ACL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#define ACL_NAME "system.posix_acl_access" /* the extended attribute */
+#define ACL_ENTRIES_MAX 1024
+#define ACL_BYTES_MAX (4 + 8 * ACL_ENTRIES_MAX)
+#define ACL_GROUPS_MAX 256
+
+/* A user as files see it. */
+struct acl_user {
+    int64_t uid; /* -1 = it has none here */
+    gid_t groups[ACL_GROUPS_MAX];
+    int n_groups;
+};
+
+bool acl_in_group(const struct acl_user *u, gid_t gid);
+/* May u, who does not own the file, do all of bits ("rwx", 0 to 7)? list: the attribute's bytes, unaligned. What others
+ * may do is said by st. Bytes that are no list, or one that the kernel would not take, grant nothing. */
+bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What titanctl prints of a server's answers: nothing that a terminal obeys. The server is the test's: all that
+ * proto/rpc/channel.c offers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/utf8.h"
+#include "ctl/client.h"
+#include "ctl/command.h"
+
+#define EVIL                                                                                                           \
+    "\033[2Jx\xc2\x9b"                                                                                                 \
+    "31m" /* clears the screen, and colours */
+
+static ProtobufCMessage *next; /* the answer; the callee's */
+
+titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,
+                              struct titan_error *err)
+{
+    (void)target, (void)tls, (void)err;
+    *ret = (struct rpc_channel *)&next;
+    return TITAN_OK;
+}
+
+titan_status rpc_channel_token(struct rpc_channel *channel, const char *token, struct titan_error *err)
+{
+    (void)channel, (void)token, (void)err;
+    return TITAN_OK;
+}
+
+void rpc_channel_close(struct rpc_channel *channel)
+{
+    (void)channel;
+}
+
+titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+                              ProtobufCMessage **ret_reply, struct titan_error *err)
+{
+    (void)channel, (void)path, (void)request, (void)deadline_ms, (void)err;
+    assert_ptr_equal(next->descriptor, reply);
+    *ret_reply = TAKE(next);
+    return TITAN_OK;
+}
+
+titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                                const ProtobufCMessageDescriptor *reply,
+                                bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
+                                void *data, const volatile int *interrupted, struct titan_error *err)
+{
+    (void)channel, (void)path, (void)request, (void)tick, (void)interrupted, (void)err;
+    assert_ptr_equal(next->descriptor, reply);
+    (void)each(next, data);
+    protobuf_c_message_free_unpacked(TAKE(next), NULL);
+    return TITAN_OK;
+}
+
+/* A message whose strings are evil, also those of its messages. */
+static ProtobufCMessage *evil(const ProtobufCMessageDescriptor *type)
+{
+    ProtobufCMessage *m = calloc(1, type->sizeof_message);
+    assert_non_null(m);
+    type->message_init(m);
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &type->fields[i];
+        void **at = (void **)(void *)((char *)m + f->offset);
+        if (f->label == PROTOBUF_C_LABEL_REPEATED)
+            continue;
+        if (f->type == PROTOBUF_C_TYPE_STRING)
+            *at = strdup(EVIL);
+        else if (f->type == PROTOBUF_C_TYPE_MESSAGE)
+            *at = evil(f->descriptor);
+        else if (f->type == PROTOBUF_C_TYPE_BYTES)
+            *(ProtobufCBinaryData *)(void *)at = (ProtobufCBinaryData){sizeof(EVIL) - 1, (uint8_t *)strdup(EVIL)};
+    }
+    return m;
+}
+
+/* What a command prints, to be freed. */
+static char *print(const ProtobufCMessageDescriptor *type, bool terminal, int argc, const char *const *words)
+{
+    static struct args args;
+    struct ctl ctl = {.server = "unix:/nowhere", .online = terminal};
+    struct titan_error err = {0};
+    char *argv[8] = {(char *)(uintptr_t) "titanctl"}, *text = NULL;
+    size_t len = 0;
+    for (int i = 0; i < argc; i++)
+        argv[i + 1] = (char *)(uintptr_t)words[i];
+    next = evil(type);
+    assert_int_equal(args_parse(&titanctl, argc + 1, argv, &args, &err), TITAN_OK);
+    FILE *before = stdout;
+    stdout = open_memstream(&text, &len);
+    assert_non_null(stdout);
+    const titan_status status = args.command->run(&ctl, &args, &err);
+    (void)fclose(stdout);
+    stdout = before;
+    assert_int_equal(status, TITAN_OK);
+    assert_null(next);
+    return text;
+}
+#define PRINT(type, terminal, ...)                                                                                     \
+    print(&type, terminal, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)),                         \
+          (const char *const[]){__VA_ARGS__})
+
+static void check_fit(char *text)
+{
+    size_t at = 0;
+    for (size_t n = strlen(text); (at += text_unfit(text + at, n - at)) < n; at++)
+        if (text[at] != '\n')
+            fail_msg("'%s' has byte %02x", text, (unsigned char)text[at]);
+    free(text);
+}
+
+static void test_nothing_to_obey(void **state)
+{
+    (void)state;
+    check_fit(PRINT(titan__v1__get_job_response__descriptor, true, "status", "1"));
+    check_fit(PRINT(titan__v1__event__descriptor, true, "events"));
+    check_fit(PRINT(titan__v1__event__descriptor, true, "audit"));
+    check_fit(PRINT(titan__v1__drain_node_response__descriptor, true, "drain", "a"));
+    check_fit(PRINT(titan__v1__undrain_node_response__descriptor, true, "undrain", "a"));
+    check_fit(PRINT(titan__v1__forget_node_response__descriptor, true, "node", "forget", "a"));
+    check_fit(PRINT(titan__v1__revoke_certificate_response__descriptor, true, "node", "revoke", "a"));
+    check_fit(PRINT(titan__v1__create_token_response__descriptor, true, "token", "create", "a"));
+    check_fit(PRINT(titan__v1__version_response__descriptor, true, "version"));
+}
+
+/* A file or a pipe gets a worker's lines as they are. */
+static void test_logs(void **state)
+{
+    (void)state;
+    check_fit(PRINT(titan__v1__log_chunk__descriptor, true, "logs", "1", "--rank", "0"));
+    char *text = PRINT(titan__v1__log_chunk__descriptor, false, "logs", "1", "--rank", "0");
+    assert_string_equal(text, EVIL "\n");
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_to_obey),
+        cmocka_unit_test(test_logs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
