@@ -6,7 +6,7 @@ fuzz_targets := $(patsubst tests/fuzz/targets/%.c,%,$(wildcard tests/fuzz/target
 fuzz_replay := $(fuzz_targets:%=$(BUILD)/tests/fuzz/replay/%)
 fuzz_bins := $(fuzz_targets:%=$(BUILD)/tests/fuzz/targets/%)
 # Of the CUDA plug-in what needs no CUDA.
-fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/message.c worker/comm/nccl/share.c worker/comm/nccl/peers.c)
+fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/file_pool.c tests/fuzz/message.c worker/comm/nccl/share.c worker/comm/nccl/peers.c)
 fuzz_libs := $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 fuzz_link = -Wl,--start-group $(fuzz_libs) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
 $(fuzz_replay): $(BUILD)/tests/fuzz/replay/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_libs)

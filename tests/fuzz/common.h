@@ -40,4 +40,7 @@ struct fuzz_input fuzz_piece(struct fuzz_input *in);
 const char *fuzz_folder(void);
 void fuzz_file(const char *path, const uint8_t *data, size_t len);
 
+/* Run one of the tasks that wait for files (file_pool.c here); false: none does. */
+bool fuzz_file_task(void);
+
 #endif

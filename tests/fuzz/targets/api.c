@@ -21,7 +21,6 @@
 #include "base/mac.h"
 #include "daemon/api/api.h"
 #include "daemon/auth/certs.h"
-#include "daemon/file_pool.h"
 #include "proto/rpc/common.h"
 #include "state/event.h"
 #include "state/schema.h"
@@ -196,84 +195,7 @@ struct store_stats store_stats(const struct store *s)
     return (struct store_stats){0};
 }
 
-/* --- work that has threads: files (daemon/file_pool.h), backups --------------------------------------------------- */
-
-struct file_pool {
-    struct file_task *first, **last;
-};
-static struct file_pool files;
-
-titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_pool **ret, struct titan_error *err)
-{
-    (void)loop, (void)deadline_ms, (void)err;
-    files = (struct file_pool){.last = &files.first};
-    *ret = &files;
-    return TITAN_OK;
-}
-
-titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
-                           struct titan_error *err)
-{
-    (void)bytes, (void)err;
-    k->calls = calls;
-    k->next = NULL;
-    *p->last = k;
-    p->last = &k->next;
-    return TITAN_OK;
-}
-
-static struct file_task *task_take(struct file_pool *p, const struct file_task *k)
-{
-    struct file_task **at = &p->first;
-    while (*at && *at != k)
-        at = &(*at)->next;
-    struct file_task *found = *at;
-    if (!found)
-        return NULL;
-    *at = found->next;
-    if (!*at)
-        p->last = at;
-    return found;
-}
-
-bool file_pool_drop(struct file_pool *p, struct file_task *k)
-{
-    return task_take(p, k) != NULL;
-}
-
-bool file_pool_abandon(struct file_pool *p, struct file_task *k)
-{
-    return task_take(p, k) != NULL; /* what is taken out is run at once */
-}
-
-bool file_task_wanted(const struct file_task *k)
-{
-    (void)k;
-    return true;
-}
-
-uint32_t file_pool_deadline_ms(const struct file_pool *p)
-{
-    (void)p;
-    return 10000;
-}
-
-void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data)
-{
-    while (p->first) {
-        struct file_task *k = task_take(p, p->first);
-        k->calls->given_up(k, false);
-    }
-    closed(data);
-}
-
-titan_status file_task_await(struct file_task *k, const struct file_calls *calls, uint32_t wait_ms,
-                             struct titan_error *err)
-{
-    (void)wait_ms, (void)err;
-    calls->run(k);
-    return TITAN_OK;
-}
+/* --- work that has threads: backups ----------------------------------------------------------------------------- */
 
 struct work {
     struct work *next;
@@ -299,12 +221,8 @@ static bool settle(void)
 {
     if (write_next())
         return true;
-    if (files.first) {
-        struct file_task *k = task_take(&files, files.first);
-        k->calls->run(k);
-        k->calls->done(k);
+    if (fuzz_file_task())
         return true;
-    }
     if (works) {
         struct work *w = works;
         works = w->next;

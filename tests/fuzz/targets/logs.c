@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "daemon/agent/worker_logs.h"
+#include "daemon/file_pool.h"
 
 static struct sending {
     struct buf of[3]; /* by worker; 0 = of any other */
@@ -57,6 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char *const names[] = {"ranks", "worker-1.log.1", "worker-1.log", "worker-2.log.1", "worker-2.log"};
     char path[5][160], folder[128];
     struct titan_error err = {0};
+    struct file_pool *pool = NULL;
     struct logs *l = NULL;
     uv_loop_t loop;
     Titan__Internal__LogRequest r = TITAN__INTERNAL__LOG_REQUEST__INIT;
@@ -73,13 +75,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             fuzz_file(path[i], files[i].data, files[i].len);
     }
     fuzz_assert(uv_loop_init(&loop) == 0);
-    fuzz_assert(logs_open(&loop, "here", send_chunk, NULL, &l, &err) == TITAN_OK);
+    fuzz_assert(file_pool_open(&loop, 1000, &pool, &err) == TITAN_OK);
+    fuzz_assert(logs_open(&loop, pool, "here", send_chunk, NULL, &l, &err) == TITAN_OK);
     logs_request(l, &r, fuzz_folder());
-    for (int i = 0; i < 8 && s.ends == 0; i++) {
+    for (int i = 0; i < 64 && s.ends == 0; i++) {
+        if (fuzz_file_task())
+            continue;
         (void)uv_run(&loop, UV_RUN_ONCE);
         s.room = 1000;
     }
     fuzz_assert(s.ends == 1);
+    file_pool_close(pool, NULL, NULL);
     logs_close(l, NULL, NULL);
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     fuzz_assert(uv_loop_close(&loop) == 0);
