@@ -195,7 +195,7 @@ struct store_stats store_stats(const struct store *s)
     return (struct store_stats){0};
 }
 
-/* --- work that has threads: backups ----------------------------------------------------------------------------- */
+/* --- work that has threads: backups ------------------------------------------------------------------------------- */
 
 struct work {
     struct work *next;
