@@ -287,6 +287,10 @@ static titan_status check_states(const struct gather *g, struct titan_error *err
                           sm_name(&epoch_sm, (int)epoch));
     if (waits && (g->saved.run_active || g->saved.n_workers))
         return titan_fail(err, TITAN_ECORRUPT, "it waits, and has %zu workers", g->saved.n_workers);
+    for (size_t i = 0; i < g->saved.n_workers && !g->saved.run_active; i++)
+        if (g->workers[i].state != WORKER_STOPPING)
+            return titan_fail(err, TITAN_ECORRUPT, "no run of it is active, and worker %" PRIu64 " is %s",
+                              g->workers[i].id, sm_name(&worker_sm, (int)g->workers[i].state));
     for (size_t i = 0; i < g->saved.n_workers && (job->state == JOB_CANCELLING || epoch == EPOCH_ENDED); i++)
         if (g->workers[i].state != WORKER_STOPPING)
             return titan_fail(err, TITAN_ECORRUPT, "it ends, and worker %" PRIu64 " is %s", g->workers[i].id,

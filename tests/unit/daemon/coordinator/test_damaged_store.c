@@ -114,6 +114,7 @@ static void test_rows_of_a_job(void **state)
         "UPDATE jobs SET state = 6",
         "UPDATE epochs SET state = 4 WHERE number = 2",
         "UPDATE runs SET state = 2",
+        "UPDATE runs SET state = 5; UPDATE epochs SET state = 3 WHERE number = 2; UPDATE jobs SET state = 4",
         "UPDATE epochs SET world_size = 0 WHERE number = 2",
         "UPDATE epochs SET world_size = -1, leavers = 0 WHERE number = 2",
         "UPDATE epochs SET world_size = -2, leavers = 1 WHERE number = 2", /* and one, it is 0 */
