@@ -355,7 +355,7 @@ const struct command command_admin = {
     .summary = "back up the job store, put a backup back, check one",
     .arguments = "backup|restore|verify FILE | check",
     .text =
-        "backup: a copy of the running server's store as it is at one moment, over its Unix socket; it is checked and\n"
+        "backup: a copy of the running server's store as it is at one moment; it is checked and\n"
         "durable when the command ends. A file that is there already is not overwritten (exit code 6). With --keep, "
         "FILE is a\n"
         "folder: the copy gets the time as its name, and the oldest beyond N are deleted.\n"

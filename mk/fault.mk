@@ -9,7 +9,7 @@ $(BUILD)/tests/fault/shim.so: $(BUILD)/obj/tests/fault/shim.o
 tests: $(fault_tools)
 
 .PHONY: fault soak soak-tls alarms reliability
-fault: all $(fp_programs) $(fault_tools) $(BUILD)/tests/unit/state/test_disk_faults ## the 25 scenarios with real processes, as root (ROUNDS=20 ONLY=1,6 SEED=n); results in build/fault
+fault: all $(fp_programs) $(fault_tools) $(BUILD)/tests/unit/state/test_disk_faults ## the scenarios with real processes, as root (ROUNDS=20 ONLY=1,6 SEED=n); results in build/fault
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/run_faults.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED))
 soak: all $(fp_programs) $(fault_tools) ## a failure every 15 s, as root (MINUTES=60 SEED=n); results in build/soak
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy.h - who may call what: one table, methods by roles, in policy.c. docs/security.md shows it to people.
+/* policy.h - who may call what: one table, methods by roles. docs/security.md shows it to people.
  *
  * A method is found by its number, rpc_method.needs. A method without one has POLICY_NOTHING and is refused to
  * everybody; a number without a row does not build. */

@@ -18,7 +18,7 @@ PAGE = SOURCE / "docs/reliability.md"
 HEAD = """# Reliability: what was done to it, and what it did
 
 Written by `make reliability` from the results of the commands named in each part, `build/PART/results.json`; what was written by hand says so. What happens in
-each case, what an operator sees and does: [operations.md](operations.md#the-25-faults). The protocol: [membership.md](membership.md).
+each case, what an operator sees and does: [operations.md](operations.md#the-faults). The protocol: [membership.md](membership.md).
 """
 PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak MINUTES=60"),
          "soak-tls": ("Soak of certificates", "make record-soak-tls MINUTES=10"),
