@@ -80,7 +80,7 @@ def main():
                  "ok": more <= 10})
     commit = subprocess.run(["git", "-C", old, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     HOME.mkdir(parents=True, exist_ok=True)
-    (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": f"make turns OLD=<a checkout of {commit}>",
+    (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": "make turns OLD=PATH",
                                                    "rows": rows, "text": f"Against {commit}, by turns; the clusters of the new tree speak TLS."},
                                                   indent=1) + "\n")
     for r in rows:

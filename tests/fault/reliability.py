@@ -29,7 +29,7 @@ PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak
          "scale": ("Scale", "make scale AGENTS=1000"), "sim-scale": ("Scale, simulated", "make record-sim-scale AGENTS=10000"),
          "system": ("Installed system", "make system"),
          "system-containers": ("Installed system, in containers", "make system KIND=containers"), "bench": ("Numbers", "make bench PART=elastic"),
-         "turns": ("Speed, by turns with an older tree", "make turns OLD=<checkout>")}
+         "turns": ("Speed, by turns with an older tree", "make turns OLD=PATH")}
 UNITS = {"_ms": "ms", "_s": "s", "_percent": "%", "_mib": "MiB"}
 
 
