@@ -121,7 +121,7 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     titan_status status = rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err);
     if (status != TITAN_OK) {
         ctl_unreachable_hint(ctl->server, err);
-        return err->status;
+        return status;
     }
     *(ProtobufCMessage **)ret = answer;
     return TITAN_OK;

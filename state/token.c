@@ -18,7 +18,8 @@ static void to_hex(const unsigned char *bytes, size_t n, char *out)
 static bool from_hex(const char *text, size_t n, unsigned char *out)
 {
     for (size_t i = 0; i < 2 * n; i++) {
-        int c = text[i], digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        int c = (unsigned char)text[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
         if (digit < 0)
             return false;
         out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);

@@ -392,7 +392,7 @@ static titan_status listen_at(struct rpc_server *server, const struct addrinfo *
     TRY(listener_add(server, fd, kind, "", err));
     server->listeners->owned = true;
     *port = *port_of((struct sockaddr *)&address);
-    fd = -1;
+    (void)TAKE_FD(fd);
     return TITAN_OK;
 }
 
@@ -483,7 +483,7 @@ static void refused(struct rpc_server *server, const char *why)
 
 static bool peer_read(int fd, struct peer *ret)
 {
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t len = sizeof(address);
     if (getpeername(fd, (struct sockaddr *)&address, &len) != 0)
         return false;
@@ -728,7 +728,7 @@ static const char *tcp_refusal(struct rpc_server *server, int fd, struct peer *r
 /* Why this connection is not taken; NULL: it is. */
 static const char *connection_take(struct listener *l, int fd)
 {
-    struct peer peer;
+    struct peer peer = {0};
     const bool local = l->kind == LISTENER_LOCAL;
     struct front *front = local ? front_of_user(l->server, fd) : NULL;
     if (local && !front)

@@ -281,6 +281,7 @@ static void commit_epoch(const struct failover *f, form_epoch *form)
         form->key = (ProtobufCBinaryData){MAC_BYTES, key};
     }
     form_epoch *final = agent_action_copy(f->out, &form->base);
+    form->key = (ProtobufCBinaryData){0}; /* it pointed at the stack; commits cover the record's */
     agent_log(f->out, AGENT_WARN, "no coordinator: a delegate's epoch",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, f->job->id,
               final->epoch, final->n_members, final->source_epoch, final->resume_step);
