@@ -118,10 +118,9 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
 {
     TRY(ctl_channel(ctl, err));
     ProtobufCMessage *answer = NULL;
-    titan_status status = rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err);
-    if (status != TITAN_OK) {
+    if (rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err) != TITAN_OK) {
         ctl_unreachable_hint(ctl->server, err);
-        return status;
+        return err->status; /* the hint's: it may know better */
     }
     *(ProtobufCMessage **)ret = answer;
     return TITAN_OK;

@@ -50,7 +50,7 @@ struct check_request {
     uint64_t id;           /* of the round that is under way */
     bool reaching;         /* it is the second */
     struct arena memory;
-    struct checked_node *nodes, **nodes_tail;
+    struct checked_node *nodes; /* in the order of their names */
     size_t n, waiting, elsewhere; /* nodes with an address that others reach */
     struct check_probe *probes;
     Titan__Internal__CheckRoot **roots;
@@ -113,7 +113,7 @@ static void keep_marks(struct check_request *r, struct checked_node *n, const Ti
     }
 }
 
-/* Every node against the first one that has a mark of it. */
+/* Every node against the first one by name that has a mark of it. */
 static void compare_roots(struct check_request *r)
 {
     for (size_t i = 0; i < r->n_roots; i++) {
@@ -316,8 +316,11 @@ static void each_node(const struct core_node *node, void *data)
     n->message->node = arena_strdup(&r->memory, node->name);
     n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
     n->session = node->connected ? core_node_session(r->owner->core, node->name) : 0;
-    *r->nodes_tail = n;
-    r->nodes_tail = &n->next;
+    struct checked_node **at = &r->nodes; /* by name, so that the same node is compared with each time */
+    while (*at && strcmp((*at)->name, n->name) < 0)
+        at = &(*at)->next;
+    n->next = *at;
+    *at = n;
     r->n++;
     if (!n->session) {
         found(r, n, "session", true, "not connected");
@@ -354,7 +357,6 @@ void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *
     r->owner = c;
     r->call = call;
     r->id = ++c->next_check_request;
-    r->nodes_tail = &r->nodes;
     r->roots = arena_alloc(&r->memory, 2 * PATHS_ROOTS_MAX * sizeof(*r->roots));
     if (paths) {
         add_roots(r, &paths->data, false);

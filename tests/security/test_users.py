@@ -270,7 +270,8 @@ def tokens():
         refused(w.as_user(MALLORY, "list", env=env), "unknown or has been revoked")
         # A wrong token is no way around: not taken for nobody's, nor for its bearer's own uid.
         refused(w.as_user(ALICE, "list", env={"TITAN_TOKEN": "titan_x"}), "none")
-        # Its secret stands nowhere.
+        # Its secret stands nowhere; nothing is written or removed any more while that is looked for.
+        w.daemon.stop()
         secret = token.split("_")[2].encode()
         for path in w.daemon.state.rglob("*"):
             if path.is_file():
