@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported checkpoint in the hands of the Python packages it is made for: safetensors opens its tensors, tokenizers
 its tokenizer, transformers computes the logits that `titan-worker generate` does."""
-import importlib
 import json
 import struct
 import sys
@@ -9,22 +8,15 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import interop  # noqa: E402
 import titan  # noqa: E402
+
+interop.use()
 
 WORKER = titan.BIN / "titan-worker"
 PROMPT = "static int compare(const void *a, const void *b)"
 folder = tempfile.TemporaryDirectory(prefix="titan-export-")
 root = Path(folder.name)
-
-
-def missing(*packages):
-    """Why a test cannot run here, or None."""
-    for name in packages:
-        try:
-            importlib.import_module(name)
-        except Exception as e:
-            return f"Python package {name}: {e}"
-    return None
 
 
 def run(*args):
@@ -94,7 +86,7 @@ def test_layout():
 
 def test_safetensors():
     """the safetensors package opens the tensors, and bf16 ones are the rounded fp32 ones"""
-    why = missing("torch", "safetensors.torch")
+    why = interop.missing("torch", "safetensors.torch")
     if why:
         return why
     import torch
@@ -155,7 +147,7 @@ def plain_logits(config, w, tokens):
 
 def test_plain_model():
     """the definition of each architecture, written out, gives the logits of titan-worker generate"""
-    why = missing("numpy")
+    why = interop.missing("numpy")
     if why:
         return why
     for name in MODELS:
@@ -169,7 +161,7 @@ def test_plain_model():
 
 def test_transformers():
     """transformers gives the logits of titan-worker generate"""
-    why = missing("torch", "safetensors.torch", "transformers")
+    why = interop.missing("torch", "safetensors.torch", "transformers")
     if why:
         return why
     from transformers.utils import is_torch_available
@@ -191,7 +183,7 @@ def test_transformers():
 
 def test_tokenizer():
     """transformers opens the tokenizer: one token a byte, and back"""
-    why = missing("tokenizers", "transformers")
+    why = interop.missing("tokenizers", "transformers")
     if why:
         return why
     from transformers import PreTrainedTokenizerFast
