@@ -33,6 +33,7 @@ daemon              titan proto/rpc daemon/auth daemon/agent daemon/coordinator 
 
 ctl                 titan proto/rpc state daemon/auth
 
+worker/tokenizer
 worker/tensor
 worker/device
 worker/device/cpu   worker/device

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenizer.h - text to token ids and back.
+ *
+ * "bytes": a token is a byte, vocabulary 256, end of text 0. Special tokens in a text are text: no input makes a begin
+ * or end of text.
+ *
+ * Thread: a tokenizer does not change once it is open, any number of threads may use it at once. An encoder is one
+ * thread's: it keeps the words it has met. */
+#ifndef TITAN_WORKER_TOKENIZER_TOKENIZER_H
+#define TITAN_WORKER_TOKENIZER_TOKENIZER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#define TOKEN_NONE (-1)
+
+struct tokenizer;
+struct tokenizer_encoder;
+
+/* Token ids (base/vec.h). All zero is empty; free(ids) releases it. */
+struct tokens {
+    int32_t *ids;
+    size_t n, cap;
+};
+
+/* TITAN_EUNSUPPORTED: it is not known here. */
+titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct titan_error *err) TITAN_MUST_USE;
+void tokenizer_close(struct tokenizer *t);
+/* Every id is below it. Not every number below it need be a token. */
+int64_t tokenizer_vocabulary(const struct tokenizer *t);
+/* What begins and ends a text; TOKEN_NONE: nothing does. */
+int32_t tokenizer_bos(const struct tokenizer *t);
+int32_t tokenizer_eos(const struct tokenizer *t);
+/* Equal where all text becomes the same ids, and begin and end of text are the same. */
+uint64_t tokenizer_hash(const struct tokenizer *t);
+
+/* The tokenizer outlives its encoders. */
+titan_status tokenizer_encoder_open(const struct tokenizer *t, struct tokenizer_encoder **ret,
+                                    struct titan_error *err) TITAN_MUST_USE;
+void tokenizer_encoder_close(struct tokenizer_encoder *e);
+/* Appends the ids of n bytes of text, without begin or end of text. One text at most 2 GiB: TITAN_ELIMIT beyond. On
+ * failure *out may have some of the ids. */
+titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, size_t n, struct tokens *out,
+                              struct titan_error *err) TITAN_MUST_USE;
+/* Appends the bytes of n tokens. TITAN_EINVAL: an id is no token. A character's bytes may lie in several tokens. */
+titan_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, struct buf *out,
+                              struct titan_error *err) TITAN_MUST_USE;
+
+#endif
