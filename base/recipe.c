@@ -130,7 +130,7 @@ static titan_status wrong_type(const struct recipe_key *k, const struct toml_val
 {
     static const char *const wanted[] = {
         [KEY_STRING] = "text in quotes", [KEY_INT] = "an integer", [KEY_REAL] = "a number",
-        [KEY_BOOL] = "true or false",    [KEY_LIST] = "an array",
+        [KEY_BOOL] = "true or false",    [KEY_LIST] = "an array",  [KEY_SOURCES] = "an array",
     };
     return fail_at(at, err, TITAN_EINVAL, "%s.%s: expected %s, got %s %s", k->section, k->name, wanted[k->type],
                    v->type == TOML_INT || v->type == TOML_ARRAY ? "an" : "a", toml_type_name(v->type));
@@ -141,7 +141,8 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
 {
     bool fits = (k->type == KEY_STRING && v->type == TOML_STRING) || (k->type == KEY_INT && v->type == TOML_INT) ||
                 (k->type == KEY_REAL && (v->type == TOML_INT || v->type == TOML_FLOAT)) ||
-                (k->type == KEY_BOOL && v->type == TOML_BOOL) || (k->type == KEY_LIST && v->type == TOML_ARRAY);
+                (k->type == KEY_BOOL && v->type == TOML_BOOL) ||
+                ((k->type == KEY_LIST || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
     /* TorchTitan writes lists as text with commas, too. */
     fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
            (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY));
@@ -291,6 +292,17 @@ static titan_status set_points(const struct recipe_key *k, const struct toml_val
     return TITAN_OK;
 }
 
+static titan_status set_sources(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                                char *field, struct titan_error *err)
+{
+    struct recipe_mixture mixture;
+    char why[RECIPE_WHY];
+    if (!recipe_mixture_read(v, &mixture, why))
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s: %s", k->section, k->name, why);
+    memcpy(field, &mixture, sizeof(mixture));
+    return TITAN_OK;
+}
+
 static titan_status set_supported(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                                   struct titan_error *err)
 {
@@ -315,6 +327,9 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         break;
     case KEY_LIST:
         TRY(set_points(k, v, at, field, err));
+        break;
+    case KEY_SOURCES:
+        TRY(set_sources(k, v, at, field, err));
         break;
     }
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
@@ -344,6 +359,7 @@ static titan_status check_off(const struct recipe_key *k, const struct toml_valu
         snprintf(given, sizeof(given), "[...]");
         break;
     case KEY_REAL:
+    case KEY_SOURCES:
         break;
     }
     if (off)
@@ -559,6 +575,25 @@ static void print_list(struct buf *out, const char *text)
     buf_puts(out, "]");
 }
 
+static void print_sources(const struct recipe_mixture *m, struct buf *out)
+{
+    char text[UNITS_TEXT];
+    buf_puts(out, "[");
+    for (int64_t i = 0; i < m->n; i++) {
+        const struct recipe_source *source = &m->source[i];
+        buf_puts(out, i ? ", {path = " : "{path = ");
+        print_string(out, source->path);
+        if (source->weight > 0)
+            buf_printf(out, ", weight = %s", format_real(source->weight, text));
+        if (source->dataset[0]) {
+            buf_puts(out, ", dataset = ");
+            print_string(out, source->dataset);
+        }
+        buf_puts(out, "}");
+    }
+    buf_puts(out, "]");
+}
+
 static void print_value(const struct recipe *r, const struct recipe_key *k, struct buf *out)
 {
     const char *field = (const char *)r + k->offset;
@@ -584,6 +619,9 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
         break;
     case KEY_LIST:
         print_list(out, field);
+        break;
+    case KEY_SOURCES:
+        print_sources((const struct recipe_mixture *)(const void *)field, out);
         break;
     }
 }
@@ -640,8 +678,8 @@ uint64_t recipe_hash(const struct recipe *r)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
-        if (!(k->flags & KEY_NUMBERS))
-            continue;
+        if (!(k->flags & KEY_NUMBERS) || (k->type == KEY_SOURCES && r->training.mixture.n == 0))
+            continue; /* a key that is newer than many checkpoints counts where it says something */
         buf_printf(&text, "%s.%s=", k->section, k->name);
         print_value(r, k, &text);
         buf_puts(&text, "\n");
@@ -726,7 +764,7 @@ titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)
 
 static const char *key_type_name(enum key_type type)
 {
-    static const char *const names[] = {"string", "integer", "number", "boolean", "array"};
+    static const char *const names[] = {"string", "integer", "number", "boolean", "array", "array of tables"};
     return names[type];
 }
 

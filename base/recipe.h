@@ -41,6 +41,17 @@ struct model_dims {
     double balance_rate;    /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
 };
 
+/* Sources of training data that are mixed by weight. */
+#define RECIPE_SOURCES_MAX 16
+struct recipe_source {
+    char path[1024], dataset[32]; /* dataset empty: training.dataset */
+    double weight;                /* 0 in all: in proportion to their sizes */
+};
+struct recipe_mixture {
+    int64_t n; /* 0: none, training.dataset_path is the data */
+    struct recipe_source source[RECIPE_SOURCES_MAX];
+};
+
 struct recipe {
     struct {
         char description[128], dump_folder[512];
@@ -69,6 +80,7 @@ struct recipe {
         int64_t seq_len, steps;
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
+        struct recipe_mixture mixture;
         char mixed_precision_param[16], mixed_precision_reduce[16]; /* "bfloat16", "float32", "auto" */
         bool block_causal;       /* attention within documents only, positions from each document's start */
         bool enable_cpu_offload; /* optimizer state and masters in host memory */

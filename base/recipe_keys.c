@@ -135,13 +135,18 @@ const struct recipe_key recipe_keys[] = {
      .initial = "10000", .doc = "Steps to run."},
     {.section = "training", .name = "max_norm", .type = KEY_REAL, AT(training.max_norm), .min = 0, .max = 1e9,
      .initial = "1.0", .flags = KEY_NUMBERS, .doc = "Gradients are scaled down to this global L2 norm. 0: never."},
-    {.section = "training", .name = "dataset", .type = KEY_STRING, AT(training.dataset), .choices = "text",
-     .later = "*", .plan = "c4|c4_test|c4_validation",
+    {.section = "training", .name = "dataset", .type = KEY_STRING, AT(training.dataset),
+     .choices = "text", .later = "*", .plan = "c4|c4_test|c4_validation",
      .instead = "training.dataset = \"text\" and a file or folder as training.dataset_path",
      .initial = "\"text\"", .flags = KEY_NUMBERS,
-     .doc = "Kind of data. \"text\": the bytes of the files at dataset_path."},
+     .doc = "Kind of data. \"text\": text files, or the files of tokens that Megatron, llm.c or nanoGPT have made of them."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
-     .flags = KEY_NUMBERS, .doc = "A file, or a folder whose files are read in path order. Must be given."},
+     .flags = KEY_NUMBERS, .doc = "A file, or a folder whose files are read in path order. This or mixture must be given."},
+    {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",
+     .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "
+            "Weights are shares of the tokens; without them the sources' sizes are. In place of dataset_path; at most "
+            "16."},
     {.section = "training", .name = "mixed_precision_param", .type = KEY_STRING, AT(training.mixed_precision_param),
      .choices = "auto|bfloat16|float32", .initial = "\"auto\"", .flags = KEY_NUMBERS,
      .doc = "Type of gathered parameters and activations. \"auto\": bfloat16 where the device is fast at it, "

@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 #include "base/recipe.h"
+#include "base/toml.h"
 
-enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST };
+enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_SOURCES };
 enum key_support {
     KEY_SUPPORTED,
     KEY_OFF,  /* TorchTitan's, feature not there: only the value that turns it off is accepted */
@@ -60,6 +61,10 @@ struct recipe_flavor {
 };
 extern const struct recipe_flavor recipe_flavors[];
 extern const int recipe_flavors_count;
+
+#define RECIPE_WHY 160
+/* An array of sources; false: why says what is wrong with it. */
+bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY]);
 
 /* "layers.2,layers.4" as numbers, at most max; returns how many, -1 when it is not that or does not ascend. */
 int recipe_split_points(const char *text, int64_t *ret, int max);

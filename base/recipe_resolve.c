@@ -231,6 +231,24 @@ static titan_status check_redundancy(const struct recipe *r, struct titan_error 
         "more: use \"buddy\" where there are no replicas");
 }
 
+static titan_status check_mixture(const struct recipe *r, struct titan_error *err)
+{
+    static const char *const kinds[] = {"", "text", "jsonl", "c4", "c4_test", "c4_validation"};
+    for (int64_t i = 0; i < r->training.mixture.n; i++) {
+        const char *dataset = r->training.mixture.source[i].dataset;
+        bool known = false;
+        for (size_t k = 0; k < ARRAY_SIZE(kinds); k++)
+            known = known || strcmp(dataset, kinds[k]) == 0;
+        if (!known)
+            return titan_fail(err, TITAN_EINVAL,
+                              "training.mixture: dataset = \"%s\": expected what training.dataset may be", dataset);
+    }
+    if (r->training.mixture.n > 0 && r->training.dataset_path[0])
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.mixture and training.dataset_path are both given: the data is one or the other");
+    return TITAN_OK;
+}
+
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(apply_flavor(r, err));
@@ -240,6 +258,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(resolve_loss_chunks(r, err));
     TRY(check_selective(r, err));
     TRY(check_redundancy(r, err));
+    TRY(check_mixture(r, err));
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {
         memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));
         memcpy(r->parallelism.context_parallel_rotate_method, "ring", sizeof("ring"));
@@ -252,27 +271,34 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
+static titan_status check_data_path(const char *key, const char *path, const char *base, struct titan_error *err)
+{
+    char full[PATH_MAX];
+    bool relative = base && path[0] != '/';
+    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", relative ? base : "", relative ? "/" : "", path) >= sizeof(full))
+        return titan_fail(err, TITAN_EINVAL, "%s: path too long", key);
+    struct stat st;
+    if (stat(full, &st) < 0)
+        return titan_fail_errno(err, "%s = \"%s\"", key, full);
+    bool folder = S_ISDIR(st.st_mode);
+    if (!folder && !S_ISREG(st.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", key, full);
+    if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
+        return titan_fail_errno(err, "%s = \"%s\"", key, full);
+    if (!folder && st.st_size == 0)
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", key, full);
+    return TITAN_OK;
+}
+
 titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err)
 {
-    const char *path = r->training.dataset_path;
-    char full[PATH_MAX];
-    if (r->training.dataset_path[0] == '\0') {
+    const struct recipe_mixture *m = &r->training.mixture;
+    if (m->n == 0 && r->training.dataset_path[0] == '\0') {
         titan_fail(err, TITAN_EINVAL, "training.dataset_path is not given");
         titan_error_hint(err, "name a text file or a folder: --set training.dataset_path=PATH");
         return TITAN_EINVAL;
     }
-    bool relative = base && path[0] != '/';
-    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", relative ? base : "", relative ? "/" : "", path) >= sizeof(full))
-        return titan_fail(err, TITAN_EINVAL, "training.dataset_path: path too long");
-    struct stat st;
-    if (stat(full, &st) < 0)
-        return titan_fail_errno(err, "training.dataset_path = \"%s\"", full);
-    bool folder = S_ISDIR(st.st_mode);
-    if (!folder && !S_ISREG(st.st_mode))
-        return titan_fail(err, TITAN_EINVAL, "training.dataset_path = \"%s\" is neither a file nor a folder", full);
-    if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
-        return titan_fail_errno(err, "training.dataset_path = \"%s\"", full);
-    if (!folder && st.st_size == 0)
-        return titan_fail(err, TITAN_EINVAL, "training.dataset_path = \"%s\" is empty", full);
-    return TITAN_OK;
+    for (int64_t i = 0; i < m->n; i++)
+        TRY(check_data_path("training.mixture: path", m->source[i].path, base, err));
+    return m->n ? TITAN_OK : check_data_path("training.dataset_path", r->training.dataset_path, base, err);
 }

@@ -69,9 +69,14 @@ static bool sets(const struct args *args, const char *key)
 static titan_status place_paths(struct recipe *r, const struct args *args, bool from_stdin, bool *changed,
                                 struct titan_error *err)
 {
-    static const char data[] = "training.dataset_path", csv[] = "parallelism.pipeline_parallel_schedule_csv";
+    static const char data[] = "training.dataset_path", mixture[] = "training.mixture",
+                      csv[] = "parallelism.pipeline_parallel_schedule_csv";
     if (from_stdin || sets(args, data))
         TRY(place_path(r->training.dataset_path, sizeof(r->training.dataset_path), data, changed, err));
+    for (int64_t i = 0; (from_stdin || sets(args, mixture)) && i < r->training.mixture.n; i++) {
+        struct recipe_source *source = &r->training.mixture.source[i];
+        TRY(place_path(source->path, sizeof(source->path), mixture, changed, err));
+    }
     if (from_stdin || sets(args, csv))
         TRY(place_path(r->parallelism.pipeline_parallel_schedule_csv,
                        sizeof(r->parallelism.pipeline_parallel_schedule_csv), csv, changed, err));

@@ -182,7 +182,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     e->step.began_ns = clock_mono_ns();
     if (e->state.buddy)
         TRY(buddy_expect(e->state.buddy, err));
-    loader_load(&e->loader, e->state.shards.own->step + 1);
+    TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));
 
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     if (e->state.buddy)

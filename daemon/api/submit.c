@@ -74,6 +74,10 @@ static titan_status make_paths_absolute(struct recipe *r, const char *recipe_pat
 {
     TRY(make_absolute(r->training.dataset_path, sizeof(r->training.dataset_path), "training.dataset_path", recipe_path,
                       err));
+    for (int64_t i = 0; i < r->training.mixture.n; i++) {
+        struct recipe_source *source = &r->training.mixture.source[i];
+        TRY(make_absolute(source->path, sizeof(source->path), "training.mixture: path", recipe_path, err));
+    }
     return make_absolute(r->parallelism.pipeline_parallel_schedule_csv,
                          sizeof(r->parallelism.pipeline_parallel_schedule_csv),
                          "parallelism.pipeline_parallel_schedule_csv", recipe_path, err);

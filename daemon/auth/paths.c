@@ -294,6 +294,10 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     r->job.follow_links = false; /* those that are put there from now on */
     reader_of(u, &a.reader);
     TRY(check(&a, "training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path), USE_READ));
+    for (int64_t i = 0; i < r->training.mixture.n; i++) {
+        struct recipe_source *source = &r->training.mixture.source[i];
+        TRY(check(&a, "training.mixture: path", source->path, sizeof(source->path), USE_READ));
+    }
     TRY(check(&a, "parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,
               sizeof(r->parallelism.pipeline_parallel_schedule_csv), USE_READ));
     TRY(check(&a, "job.dump_folder", r->job.dump_folder, sizeof(r->job.dump_folder), USE_WRITE));

@@ -10,18 +10,6 @@ int64_t batch_tokens(const struct sequence_cut *cut)
     return cut->b * cut->t / cut->cp;
 }
 
-void batch_starts(const struct sequence_cut *cut, const int32_t *inputs, int32_t separator, int32_t *ret)
-{
-    for (int64_t s = 0; s < cut->b; s++) {
-        int32_t start = 0;
-        for (int64_t i = 0; i < cut->t; i++) {
-            ret[s * cut->t + i] = start;
-            if (inputs[s * cut->t + i] == separator)
-                start = (int32_t)i + 1;
-        }
-    }
-}
-
 int64_t batch_fill(const struct sequence_cut *cut, int cp_rank, const int32_t *inputs, const int32_t *targets,
                    const int32_t *starts, int32_t *ret)
 {

@@ -9,12 +9,9 @@
 #include "worker/tensor/sequence.h"
 
 int64_t batch_tokens(const struct sequence_cut *cut); /* N: a microbatch's tokens on one context-parallel rank */
-/* starts (b, t): the position in its sequence at which each input's document begins: behind the separator before it (a
- * separator ends its document), or 0. */
-void batch_starts(const struct sequence_cut *cut, const int32_t *inputs, int32_t separator, int32_t *ret);
-/* tokens (BATCH_ROWS, N) of one context-parallel rank, from inputs and targets (b, t). starts as
- * batch_starts has them; NULL: a sequence is one document. Returns the counted ones
- * (target >= 0). */
+/* tokens (BATCH_ROWS, N) of one context-parallel rank, from inputs and targets (b, t). starts (b, t):
+ * the position in its sequence at which each input's document begins; NULL: a sequence is one document. Returns the
+ * counted ones (target >= 0). */
 int64_t batch_fill(const struct sequence_cut *cut, int cp_rank, const int32_t *inputs, const int32_t *targets,
                    const int32_t *starts, int32_t *ret);
 

@@ -1,46 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dataset.h - training samples as a pure function of (seed, step, position).
  *
- * The corpus is the bytes of one file or of every regular file below a folder (in path order), tokenised; documents are
- * separated by one end-of-text token. It is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are
- * the first seq_len, targets the last). Sample number g = step*global_batch + i of a run reads window permute(seed,
- * epoch g/windows)(g % windows): a stateless permutation per pass over the data (base/rng.h), so that there is no
- * loader state and every sample is seen exactly once a pass, whatever the world size.
+ * A source is a path and a kind:
+ *   text   what the path is shows in it (formats.h): built shards, token files of Megatron, llm.c or nanoGPT, otherwise
+ * the bytes of one file or of every regular file below a folder, a document each jsonl  a document a line, in its field
+ * "text"; files may be gzip or zstd c4, c4_test, c4_validation   the same, with begin of text in front of each; in a
+ * folder with C4's names the files of the split A document ends with the tokenizer's end of text. Text is tokenised
+ * once, into the cache folder, which the workers of a node share; only bytes are read as they lie. What is too much for
+ * that is refused: `titanctl data build` comes first.
  *
- * Thread: any one thread at a time. Files are mapped read-only; a file that is truncated while mapped is an error at
- * open only. */
+ * A source is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are the first seq_len, targets the
+ * last). Sample number g = step*global_batch + i of a run reads a window of a source by mixture.h: there is no loader
+ * state, and every window of a source is read exactly once a pass, whatever the world size.
+ *
+ * Thread: any one thread at a time. */
 #ifndef TITAN_WORKER_DATA_DATASET_H
 #define TITAN_WORKER_DATA_DATASET_H
 
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/recipe.h"
+#include "worker/tokenizer/tokenizer.h"
 
 struct dataset;
 
-struct dataset_options {
-    const char *path;      /* file or folder */
-    const char *tokenizer; /* "bytes": token = byte, vocabulary 256, separator 0 */
-    int64_t seq_len;
-    uint64_t seed;
-    uint64_t corpus_bytes_max; /* stop collecting files beyond it; 0 = 1 GiB */
+struct dataset_source {
+    const char *path; /* file or folder */
+    const char *kind; /* NULL: "text" */
+    double weight;    /* 0 for all: in proportion to their sizes */
 };
 
-/* TITAN_ENOTFOUND: no such path; TITAN_EINVAL: it cannot be opened or read, or it has fewer than one window of data,
- * with both numbers in the message. What cannot be read below a folder is left out and counted. */
+struct dataset_options {
+    const struct dataset_source *sources;
+    int n_sources; /* 1..MIXTURE_MAX */
+    const char *tokenizer_name;
+    const struct tokenizer *tokenizer; /* borrowed while it opens */
+    int64_t seq_len;
+    int64_t vocab_size; /* of the model; 0: ids are not checked */
+    uint64_t seed;
+    const char *cache; /* existing folder; NULL: a temporary one */
+    int threads;       /* to tokenise with; 0: one */
+};
+
+/* TITAN_ENOTFOUND: no such path; TITAN_EINVAL: it cannot be opened or read, was made with another tokenizer, has ids
+ * the model does not have, is too large to be tokenised here, or has fewer than one window of data, with both numbers
+ * in the message; TITAN_ECORRUPT: a file is cut off or damaged. What cannot be read below a folder is left out and
+ * counted. */
 titan_status dataset_open(const struct dataset_options *options, struct dataset **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 void dataset_close(struct dataset *ds);
-int64_t dataset_vocabulary(const struct dataset *ds);
 uint64_t dataset_tokens(const struct dataset *ds);
 uint64_t dataset_windows(const struct dataset *ds);
-/* Over the documents in their order: path below options.path and size in bytes. Alike where the same corpus is read. */
+/* Of names and sizes, or the checksums of shards: alike where the same data is read. */
 uint64_t dataset_hash(const struct dataset *ds);
 /* How many files and folders could not be read. *ret_first: the first of them and why. */
 uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first);
-/* The token between two documents. */
-int32_t dataset_separator(const struct dataset *ds);
-/* Sample g: inputs and targets (seq_len each). A target of -1 is not counted in the loss. */
-void dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets);
+/* Sample g: inputs and targets (seq_len each); a target of -1 is not counted in the loss. starts (seq_len), or NULL:
+ * where each input's document begins in the sample. TITAN_ECORRUPT: an id is beyond the vocabulary. */
+titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,
+                            struct titan_error *err) TITAN_MUST_USE;
 
 #endif

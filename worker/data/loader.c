@@ -37,7 +37,7 @@ void loader_close(struct loader *l)
     *l = (struct loader){0};
 }
 
-void loader_load(struct loader *l, uint64_t step)
+titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err)
 {
     const struct sequence_cut *cut = &l->opt.cut;
     const int64_t each = BATCH_ROWS * batch_tokens(cut);
@@ -45,13 +45,12 @@ void loader_load(struct loader *l, uint64_t step)
     titan_assert(step >= 1);
     const uint64_t first = (step - 1) * (uint64_t)l->opt.global_batch;
     for (int64_t slot = 0; slot < l->opt.share; slot++) {
-        const int64_t sample = (l->opt.first + slot) * cut->b;
+        const uint64_t sample = first + (uint64_t)((l->opt.first + slot) * cut->b);
         for (int64_t i = 0; i < cut->b; i++)
-            dataset_sample(l->opt.data, first + (uint64_t)(sample + i), l->inputs + i * cut->t,
-                           l->targets + i * cut->t);
-        if (l->starts)
-            batch_starts(cut, l->inputs, dataset_separator(l->opt.data), l->starts);
+            TRY(dataset_sample(l->opt.data, sample + (uint64_t)i, l->inputs + i * cut->t, l->targets + i * cut->t,
+                               l->starts ? l->starts + i * cut->t : NULL, err));
         l->counts[slot] =
             (double)batch_fill(cut, l->opt.cp_rank, l->inputs, l->targets, l->starts, l->tokens + slot * each);
     }
+    return TITAN_OK;
 }

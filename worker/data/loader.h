@@ -29,7 +29,7 @@ struct loader {
 titan_status loader_open(const struct loader_options *options, struct loader *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void loader_close(struct loader *l);
-/* Fills tokens and counts; steps count from 1. */
-void loader_load(struct loader *l, uint64_t step);
+/* Fills tokens and counts; steps count from 1. TITAN_ECORRUPT as dataset_sample(). */
+titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "worker/tokenizer/tokenizer.h"
 
 static enum dtype compute_dtype(const struct recipe *r, const struct device_info *info)
 {
@@ -17,18 +18,49 @@ static enum dtype compute_dtype(const struct recipe *r, const struct device_info
     return info->bf16_fast ? DTYPE_BF16 : DTYPE_F32;
 }
 
-static titan_status open_data(struct trainer *t, struct titan_error *err)
+static titan_status open_sources(struct trainer *t, int threads, const struct tokenizer *tokenizer,
+                                 struct titan_error *err)
 {
     const struct recipe *r = t->recipe;
-    const struct dataset_options options = {.path = r->training.dataset_path,
-                                            .tokenizer = r->model.tokenizer,
-                                            .seq_len = r->training.seq_len,
-                                            .seed = (uint64_t)r->training.seed};
+    const struct recipe_mixture *m = &r->training.mixture;
+    struct dataset_source sources[RECIPE_SOURCES_MAX] = {
+        {.path = r->training.dataset_path, .kind = r->training.dataset}};
 
-    TRY(dataset_open(&options, &t->data, err));
-    if (dataset_vocabulary(t->data) > r->model.dims.vocab_size)
-        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
-                          r->model.tokenizer, (long)dataset_vocabulary(t->data), (long)r->model.dims.vocab_size);
+    for (int64_t i = 0; i < m->n; i++)
+        sources[i] =
+            (struct dataset_source){.path = m->source[i].path,
+                                    .kind = m->source[i].dataset[0] ? m->source[i].dataset : r->training.dataset,
+                                    .weight = m->source[i].weight};
+    const struct dataset_options options = {.sources = sources,
+                                            .n_sources = m->n ? (int)m->n : 1,
+                                            .tokenizer_name = r->model.tokenizer,
+                                            .tokenizer = tokenizer,
+                                            .seq_len = r->training.seq_len,
+                                            .vocab_size = r->model.dims.vocab_size,
+                                            .seed = (uint64_t)r->training.seed,
+                                            .cache = t->members->job_dir,
+                                            .threads = threads};
+    return dataset_open(&options, &t->data, err);
+}
+
+static titan_status open_data(struct trainer *t, int threads, struct titan_error *err)
+{
+    const struct recipe *r = t->recipe;
+    struct tokenizer *tokenizer = NULL;
+
+    TRY(tokenizer_open(r->model.tokenizer, &tokenizer, err));
+    titan_status status = open_sources(t, threads, tokenizer, err);
+    if (status == TITAN_OK && tokenizer_vocabulary(tokenizer) > r->model.dims.vocab_size)
+        status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
+                            r->model.tokenizer, (long)tokenizer_vocabulary(tokenizer), (long)r->model.dims.vocab_size);
+    tokenizer_close(tokenizer);
+    TRY(status);
+    if (dataset_windows(t->data) < (uint64_t)r->training.global_batch_size)
+        return titan_fail(err, TITAN_EINVAL,
+                          "the training data has %lu samples of training.seq_len = %ld tokens, one step needs %ld "
+                          "(training.global_batch_size)",
+                          (unsigned long)dataset_windows(t->data), (long)r->training.seq_len,
+                          (long)r->training.global_batch_size);
     const char *first;
     const uint64_t left_out = dataset_left_out(t->data, &first);
     if (left_out > 0)
@@ -80,7 +112,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
     TRY(run_folder_take(t, err));
-    TRY(open_data(t, err)); /* before the device: bad input shows at once */
+    TRY(open_data(t, device.threads, err)); /* before the device: bad input shows at once */
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     t->dt = compute_dtype(r, &t->device.info);

@@ -22,12 +22,12 @@ static int by_path(const void *a, const void *b)
 }
 
 /* What is to come of them, by the contract in dataset.h. */
-static size_t expect(struct given *files, int n, uint64_t max, uint8_t *out)
+static size_t expect(struct given *files, int n, uint8_t *out)
 {
     size_t len = 0;
     qsort(files, (size_t)n, sizeof(*files), by_path);
-    for (int i = 0; i < n && len < max; i++) {
-        const size_t bytes = MIN(files[i].bytes.len, max - len);
+    for (int i = 0; i < n; i++) {
+        const size_t bytes = files[i].bytes.len;
         if (bytes == 0 || memchr(files[i].bytes.data, 0, MIN(bytes, (size_t)PROBE)))
             continue;
         memcpy(out + len, files[i].bytes.data, bytes);
@@ -44,7 +44,7 @@ static void look(const struct dataset *ds, const uint8_t *tokens, size_t len, in
     fuzz_assert(dataset_tokens(ds) == len && dataset_windows(ds) == windows);
     for (uint64_t g = at; g < at + 3; g++) {
         bool found = false;
-        dataset_sample(ds, g, inputs, targets);
+        fuzz_assert(dataset_sample(ds, g, inputs, targets, NULL, NULL) == TITAN_OK);
         for (uint64_t w = 0; w < windows && !found; w++) {
             const uint8_t *from = tokens + w * (uint64_t)seq_len;
             found = true;
@@ -64,7 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char root[96];
     int n = 0;
     const int64_t seq_len = 1 + (int64_t)(fuzz_take(&in, 1) % SEQ_MAX);
-    const uint64_t max = fuzz_take(&in, 2), at = fuzz_take(&in, 8);
+    const uint64_t at = fuzz_take(&in, 8);
+    static struct tokenizer *bytes;
+    fuzz_assert(bytes || tokenizer_open("bytes", &bytes, NULL) == TITAN_OK);
     (void)snprintf(root, sizeof(root), "%s/data", fuzz_folder());
     (void)mkdir(root, 0700);
     _cleanup_free_ uint8_t *tokens = malloc(size + FILES + 1);
@@ -81,9 +83,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         n += same == n;
         fuzz_file(f->path, f->bytes.data, f->bytes.len);
     }
-    const struct dataset_options o = {
-        .path = root, .tokenizer = "bytes", .seq_len = seq_len, .seed = size, .corpus_bytes_max = max};
-    const size_t len = expect(files, n, max ? max : UINT64_MAX, tokens);
+    const struct dataset_source source = {.path = root};
+    const struct dataset_options o = {.sources = &source,
+                                      .n_sources = 1,
+                                      .tokenizer_name = "bytes",
+                                      .tokenizer = bytes,
+                                      .seq_len = seq_len,
+                                      .seed = size};
+    const size_t len = expect(files, n, tokens);
     const titan_status status = dataset_open(&o, &ds, &err);
     fuzz_assert((status == TITAN_OK) == (len > (size_t)seq_len));
     if (status != TITAN_OK)

@@ -96,28 +96,9 @@ static void test_ranks_share_out_a_microbatch(void **state)
     }
 }
 
-/* A separator ends its document; the next one begins behind it, and every sequence begins one. */
-static void documents_begin_behind_separators(void **state)
-{
-    (void)state;
-    enum { SEQUENCES = 2, LENGTH = 48, SEPARATOR = 0 };
-    const struct sequence_cut cut = {.b = SEQUENCES, .t = LENGTH, .cp = 1};
-    int32_t inputs[SEQUENCES * LENGTH], starts[SEQUENCES * LENGTH];
-
-    for (int i = 0; i < SEQUENCES * LENGTH; i++)
-        inputs[i] = 1 + i;
-    inputs[5] = inputs[6] = inputs[LENGTH - 1] = inputs[LENGTH + 20] = SEPARATOR;
-    batch_starts(&cut, inputs, SEPARATOR, starts);
-    for (int i = 0; i < LENGTH; i++) {
-        assert_int_equal(starts[i], i <= 5 ? 0 : i == 6 ? 6 : 7);
-        assert_int_equal(starts[LENGTH + i], i <= 20 ? 0 : 21);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documents_begin_behind_separators),
         cmocka_unit_test(test_by_hand),
         cmocka_unit_test(test_ranks_share_out_a_microbatch),
     };

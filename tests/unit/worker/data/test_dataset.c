@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "worker/data/dataset.h"
+#include "worker/data/mixture.h"
 
 static char root[64];
 
@@ -47,15 +49,34 @@ static int remove_root(void **state)
     return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
 }
 
-static struct dataset *must_open(int64_t seq_len, uint64_t seed, uint64_t max)
+static struct tokenizer *tokenizer;
+
+static titan_status open_path(const char *path, const char *kind, int64_t seq_len, uint64_t seed, int64_t vocab_size,
+                              struct dataset **ret, struct titan_error *err)
+{
+    const struct dataset_source source = {.path = path, .kind = kind};
+    const struct dataset_options o = {.sources = &source,
+                                      .n_sources = 1,
+                                      .tokenizer_name = "bytes",
+                                      .tokenizer = tokenizer,
+                                      .seq_len = seq_len,
+                                      .vocab_size = vocab_size,
+                                      .seed = seed};
+    return dataset_open(&o, ret, err);
+}
+
+static struct dataset *must_open(int64_t seq_len, uint64_t seed)
 {
     struct dataset *ds = NULL;
     struct titan_error err = {0};
-    struct dataset_options o = {
-        .path = root, .tokenizer = "bytes", .seq_len = seq_len, .seed = seed, .corpus_bytes_max = max};
-    if (dataset_open(&o, &ds, &err) != TITAN_OK)
+    if (open_path(root, NULL, seq_len, seed, 0, &ds, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     return ds;
+}
+
+static void sample(const struct dataset *ds, uint64_t g, int32_t *in, int32_t *out)
+{
+    assert_int_equal(dataset_sample(ds, g, in, out, NULL, NULL), TITAN_OK);
 }
 
 /* Every sample of a pass is a window of the stream, each window comes once, and targets are inputs moved by one. */
@@ -67,7 +88,7 @@ static void check_pass(const struct dataset *ds, const uint8_t *stream, size_t l
     _cleanup_free_ unsigned char *seen = calloc(windows, 1);
     _cleanup_free_ int32_t *in = calloc((size_t)seq_len, sizeof(*in)), *out = calloc((size_t)seq_len, sizeof(*out));
     for (uint64_t g = pass * windows; g < (pass + 1) * windows; g++) {
-        dataset_sample(ds, g, in, out);
+        sample(ds, g, in, out);
         uint64_t w;
         for (w = 0; w < windows; w++) {
             int64_t i = 0;
@@ -95,10 +116,9 @@ static void test_stream_is_files_in_path_order(void **state)
     char link[128];
     (void)snprintf(link, sizeof(link), "%s/link", root);
     assert_int_equal(symlink("z", link), 0); /* not followed: its text would come twice */
-    struct dataset *ds = must_open(5, 1, 0);
+    struct dataset *ds = must_open(5, 1);
     check_pass(ds, (const uint8_t *)stream, sizeof(stream) - 1, 5, 0);
     check_pass(ds, (const uint8_t *)stream, sizeof(stream) - 1, 5, 3);
-    assert_int_equal(dataset_vocabulary(ds), 256);
     dataset_close(ds);
 }
 
@@ -112,28 +132,71 @@ static void test_large_files_are_mapped(void **state)
     put_file("large", text, n);
     put_file("small", "abc", 3);
     memcpy(text + n, "\0abc", 5);
-    struct dataset *ds = must_open(70000, 9, 0);
+    struct dataset *ds = must_open(70000, 9);
     check_pass(ds, text, n + 5, 70000, 0);
     dataset_close(ds);
 }
 
-static void test_corpus_limit(void **state)
+/* A file with nothing but text at both ends of so many bytes; it takes no room. false: this file system has no such. */
+static bool put_sparse(const char *name, off_t bytes, const char *ends)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "%s/%s", root, name);
+    const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    const size_t len = strlen(ends);
+    char text[4096];
+    assert_true(fd >= 0);
+    memset(text, ' ', sizeof(text)); /* what is looked at to tell text */
+    memcpy(text, ends, len);
+    const bool fits = ftruncate(fd, bytes) == 0;
+    if (fits) {
+        assert_int_equal(pwrite(fd, text, sizeof(text), 0), sizeof(text));
+        assert_int_equal(pwrite(fd, ends, len, bytes - (off_t)len), len);
+    }
+    assert_int_equal(close(fd), 0);
+    return fits;
+}
+
+/* 2^17 windows whatever the size, of which the last ends with the last token: some sample of the first pass reads it.
+ */
+static void check_last_token(off_t bytes)
+{
+    static const char ends[] = "where it begins and ends";
+    const int64_t n = sizeof(ends) - 1, seq_len = bytes >> 17;
+    const uint64_t windows = UINT64_C(1) << 17;
+    struct titan_error err = {0};
+    struct dataset *ds = NULL;
+    struct mixture m;
+    uint64_t g = 0;
+    if (!put_sparse("large", bytes, ends)) {
+        print_message("skipped: no files of %lld bytes here\n", (long long)bytes);
+        return;
+    }
+    if (open_path(root, NULL, seq_len, 1, 256, &ds, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(dataset_tokens(ds), (uint64_t)bytes + 1);
+    assert_int_equal(dataset_windows(ds), windows);
+    assert_int_equal(mixture_init(&m, 1, 1, &windows, (const double[]){0}, &err), TITAN_OK);
+    while (mixture_pick(&m, g).window != windows - 1)
+        g++;
+    _cleanup_free_ int32_t *in = calloc((size_t)seq_len, sizeof(*in)), *out = calloc((size_t)seq_len, sizeof(*out));
+    sample(ds, g, in, out);
+    assert_int_equal(out[seq_len - 1], 0);
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal(in[seq_len - n + i], ends[i]);
+    dataset_close(ds);
+}
+
+static void test_no_limit_of_size(void **state)
 {
     (void)state;
-    put_file("a", "0123456789", 10);
-    put_file("b", "0123456789", 10);
-    put_file("c", "0123456789", 10);
-    struct dataset *ds = must_open(3, 1, 15);
-    check_pass(ds,
-               (const uint8_t *)"0123456789\0"
-                                "0123\0",
-               16, 3, 0);
-    dataset_close(ds);
+    check_last_token((off_t)3 << 30);
+    check_last_token((off_t)2 << 40);
 }
 
 static uint64_t hash_now(void)
 {
-    struct dataset *ds = must_open(3, 1, 0);
+    struct dataset *ds = must_open(3, 1);
     const uint64_t hash = dataset_hash(ds);
     const char *first;
     assert_int_equal(dataset_left_out(ds, &first), 0);
@@ -179,15 +242,15 @@ static void test_order_is_a_function_of_the_seed(void **state)
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (uint8_t)(1 + i % 251);
     put_file("text", text, sizeof(text));
-    struct dataset *a = must_open(16, 42, 0), *b = must_open(16, 42, 0), *c = must_open(16, 43, 0);
+    struct dataset *a = must_open(16, 42), *b = must_open(16, 42), *c = must_open(16, 43);
     uint64_t windows = dataset_windows(a);
     int same_seed = 0, other_seed = 0, next_pass = 0;
     for (uint64_t g = 0; g < windows; g++) {
         int32_t x[4][16], t[16];
-        dataset_sample(a, g, x[0], t);
-        dataset_sample(b, g, x[1], t);
-        dataset_sample(c, g, x[2], t);
-        dataset_sample(a, g + windows, x[3], t);
+        sample(a, g, x[0], t);
+        sample(b, g, x[1], t);
+        sample(c, g, x[2], t);
+        sample(a, g + windows, x[3], t);
         same_seed += memcmp(x[0], x[1], sizeof(x[0])) == 0;
         other_seed += memcmp(x[0], x[2], sizeof(x[0])) == 0;
         next_pass += memcmp(x[0], x[3], sizeof(x[0])) == 0;
@@ -204,17 +267,12 @@ static void test_refusals(void **state)
     (void)state;
     struct dataset *ds = NULL;
     struct titan_error err = {0};
-    struct dataset_options o = {.path = root, .tokenizer = "bytes", .seq_len = 100, .seed = 1};
     put_file("short", "only a few bytes", 16);
-    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL);
+    assert_int_equal(open_path(root, NULL, 100, 1, 0, &ds, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "17"));
     assert_non_null(strstr(err.msg, "101"));
-    o.path = "/nonexistent/data";
-    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_ENOTFOUND);
+    assert_int_equal(open_path("/nonexistent/data", NULL, 100, 1, 0, &ds, &err), TITAN_ENOTFOUND);
     assert_non_null(strstr(err.msg, "/nonexistent/data"));
-    o.path = root;
-    o.tokenizer = "words";
-    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EUNSUPPORTED);
     dataset_close(NULL);
 }
 
@@ -223,10 +281,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stream_is_files_in_path_order, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_large_files_are_mapped, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_corpus_limit, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_no_limit_of_size, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_hash_of_the_corpus, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_order_is_a_function_of_the_seed, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_refusals, make_root, remove_root),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    tokenizer_close(tokenizer);
+    return failed;
 }

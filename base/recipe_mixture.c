@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recipe_mixture.c - training.mixture: an array of tables, a source each. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/recipe_keys.h"
+
+static bool read_text(const struct toml_value *v, char *ret, size_t size, char why[RECIPE_WHY])
+{
+    if (v->type != TOML_STRING || !*v->string || strlen(v->string) >= size) {
+        (void)snprintf(why, RECIPE_WHY, "%s must be text of 1 to %zu bytes", v->key, size - 1);
+        return false;
+    }
+    memcpy(ret, v->string, strlen(v->string) + 1);
+    return true;
+}
+
+static bool read_weight(const struct toml_value *v, double *ret, char why[RECIPE_WHY])
+{
+    *ret = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
+    if (*ret > 0 && isfinite(*ret))
+        return true;
+    (void)snprintf(why, RECIPE_WHY, "weight must be a number above 0");
+    return false;
+}
+
+static bool read_source(const struct toml_value *table, struct recipe_source *ret, char why[RECIPE_WHY])
+{
+    for (const struct toml_value *v = table->first; v; v = v->next) {
+        bool ok;
+        if (strcmp(v->key, "path") == 0) {
+            ok = read_text(v, ret->path, sizeof(ret->path), why);
+        } else if (strcmp(v->key, "dataset") == 0) {
+            ok = read_text(v, ret->dataset, sizeof(ret->dataset), why);
+        } else if (strcmp(v->key, "weight") == 0) {
+            ok = read_weight(v, &ret->weight, why);
+        } else {
+            (void)snprintf(why, RECIPE_WHY, "unknown key %.64s; there are path, weight and dataset", v->key);
+            ok = false;
+        }
+        if (!ok)
+            return false;
+    }
+    if (!ret->path[0])
+        (void)snprintf(why, RECIPE_WHY, "a source has no path");
+    return ret->path[0];
+}
+
+bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY])
+{
+    int weighted = 0;
+    memset(ret, 0, sizeof(*ret)); /* equal recipes are equal in memory */
+    for (const struct toml_value *v = array->first; v; v = v->next) {
+        if (v->type != TOML_TABLE) {
+            (void)snprintf(why, RECIPE_WHY, "expected {path = \"...\", weight = 1.0}, got %s", toml_type_name(v->type));
+            return false;
+        }
+        if (ret->n == RECIPE_SOURCES_MAX) {
+            (void)snprintf(why, RECIPE_WHY, "more than %d sources", RECIPE_SOURCES_MAX);
+            return false;
+        }
+        struct recipe_source *source = &ret->source[ret->n++];
+        if (!read_source(v, source, why))
+            return false;
+        weighted += source->weight > 0;
+    }
+    if (weighted == 0 || weighted == ret->n)
+        return true;
+    (void)snprintf(why, RECIPE_WHY, "%d of %lld sources have a weight: give all one, or none", weighted,
+                   (long long)ret->n);
+    return false;
+}

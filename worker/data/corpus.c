@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* corpus.c - see corpus.h. */
+#include "worker/data/corpus.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/vec.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are little-endian");
+
+/* --- building ----------------------------------------------------------------------------------------------------- */
+
+titan_status corpus_map(const char *path, struct mapping *ret, struct titan_error *err)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return titan_fail_errno(err, "training data '%s'", path);
+    if (!S_ISREG(st.st_mode) || st.st_size <= 0)
+        return titan_fail(err, TITAN_EINVAL, "training data '%s' is %s", path,
+                          S_ISREG(st.st_mode) ? "empty" : "not a regular file");
+    void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return titan_fail_errno(err, "cannot map %lld bytes of '%s'", (long long)st.st_size, path);
+    *ret = (struct mapping){.at = at, .bytes = (size_t)st.st_size};
+    return TITAN_OK;
+}
+
+void corpus_unmap(struct mapping *m)
+{
+    if (m->at)
+        (void)munmap(m->at, m->bytes);
+    *m = (struct mapping){0};
+}
+
+static void segment_close(struct segment *s)
+{
+    corpus_unmap(&s->mapping);
+    corpus_unmap(&s->index_mapping);
+}
+
+titan_status corpus_add(struct corpus *c, struct segment segment, const char *name, struct titan_error *err)
+{
+    titan_status status = TITAN_OK;
+    titan_assert(segment.width == 1 || segment.width == 2 || segment.width == 4 || segment.width == 8);
+    if (c->n == 0)
+        c->hash = HASH_INIT;
+    segment.start = c->tokens;
+    if (segment.tokens > INT64_MAX - c->tokens)
+        status = titan_fail(err, TITAN_EINVAL, "training data of more than 2^63 tokens");
+    else if (!VEC_PUSH(c->segments, c->n, c->cap, segment))
+        status = titan_fail(err, TITAN_ENOMEM, "no memory for %zu files of training data", c->n + 1);
+    if (status != TITAN_OK) {
+        segment_close(&segment);
+        return status;
+    }
+    const uint64_t in_file = segment.tokens - segment.separated;
+    c->hash = hash_bytes(c->hash, name, strlen(name) + 1);
+    c->hash = hash_bytes(c->hash, &in_file, sizeof(in_file));
+    c->tokens += segment.tokens;
+    return TITAN_OK;
+}
+
+void corpus_close(struct corpus *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        segment_close(&c->segments[i]);
+    free(c->segments);
+    free(c->small);
+    *c = (struct corpus){0};
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+/* The segment that holds token number t of the stream. */
+static size_t find_segment(const struct corpus *c, uint64_t t)
+{
+    size_t lo = 0, hi = c->n - 1;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo + 1) / 2;
+        if (c->segments[mid].start <= t)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+static const uint8_t *segment_data(const struct corpus *c, const struct segment *s)
+{
+    return s->data ? s->data : c->small + s->small_offset;
+}
+
+static uint64_t token_at(const uint8_t *data, uint32_t width, uint64_t at)
+{
+    uint16_t two;
+    uint32_t four;
+    uint64_t eight;
+    switch (width) { /* little-endian, as this machine is */
+    case 1:
+        return data[at];
+    case 2:
+        memcpy(&two, data + 2 * at, sizeof(two));
+        return two;
+    case 4:
+        memcpy(&four, data + 4 * at, sizeof(four));
+        return four;
+    default:
+        memcpy(&eight, data + 8 * at, sizeof(eight));
+        return eight;
+    }
+}
+
+/* Ids [at, at+n) of a segment's file. Returns the number of the first that is vocab_size or more; n: there is none. */
+static int64_t read_ids(const uint8_t *data, uint32_t width, uint64_t at, int64_t n, uint64_t vocab_size, int32_t *ret)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t id = token_at(data, width, at + (uint64_t)i);
+        if (id >= vocab_size)
+            return i;
+        ret[i] = (int32_t)id;
+    }
+    return n;
+}
+
+static titan_status too_large(uint64_t id, uint64_t place, int64_t vocab_size, titan_status status,
+                              struct titan_error *err)
+{
+    return titan_fail(err, status,
+                      "token %" PRIu64 " of the training data has the id %" PRIu64 ", model.vocab_size is %" PRId64
+                      ": the data was made with a larger vocabulary",
+                      place, id, vocab_size);
+}
+
+titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t vocab_size, int32_t *ret,
+                         struct titan_error *err)
+{
+    const uint64_t limit = vocab_size > 0 ? MIN((uint64_t)vocab_size, (uint64_t)INT32_MAX) : INT32_MAX;
+    titan_assert(n >= 0 && at <= c->tokens && (uint64_t)n <= c->tokens - at);
+    for (size_t k = n > 0 ? find_segment(c, at) : 0; n > 0; k++) {
+        const struct segment *s = &c->segments[k];
+        const uint64_t from = at - s->start, in_file = s->tokens - s->separated;
+        const int64_t here = (int64_t)MIN((uint64_t)n, s->tokens - from);
+        const int64_t stored = from < in_file ? (int64_t)MIN((uint64_t)here, in_file - from) : 0;
+        const uint8_t *data = segment_data(c, s);
+        const int64_t read = read_ids(data, s->width, from, stored, limit, ret);
+        if (read < stored)
+            return too_large(token_at(data, s->width, from + (uint64_t)read), at + (uint64_t)read, (int64_t)limit,
+                             TITAN_ECORRUPT, err);
+        if (stored < here)
+            ret[stored] = c->separator;
+        at += (uint64_t)here;
+        ret += here;
+        n -= here;
+    }
+    return TITAN_OK;
+}
+
+/* --- documents ---------------------------------------------------------------------------------------------------- */
+
+/* First token of document d. What the file says is held to what there is. */
+static uint64_t document_start(const struct segment *s, uint64_t d)
+{
+    const struct document_index *x = &s->index;
+    if (x->select)
+        d = token_at(x->select, 8, d);
+    if (d >= x->n_offsets)
+        return s->tokens;
+    return MIN(token_at(x->offsets, 8, d) / x->unit, s->tokens);
+}
+
+/* The last document that begins at or before token t of the segment. */
+static uint64_t find_document(const struct segment *s, uint64_t t)
+{
+    uint64_t lo = 0, hi = s->index.documents;
+    while (hi - lo > 1) {
+        const uint64_t mid = lo + (hi - lo) / 2;
+        if (document_start(s, mid) <= t)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Tokens [base, base+n) of a segment, which are numbers first, first+1, ... of what is read. */
+static int32_t starts_by_index(const struct segment *s, uint64_t base, int64_t n, int64_t first, int32_t start,
+                               int32_t *ret)
+{
+    uint64_t d = find_document(s, base), next = document_start(s, d + 1);
+    if (document_start(s, d) == base)
+        start = (int32_t)first;
+    for (int64_t i = 0; i < n; i++) {
+        while (base + (uint64_t)i >= next && d + 1 < s->index.documents) {
+            const uint64_t after = document_start(s, ++d + 1);
+            start = (int32_t)(first + i);
+            next = after < next ? s->tokens : after; /* what does not ascend is no index any more */
+        }
+        ret[first + i] = start;
+    }
+    return start;
+}
+
+static int32_t starts_by_separator(int32_t separator, int64_t n, int64_t first, int32_t start, const int32_t *tokens,
+                                   int32_t *ret)
+{
+    for (int64_t i = first; i < first + n; i++) {
+        ret[i] = start;
+        if (tokens[i] == separator)
+            start = (int32_t)i + 1;
+    }
+    return start;
+}
+
+void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret)
+{
+    int32_t start = 0;
+    for (int64_t i = 0; i < n;) {
+        const struct segment *s = &c->segments[find_segment(c, at + (uint64_t)i)];
+        const uint64_t base = at + (uint64_t)i - s->start;
+        const int64_t here = (int64_t)MIN((uint64_t)(n - i), s->tokens - base);
+        start = s->index.documents ? starts_by_index(s, base, here, i, start, ret)
+                                   : starts_by_separator(c->separator, here, i, start, tokens, ret);
+        i += here;
+    }
+}
+
+/* --- the vocabulary ----------------------------------------------------------------------------------------------- */
+
+#define CHECK_TOKENS (UINT64_C(1) << 26) /* of one file, in so many parts */
+#define CHECK_PARTS 64
+
+static titan_status check_part(const struct corpus *c, const struct segment *s, uint64_t from, uint64_t n,
+                               int64_t vocab_size, struct titan_error *err)
+{
+    const uint8_t *data = segment_data(c, s);
+    for (uint64_t t = from; t < from + n; t++) {
+        const uint64_t id = token_at(data, s->width, t);
+        if (id >= (uint64_t)vocab_size)
+            return too_large(id, s->start + t, vocab_size, TITAN_EINVAL, err);
+    }
+    return TITAN_OK;
+}
+
+static titan_status check_segment(const struct corpus *c, const struct segment *s, int64_t vocab_size,
+                                  struct titan_error *err)
+{
+    const uint64_t n = s->tokens - s->separated;
+    if (s->width < 8 && (uint64_t)vocab_size >= UINT64_C(1) << 8 * s->width)
+        return TITAN_OK;
+    if (s->id_max >= 0 && s->id_max < vocab_size)
+        return TITAN_OK;
+    if (s->id_max >= 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "the training data has ids up to %" PRId64 ", model.vocab_size is %" PRId64
+                          ": it was made with a larger vocabulary",
+                          s->id_max, vocab_size);
+    if (n <= CHECK_TOKENS)
+        return check_part(c, s, 0, n, vocab_size, err);
+    const uint64_t part = CHECK_TOKENS / CHECK_PARTS, step = (n - part) / (CHECK_PARTS - 1);
+    for (uint64_t i = 0; i < CHECK_PARTS; i++)
+        TRY(check_part(c, s, i * step, part, vocab_size, err));
+    return TITAN_OK;
+}
+
+titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct titan_error *err)
+{
+    titan_assert(vocab_size > 0);
+    for (size_t i = 0; i < c->n; i++)
+        TRY(check_segment(c, &c->segments[i], vocab_size, err));
+    return TITAN_OK;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* formats.c - see formats.h. */
+#include "worker/data/formats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/vec.h"
+#include "worker/data/shard.h"
+
+/* Files from this size on are mapped; smaller ones are copied into one buffer, since a mapping costs whole pages and a
+ * process may hold 65,530 of them. */
+#define MAP_BYTES_MIN (UINT64_C(1) << 20)
+#define BINARY_PROBE_BYTES 4096
+
+/* --- which it is -------------------------------------------------------------------------------------------------- */
+
+#define LLMC_MAGIC_GPT2 20240520
+#define LLMC_MAGIC 20240801
+#define LLMC_HEADER_BYTES 1024
+#define LLMC_VERSION_GPT2 1
+#define LLMC_VERSION_LLAMA3 7
+
+const char *data_format_name(enum data_format format)
+{
+    static const char *const names[] = {"text", "shards", "Megatron", "llm.c", "nanoGPT"};
+    return names[format];
+}
+
+/* The first bytes of a regular file; 0 where it cannot be read. */
+static size_t read_head(const char *path, void *ret, size_t len)
+{
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return 0;
+    const ssize_t n = pread(fd, ret, len, 0);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+/* NAME.idx of NAME.bin, and the other way round; false where the name ends in neither or is too long. */
+static bool other_half(const char *path, const char *from, const char *to, char ret[PATH_MAX])
+{
+    const size_t len = strlen(path), n = strlen(from);
+    if (len < n || strcmp(path + len - n, from) != 0 || len >= PATH_MAX)
+        return false;
+    memcpy(ret, path, len + 1);
+    memcpy(ret + len - n, to, n);
+    return true;
+}
+
+static bool is_megatron(const char *bin)
+{
+    char idx[PATH_MAX], magic[9];
+    return other_half(bin, ".bin", ".idx", idx) && read_head(idx, magic, sizeof(magic)) == sizeof(magic) &&
+           memcmp(magic, "MMIDIDX\0\0", sizeof(magic)) == 0;
+}
+
+static enum data_format format_of_bin(const char *path)
+{
+    uint8_t head[SHARD_HEADER_BYTES];
+    int32_t magic = 0;
+    const size_t n = read_head(path, head, sizeof(head));
+    if (n >= 8 && memcmp(head, SHARD_MAGIC, 8) == 0)
+        return DATA_SHARDS;
+    if (is_megatron(path))
+        return DATA_MEGATRON;
+    if (n >= sizeof(magic))
+        memcpy(&magic, head, sizeof(magic));
+    return magic == LLMC_MAGIC_GPT2 || magic == LLMC_MAGIC ? DATA_LLMC : DATA_NANOGPT;
+}
+
+static bool ends_in(const char *path, const char *suffix)
+{
+    const size_t len = strlen(path), n = strlen(suffix);
+    return len >= n && strcmp(path + len - n, suffix) == 0;
+}
+
+/* A folder: what its .bin files are, where it has no others. */
+static enum data_format format_of_folder(const char *path)
+{
+    _cleanup_(data_files_clear) struct data_files files = {0};
+    const char *first = NULL;
+    if (data_files_add(&files, path, NULL) != TITAN_OK)
+        return DATA_TEXT;
+    for (size_t i = 0; i < files.n; i++) {
+        if (ends_in(files.file[i].path, ".bin"))
+            first = first ? first : files.file[i].path;
+        else if (!ends_in(files.file[i].path, ".idx"))
+            return DATA_TEXT;
+    }
+    return first ? format_of_bin(first) : DATA_TEXT;
+}
+
+enum data_format data_format_of(const char *path)
+{
+    char bin[PATH_MAX];
+    struct stat st;
+    if (shard_folder(path))
+        return DATA_SHARDS;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return format_of_folder(path);
+    if (other_half(path, ".idx", ".bin", bin) && is_megatron(bin))
+        return DATA_MEGATRON;
+    return ends_in(path, ".bin") ? format_of_bin(path) : DATA_TEXT;
+}
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+/* Up to len bytes from the beginning of fd; a file that shrank meanwhile gives fewer. 0, or the errno of a failure. */
+static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
+{
+    *ret_got = 0;
+    while (*ret_got < len) {
+        ssize_t n = pread(fd, out + *ret_got, len - *ret_got, (off_t)*ret_got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno;
+        if (n == 0)
+            break;
+        *ret_got += (size_t)n;
+    }
+    return 0;
+}
+
+/* *ret_why: errno where it cannot be read. */
+static titan_status add_small_file(struct corpus *c, int fd, uint64_t bytes, const char *name, int *ret_why,
+                                   struct titan_error *err)
+{
+    size_t got = 0;
+    if (!VEC_RESERVE(c->small, c->small_cap, c->small_len + bytes))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", c->small_len + bytes);
+    uint8_t *at = c->small + c->small_len;
+    *ret_why = at ? read_up_to(fd, at, bytes, &got) : 0;
+    if (*ret_why || got == 0 || memchr(at, 0, MIN(got, (size_t)BINARY_PROBE_BYTES)))
+        return TITAN_OK;
+    const struct segment segment = {
+        .small_offset = c->small_len, .tokens = got + 1, .width = 1, .separated = true, .id_max = 255};
+    TRY(corpus_add(c, segment, name, err));
+    c->small_len += got;
+    return TITAN_OK;
+}
+
+static titan_status add_mapped_file(struct corpus *c, int fd, uint64_t bytes, const char *name, int *ret_why,
+                                    struct titan_error *err)
+{
+    uint8_t probe[BINARY_PROBE_BYTES];
+    size_t got = 0;
+    *ret_why = read_up_to(fd, probe, sizeof(probe), &got);
+    if (*ret_why || got == 0 || memchr(probe, 0, got))
+        return TITAN_OK;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        return titan_fail_errno(err, "cannot map %" PRIu64 " bytes of training data", bytes);
+    const struct segment segment = {.data = map,
+                                    .tokens = bytes + 1,
+                                    .width = 1,
+                                    .separated = true,
+                                    .id_max = 255,
+                                    .mapping = {.at = map, .bytes = bytes}};
+    return corpus_add(c, segment, name, err);
+}
+
+/* The part of a path behind the root. */
+static const char *name_below(const char *root, const char *path)
+{
+    const size_t n = strlen(root);
+    return strncmp(root, path, n) == 0 ? path + n : path;
+}
+
+static titan_status add_text_file(struct corpus *c, const char *root, struct data_files *files, const char *path,
+                                  struct titan_error *err)
+{
+    const char *name = name_below(root, path);
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    struct stat st;
+    int why = 0;
+    titan_status status = TITAN_OK;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        why = errno;
+    else if (!S_ISREG(st.st_mode) || st.st_size <= 0)
+        return TITAN_OK;
+    else if ((uint64_t)st.st_size < MAP_BYTES_MIN)
+        status = add_small_file(c, fd, (uint64_t)st.st_size, name, &why, err);
+    else
+        status = add_mapped_file(c, fd, (uint64_t)st.st_size, name, &why, err);
+    if (why && !*name)
+        return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", path, strerror(why));
+    if (why)
+        data_files_leave_out(files, path, why);
+    return status == TITAN_OK ? status : titan_error_wrap(err, "%s", path);
+}
+
+titan_status corpus_open_text(struct corpus *c, const char *root, struct data_files *files, struct titan_error *err)
+{
+    c->separator = 0;
+    for (size_t i = 0; i < files->n; i++)
+        TRY(add_text_file(c, root, files, files->file[i].path, err));
+    return TITAN_OK;
+}
+
+/* --- Megatron ----------------------------------------------------------------------------------------------------- */
+
+/* NAME.idx: char[9] "MMIDIDX\0\0", uint64 version, uint8 type of the ids, uint64 sequences S, uint64 documents+1 D,
+ * int32 lengths[S], int64 places[S] in bytes, int64 documents[D]: the first sequence of each. What may follow is not
+ * read. Sequences lie in NAME.bin one behind the other, so the file is the stream and the places are its documents. */
+#define MEGATRON_HEADER_BYTES 34
+
+static uint32_t megatron_width(uint8_t type)
+{
+    static const uint8_t widths[] = {
+        [1] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2}; /* uint8, int16, int32, int64, uint16 */
+    return type < sizeof(widths) ? widths[type] : 0;
+}
+
+static uint64_t load64(const uint8_t *at)
+{
+    uint64_t v;
+    memcpy(&v, at, sizeof(v));
+    return v;
+}
+
+static titan_status damaged(const char *path, const char *what, struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ECORRUPT, "'%s' is cut off or damaged: %s", path, what);
+}
+
+/* The index of a segment whose tokens are set. */
+static titan_status read_megatron_index(const char *idx, const struct mapping *m, struct segment *s,
+                                        struct titan_error *err)
+{
+    const uint8_t *at = m->at;
+    if (m->bytes < MEGATRON_HEADER_BYTES || memcmp(at, "MMIDIDX\0\0", 9) != 0)
+        return damaged(idx, "it has no Megatron header", err);
+    const uint64_t version = load64(at + 9), sequences = load64(at + 18), documents = load64(at + 26);
+    s->width = megatron_width(at[17]);
+    if (version != 1)
+        return titan_fail(err, TITAN_EVERSION, "'%s' has version %" PRIu64 " of Megatron's index; version 1 is read",
+                          idx, version);
+    if (!s->width)
+        return titan_fail(err, TITAN_EINVAL, "'%s' is an index of values of type %d, not of token ids", idx, at[17]);
+    const uint64_t left = m->bytes - MEGATRON_HEADER_BYTES;
+    if (sequences > left / 12 || documents > (left - 12 * sequences) / 8)
+        return damaged(idx, "it is shorter than its header says", err);
+    if (sequences == 0)
+        return titan_fail(err, TITAN_EINVAL, "'%s' has no sequences", idx);
+    const uint8_t *places = at + MEGATRON_HEADER_BYTES + 4 * sequences, *last_length = places - 4;
+    int32_t length;
+    memcpy(&length, last_length, sizeof(length));
+    const uint64_t last = load64(places + 8 * (sequences - 1)), bytes = s->mapping.bytes;
+    if (length < 0 || load64(places) != 0 || last > bytes || (uint64_t)length > (bytes - last) / s->width ||
+        last + (uint64_t)length * s->width != bytes)
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "'%s' tells of a file of %" PRIu64 " bytes, its .bin has %" PRIu64
+                          ": one of the two is cut off or of another data set",
+                          idx, last + (uint64_t)MAX(length, 0) * s->width, bytes);
+    s->tokens = bytes / s->width;
+    s->index = (struct document_index){.offsets = places,
+                                       .n_offsets = sequences,
+                                       .select = documents > 1 ? places + 8 * sequences : NULL,
+                                       .documents = documents > 1 ? documents - 1 : sequences,
+                                       .unit = s->width};
+    return TITAN_OK;
+}
+
+static titan_status add_megatron(struct corpus *c, const char *bin, const char *name, struct titan_error *err)
+{
+    char idx[PATH_MAX];
+    struct segment s = {.id_max = -1};
+    if (!other_half(bin, ".bin", ".idx", idx))
+        return titan_fail(err, TITAN_EINVAL, "'%s' has no index: Megatron's NAME.bin needs NAME.idx beside it", bin);
+    titan_status status = corpus_map(bin, &s.mapping, err);
+    if (status == TITAN_OK)
+        status = corpus_map(idx, &s.index_mapping, err);
+    if (status == TITAN_OK)
+        status = read_megatron_index(idx, &s.index_mapping, &s, err);
+    if (status == TITAN_OK) {
+        s.data = s.mapping.at;
+        return corpus_add(c, s, name, err);
+    }
+    corpus_unmap(&s.mapping);
+    corpus_unmap(&s.index_mapping);
+    return status;
+}
+
+/* --- llm.c and nanoGPT -------------------------------------------------------------------------------------------- */
+
+/* 256 int32: magic, version, tokens. GPT-2's documents begin with token 50256, Llama 3's with 128000. */
+static titan_status read_llmc_header(const char *path, struct segment *s, int32_t *ret_separator,
+                                     struct titan_error *err)
+{
+    int32_t head[3];
+    if (s->mapping.bytes < LLMC_HEADER_BYTES)
+        return damaged(path, "it has no llm.c header of 1024 bytes", err);
+    memcpy(head, s->mapping.at, sizeof(head));
+    const bool gpt2 = head[1] == LLMC_VERSION_GPT2, llama3 = head[0] == LLMC_MAGIC && head[1] == LLMC_VERSION_LLAMA3;
+    if (head[0] != LLMC_MAGIC_GPT2 && head[0] != LLMC_MAGIC)
+        return damaged(path, "it has no llm.c header", err);
+    if (!gpt2 && !llama3)
+        return titan_fail(err, TITAN_EVERSION,
+                          "'%s' has version %d of llm.c's format; 1 (GPT-2, 16 bits) and 7 (Llama 3, 32 bits) are read",
+                          path, head[1]);
+    s->width = llama3 ? 4 : 2;
+    *ret_separator = llama3 ? 128000 : 50256;
+    const uint64_t tokens = (s->mapping.bytes - LLMC_HEADER_BYTES) / s->width;
+    if (head[2] < 0 || (uint64_t)head[2] * s->width != s->mapping.bytes - LLMC_HEADER_BYTES)
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "'%s' has %" PRIu64 " tokens, its header says %d: it is cut off or damaged", path, tokens,
+                          head[2]);
+    s->data = (const uint8_t *)s->mapping.at + LLMC_HEADER_BYTES;
+    s->tokens = tokens;
+    return TITAN_OK;
+}
+
+static titan_status read_nanogpt(const char *path, struct segment *s, int32_t *ret_separator, struct titan_error *err)
+{
+    s->width = ends_in(path, ".u32.bin") ? 4 : 2;
+    *ret_separator = 50256;
+    if (s->mapping.bytes % s->width)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' has %zu bytes, no whole number of ids of %u bits: it is cut off",
+                          path, s->mapping.bytes, 8 * s->width);
+    s->data = s->mapping.at;
+    s->tokens = s->mapping.bytes / s->width;
+    return TITAN_OK;
+}
+
+static titan_status add_flat(struct corpus *c, enum data_format format, const char *path, const char *name,
+                             int32_t *ret_separator, struct titan_error *err)
+{
+    struct segment s = {.id_max = -1};
+    TRY(corpus_map(path, &s.mapping, err));
+    const titan_status status = format == DATA_LLMC ? read_llmc_header(path, &s, ret_separator, err)
+                                                    : read_nanogpt(path, &s, ret_separator, err);
+    if (status == TITAN_OK)
+        return corpus_add(c, s, name, err);
+    corpus_unmap(&s.mapping);
+    return status;
+}
+
+titan_status corpus_open_tokens(struct corpus *c, const char *root, enum data_format format, int32_t *ret_separator,
+                                struct titan_error *err)
+{
+    _cleanup_(data_files_clear) struct data_files files = {0};
+    char bin[PATH_MAX];
+    *ret_separator = -1;
+    if (other_half(root, ".idx", ".bin", bin))
+        root = bin;
+    TRY(data_files_add(&files, root, err));
+    if (files.left_out > 0) { /* a stream with a hole in it is another stream */
+        if (err)
+            *err = files.first_left;
+        return files.first_left.status;
+    }
+    for (size_t i = 0; i < files.n; i++) {
+        const char *path = files.file[i].path, *name = name_below(root, path);
+        if (!ends_in(path, ".bin") && *name)
+            continue;
+        const enum data_format its = format_of_bin(path);
+        if (its != format)
+            return titan_fail(err, TITAN_EINVAL, "'%s' is a file of %s, others of '%s' are of %s", path,
+                              data_format_name(its), root, data_format_name(format));
+        TRY(format == DATA_MEGATRON ? add_megatron(c, path, name, err)
+                                    : add_flat(c, format, path, name, ret_separator, err));
+    }
+    return TITAN_OK;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mixture.c - see mixture.h. */
+#include "worker/data/mixture.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/rng.h"
+
+#define ROW 1024 /* samples of a row, rows of a block */
+
+/* Largest remainders: the counts sum to a block exactly. */
+static void share_block(struct mixture *m, const double *weights, double sum)
+{
+    double rest[MIXTURE_MAX];
+    uint64_t given = 0;
+    for (int k = 0; k < m->n; k++) {
+        const double exact = weights[k] / sum * (double)MIXTURE_BLOCK;
+        m->count[k] = (uint64_t)exact;
+        rest[k] = exact - floor(exact);
+        given += m->count[k];
+    }
+    for (; given < MIXTURE_BLOCK; given++) {
+        int most = 0;
+        for (int k = 1; k < m->n; k++)
+            most = rest[k] > rest[most] ? k : most;
+        m->count[most]++;
+        rest[most] -= 1;
+    }
+    for (int k = 0; given > MIXTURE_BLOCK; k = (k + 1) % m->n) { /* rounding of the division */
+        if (m->count[k] > 1) {
+            m->count[k]--;
+            given--;
+        }
+    }
+}
+
+titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_t *windows, const double *weights,
+                          struct titan_error *err)
+{
+    double given[MIXTURE_MAX], sum = 0;
+    bool any = false;
+    titan_assert(n >= 1 && n <= MIXTURE_MAX);
+    *m = (struct mixture){.n = n, .seed = seed};
+    for (int k = 0; k < n; k++)
+        any = any || weights[k] != 0;
+    for (int k = 0; k < n; k++) {
+        titan_assert(windows[k] > 0);
+        m->windows[k] = windows[k];
+        given[k] = any ? weights[k] : (double)windows[k];
+        if (!(given[k] > 0) || !isfinite(given[k]))
+            return titan_fail(err, TITAN_EINVAL, "weight %g of source %d of the mixture: expected a number above 0",
+                              given[k], k + 1);
+        sum += given[k];
+    }
+    share_block(m, given, sum);
+    for (int k = 0; k < n; k++)
+        if (m->count[k] == 0)
+            return titan_fail(err, TITAN_EINVAL,
+                              "source %d of the mixture has a weight of %.3g of all: below 1 in %" PRIu64
+                              ", it would never be read",
+                              k + 1, given[k] / sum, MIXTURE_BLOCK);
+    return TITAN_OK;
+}
+
+static uint64_t window_of(const struct mixture *m, int k, uint64_t n)
+{
+    char stream[64];
+    const uint64_t windows = m->windows[k], pass = n / windows;
+    if (m->n == 1)
+        (void)snprintf(stream, sizeof(stream), "data.pass.%" PRIu64, pass);
+    else
+        (void)snprintf(stream, sizeof(stream), "data.%d.pass.%" PRIu64, k, pass);
+    return rng_permute(rng_key(m->seed, stream), n % windows, windows);
+}
+
+struct mixture_pick mixture_pick(const struct mixture *m, uint64_t g)
+{
+    char stream[48];
+    uint64_t first = 0;
+    int k = 0;
+    if (m->n == 1)
+        return (struct mixture_pick){0, window_of(m, 0, g)};
+    (void)snprintf(stream, sizeof(stream), "data.row.%" PRIu64, g / ROW);
+    const uint64_t q = rng_permute(rng_key(m->seed, stream), g % ROW, ROW), slot = q * ROW + g / ROW % ROW;
+    while (slot >= first + m->count[k]) {
+        first += m->count[k++];
+        titan_assert(k < m->n);
+    }
+    return (struct mixture_pick){k, window_of(m, k, g / MIXTURE_BLOCK * m->count[k] + slot - first)};
+}
