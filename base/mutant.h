@@ -36,7 +36,7 @@
     X(CANCEL_LEAVES, "a worker is not stopped when its job is cancelled")                                              \
     X(DEAD_ADOPTED, "a worker that its agent does not list counts as alive")                                           \
     X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
-    X(LEAVER_DROPPED, "a resize drops a leaver before its part has moved")                                             \
+    X(DEPARTING_DROPPED, "a resize drops a departing rank before its shard has moved")                                 \
     X(SEALED_FREED, "sealed state is freed before the barrier")                                                        \
     X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \

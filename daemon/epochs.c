@@ -22,13 +22,13 @@ static bool distinct(uint64_t *ids, size_t n) /* sorts them */
     return true;
 }
 
-bool epoch_seats_distinct(const Titan__Internal__FormEpoch *f)
+bool epoch_workers_distinct(const Titan__Internal__FormEpoch *f)
 {
-    const size_t n = f->n_members + f->n_leavers;
+    const size_t n = f->n_members + f->n_departing;
     _cleanup_free_ uint64_t *ids = calloc(n + 1, sizeof(*ids));
     titan_assert(ids);
     for (size_t i = 0; i < n; i++)
-        ids[i] = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+        ids[i] = i < f->n_members ? f->members[i]->worker_id : f->departing[i - f->n_members]->worker_id;
     return distinct(ids, n);
 }
 

@@ -14,8 +14,8 @@
 #define EPOCH_ID_BYTES 16       /* of a communicator's id */
 #define EPOCH_HOLDERS_MAX 65536 /* of its state */
 
-/* A worker has one place in an epoch: as a member or as a leaver. */
-bool epoch_seats_distinct(const Titan__Internal__FormEpoch *f);
+/* A worker has one place in an epoch: as a member or as a departing rank. */
+bool epoch_workers_distinct(const Titan__Internal__FormEpoch *f);
 /* ... and one among those who hold its state. */
 bool epoch_holders_distinct(const Titan__Internal__FormEpoch *f);
 

@@ -222,7 +222,7 @@ static const struct range form_epoch[] = {
     NUMBERS(state_holders, JOB_WORKERS_MAX, 1, RANGE_ID_MAX),
     EPOCH_OR_NONE(source_epoch),
     PATHS(older_checkpoints),
-    PARTS(leavers, 0, JOB_WORKERS_MAX),
+    PARTS(departing, 0, JOB_WORKERS_MAX),
     NUMBERS(worlds, JOB_WORKERS_MAX, 1, JOB_WORKERS_MAX),
     FLAG(memory_only),
     KEY(key),

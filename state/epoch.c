@@ -36,10 +36,10 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
         " ?)",
         "uuiiiiuutbiitb", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
         (int64_t)e->source, e->source_epoch, e->resume_step, e->checkpoint ? e->checkpoint : "",
-        (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->leavers,
+        (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->departing,
         e->delegate ? e->delegate : "", (const void *)e->key, e->keyed ? sizeof(e->key) : (size_t)0));
     TRY(db_run(db, err, "UPDATE workers SET rank = -1 WHERE job_id = ? AND rank >= 0", "u", e->job_id));
-    for (uint32_t rank = 0; rank < e->world_size + e->leavers; rank++) {
+    for (uint32_t rank = 0; rank < e->world_size + e->departing; rank++) {
         TRY(db_run(db, err, "INSERT INTO members VALUES (?, ?, ?, ?)", "uuiu", e->job_id, e->number, (int64_t)rank,
                    e->workers[rank]));
         if (rank < e->world_size)
@@ -98,13 +98,13 @@ static titan_status read_members(struct db *db, const struct epoch *e, uint64_t 
     uint32_t n = 0;
     titan_status status;
     bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row && n < e->world_size + e->leavers)
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row && n < e->world_size + e->departing)
         workers[n++] = col_uint(stmt, 1);
     db_done(stmt);
-    if (status == TITAN_OK && n != e->world_size + e->leavers)
+    if (status == TITAN_OK && n != e->world_size + e->departing)
         status =
             titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members stored, not %u",
-                       (unsigned long long)e->job_id, (unsigned long long)e->number, n, e->world_size + e->leavers);
+                       (unsigned long long)e->job_id, (unsigned long long)e->number, n, e->world_size + e->departing);
     return status;
 }
 
@@ -136,7 +136,7 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
             .resume_step = col_uint(stmt, 6),
             .checkpoint = col_text(stmt, 7),
             .created_at_ms = col_int(stmt, 9),
-            .leavers = (uint32_t)col_int(stmt, 10),
+            .departing = (uint32_t)col_int(stmt, 10),
             .delegate = col_text(stmt, 11),
             .complete = col_int(stmt, 12) != 0,
             .keyed = col_int(stmt, 14) == 32,
@@ -144,11 +144,11 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
         col_blob(stmt, 13, e.key, sizeof(e.key));
         /* Before they are added up: a damaged row may say any. */
-        const bool sane = e.world_size <= JOB_WORKERS_MAX && e.leavers <= JOB_WORKERS_MAX;
-        workers = sane ? calloc(e.world_size + e.leavers + 1, sizeof(*workers)) : NULL;
+        const bool sane = e.world_size <= JOB_WORKERS_MAX && e.departing <= JOB_WORKERS_MAX;
+        workers = sane ? calloc(e.world_size + e.departing + 1, sizeof(*workers)) : NULL;
         if (!sane)
-            status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members and %u leavers stored",
-                                (unsigned long long)job_id, (unsigned long long)e.number, e.world_size, e.leavers);
+            status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members and %u departing ranks stored",
+                                (unsigned long long)job_id, (unsigned long long)e.number, e.world_size, e.departing);
         else if (!workers)
             status = titan_fail(err, TITAN_ENOMEM, "out of memory");
         else

@@ -26,8 +26,8 @@ struct epoch {
     bool keyed; /* key is set; not so in epochs of an older version */
     unsigned char key[32];
     uint32_t world_size;
-    uint32_t leavers;        /* members of source_epoch that hand their parts over and are not in this one */
-    const uint64_t *workers; /* ids in rank order, then the leavers' */
+    uint32_t departing;      /* members of source_epoch that hand their parts over and are not in this one */
+    const uint64_t *workers; /* ids in rank order, then the departing ranks' */
     const char *delegate;    /* node that committed it while the coordinator was away; "" = none */
     int64_t created_at_ms;
     bool complete; /* its members have had their state, or made a step; for epoch_get to say */

@@ -33,7 +33,7 @@ static bool all_on(const char *node, Titan__Internal__Member *const *members, si
 int comm_segments_get(struct comm_segments *set, const char *node, const Titan__Internal__FormEpoch *form)
 {
     titan_assert(node && *node);
-    if (!all_on(node, form->members, form->n_members) || !all_on(node, form->leavers, form->n_leavers) ||
+    if (!all_on(node, form->members, form->n_members) || !all_on(node, form->departing, form->n_departing) ||
         form->comm_id.len != ID_BYTES)
         return -1;
     struct comm_segment *s = set->first;

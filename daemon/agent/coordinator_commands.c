@@ -27,7 +27,7 @@ static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *
 
 static void on_form(struct agent_core *c, const form_epoch *m, struct agent_actions *out)
 {
-    if (!epoch_seats_distinct(m)) {
+    if (!epoch_workers_distinct(m)) {
         c->counters.out_of_range++;
         agent_log(out, AGENT_WARN, "an epoch with a worker in two places, dropped", "job=%" PRIu64 " epoch=%" PRIu64,
                   m->job_id, m->epoch);

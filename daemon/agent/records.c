@@ -105,7 +105,7 @@ static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t jo
         return TITAN_OK;
     if (f->job_id != job_id)
         return titan_fail(err, TITAN_EINVAL, "an epoch of job %" PRIu64 " in it", f->job_id);
-    if (!epoch_seats_distinct(f))
+    if (!epoch_workers_distinct(f))
         return titan_fail(err, TITAN_EINVAL, "epoch %" PRIu64 " has a worker in two places", f->epoch);
     return TITAN_OK;
 }

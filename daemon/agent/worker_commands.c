@@ -56,8 +56,8 @@ void agent_command_form(struct agent_core *c, const form_epoch *said, struct age
     told.key = (ProtobufCBinaryData){told.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
     for (size_t i = 0; i < form->n_members; i++)
         tell_member(c, form, form->members[i]->worker_id, (int32_t)i, out);
-    for (size_t i = 0; i < form->n_leavers; i++)
-        tell_member(c, form, form->leavers[i]->worker_id, -1, out);
+    for (size_t i = 0; i < form->n_departing; i++)
+        tell_member(c, form, form->departing[i]->worker_id, -1, out);
 }
 
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)

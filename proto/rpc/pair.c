@@ -37,11 +37,11 @@ struct rpc_pair {
     struct stamp seen[FILES]; /* taken, or found not to fit */
     struct texts texts;
     unsigned generation; /* of texts, from 1 */
-    struct seat {
+    struct listener_pair {
         struct rpc_pair *pair;
-        struct seat *next;
+        struct listener_pair *next;
         unsigned generation; /* that this listener has */
-    } * seats;
+    } * listeners;
 };
 
 static const char *path_of(const struct rpc_tls *tls, int file)
@@ -198,10 +198,10 @@ void rpc_pair_free(struct rpc_pair *pair)
     if (!pair)
         return;
     texts_free(&pair->texts);
-    while (pair->seats) {
-        struct seat *seat = pair->seats;
-        pair->seats = seat->next;
-        free(seat);
+    while (pair->listeners) {
+        struct listener_pair *l = pair->listeners;
+        pair->listeners = l->next;
+        free(l);
     }
     pthread_mutex_destroy(&pair->lock);
     free(pair);
@@ -251,16 +251,16 @@ grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
 /* gRPC asks when a listener is made and at each new connection, on a thread of its own. */
 static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_server_certificate_config **config)
 {
-    struct seat *seat = data;
-    struct rpc_pair *pair = seat->pair;
+    struct listener_pair *l = data;
+    struct rpc_pair *pair = l->pair;
     (void)pthread_mutex_lock(&pair->lock);
     (void)refresh(pair);
-    bool changed = seat->generation != pair->generation;
+    bool changed = l->generation != pair->generation;
     if (changed) {
         const struct buf *of = pair->texts.of;
         grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
         *config = grpc_ssl_server_certificate_config_create(of[CA].data, &own, 1);
-        seat->generation = pair->generation;
+        l->generation = pair->generation;
     }
     (void)pthread_mutex_unlock(&pair->lock);
     return changed ? GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW : GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
@@ -268,15 +268,15 @@ static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_serv
 
 grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair, bool certificates_only)
 {
-    struct seat *seat = calloc(1, sizeof(*seat));
-    titan_assert(seat);
-    *seat = (struct seat){.pair = pair, .next = pair->seats};
-    pair->seats = seat;
+    struct listener_pair *l = calloc(1, sizeof(*l));
+    titan_assert(l);
+    *l = (struct listener_pair){.pair = pair, .next = pair->listeners};
+    pair->listeners = l;
     /* Else one without is anonymous: enrolment and bearer tokens come over the same port as certificates. */
     grpc_ssl_server_credentials_options *options = grpc_ssl_server_credentials_create_options_using_config_fetcher(
         certificates_only ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                           : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY,
-        fetch, seat);
+        fetch, l);
     grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
     titan_assert(credentials);
     return credentials;

@@ -69,7 +69,7 @@ PASSED = re.compile(r"(?:memset|memcpy|memmove|snprintf|core_set_string|core_set
                     r"(?:\(void \*\))?&?(\w+)->([a-z_]+(?:\.[a-z_]+)?)\b(?!->|\()")
 ELEMENT = [("workrec", re.compile(r"(?:workers\[[^]]*\]|->worker)->([a-z_]+)\s*[-+|&]?=(?!=)")),
            ("noderec", re.compile(r"->node->([a-z_]+)\s*(?:[-+|&]?=(?!=)|\+\+|--)")),
-           ("seat", re.compile(r"(?:seats\[[^]]*\]\.|\bseat->)([a-z_]+)\s*=(?!=)"))]
+           ("rank_slot", re.compile(r"(?:rank_slots\[[^]]*\]\.|\brank_slot->)([a-z_]+)\s*=(?!=)"))]
 SHARED = {"counters", "slots_changed", "out", "due"}  # sums, and what is under way in an input
 
 

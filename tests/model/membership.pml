@@ -55,8 +55,8 @@
 #ifndef TOLD
 #define TOLD 1 /* who is out of the books counts as gone when its agent says so, not when it is back */
 #endif
-#ifndef LEAVERS
-#define LEAVERS 1 /* who holds the state and is not in the new epoch is heard for it as well */
+#ifndef DEPARTING
+#define DEPARTING 1 /* who holds the state and is not in the new epoch is heard for it as well */
 #endif
 #define ALL ((1 << N) - 1)
 /* Numbers: one more for the coordinator, a multiple of these for delegates and for epochs that were waited for. */
@@ -70,7 +70,7 @@
 byte next_id = 2;
 byte number[IDS + 1];
 byte mask[IDS + 1];
-byte leavers[IDS + 1];
+byte departing[IDS + 1];
 bool delegated[IDS + 1];
 byte from[IDS + 1]; /* a delegate's: the epoch it is shrunk from ... */
 byte yes[IDS + 1];  /* ... and who has promised it */
@@ -137,7 +137,7 @@ inline train(id)
     cuts = 0;
     for (i : 0 .. N - 1) {
         if
-        :: ready && HAS(mask[id] | leavers[id], i) ->
+        :: ready && HAS(mask[id] | departing[id], i) ->
             ready = accepted[i] == id && (lease[i] || !PAUSE);
             carries = carries || held[i] == tip;
             cuts = cuts | (1 << cut[i])
@@ -158,7 +158,7 @@ inline train(id)
         for (i : 0 .. N - 1) {
             if
             :: HAS(mask[id], i) -> held[i] = id; must[i] = 1 << mask[id]
-            :: HAS(leavers[id], i) -> held[i] = 0; accepted[i] = 0; must[i] = 1 << mask[id]
+            :: HAS(departing[id], i) -> held[i] = 0; accepted[i] = 0; must[i] = 1 << mask[id]
             :: else
             fi
         }
@@ -317,8 +317,8 @@ end:
                 number[next_id] = last_number; mask[next_id] = m; delegated[next_id] = false;
                 for (i : 0 .. N - 1) {
                     if
-                    :: LEAVERS && HAS(view & ~gone & ~m, i) && held[i] == id ->
-                        leavers[next_id] = leavers[next_id] | (1 << i)
+                    :: DEPARTING && HAS(view & ~gone & ~m, i) && held[i] == id ->
+                        departing[next_id] = departing[next_id] | (1 << i)
                     :: else
                     fi
                 }
@@ -337,7 +337,7 @@ end:
     /* --- FormEpoch arrives, late or not --- */
     :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
         if
-        :: id < next_id && !delegated[id] && HAS(mask[id] | leavers[id], i) && number[id] > seen[i] &&
+        :: id < next_id && !delegated[id] && HAS(mask[id] | departing[id], i) && number[id] > seen[i] &&
            number[id] >= least[i] ->
             accepted[i] = id; seen[i] = number[id];
             must[i] = must[i] | (1 << mask[id])

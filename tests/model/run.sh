@@ -60,7 +60,7 @@ larger=(-DN=4 -DIDS=4 -DCUTS=2 -DCOARSE=1)
 for rule in QUORUM LEASE PAUSE MAJORITY FENCE VOID; do
     every "without $rule" violation "${size[@]}" "-D$rule=0"
 done
-for rule in TOLD LEAVERS; do
+for rule in TOLD DEPARTING; do
     every "without $rule, later" violation "${later[@]}" "-D$rule=0"
 done
 every "without HELLO, 4 agents, unheard" violation "${unheard[@]}" -DHELLO=0

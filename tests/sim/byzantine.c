@@ -148,7 +148,7 @@ static void lie_delegated(uint64_t session, const struct jobrec *j, bool cannot_
 
 static void lie_finished(uint64_t session, const struct jobrec *j, const struct workrec *w, uint64_t step)
 {
-    const struct seat *before = job_seat((struct jobrec *)j, w);
+    const struct rank_slot *before = job_rank_slot((struct jobrec *)j, w);
     const bool was = j->phase == PHASE_FINISHING || (before && before->finished);
     Titan__Internal__WorkerFinished body = TITAN__INTERNAL__WORKER_FINISHED__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
@@ -163,8 +163,9 @@ static void lie_finished(uint64_t session, const struct jobrec *j, const struct 
     (void)say(session, &m);
     struct jobrec *now = early && listens() ? core_find_job(S->coord.core, id) : NULL;
     const struct workrec *its = now ? job_worker(now, worker) : NULL;
-    const struct seat *seat = its ? job_seat(now, its) : NULL;
-    CHECK("I12", !early || was || !listens() || (now && now->phase != PHASE_FINISHING && !(seat && seat->finished)),
+    const struct rank_slot *rank_slot = its ? job_rank_slot(now, its) : NULL;
+    CHECK("I12",
+          !early || was || !listens() || (now && now->phase != PHASE_FINISHING && !(rank_slot && rank_slot->finished)),
           "worker %llu of job %llu has finished at step %llu", LL(worker), LL(id), LL(step));
 }
 
@@ -352,8 +353,8 @@ static void look_at(const struct noderec *n, int job, struct view *ret)
         ret->gone += j->workers[i]->state == WORKER_STOPPING;
         ret->quiesced += j->workers[i]->quiesced;
     }
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
-        ret->finished += j->seats[i].finished;
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++)
+        ret->finished += j->rank_slots[i].finished;
     ret->epoch = j->status.epoch;
     ret->step = j->status.step;
     ret->refused = j->quorum.refused_epoch;
@@ -474,14 +475,14 @@ static void turned_report(int host, uint64_t session, const struct jobrec *j, co
         SAYS(WORKER_QUIESCED, worker_quiesced, WorkerQuiesced, WORKER_QUIESCED, body = a_quiesced(j, w->id))
     case 3:
         SAYS(PROGRESS, progress, WorkerProgress, WORKER_PROGRESS, body.epoch = epoch; body.step = step;
-             body.step_ms = 1; body.loss = 1; body.world_size = j->n_seats)
+             body.step_ms = 1; body.loss = 1; body.world_size = j->n_members)
     case 4:
         SAYS(WORKER_EXITED, worker_exited, WorkerExited, WORKER_EXITED, body.cause = (int)roll(9);
              body.exit_code = (int32_t)roll(4); body.signal = roll(2) ? 9 : 0; body.reason = (char *)"made up")
     case 5:
         (void)snprintf(path, sizeof(path), "/jobs/%llu/step-%08llu", LL(j->id), LL(step));
         SAYS(CHECKPOINT, checkpoint, CheckpointWritten, CHECKPOINT_WRITTEN, body.epoch = epoch; body.step = step;
-             body.path = path; body.world_size = j->n_seats)
+             body.path = path; body.world_size = j->n_members)
     case 6:
         SAYS(CHECKPOINT_FAILED, checkpoint_failed, CheckpointFailed, CHECKPOINT_FAILED, body.epoch = epoch;
              body.path = (char *)"/jobs/1"; body.reason = (char *)"made up"; body.reading = roll(2))
@@ -500,7 +501,7 @@ static void turned_report(int host, uint64_t session, const struct jobrec *j, co
 #undef SAYS
 }
 
-/* The job's seats as they are, or a worker less, or one that is not there. */
+/* The job's rank slots as they are, or a worker less, or one that is not there. */
 static bool an_epoch_of(const struct jobrec *j, Titan__Internal__EpochDelegated *ret)
 {
     static unsigned char id[16];

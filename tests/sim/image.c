@@ -39,7 +39,7 @@ static void take_status(struct image_job *j, const struct change *c)
 static void add_epoch(struct image_job *j, const struct change *c)
 {
     const struct epoch *e = &c->epoch;
-    CHECK("sim", e->world_size + e->leavers <= SIM_RANKS, "more epochs than the simulator keeps");
+    CHECK("sim", e->world_size + e->departing <= SIM_RANKS, "more epochs than the simulator keeps");
     size_t slot = epoch_slot(e->job_id, e->number);
     CHECK("I1", j->epochs[slot].state == EPOCH_NONE, "epoch %llu of job %llu is made twice", LL(e->number),
           LL(j->job.id));
@@ -52,7 +52,7 @@ static void add_epoch(struct image_job *j, const struct change *c)
     *copy = *e;
     copy->state = EPOCH_FORMING;
     copy->workers = j->members[slot];
-    memcpy(j->members[slot], e->workers, (e->world_size + e->leavers) * sizeof(uint64_t));
+    memcpy(j->members[slot], e->workers, (e->world_size + e->departing) * sizeof(uint64_t));
     copy->delegate = "";
     (void)snprintf(j->paths[slot], sizeof(j->paths[0]), "%s", e->checkpoint ? e->checkpoint : "");
     copy->checkpoint = j->paths[slot];

@@ -45,7 +45,7 @@ static void first_told(struct told *t, const Titan__Internal__FormEpoch *f)
     t->seen = true;
     t->n = f->n_members;
     t->n_holders = f->n_state_holders;
-    t->n_leavers = f->n_leavers;
+    t->n_departing = f->n_departing;
     t->source = f->source;
     t->resume = f->resume_step;
     memcpy(t->comm, f->comm_id.data, sizeof(t->comm));
@@ -53,8 +53,8 @@ static void first_told(struct told *t, const Titan__Internal__FormEpoch *f)
         t->members[i] = f->members[i]->worker_id;
     for (size_t i = 0; i < f->n_state_holders; i++)
         t->holders[i] = f->state_holders[i];
-    for (size_t i = 0; i < f->n_leavers; i++)
-        t->leavers[i] = f->leavers[i]->worker_id;
+    for (size_t i = 0; i < f->n_departing; i++)
+        t->departing[i] = f->departing[i]->worker_id;
 }
 
 void must_told(const coord_message *m)
@@ -70,7 +70,7 @@ void must_told(const coord_message *m)
     const Titan__Internal__FormEpoch *f = m->form;
     struct told *t = told_of(f->job_id, f->epoch);
     const struct image_job *j = &S->image.jobs[f->job_id];
-    CHECK("sim", f->n_members <= SIM_WORLD && f->n_leavers <= SIM_WORLD && f->n_state_holders <= SIM_WORLD,
+    CHECK("sim", f->n_members <= SIM_WORLD && f->n_departing <= SIM_WORLD && f->n_state_holders <= SIM_WORLD,
           "size of an epoch");
     CHECK_OF(f->job_id, "I1", j->epochs[epoch_slot(f->job_id, f->epoch)].state != EPOCH_NONE,
              "epoch %llu of job %llu is told before it is stored", LL(f->epoch), LL(f->job_id));
@@ -78,11 +78,11 @@ void must_told(const coord_message *m)
     if (!t->seen)
         first_told(t, f);
     bool same = t->n == f->n_members && memcmp(t->comm, f->comm_id.data, 16) == 0 && t->source == f->source &&
-                t->resume == f->resume_step && t->n_holders == f->n_state_holders && t->n_leavers == f->n_leavers;
+                t->resume == f->resume_step && t->n_holders == f->n_state_holders && t->n_departing == f->n_departing;
     for (size_t i = 0; same && i < f->n_members; i++)
         same &= t->members[i] == f->members[i]->worker_id;
-    for (size_t i = 0; same && i < f->n_leavers; i++)
-        same &= t->leavers[i] == f->leavers[i]->worker_id;
+    for (size_t i = 0; same && i < f->n_departing; i++)
+        same &= t->departing[i] == f->departing[i]->worker_id;
     CHECK_OF(f->job_id, "I1", same, "job %llu epoch %llu is told in two ways", LL(f->job_id), LL(f->epoch));
 }
 
@@ -196,13 +196,14 @@ static bool promised(const uint64_t *workers, int n, uint64_t job, uint64_t epoc
 static bool names(const struct epoch *e, uint64_t worker)
 {
     uint32_t i = 0;
-    while (i < e->world_size + e->leavers && e->workers[i] != worker)
+    while (i < e->world_size + e->departing && e->workers[i] != worker)
         i++;
-    return i < e->world_size + e->leavers;
+    return i < e->world_size + e->departing;
 }
 
-/* Who held all of the newest step between them is named by the next epoch, as members or leavers, as far as they are
- * there: nobody's part is dropped. One that is named and has died since it was is there for all that could be known. */
+/* Who held all of the newest step between them is named by the next epoch, as members or departing ranks, as far as
+ * they are there: nobody's part is dropped. One that is named and has died since it was is there for all that could be
+ * known. */
 void must_include(const struct epoch *e)
 {
     const struct ledger *l = &S->ledgers[e->job_id];

@@ -459,14 +459,14 @@ struct holding {
     int rank, world, parts, ward;
 };
 enum rung { RUNG_NONE, RUNG_INIT, RUNG_CHECKPOINT, RUNG_MEMORY, RUNG_REPLICA, RUNG_BUDDY };
-#define SIM_RANKS (2 * SIM_WORLD) /* members and leavers */
+#define SIM_RANKS (2 * SIM_WORLD) /* members and departing ranks */
 /* One epoch's communicator. Its members pass barriers: all must have arrived, then each goes on at a time of its own,
  * or not, when it is ended or revoked before. */
 struct comm {
     uint64_t job, epoch, source_epoch, resume;
     unsigned char id[16];
     enum state_source source;
-    int world, ranks;            /* leavers behind the members */
+    int world, ranks;            /* departing ranks behind the members */
     uint64_t workers[SIM_RANKS]; /* who entered; 0 = not yet */
     bool out[SIM_RANKS];
     int arrived[SIM_RANKS];  /* barriers it stands at or is past */
@@ -557,8 +557,8 @@ struct disk_ckpt {
 };
 struct told {
     bool seen;
-    uint64_t members[SIM_WORLD], holders[SIM_RANKS], leavers[SIM_WORLD];
-    size_t n, n_holders, n_leavers;
+    uint64_t members[SIM_WORLD], holders[SIM_RANKS], departing[SIM_WORLD];
+    size_t n, n_holders, n_departing;
     uint32_t source;
     uint64_t resume;
     unsigned char comm[16];

@@ -522,7 +522,7 @@ static void meet(struct proc *p, struct comm *c, int barrier)
 static void seal(struct proc *p, struct comm *c)
 {
     c->sealed = true;
-    if (p->rank >= c->world) { /* a leaver is out */
+    if (p->rank >= c->world) { /* a departing rank is out */
         p->sealed = p->unsealed = (struct holding){0};
         p->prepared = false;
         leave(p, true);
@@ -580,7 +580,8 @@ static struct comm *comm_for(const struct proc *p, const struct epoch_view *v)
         if (c->job == p->job && c->epoch == v->epoch && memcmp(c->id, v->comm_id, sizeof(c->id)) == 0)
             return c;
     }
-    CHECK("sim", S->n_comms < SIM_COMMS && v->world + v->leavers <= SIM_RANKS, "more epochs than the simulator keeps");
+    CHECK("sim", S->n_comms < SIM_COMMS && v->world + v->departing <= SIM_RANKS,
+          "more epochs than the simulator keeps");
     struct comm *c = &S->comms[S->n_comms++];
     *c = (struct comm){.job = p->job,
                        .epoch = v->epoch,
@@ -589,7 +590,7 @@ static struct comm *comm_for(const struct proc *p, const struct epoch_view *v)
                        .source = v->source,
                        .memory_only = v->memory_only,
                        .world = v->world,
-                       .ranks = v->world + v->leavers};
+                       .ranks = v->world + v->departing};
     memcpy(c->id, v->comm_id, sizeof(c->id));
     (void)snprintf(c->checkpoints[0], sizeof(c->checkpoints[0]), "%.63s", v->checkpoint_path);
     for (int i = 0; i < v->n_older && i < 3; i++)

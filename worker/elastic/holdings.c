@@ -169,7 +169,7 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
     const size_t parts = (size_t)view->holders + 1;
     struct holdings h = {.view = view,
                          .from = from,
-                         .ranks = view->world + view->leavers,
+                         .ranks = view->world + view->departing,
                          .holder = calloc(parts, sizeof *h.holder),
                          .copied = calloc(parts, sizeof *h.copied),
                          .candidates = calloc(parts, sizeof *h.candidates)};

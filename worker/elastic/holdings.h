@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.h - who holds which part of a state, and is it whole?
  *
- * When the state of an epoch comes from the memory of its members (and leavers: all ranks of the communicator the state
- * moves over), each says what it holds of the source epoch: its own part and, as a keeper, the copy of its ward's. All
- * have the same table then and come to the same verdict: what every part is taken from, which rung of the ladder that
- * is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
+ * When the state of an epoch comes from the memory of its members (and departing ranks: all ranks of the communicator
+ * the state moves over), each says what it holds of the source epoch: its own part and, as a keeper, the copy of its
+ * ward's. All have the same table then and come to the same verdict: what every part is taken from, which rung of the
+ * ladder that is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
 #define TITAN_WORKER_ELASTIC_HOLDINGS_H
 
@@ -37,7 +37,7 @@ struct holding {
 struct holdings {
     const struct epoch_view *view;
     const struct layout *from; /* the source epoch's cut */
-    int ranks;                 /* members and leavers */
+    int ranks;                 /* members and departing ranks */
     struct holding *all;       /* (ranks) */
     int *holder;               /* (parts) rank that gives it; -1: nobody, a replica of it has to */
     bool *copied;              /* (parts) what that rank gives is the copy of a ward's */

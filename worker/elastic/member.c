@@ -27,7 +27,7 @@ typedef Titan__Internal__WorkerToAgent worker_message;
 struct form {
     Titan__Internal__FormEpoch *order;
     int rank, holders;
-    const char **addresses, **node_names; /* the order's; members, then leavers */
+    const char **addresses, **node_names; /* the order's; members, then departing ranks */
     int *nodes, *holder_ranks;
 };
 
@@ -139,16 +139,16 @@ static Titan__Internal__FormEpoch *copy_order(const Titan__Internal__FormEpoch *
     return titan__internal__form_epoch__unpack(NULL, len, bytes);
 }
 
-/* Members, then leavers. */
+/* Members, then departing ranks. */
 static int ranks_of(const Titan__Internal__FormEpoch *order)
 {
-    return (int)(order->n_members + order->n_leavers);
+    return (int)(order->n_members + order->n_departing);
 }
 
 static const Titan__Internal__Member *at_rank(const Titan__Internal__FormEpoch *order, int rank)
 {
     const size_t r = (size_t)rank;
-    return r < order->n_members ? order->members[r] : order->leavers[r - order->n_members];
+    return r < order->n_members ? order->members[r] : order->departing[r - order->n_members];
 }
 
 static int rank_of(const Titan__Internal__FormEpoch *order, uint64_t worker_id)
@@ -164,7 +164,7 @@ static const char *fault_of(const struct member *m, const Titan__Internal__FormE
 {
     if (o->epoch == 0)
         return "no number";
-    if (o->n_members == 0 || o->n_members > COMM_WORLD_MAX || o->n_leavers > COMM_WORLD_MAX - o->n_members ||
+    if (o->n_members == 0 || o->n_members > COMM_WORLD_MAX || o->n_departing > COMM_WORLD_MAX - o->n_members ||
         o->n_state_holders > COMM_WORLD_MAX)
         return "number of members";
     if (rank_of(o, m->opt.worker_id) < 0)
@@ -268,7 +268,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
     *ret = (struct epoch_view){.epoch = o->epoch,
                                .rank = f->rank,
                                .world = (int)o->n_members,
-                               .leavers = (int)o->n_leavers,
+                               .departing = (int)o->n_departing,
                                .addresses = f->addresses,
                                .nodes = f->nodes,
                                .node_names = f->node_names,

@@ -32,8 +32,8 @@ struct epoch_view {
     int rank, world;
     /* Members of the source epoch that hand their parts over and are out when the state is sealed: ranks world and up
      * of the communicator the state moves over. rank >= world: this worker is one. */
-    int leavers;
-    const char *const *addresses;  /* of all ranks, then the leavers' */
+    int departing;
+    const char *const *addresses;  /* of all ranks, then the departing ranks' */
     const int *nodes;              /* likewise: ranks with equal numbers share a host; NULL: all do */
     const char *const *node_names; /* likewise; NULL: they have none */
     int memfd;                     /* shared-memory segment; -1 when members span hosts */

@@ -88,7 +88,7 @@ static titan_status compare_parts(struct restore *r, struct titan_error *err)
     struct verified v;
 
     const titan_status status = verify_parts(&r->from->mesh, &r->brought.parts, 0, r->device, r->ops, r->comm,
-                                             r->view->world + r->view->leavers, r->s, &v, err);
+                                             r->view->world + r->view->departing, r->s, &v, err);
     if (status == TITAN_ECORRUPT) { /* alike on all ranks */
         tlog_error(r->log, "the members' memory is damaged", "reason=\"%s\"", err ? err->msg : "");
         r->covered = false;
@@ -160,7 +160,7 @@ static bool is_unreadable(titan_status status)
 
 static titan_status everybody(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
 {
-    return gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->leavers, mine, size / sizeof(double),
+    return gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine, size / sizeof(double),
                           all, r->s, err);
 }
 
@@ -177,7 +177,7 @@ static enum outcome outcome_of(titan_status status)
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
-    const int ranks = r->view->world + r->view->leavers;
+    const int ranks = r->view->world + r->view->departing;
     struct vote me = {.outcome = outcome_of(mine)};
     _cleanup_free_ struct vote *all = calloc((size_t)ranks, sizeof *all);
 
@@ -321,7 +321,7 @@ static void list_folder(const struct restore *r, struct listing *ret)
 /* What rank 0 finds; whether a folder is looked at is decided by the recipe, and so alike on all ranks. */
 static titan_status look_in_folder(struct restore *r, struct listing *ret, struct titan_error *err)
 {
-    const int ranks = r->view->world + r->view->leavers;
+    const int ranks = r->view->world + r->view->departing;
     _cleanup_free_ struct listing *all = calloc((size_t)ranks, sizeof *all);
     int spent_ms = 0;
 
@@ -460,7 +460,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
 static titan_status compare_new(struct restore *r, const struct mesh *mesh, const struct parts *parts,
                                 struct verified *ret, struct titan_error *err)
 {
-    TRY(verify_parts(mesh, parts, r->bytes_sent, r->device, r->ops, r->comm, r->view->world + r->view->leavers, r->s,
+    TRY(verify_parts(mesh, parts, r->bytes_sent, r->device, r->ops, r->comm, r->view->world + r->view->departing, r->s,
                      ret, err));
     if (ret->copies_differ)
         return titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);

@@ -20,7 +20,7 @@ struct restore {
     const struct model *model;
     const struct device_handle *device;
     const struct comm_ops *ops;
-    struct comm *comm; /* members and leavers; NULL: alone */
+    struct comm *comm; /* members and departing ranks; NULL: alone */
     struct stream *s;
     const atomic_int *stop; /* not zero: the epoch is revoked; NULL: it cannot be */
     struct log *log;
@@ -48,13 +48,13 @@ struct restore {
 
 /* Who holds what; a prepared step that any rank has committed is finished on all that hold a part. */
 titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUST_USE;
-/* to: empty, of the new cut; NULL: this rank is a leaver. Where there are checkpoints and none loads it fails, with
- * TITAN_EINVAL: to begin again from step 0 over them is never right. One that cannot be read is waited for. */
+/* to: empty, of the new cut; NULL: this rank is a departing rank. Where there are checkpoints and none loads it fails,
+ * with TITAN_EINVAL: to begin again from step 0 over them is never right. One that cannot be read is waited for. */
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
                           struct titan_error *err) TITAN_MUST_USE;
 /* What replicas and keepers have is the same, and what has moved is what was there. parts: of the new mesh, with the
- * ward's copy filled; none: a leaver. *ret_again: it is not, and restore_fill takes a lower rung now. TITAN_ECORRUPT:
- * there is none. *ret: hash of the parameters, bytes that all ranks have moved. */
+ * ward's copy filled; none: a departing rank. *ret_again: it is not, and restore_fill takes a lower rung now.
+ * TITAN_ECORRUPT: there is none. *ret: hash of the parameters, bytes that all ranks have moved. */
 titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct parts *parts, struct verified *ret,
                             bool *ret_again, struct titan_error *err) TITAN_MUST_USE;
 void restore_clear(struct restore *r);

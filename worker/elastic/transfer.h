@@ -14,8 +14,8 @@
 #include "worker/elastic/holdings.h"
 
 /* mine: what this rank has of the source epoch. cut: of the new epoch. to: an empty state of it; filled, with step,
- * tokens and skipped; NULL: this rank is a leaver. Collective over comm (NULL when alone). *ret_sent: bytes that this
- * rank has given to others. */
+ * tokens and skipped; NULL: this rank is a departing rank. Collective over comm (NULL when alone). *ret_sent: bytes
+ * that this rank has given to others. */
 titan_status state_transfer(const struct holdings *holdings, const struct parts *mine, const struct layout *cut,
                             struct train_state *to, const struct device_handle *device, const struct comm_ops *ops,
                             struct comm *comm, struct stream *s, uint64_t *ret_sent,

@@ -11,8 +11,8 @@
 
 int groups_ranks(const struct epoch_view *view)
 {
-    titan_assert(view->world >= 1 && view->leavers >= 0);
-    return view->world + view->leavers;
+    titan_assert(view->world >= 1 && view->departing >= 0);
+    return view->world + view->departing;
 }
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
@@ -114,7 +114,7 @@ titan_status groups_split_members(struct epoch *e, struct titan_error *err)
     _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
 
     titan_assert(!e->groups.comms[CHANNEL_WORLD]);
-    if (e->view.leavers == 0 || e->view.world == 1) {
+    if (e->view.departing == 0 || e->view.world == 1) {
         e->groups.comms[CHANNEL_WORLD] = atomic_load(&e->groups.comm);
         return TITAN_OK;
     }

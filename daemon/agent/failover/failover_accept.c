@@ -101,7 +101,7 @@ static bool commit_is_promised(const struct failover *f, const peer_message *m, 
         return false;
     *form = *said;
     form->members = own_members(f, said->members, said->n_members);
-    form->leavers = own_members(f, said->leavers, said->n_leavers);
+    form->departing = own_members(f, said->departing, said->n_departing);
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     form->memory_only = true;
     failover_set_checkpoints(f, form);

@@ -16,13 +16,13 @@ bool failover_is_member(const form_epoch *form, uint64_t worker_id)
 
 size_t failover_ranks(const form_epoch *form)
 {
-    return form->n_members + form->n_leavers;
+    return form->n_members + form->n_departing;
 }
 
 const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i)
 {
     titan_assert(i < failover_ranks(form));
-    return i < form->n_members ? form->members[i] : form->leavers[i - form->n_members];
+    return i < form->n_members ? form->members[i] : form->departing[i - form->n_members];
 }
 
 bool failover_takes_part(const form_epoch *form, uint64_t worker_id)

@@ -37,8 +37,8 @@ static bool choose_world(const struct failover *f, const struct choice *choice, 
         n--;
     form->members = choice->all;
     form->n_members = n;
-    form->leavers = choice->all + n;
-    form->n_leavers = choice->n - n;
+    form->departing = choice->all + n;
+    form->n_departing = choice->n - n;
     titan_assert(failover_ranks(form) == choice->n);
     return n > 0 && failover_has_quorum(f, form);
 }

@@ -30,17 +30,18 @@ void epoch_check(struct jobrec *j)
     if (j->epoch_state == EPOCH_NONE)
         return;
     const bool live = epoch_live(j);
-    titan_assert(!live || (j->n_seats > 0 && j->n_seats == j->status.world_size));
-    titan_assert(!live || world_set_has(&j->spec.worlds, j->n_seats));
+    titan_assert(!live || (j->n_members > 0 && j->n_members == j->status.world_size));
+    titan_assert(!live || world_set_has(&j->spec.worlds, j->n_members));
     titan_assert(!live || j->source.epoch < j->status.epoch);
     titan_assert((j->source.epoch == 0) || j->source.kind == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     titan_assert(!j->source.origin_known || j->epoch_state != EPOCH_NONE);
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
-        const struct seat *seat = &j->seats[i];
-        if (!seat->worker)
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
+        const struct rank_slot *rank_slot = &j->rank_slots[i];
+        if (!rank_slot->worker)
             continue;
-        titan_assert(seat->worker->id == seat->worker_id && seat->worker->job == j);
-        titan_assert(job_seat(j, seat->worker) == seat); /* and so it has no other; its epoch is what its agent says */
+        titan_assert(rank_slot->worker->id == rank_slot->worker_id && rank_slot->worker->job == j);
+        titan_assert(job_rank_slot(j, rank_slot->worker) ==
+                     rank_slot); /* and so it has no other; its epoch is what its agent says */
     }
     titan_assert(j->n_kept > 0 && j->kept[j->n_kept - 1].epoch == j->status.epoch);
     for (size_t b = 0; b < j->n_kept; b++) {

@@ -68,7 +68,7 @@ titan_status core_checkpoint(struct core *c, uint64_t job_id, struct core_time n
 {
     struct jobrec *j = NULL;
     TRY(find_open(c, job_id, &j, err));
-    const struct workrec *first = j->n_seats ? j->seats[0].worker : NULL;
+    const struct workrec *first = j->n_members ? j->rank_slots[0].worker : NULL;
     if (j->state != JOB_RUNNING || j->requeue || !first || !first->node->session)
         return titan_fail(err, TITAN_ECONFLICT, "job %llu is %s: only one that trains can write a checkpoint",
                           (unsigned long long)job_id, sm_name(&job_sm, (int)j->state));

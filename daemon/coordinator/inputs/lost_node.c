@@ -30,7 +30,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
                 continue;
             if (quorum_keeps(c, j->workers[i])) {
                 j->workers[i]->away = true;
-                if (job_seat(j, j->workers[i]))
+                if (job_rank_slot(j, j->workers[i]))
                     recovery_begin(c, j);
             } else {
                 worker_ended(c, j->workers[i], NULL, why);

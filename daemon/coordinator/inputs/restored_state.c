@@ -87,9 +87,9 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     memcpy(comm_id, e->comm_id, sizeof(comm_id));
     comm_id[0] ^= MUTANT(EPOCH_REDRAWN);
     epoch_set_id(j, comm_id, e->keyed ? e->key : NULL);
-    job_new_seats(j, e->world_size, e->state == EPOCH_RUNNING ? 0 : e->leavers);
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
-        job_set_seat(j, i, e->workers[i], job_worker(j, e->workers[i]));
+    job_new_rank_slots(j, e->world_size, e->state == EPOCH_RUNNING ? 0 : e->departing);
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++)
+        job_set_rank_slot(j, i, e->workers[i], job_worker(j, e->workers[i]));
     restore_bases(c, j, saved);
     if (e->state == EPOCH_FORMING)
         clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.form_ms);
@@ -144,7 +144,7 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     j->quorum.above_delegates =
         c->options.delegate_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
     restore_stopping(j);
-    size_claim(j, MAX(j->size.claim, MAX(j->n_seats, (uint32_t)saved->n_workers)));
+    size_claim(j, MAX(j->size.claim, MAX(j->n_members, (uint32_t)saved->n_workers)));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));
     j->n_ckpts = j->cap_ckpts = saved->n_checkpoints;
     for (size_t i = 0; i < saved->n_checkpoints; i++)

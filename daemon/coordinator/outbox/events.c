@@ -9,8 +9,9 @@
 
 static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
 {
-    bool has = w && w->seat > 0 && w->seat <= j->n_seats && j->seats[w->seat - 1].worker_id == w->id;
-    return has ? (int32_t)w->seat - 1 : -1;
+    bool has =
+        w && w->rank_slot > 0 && w->rank_slot <= j->n_members && j->rank_slots[w->rank_slot - 1].worker_id == w->id;
+    return has ? (int32_t)w->rank_slot - 1 : -1;
 }
 
 void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit say)
@@ -244,7 +245,7 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     json_put_int(&d.w, "recovery_ms", ms);
     json_put_uint(&d.w, "from_step", r->from_step);
     json_put_uint(&d.w, "resume_step", j->source.origin_known ? j->source.origin.step : j->source.resume_step);
-    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_uint(&d.w, "world", j->n_members);
     json_put_string(&d.w, "rung", rung_name(j->source.origin_known ? j->source.origin.rung : -1));
     json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
     for (size_t i = 0; i < ARRAY_SIZE(phases); i++) {
@@ -255,7 +256,7 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     c->counters.recovery_ms += (uint64_t)ms;
     emit_event(c, j,
                (struct emit){.type = "recovery.finished",
-                             .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_seats),
+                             .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_members),
                              .detail = detail_end(c, &d)});
 }
 

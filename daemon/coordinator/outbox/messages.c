@@ -58,14 +58,14 @@ void send_start(struct core *c, struct jobrec *j, struct noderec *n, const uint6
     batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START, m);
 }
 
-static Titan__Internal__Member **members_of(struct core *c, const struct seat *seats, uint32_t n)
+static Titan__Internal__Member **members_of(struct core *c, const struct rank_slot *rank_slots, uint32_t n)
 {
     Titan__Internal__Member **list = batch_alloc(c->out, (n + 1) * sizeof(*list));
     for (uint32_t i = 0; i < n; i++) {
-        const struct workrec *w = seats[i].worker;
+        const struct workrec *w = rank_slots[i].worker;
         list[i] = batch_alloc(c->out, sizeof(**list));
         titan__internal__member__init(list[i]);
-        list[i]->worker_id = seats[i].worker_id;
+        list[i]->worker_id = rank_slots[i].worker_id;
         list[i]->node = batch_strdup(c->out, w ? w->node->name : "");
         list[i]->address = batch_strdup(c->out, w ? w->address : "");
         list[i]->peer_address =
@@ -78,7 +78,7 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
 {
     if (!n->session)
         return;
-    titan_assert(epoch_live(j) && j->n_seats > 0);
+    titan_assert(epoch_live(j) && j->n_members > 0);
     const Titan__Internal__FormEpoch *told = c->form_told ? c->form_told->form : NULL;
     if (told && told->job_id == j->id && told->epoch == j->status.epoch) {
         batch_message_again(c->out, n->session, c->form_told);
@@ -96,10 +96,10 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
         m->key.data = batch_alloc(c->out, sizeof(j->epoch_id.key));
         memcpy(m->key.data, j->epoch_id.key, sizeof(j->epoch_id.key));
     }
-    m->n_members = j->n_seats;
-    m->members = members_of(c, j->seats, j->n_seats);
-    m->n_leavers = j->n_leavers;
-    m->leavers = members_of(c, j->seats + j->n_seats, j->n_leavers);
+    m->n_members = j->n_members;
+    m->members = members_of(c, j->rank_slots, j->n_members);
+    m->n_departing = j->n_departing;
+    m->departing = members_of(c, j->rank_slots + j->n_members, j->n_departing);
     m->source = (Titan__Internal__StateSource)j->source.kind;
     m->resume_step = j->source.resume_step;
     m->checkpoint_path = batch_strdup(c->out, j->source.checkpoint);
@@ -110,8 +110,8 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
         m->source_epoch = j->source.epoch;
     }
     /* What a delegate may shrink it to. */
-    m->worlds = batch_alloc(c->out, (j->n_seats + 1) * sizeof(*m->worlds));
-    for (uint32_t world = size_min(j); world < j->n_seats; world++)
+    m->worlds = batch_alloc(c->out, (j->n_members + 1) * sizeof(*m->worlds));
+    for (uint32_t world = size_min(j); world < j->n_members; world++)
         if (world_set_has(&j->spec.worlds, world))
             m->worlds[m->n_worlds++] = world;
     m->older_checkpoints = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
@@ -153,9 +153,9 @@ void send_checkpoint(struct core *c, const struct jobrec *j)
     titan__internal__pause_job__init(m);
     m->job_id = j->id;
     m->epoch = j->status.epoch;
-    titan_assert(j->n_seats > 0 && j->seats[0].worker);
+    titan_assert(j->n_members > 0 && j->rank_slots[0].worker);
     m->checkpoint = m->go_on = true;
-    batch_message(c->out, j->seats[0].worker->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
+    batch_message(c->out, j->rank_slots[0].worker->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE, m);
 }
 
 void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
@@ -200,16 +200,16 @@ static void send_once(struct core *c, struct jobrec *j, struct noderec *n,
     tell(c, j, n);
 }
 
-void send_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
+void send_to_members(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {
     c->send_round++;
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++)
-        send_once(c, j, j->seats[i].worker ? j->seats[i].worker->node : NULL, tell);
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++)
+        send_once(c, j, j->rank_slots[i].worker ? j->rank_slots[i].worker->node : NULL, tell);
 }
 
 void send_all(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
 {
-    send_seats(c, j, tell);
+    send_to_members(c, j, tell);
     for (size_t i = 0; i < j->n_workers; i++)
         if (j->workers[i]->state == WORKER_READY)
             send_once(c, j, j->workers[i]->node, tell);

@@ -18,8 +18,8 @@ void send_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint6
 void send_welcome(struct core *c, struct noderec *n);
 void send_check(struct core *c, struct noderec *n); /* are the jobs' folders seen there? */
 void send_epochs(struct core *c, uint64_t session); /* to tell them */
-/* Call tell for every node with a seat or a leaver of the current epoch, once each. */
-void send_seats(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
+/* Call tell for every node with a rank slot or a departing rank of the current epoch, once each. */
+void send_to_members(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
 /* And for those with workers that are ready to join. */
 void send_all(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *));
 

@@ -139,22 +139,22 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     const char *words = ours ? "forms" : by ? "was formed without us," : "was formed after the backup,";
     const char *delegate = ours ? NULL : by;
     struct detail d;
-    titan_assert(j->epoch_state == EPOCH_FORMING && j->n_seats == j->status.world_size);
+    titan_assert(j->epoch_state == EPOCH_FORMING && j->n_members == j->status.world_size);
     detail_begin(&d);
-    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_uint(&d.w, "world", j->n_members);
     json_put_string(&d.w, "source", source_name(j->source.kind));
     json_put_uint(&d.w, "resume_step", j->source.resume_step);
     if (j->source.epoch)
         json_put_uint(&d.w, "source_epoch", j->source.epoch);
-    if (j->n_leavers)
-        json_put_uint(&d.w, "leavers", j->n_leavers);
+    if (j->n_departing)
+        json_put_uint(&d.w, "leavers", j->n_departing);
     if (delegate)
         json_put_string(&d.w, "delegate", delegate);
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
-    const uint32_t all = j->n_seats + j->n_leavers;
+    const uint32_t all = j->n_members + j->n_departing;
     uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));
     for (uint32_t i = 0; i < all; i++)
-        ids[i] = j->seats[i].worker_id;
+        ids[i] = j->rank_slots[i].worker_id;
     change->epoch = (struct epoch){
         .job_id = j->id,
         .number = j->status.epoch,
@@ -164,8 +164,8 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
         .source_epoch = j->source.epoch,
         .resume_step = j->source.resume_step,
         .checkpoint = batch_strdup(c->out, j->source.checkpoint),
-        .world_size = j->n_seats,
-        .leavers = j->n_leavers,
+        .world_size = j->n_members,
+        .departing = j->n_departing,
         .workers = ids,
         .delegate = batch_strdup(c->out, delegate),
         .created_at_ms = c->now.wall_ms,
@@ -176,7 +176,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     event_attach(c, change, j,
                  (struct emit){.type = type,
                                .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
-                                                       (unsigned long long)j->status.epoch, words, j->n_seats,
+                                                       (unsigned long long)j->status.epoch, words, j->n_members,
                                                        source_name(j->source.kind)),
                                .detail = detail_end(c, &d)});
 }
@@ -187,7 +187,7 @@ void move_epoch(struct core *c, struct jobrec *j, enum epoch_state to, const cha
         [EPOCH_RUNNING] = "epoch.formed", [EPOCH_REVOKED] = "epoch.revoked", [EPOCH_ENDED] = "epoch.ended"};
     struct detail d;
     detail_begin(&d);
-    json_put_uint(&d.w, "world", j->n_seats);
+    json_put_uint(&d.w, "world", j->n_members);
     if (why)
         json_put_string(&d.w, "reason", why);
     titan_assert(sm_allowed(&epoch_sm, (int)j->epoch_state, (int)to));

@@ -31,37 +31,38 @@ struct workrec *job_worker(const struct jobrec *j, uint64_t id)
     return at < j->n_workers && j->workers[at]->id == id ? j->workers[at] : NULL;
 }
 
-/* What it remembers of its place may be of seats that are no more. */
-struct seat *job_seat(struct jobrec *j, const struct workrec *w)
+/* What it remembers of its place may be of rank slots that are no more. */
+struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w)
 {
-    bool its = w->seat > 0 && w->seat <= j->n_seats + j->n_leavers && j->seats[w->seat - 1].worker == w;
-    return its ? &j->seats[w->seat - 1] : NULL;
+    bool its = w->rank_slot > 0 && w->rank_slot <= j->n_members + j->n_departing &&
+               j->rank_slots[w->rank_slot - 1].worker == w;
+    return its ? &j->rank_slots[w->rank_slot - 1] : NULL;
 }
 
-void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers)
+void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing)
 {
-    free(j->seats);
-    j->seats = core_alloc((members + leavers + 1) * sizeof(*j->seats));
-    j->n_seats = members;
-    j->n_leavers = leavers;
+    free(j->rank_slots);
+    j->rank_slots = core_alloc((members + departing + 1) * sizeof(*j->rank_slots));
+    j->n_members = members;
+    j->n_departing = departing;
 }
 
-void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w)
+void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w)
 {
-    titan_assert(at < j->n_seats + j->n_leavers && worker_id);
-    if (w && job_seat(j, w))
+    titan_assert(at < j->n_members + j->n_departing && worker_id);
+    if (w && job_rank_slot(j, w))
         w = NULL;
-    j->seats[at] = (struct seat){.worker_id = worker_id, .worker = w};
+    j->rank_slots[at] = (struct rank_slot){.worker_id = worker_id, .worker = w};
     if (w) {
-        w->seat = at + 1;
+        w->rank_slot = at + 1;
         w->quiesced = false;
     }
 }
 
 bool job_member(struct jobrec *j, const struct workrec *w)
 {
-    const struct seat *seat = job_seat(j, w);
-    return seat && seat < j->seats + j->n_seats;
+    const struct rank_slot *rank_slot = job_rank_slot(j, w);
+    return rank_slot && rank_slot < j->rank_slots + j->n_members;
 }
 
 static void add_worker(struct jobrec *j, struct workrec *w)
@@ -108,8 +109,8 @@ bool epoch_leaving(const struct jobrec *j)
 
 bool epoch_near_end(const struct jobrec *j)
 {
-    for (uint32_t i = 0; i < j->n_seats && epoch_live(j); i++)
-        if (j->seats[i].finished)
+    for (uint32_t i = 0; i < j->n_members && epoch_live(j); i++)
+        if (j->rank_slots[i].finished)
             return true;
     return epoch_live(j) && j->status.step + 1 >= j->spec.steps;
 }

@@ -17,7 +17,7 @@ struct workrec {
     uint64_t id;
     struct jobrec *job;
     struct noderec *node;
-    uint32_t seat;           /* its place among the job's seats + 1, see job_seat; 0 = it never had one */
+    uint32_t rank_slot;      /* its place among the job's rank slots + 1, see job_rank_slot; 0 = it never had one */
     enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
     char *address;
     int64_t pid;           /* 0 = not known */
@@ -32,17 +32,17 @@ struct workrec {
     bool away;         /* its node cannot be reached, and nothing is decided about it */
     uint64_t unsealed; /* of this one it has its whole part too; 0 = none */
     bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
-    bool chosen;       /* a member of the epoch that is being formed, see source_leavers */
+    bool chosen;       /* a member of the epoch that is being formed, see source_departing */
     int64_t deadline;  /* of starting or stopping */
 };
 
 #define METRICS_SPARE 4 /* steps that members can be ahead of what rank 0 was heard to say */
 
 /* A place in the current epoch. */
-struct seat {
+struct rank_slot {
     uint64_t worker_id;
     struct workrec *worker; /* NULL = ended */
-    bool finished;          /* a leaver: it has handed its part over */
+    bool finished;          /* a departing rank: it has handed its part over */
 };
 
 /* An epoch whose members are kept (run/kept_epochs.h): the newest that made a step, and those since. */
@@ -191,8 +191,8 @@ struct jobrec {
     /* job_record.c */
     struct workrec **workers; /* in id order */
     size_t n_workers, cap_workers;
-    struct seat *seats; /* in rank order; behind them, until it is sealed, the leavers */
-    uint32_t n_seats, n_leavers;
+    struct rank_slot *rank_slots; /* in rank order; behind them, until it is sealed, the departing ranks */
+    uint32_t n_members, n_departing;
 
     struct job_size size;
     struct job_waits waits;
@@ -241,11 +241,11 @@ bool epoch_leaving(const struct jobrec *j); /* members were asked to leave it, b
 bool epoch_near_end(const struct jobrec *j);
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
-struct seat *job_seat(struct jobrec *j, const struct workrec *w); /* a member's or a leaver's */
-/* Make room for new ones, members and leavers, and fill it; w NULL = it has ended. A worker keeps the first place it is
- * given: a second one is as of one that has ended. */
-void job_new_seats(struct jobrec *j, uint32_t members, uint32_t leavers);
-void job_set_seat(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
+struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w); /* a member's or a departing rank's */
+/* Make room for new ones, members and departing ranks, and fill it; w NULL = it has ended. A worker keeps the first
+ * place it is given: a second one is as of one that has ended. */
+void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing);
+void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
 /* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */

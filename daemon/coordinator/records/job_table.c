@@ -45,7 +45,7 @@ void job_free(struct jobrec *j)
         free(j->ckpts[i].path);
     free(j->workers);
     free(j->ckpts);
-    free(j->seats);
+    free(j->rank_slots);
     free(j->source.holders);
     free(j->source.checkpoint);
     free(j->folder);

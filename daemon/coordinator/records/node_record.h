@@ -61,7 +61,7 @@ struct noderec {
     struct node_refusals {
         uint64_t old_terms, old_epochs, other_epochs, imposters, out_of_range, unproved;
     } refusals;     /* of its agent, as that has told of them */
-    uint64_t round; /* in which it was told something, see send_seats */
+    uint64_t round; /* in which it was told something, see send_to_members */
     uint32_t mine;  /* workers of the job that is being placed */
     uint32_t first; /* of the members of the epoch that is being formed, the first on it */
 };

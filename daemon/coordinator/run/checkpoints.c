@@ -49,8 +49,8 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         free(old->path);
     }
     const struct workrec *first = NULL;
-    for (uint32_t i = 0; i < j->n_seats && !first; i++)
-        first = j->seats[i].worker;
+    for (uint32_t i = 0; i < j->n_members && !first; i++)
+        first = j->rank_slots[i].worker;
     if (first && first->node->session)
         batch_message(c->out, first->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED,
                       told);
@@ -77,7 +77,8 @@ void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *
 {
     const char *why = cause_words(m->reason);
     const bool changed = !j->trouble.why || strcmp(j->trouble.why, why) != 0 || j->trouble.reading != m->reading;
-    const bool counts = j->trouble.streak == 0 || job_seat(j, w) == j->seats; /* of one checkpoint all may speak */
+    const bool counts =
+        j->trouble.streak == 0 || job_rank_slot(j, w) == j->rank_slots; /* of one checkpoint all may speak */
     if (!counts && !changed)
         return;
     if (m->reading)

@@ -34,7 +34,7 @@ static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__M
 /* Its mesh has to be one of the job's. Who leaves was in one, too. */
 static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_leavers <= j->spec.max_workers;
+    return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_departing <= j->spec.max_workers;
 }
 
 bool delegated_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
@@ -42,10 +42,10 @@ bool delegated_sound(const struct core *c, struct jobrec *j, const Titan__Intern
 {
     return f->job_id == j->id && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
            (f->key.len == 0 || f->key.len == sizeof(j->epoch_id.key)) && f->n_members > 0 &&
-           f->n_members <= JOB_WORKERS_MAX && f->n_leavers <= JOB_WORKERS_MAX &&
-           f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch && epoch_seats_distinct(f) &&
+           f->n_members <= JOB_WORKERS_MAX && f->n_departing <= JOB_WORKERS_MAX &&
+           f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch && epoch_workers_distinct(f) &&
            epoch_holders_distinct(f) && legal_size(j, f) && all_known(c, j, f->members, f->n_members, knows) &&
-           all_known(c, j, f->leavers, f->n_leavers, knows);
+           all_known(c, j, f->departing, f->n_departing, knows);
 }
 
 /* The store has it: it is there, or was a member of an epoch that is kept. */
@@ -78,12 +78,12 @@ static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal_
     return (delegated_sound(c, j, f, knows) && holders_known(j, f)) || MUTANT(DELEGATED_UNSOUND);
 }
 
-static void take_seats(struct jobrec *j, const Titan__Internal__FormEpoch *f)
+static void take_members(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    job_new_seats(j, (uint32_t)f->n_members, (uint32_t)f->n_leavers);
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
-        uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
-        job_set_seat(j, i, id, job_worker(j, id));
+    job_new_rank_slots(j, (uint32_t)f->n_members, (uint32_t)f->n_departing);
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
+        uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->departing[i - f->n_members]->worker_id;
+        job_set_rank_slot(j, i, id, job_worker(j, id));
     }
 }
 
@@ -99,11 +99,11 @@ void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__For
     else
         recovery_clear(j); /* what was lost at the time of the backup is of the past */
     if (epoch_live(j)) {
-        send_seats(c, j, send_revoke);
+        send_to_members(c, j, send_revoke);
         move_epoch(c, j, EPOCH_REVOKED, why);
     }
     enter_epoch(j, f->epoch, (uint32_t)f->n_members);
-    take_seats(j, f);
+    take_members(j, f);
     source_take(j, f);
     epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->epoch_id.key) ? f->key.data : NULL);
     kept_formed(j);
@@ -156,8 +156,8 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
 void delegated_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
 {
     struct jobrec *j = take_report(c, n, d);
-    for (uint32_t i = 0; j && i < j->n_seats + j->n_leavers; i++) {
-        struct workrec *w = j->seats[i].worker;
+    for (uint32_t i = 0; j && i < j->n_members + j->n_departing; i++) {
+        struct workrec *w = j->rank_slots[i].worker;
         if (!w || w->node != n || w->epoch >= j->status.epoch)
             continue;
         worker_enters(w, j->status.epoch);

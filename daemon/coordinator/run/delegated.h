@@ -9,7 +9,7 @@
 void delegated_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m);
 void delegated_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d);
 typedef bool delegated_knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m);
-/* Can it be an epoch of the job? Each member and leaver is one that knows() accepts, and named once. */
+/* Can it be an epoch of the job? Each member and departing rank is one that knows() accepts, and named once. */
 bool delegated_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
                      delegated_knows *knows) TITAN_MUST_USE;
 /* An epoch that others have formed is the job's, once it is sound. delegate: who; NULL = a coordinator whose store is

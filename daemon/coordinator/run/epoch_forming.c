@@ -33,10 +33,10 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
     move_epoch(c, j, EPOCH_REVOKED, why);
     store_status(c, j);
     clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
-    send_seats(c, j, send_revoke);
-    for (uint32_t i = 0; i < j->n_seats; i++) {
-        struct workrec *w = j->seats[i].worker;
-        if (w && j->seats[i].finished && w->state != WORKER_STOPPING)
+    send_to_members(c, j, send_revoke);
+    for (uint32_t i = 0; i < j->n_members; i++) {
+        struct workrec *w = j->rank_slots[i].worker;
+        if (w && j->rank_slots[i].finished && w->state != WORKER_STOPPING)
             worker_stop(c, w, 0, "the run goes on without it");
     }
 }
@@ -45,9 +45,9 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
 static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **ret, uint32_t *ret_survivors)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < j->n_seats; i++) {
-        struct workrec *w = j->seats[i].worker;
-        if (w && w->state == WORKER_READY && !w->away && w->quiesced && !j->seats[i].finished &&
+    for (uint32_t i = 0; i < j->n_members; i++) {
+        struct workrec *w = j->rank_slots[i].worker;
+        if (w && w->state == WORKER_READY && !w->away && w->quiesced && !j->rank_slots[i].finished &&
             worker_displaced(w) == leaving)
             ret[n++] = w;
     }
@@ -100,14 +100,14 @@ static void group_by_node(struct workrec **members, uint32_t n)
         members[i] = places[i].worker;
 }
 
-/* The members, then the leavers. */
-static void set_seats(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *leavers,
-                      uint32_t n_leavers)
+/* The members, then the departing ranks. */
+static void set_members(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *departing,
+                        uint32_t n_departing)
 {
-    job_new_seats(j, n, n_leavers);
-    for (uint32_t i = 0; i < n + n_leavers; i++) {
-        struct workrec *w = i < n ? members[i] : leavers[i - n];
-        job_set_seat(j, i, w->id, w);
+    job_new_rank_slots(j, n, n_departing);
+    for (uint32_t i = 0; i < n + n_departing; i++) {
+        struct workrec *w = i < n ? members[i] : departing[i - n];
+        job_set_rank_slot(j, i, w->id, w);
         worker_enters(w, j->status.epoch);
     }
 }
@@ -151,10 +151,10 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
                             j->source.resume_step); /* its state was an older one, and nobody could say so any more */
         store_status(c, j);
     }
-    _cleanup_free_ struct workrec **leavers = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
-    uint32_t n_leavers = source_leavers(j, members, n, leavers);
+    _cleanup_free_ struct workrec **departing = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
+    uint32_t n_departing = source_departing(j, members, n, departing);
     enter_epoch(j, number, n);
-    set_seats(j, members, n, leavers, n_leavers);
+    set_members(j, members, n, departing, n_departing);
     kept_formed(j);
     draw_id(c, j);
     if (j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
@@ -164,7 +164,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     recovery_formed(c, j);
     store_epoch(c, j, FORMED_HERE);
     store_status(c, j);
-    send_seats(c, j, send_form);
+    send_to_members(c, j, send_form);
 }
 
 /* Those who are left, and those who are on their way, make no legal world. */
@@ -177,12 +177,12 @@ static void emit_waiting(struct core *c, struct jobrec *j)
 
 static bool all_quiet(const struct jobrec *j)
 {
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
-        const struct workrec *w = j->seats[i].worker;
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
+        const struct workrec *w = j->rank_slots[i].worker;
         bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of a delegated one: on their way here */
         if (w && w->missing) /* it has ended; whether it had finished comes right behind the hello */
             return false;
-        if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->seats[i].finished)
+        if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
             return false;
     }
     return true;
@@ -192,7 +192,7 @@ static bool all_quiet(const struct jobrec *j)
  * delegate went on without. */
 static bool holds_unheard(struct jobrec *j, const struct workrec *w)
 {
-    return w->state == WORKER_READY && !w->away && !w->quiesced && !job_seat(j, w) && kept_counts(j, w->id);
+    return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
 }
 
 /* All of those have been heard; ret_reachable: one that has not can be. */
@@ -279,17 +279,17 @@ void epoch_formed(struct core *c, struct jobrec *j)
         resize_finished(c, j);
     }
     resize_over(j);
-    if (j->n_seats >= j->size.claim)
+    if (j->n_members >= j->size.claim)
         budget_forgiven(j);
 }
 
 void epoch_exclude_laggards(struct core *c, struct jobrec *j)
 {
-    for (uint32_t i = 0; i < j->n_seats + j->n_leavers; i++) {
-        struct workrec *w = j->seats[i].worker;
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
+        struct workrec *w = j->rank_slots[i].worker;
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
-        worker_blame(w, j->seats[i].finished ? LOSS_NONE : LOSS_HANG);
+        worker_blame(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);
         if (w->blame)
             epoch_charged(j); /* when it ends */
         worker_stop(c, w, 0, "it did not leave the epoch in time");

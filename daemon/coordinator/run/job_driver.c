@@ -21,23 +21,23 @@
 
 static bool all_done(const struct jobrec *j)
 {
-    if (j->n_seats == 0)
+    if (j->n_members == 0)
         return false;
-    for (uint32_t i = 0; i < j->n_seats; i++)
-        if (!j->seats[i].finished)
+    for (uint32_t i = 0; i < j->n_members; i++)
+        if (!j->rank_slots[i].finished)
             return false;
     return true;
 }
 
 static bool any_lost(const struct core *c, const struct jobrec *j)
 {
-    const uint32_t n = j->n_seats + j->n_leavers;
+    const uint32_t n = j->n_members + j->n_departing;
     for (uint32_t i = 0; i < n; i++)
-        if (!j->seats[i].worker && !j->seats[i].finished)
+        if (!j->rank_slots[i].worker && !j->rank_slots[i].finished)
             return true;
     for (uint32_t i = 0; i < n; i++) {
-        const struct workrec *w = j->seats[i].worker;
-        if (w && !j->seats[i].finished &&
+        const struct workrec *w = j->rank_slots[i].worker;
+        if (w && !j->rank_slots[i].finished &&
             (w->state == WORKER_STOPPING || (w->away && c->now.mono_ms >= j->quorum.adopt_until)))
             return true;
     }
@@ -149,7 +149,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         if (w->state == WORKER_STOPPING) {
             bool grace = phase_stops(j) && j->phase != PHASE_ENDED && w->deadline > c->now.mono_ms;
             send_stop(c, n->session, j->id, w->id, grace ? j->stop.grace_ms : 0, "told before");
-        } else if (job_seat(j, w)) {
+        } else if (job_rank_slot(j, w)) {
             here = true;
             form_again |= !w->missing && w->epoch < j->status.epoch;
         }
@@ -159,7 +159,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
     if (j->epoch_state == EPOCH_FORMING && form_again) {
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
-            if (j->workers[i]->node == n && job_seat(j, j->workers[i]))
+            if (j->workers[i]->node == n && job_rank_slot(j, j->workers[i]))
                 worker_told(j->workers[i], j->status.epoch);
     }
     if (j->epoch_state == EPOCH_REVOKED)

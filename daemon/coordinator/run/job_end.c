@@ -41,7 +41,7 @@ void job_fail(struct core *c, struct jobrec *j, const char *reason)
     bool live = epoch_live(j);
     job_end(c, j, JOB_FAILED, reason);
     if (live)
-        send_seats(c, j, send_revoke);
+        send_to_members(c, j, send_revoke);
     job_stop_all(c, j, 0, "the job has failed");
 }
 

@@ -95,12 +95,12 @@ struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 
 void kept_formed(struct jobrec *j)
 {
-    struct kept_member *members = kept_add(j, j->status.epoch, j->n_seats);
+    struct kept_member *members = kept_add(j, j->status.epoch, j->n_members);
     j->kept[j->n_kept - 1].source = j->source.epoch;
-    for (uint32_t i = 0; i < j->n_seats; i++)
-        members[i] = (struct kept_member){.worker_id = j->seats[i].worker_id,
-                                          .node = j->seats[i].worker ? j->seats[i].worker->node : NULL,
-                                          .told = !j->seats[i].worker};
+    for (uint32_t i = 0; i < j->n_members; i++)
+        members[i] = (struct kept_member){.worker_id = j->rank_slots[i].worker_id,
+                                          .node = j->rank_slots[i].worker ? j->rank_slots[i].worker->node : NULL,
+                                          .told = !j->rank_slots[i].worker};
 }
 
 void kept_complete(struct jobrec *j)

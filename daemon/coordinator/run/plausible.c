@@ -57,7 +57,7 @@ static bool lists(const struct jobrec *j, const struct noderec *n, Titan__Intern
 
 bool plausible_member(const struct jobrec *j, const struct noderec *n, const Titan__Internal__FormEpoch *f)
 {
-    return lists(j, n, f->members, f->n_members) || lists(j, n, f->leavers, f->n_leavers) || MUTANT(PART_UNCHECKED);
+    return lists(j, n, f->members, f->n_members) || lists(j, n, f->departing, f->n_departing) || MUTANT(PART_UNCHECKED);
 }
 
 bool core_wants_folder(const struct core *c, uint64_t job_id)

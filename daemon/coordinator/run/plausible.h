@@ -9,7 +9,7 @@
 bool plausible_epoch(const struct core *c, const struct jobrec *j, uint64_t epoch);
 /* Has the job a worker there, or a member of an epoch that decisions count by? */
 bool plausible_part(const struct jobrec *j, const struct noderec *n);
-/* The same for an epoch: is one of its members or leavers of that node? */
+/* The same for an epoch: is one of its members or departing ranks of that node? */
 bool plausible_member(const struct jobrec *j, const struct noderec *n, const Titan__Internal__FormEpoch *f);
 /* Is it where the job keeps its checkpoint of that step? UINT64_MAX = of any. */
 bool plausible_path(const struct jobrec *j, uint64_t step, const char *path);

@@ -48,11 +48,11 @@ void progress_spare(struct core *c, struct jobrec *j)
 }
 
 /* Rank 0 speaks for all. What it was the last to do may never be heard of: others' words are kept for that. */
-void progress_metric(struct core *c, struct jobrec *j, const struct seat *seat,
+void progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                      const Titan__Internal__WorkerProgress *p)
 {
     struct metric metric = metric_of(c, j, p);
-    if (seat == j->seats && epoch_live(j))
+    if (rank_slot == j->rank_slots && epoch_live(j))
         take_metric(c, j, &metric);
     else
         j->progress.spare[p->step % METRICS_SPARE] = metric;

@@ -95,11 +95,11 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
     if (epoch && epoch == j->source.epoch)
         return; /* the same as for the epoch before, which was never sealed */
     const struct kept_epoch *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
-    j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_seats;
+    j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
     j->source.holders = realloc(j->source.holders, (j->source.n_holders + 1) * sizeof(*j->source.holders));
     titan_assert(j->source.holders);
     for (size_t i = 0; i < j->source.n_holders; i++)
-        j->source.holders[i] = base ? base->members[i].worker_id : j->seats[i].worker_id;
+        j->source.holders[i] = base ? base->members[i].worker_id : j->rank_slots[i].worker_id;
 }
 
 void source_choose(struct jobrec *j)
@@ -126,14 +126,14 @@ void source_choose(struct jobrec *j)
     }
 }
 
-uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret)
+uint32_t source_departing(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret)
 {
     uint32_t found = 0;
     for (uint32_t k = 0; k < n; k++)
         members[k]->chosen = true;
     for (size_t i = 0; i < j->source.n_holders; i++) {
         struct workrec *w = job_worker(j, j->source.holders[i]);
-        if (w && !w->chosen && source_holds(w, j->source.epoch) && !MUTANT(LEAVER_DROPPED))
+        if (w && !w->chosen && source_holds(w, j->source.epoch) && !MUTANT(DEPARTING_DROPPED))
             ret[found++] = w;
     }
     for (uint32_t k = 0; k < n; k++)
@@ -143,11 +143,11 @@ uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, 
 
 void source_sealed(struct core *c, struct jobrec *j)
 {
-    j->n_leavers = 0;
+    j->n_departing = 0;
     kept_complete(j);
     resize_release(c, j);
     for (size_t i = 0; i < j->n_workers; i++)
-        if (!job_seat(j, j->workers[i]))
+        if (!job_rank_slot(j, j->workers[i]))
             j->workers[i]->sealed = j->workers[i]->unsealed = 0;
 }
 

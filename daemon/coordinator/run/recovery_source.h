@@ -11,8 +11,8 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q);
 /* Set source, source_epoch, holders, resume_step and checkpoint of the next epoch from what its workers hold. */
 void source_choose(struct jobrec *j);
 /* Holders of the source that are not among the members, in the source's rank order; ret has room for n_holders. */
-uint32_t source_leavers(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret);
-/* Every member of the epoch has its part: nobody needs an older one, and leavers may go. */
+uint32_t source_departing(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret);
+/* Every member of the epoch has its part: nobody needs an older one, and departing ranks may go. */
 void source_sealed(struct core *c, struct jobrec *j);
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
 /* Those of an epoch that others have formed; of the store's. */

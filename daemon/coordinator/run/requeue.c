@@ -78,9 +78,9 @@ void requeue_advance(struct core *c, struct jobrec *j)
 {
     if (!j->requeue || phase_ends(j))
         return;
-    bool done = j->n_seats > 0;
-    for (uint32_t i = 0; i < j->n_seats; i++)
-        done &= j->seats[i].finished;
+    bool done = j->n_members > 0;
+    for (uint32_t i = 0; i < j->n_members; i++)
+        done &= j->rank_slots[i].finished;
     if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
         j->requeue = false; /* it made its last step */
         if (j->phase == PHASE_REQUEUEING)

@@ -16,11 +16,11 @@ static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
     return n;
 }
 
-static uint32_t seats_leaving(const struct jobrec *j)
+static uint32_t members_leaving(const struct jobrec *j)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < j->n_seats; i++)
-        n += j->seats[i].worker && worker_displaced(j->seats[i].worker);
+    for (uint32_t i = 0; i < j->n_members; i++)
+        n += j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker);
     return n;
 }
 
@@ -39,9 +39,9 @@ static void pause_members(struct core *c, struct jobrec *j, uint32_t world, cons
 static void emit_blocked(struct core *c, struct jobrec *j, uint32_t leaving, uint32_t world)
 {
     const struct noderec *from = NULL;
-    for (uint32_t i = 0; i < j->n_seats && !from; i++)
-        if (j->seats[i].worker && worker_displaced(j->seats[i].worker))
-            from = j->seats[i].worker->node;
+    for (uint32_t i = 0; i < j->n_members && !from; i++)
+        if (j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker))
+            from = j->rank_slots[i].worker->node;
     emit_job_blocked(c, j,
                      world == 0 && from ? batch_printf(c->out, "draining node %s: %u worker%s for slots elsewhere",
                                                        from->name, leaving, leaving == 1 ? " waits" : "s wait")
@@ -53,7 +53,7 @@ void resize_release(struct core *c, struct jobrec *j)
     uint32_t kept = size_kept(j), most = size_max(j);
     for (size_t i = j->n_workers; i-- > 0;) {
         struct workrec *w = j->workers[i];
-        if (w->state == WORKER_STOPPING || job_seat(j, w))
+        if (w->state == WORKER_STOPPING || job_rank_slot(j, w))
             continue;
         if (worker_displaced(w)) {
             worker_stop(c, w, 0, batch_printf(c->out, "node %s is to be empty", w->node->name));
@@ -71,13 +71,13 @@ static bool has_surplus(struct jobrec *j)
     for (size_t i = 0; i < j->n_workers && !leaves; i++)
         leaves =
             j->workers[i]->state != WORKER_STOPPING && worker_displaced(j->workers[i]) && !job_member(j, j->workers[i]);
-    return leaves || (size_kept(j) > size_max(j) && j->n_seats <= size_max(j));
+    return leaves || (size_kept(j) > size_max(j) && j->n_members <= size_max(j));
 }
 
 static bool any_away(const struct jobrec *j)
 {
-    for (uint32_t i = 0; i < j->n_seats; i++)
-        if (j->seats[i].worker && j->seats[i].worker->away)
+    for (uint32_t i = 0; i < j->n_members; i++)
+        if (j->rank_slots[i].worker && j->rank_slots[i].worker->away)
             return true;
     return false;
 }
@@ -86,24 +86,24 @@ void resize_plan(struct core *c, struct jobrec *j)
 {
     if (epoch_near_end(j) || any_away(j))
         return;
-    uint32_t leaving = seats_leaving(j);
-    bool too_many = j->n_seats > size_max(j);
-    if (j->n_workers == j->n_seats && !leaving && !too_many) { /* after most reports */
+    uint32_t leaving = members_leaving(j);
+    bool too_many = j->n_members > size_max(j);
+    if (j->n_workers == j->n_members && !leaving && !too_many) { /* after most reports */
         emit_job_blocked(c, j, NULL);
         return;
     }
-    if (j->n_leavers == 0 && has_surplus(j))
+    if (j->n_departing == 0 && has_surplus(j))
         resize_release(c, j);
     if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->budget.replace_at)))
         return; /* all who come, come at once */
     uint32_t world = size_world(j, count_kept(j, WORKER_READY));
     emit_blocked(c, j, leaving, world);
-    if (world == 0 || (world == j->n_seats && leaving == 0) || (world < j->n_seats && leaving == 0 && !too_many))
+    if (world == 0 || (world == j->n_members && leaving == 0) || (world < j->n_members && leaving == 0 && !too_many))
         return;
-    if (world == j->n_seats)
+    if (world == j->n_members)
         pause_members(c, j, world, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
     else
-        pause_members(c, j, world, batch_printf(c->out, "from %u to %u workers", j->n_seats, world));
+        pause_members(c, j, world, batch_printf(c->out, "from %u to %u workers", j->n_members, world));
 }
 
 void resize_finished(struct core *c, struct jobrec *j)
@@ -113,9 +113,9 @@ void resize_finished(struct core *c, struct jobrec *j)
     long long ms = c->now.mono_ms - j->resize.begun_mono;
     emit_event(c, j,
                (struct emit){.type = "resize.finished",
-                             .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_seats, ms),
+                             .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_members, ms),
                              .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}",
-                                                    ms, (unsigned long long)j->source.resume_step, j->n_seats)});
+                                                    ms, (unsigned long long)j->source.resume_step, j->n_members)});
 }
 
 void resize_over(struct jobrec *j)

@@ -80,7 +80,7 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
 static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
-    return j->n_taken + f->n_members + f->n_leavers <= most;
+    return j->n_taken + f->n_members + f->n_departing <= most;
 }
 
 /* The workers that hold its state may have come and gone since the backup. */
@@ -126,7 +126,7 @@ static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__
 {
     begin(c, j);
     add_members(c, j, f->members, f->n_members);
-    add_members(c, j, f->leavers, f->n_leavers);
+    add_members(c, j, f->departing, f->n_departing);
     if (!*j->device)
         (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
     size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
@@ -152,7 +152,7 @@ static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
     m.epoch = j->status.epoch;
     m.step = step;
     m.path = path;
-    m.world_size = j->n_seats;
+    m.world_size = j->n_members;
     checkpoints_committed(c, j, &m);
 }
 

@@ -42,10 +42,10 @@ static enum loss_cause cause_of(const struct workrec *w, const struct exit_repor
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why)
 {
     struct jobrec *j = w->job;
-    struct seat *seat = job_seat(j, w);
+    struct rank_slot *rank_slot = job_rank_slot(j, w);
     titan_assert(job_worker(j, w->id) == w);
     bool over = phase_ends(j);
-    bool asked = (w->state == WORKER_STOPPING && !w->blame) || (seat && seat->finished);
+    bool asked = (w->state == WORKER_STOPPING && !w->blame) || (rank_slot && rank_slot->finished);
     bool node_short = report && report->node_short;
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
     bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
@@ -56,8 +56,8 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
     move_worker(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
-    if (seat)
-        seat->worker = NULL;
+    if (rank_slot)
+        rank_slot->worker = NULL;
     if (report || w->missing)
         kept_told(j, node, w->id);
     worker_forget(c, w);
@@ -68,7 +68,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
                         batch_printf(c->out, "node %s cannot start a worker: %s; trying again", node->name, words));
         budget_wait(c, j);
     }
-    if (lost && seat)
+    if (lost && rank_slot)
         recovery_begin(c, j);
     if (!counted)
         return;

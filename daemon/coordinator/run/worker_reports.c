@@ -63,10 +63,10 @@ static bool step_can_be(struct core *c, const struct jobrec *j, const struct wor
     return false;
 }
 
-/* A member or leaver is out of its epoch. */
+/* A member or departing rank is out of its epoch. */
 static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
-    struct seat *seat = job_seat(j, w);
+    struct rank_slot *rank_slot = job_rank_slot(j, w);
     bool member = job_member(j, w);
     source_held(w, q);
     if (member && q->paused && q->epoch == j->status.epoch && !w->sealed)
@@ -74,18 +74,18 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     if (w->state != WORKER_READY)
         return;
     w->quiesced = true;
-    if (!seat)
+    if (!rank_slot)
         return;
     bool asked = epoch_leaving(j);
     if (!asked && epoch_live(j) && !member)
-        seat->finished = true;
-    else if (!asked && epoch_live(j) && !seat->finished)
+        rank_slot->finished = true;
+    else if (!asked && epoch_live(j) && !rank_slot->finished)
         epoch_failed(j, false);
 }
 
 static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
 {
-    struct seat *seat = job_seat(j, w);
+    struct rank_slot *rank_slot = job_rank_slot(j, w);
     if (!speaks_of_epoch(c, j, w, epoch) || !epoch_live(j) || j->state == JOB_CANCELLING || job_final(j))
         return;
     if (step < j->spec.steps && !MUTANT(FINISHED_EARLY)) {
@@ -94,10 +94,10 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
                                        step, j->spec.steps));
         return;
     }
-    if (seat->finished)
+    if (rank_slot->finished)
         c->counters.duplicate++;
     progress_reaches(j, step);
-    seat->finished = true;
+    rank_slot->finished = true;
     epoch_formed(c, j);
 }
 
@@ -123,7 +123,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     said.paused = j->state == JOB_RESIZING;
     if (live->address[0] && (w->state == WORKER_STARTING))
         worker_ready(c, w, live->address);
-    if (live->epoch == j->status.epoch && job_seat(j, w)) {
+    if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
         if (step_of_epoch(live))
             progress_reaches(j, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
@@ -141,7 +141,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
         w->quiesced = true; /* it never heard of the epoch that is over already */
         source_held(w, live->quiesced ? live->quiesced : &said);
     } else if (live->quiesced || live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE) {
-        w->quiesced |= !job_seat(j, w);
+        w->quiesced |= !job_rank_slot(j, w);
         if (live->quiesced)
             source_held(w, live->quiesced);
     }
@@ -150,7 +150,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
 static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
                             const Titan__Internal__WorkerProgress *p)
 {
-    const struct seat *seat = job_seat(j, w);
+    const struct rank_slot *rank_slot = job_rank_slot(j, w);
     if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
         j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->phase == PHASE_REQUEUEING) ||
         !step_can_be(c, j, w, p->step))
@@ -166,7 +166,7 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         progress_unsaved(j);
         clock_moved_on(c, j);
     }
-    progress_metric(c, j, seat, p);
+    progress_metric(c, j, rank_slot, p);
 }
 
 static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *w,
@@ -184,12 +184,12 @@ static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *
 
 static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m)
 {
-    const struct seat *seat = job_seat(j, w);
+    const struct rank_slot *rank_slot = job_rank_slot(j, w);
     if (m->epoch != j->status.epoch) {
         c->counters.old_epoch++;
         return;
     }
-    if (!seat || seat->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
+    if (!rank_slot || rank_slot->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
         return;
     const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
                                      m->stopped ? ": its process is stopped" : " though it waits for nobody");

@@ -135,7 +135,7 @@ static void drain_deadline(struct core *c, struct noderec *n)
         bool here = false;
         for (size_t i = 0; i < j->n_workers && !here; i++)
             here = j->workers[i]->node == n && j->workers[i]->state != WORKER_STOPPING;
-        if (here && j->state != JOB_RESIZING && j->n_leavers == 0) /* they are on their way */
+        if (here && j->state != JOB_RESIZING && j->n_departing == 0) /* they are on their way */
         {
             if (requeue_begin(j, why))
                 job_advance(c, j);

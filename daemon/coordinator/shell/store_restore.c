@@ -98,7 +98,7 @@ static bool each_checkpoint(const struct checkpoint *k, void *data)
 
 static uint64_t *copy_ids(struct gather *g, const struct epoch *e)
 {
-    const size_t n = e->world_size + e->leavers;
+    const size_t n = e->world_size + e->departing;
     uint64_t *ids = arena_alloc(&g->memory, (n + 1) * sizeof(*ids));
     memcpy(ids, e->workers, n * sizeof(*ids));
     return ids;
@@ -247,7 +247,7 @@ static titan_status check_members(const struct gather *g, struct titan_error *er
         (e->source_epoch && e->source != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY))
         return titan_fail(err, TITAN_ECORRUPT, "epoch %" PRIu64 " has %u members and its state from epoch %" PRIu64,
                           e->number, e->world_size, e->source_epoch);
-    TRY(check_ids(e->number, e->workers, e->world_size + e->leavers, err));
+    TRY(check_ids(e->number, e->workers, e->world_size + e->departing, err));
     TRY(check_ids(e->source_epoch, g->saved.holders, g->saved.n_holders, err));
     for (size_t b = 0; b < g->saved.n_bases; b++) {
         if (g->bases[b].n == 0 || g->bases[b].source >= g->bases[b].epoch)

@@ -235,7 +235,7 @@ static void fit_form(Titan__Internal__FormEpoch *form, int peer, uint64_t epoch,
     form->source_epoch = source;
     put_bytes(&form->comm_id, (const uint8_t *)"the next of them", 16);
     keep_members(form->members, &form->n_members, 2);
-    keep_members(form->leavers, &form->n_leavers, 0);
+    keep_members(form->departing, &form->n_departing, 0);
     for (size_t i = 0; i < form->n_members; i++)
         form->members[i]->worker_id = i ? (uint64_t)peer + 2 : 1;
 }

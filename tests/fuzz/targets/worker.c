@@ -44,7 +44,7 @@ static void enter(struct member *m)
     struct epoch_view view;
     if (member_next(m, &view) != MEMBER_FORM)
         return;
-    const int all = view.world + view.leavers;
+    const int all = view.world + view.departing;
     fuzz_assert(view.world > 0 && view.rank >= 0 && view.rank < all && view.epoch > 0);
     for (int i = 0; i < all; i++)
         fuzz_assert(view.addresses[i]);

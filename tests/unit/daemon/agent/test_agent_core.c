@@ -186,7 +186,7 @@ static void form_with(uint64_t epoch, unsigned char id)
     hear(&m);
 }
 
-/* Of workers 11 and second; as a leaver, or as another member. */
+/* Of workers 11 and second; as a departing rank, or as another member. */
 static void form_of(uint64_t epoch, uint64_t second, bool leaves)
 {
     unsigned char bytes[16] = {(unsigned char)epoch};
@@ -200,8 +200,8 @@ static void form_of(uint64_t epoch, uint64_t second, bool leaves)
     f.comm_id = (ProtobufCBinaryData){16, bytes};
     f.members = list;
     f.n_members = leaves ? 1 : 2;
-    f.leavers = last;
-    f.n_leavers = leaves;
+    f.departing = last;
+    f.n_departing = leaves;
     MESSAGE(m, FORM, form, &f);
     hear(&m);
 }

@@ -223,7 +223,7 @@ static void test_between_epochs(void **state)
 }
 
 /* Who has handed its part over takes nothing with it. */
-static void test_leaver(void **state)
+static void test_departing(void **state)
 {
     (void)state;
     assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
@@ -259,7 +259,7 @@ int main(void)
         TEST(test_preempted),
         TEST(test_drain_and_maintenance),
         TEST(test_between_epochs),
-        TEST(test_leaver),
+        TEST(test_departing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

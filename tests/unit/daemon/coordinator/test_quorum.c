@@ -42,16 +42,16 @@ static void start_core(void)
     assert_int_equal(core_new(&options, &W.b.core, NULL), TITAN_OK);
 }
 
-static uint64_t seated(const Titan__Internal__FormEpoch *f, size_t i)
+static uint64_t worker_at(const Titan__Internal__FormEpoch *f, size_t i)
 {
-    return i < f->n_members ? f->members[i]->worker_id : f->leavers[i - f->n_members]->worker_id;
+    return i < f->n_members ? f->members[i]->worker_id : f->departing[i - f->n_members]->worker_id;
 }
 
-static bool seats_twice(const Titan__Internal__FormEpoch *f)
+static bool worker_twice(const Titan__Internal__FormEpoch *f)
 {
-    for (size_t i = 0; i < f->n_members + f->n_leavers; i++)
+    for (size_t i = 0; i < f->n_members + f->n_departing; i++)
         for (size_t k = 0; k < i; k++)
-            if (seated(f, i) == seated(f, k))
+            if (worker_at(f, i) == worker_at(f, k))
                 return true;
     return false;
 }
@@ -74,7 +74,7 @@ static void commit(void)
             continue;
         W.seen.form_epoch = m->message->form->epoch;
         W.seen.form_members = m->message->form->n_members;
-        W.seen.form_twice |= seats_twice(m->message->form);
+        W.seen.form_twice |= worker_twice(m->message->form);
         W.seen.form_told++;
     }
     assert_int_equal(db_exec(W.db, "BEGIN", &err), TITAN_OK);
@@ -536,20 +536,20 @@ static void test_delegated_member_that_leaves(void **state)
 {
     (void)state;
     Titan__Internal__EpochDelegated d = delegated_epoch();
-    form.leavers = members;
-    form.n_leavers = 3;
+    form.departing = members;
+    form.n_departing = 3;
     open_world(2);
     refuses(&d);
 }
 
-static void test_delegated_unknown_leaver(void **state)
+static void test_delegated_unknown_departing(void **state)
 {
     (void)state;
     Titan__Internal__EpochDelegated d = delegated_epoch();
-    Titan__Internal__Member who = member[0], *leaver = &who;
+    Titan__Internal__Member who = member[0], *departing_rank = &who;
     who.worker_id = 77;
-    form.leavers = &leaver;
-    form.n_leavers = 1;
+    form.departing = &departing_rank;
+    form.n_departing = 1;
     open_world(2);
     refuses(&d);
 }
@@ -688,7 +688,7 @@ int main(void)
         cmocka_unit_test(test_delegated_nonsense),
         cmocka_unit_test(test_delegated_one_in_all_places),
         cmocka_unit_test(test_delegated_member_that_leaves),
-        cmocka_unit_test(test_delegated_unknown_leaver),
+        cmocka_unit_test(test_delegated_unknown_departing),
         cmocka_unit_test(test_delegated_holders),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_restart_while_waiting),

@@ -25,13 +25,13 @@ static void all_quiesced(struct bench *b, uint64_t epoch, uint64_t step, size_t 
     va_end(ap);
 }
 
-static void assert_leavers(const Titan__Internal__FormEpoch *f, size_t want, ...)
+static void assert_departing(const Titan__Internal__FormEpoch *f, size_t want, ...)
 {
     va_list ap;
-    assert_int_equal(f->n_leavers, want);
+    assert_int_equal(f->n_departing, want);
     va_start(ap, want);
     for (size_t i = 0; i < want; i++)
-        assert_int_equal(f->leavers[i]->worker_id, va_arg(ap, int));
+        assert_int_equal(f->departing[i]->worker_id, va_arg(ap, int));
     va_end(ap);
 }
 
@@ -52,13 +52,13 @@ static void test_shrink(void **state)
     quiesced(&b, .worker = 4, .epoch = 1, .step = 9);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_members(f, 3, 1, 2, 3);
-    assert_leavers(f, 1, 4);
+    assert_departing(f, 1, 4);
     assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     assert_ids(f->state_holders, f->n_state_holders, 4, 1, 2, 3, 4);
     assert_int_equal(f->resume_step, 9);
     assert_null(told(&b, STOP, 0)); /* it still has to hand over */
     quiesced(&b, .worker = 4, .epoch = 2, .step = 9);
-    assert_null(told(&b, REVOKE, 0)); /* a leaver that is out breaks nothing */
+    assert_null(told(&b, REVOKE, 0)); /* a departing rank that is out breaks nothing */
     progress(&b, .worker = 1, .epoch = 2, .step = 10);
     e = event(&b, "resize.finished");
     assert_non_null(e);
@@ -82,7 +82,7 @@ static void test_grow(void **state)
     running_job(&b);
     assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
     all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
-    assert_leavers(told(&b, FORM, 1)->form, 2, 3, 4);
+    assert_departing(told(&b, FORM, 1)->form, 2, 3, 4);
     progress(&b, .worker = 1, .epoch = 2, .step = 10);
     exited(&b, .worker = 3);
     exited(&b, .worker = 4);
@@ -97,13 +97,13 @@ static void test_grow(void **state)
     all_quiesced(&b, 2, 12, 2, 1, 2);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_members(f, 4, 1, 2, 5, 6);
-    assert_leavers(f, 0);
+    assert_departing(f, 0);
     assert_int_equal(f->resume_step, 12);
     close_bench(&b);
 }
 
-/* A leaver that dies before it has handed over takes the epoch with it. */
-static void test_leaver_lost(void **state)
+/* A departing rank that dies before it has handed over takes the epoch with it. */
+static void test_departing_lost(void **state)
 {
     (void)state;
     struct bench b;
@@ -288,7 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shrink),
         cmocka_unit_test(test_grow),
-        cmocka_unit_test(test_leaver_lost),
+        cmocka_unit_test(test_departing_lost),
         cmocka_unit_test(test_resize_refused),
         cmocka_unit_test(test_surplus_goes),
         cmocka_unit_test(test_wish_is_kept),

@@ -326,9 +326,9 @@ static void test_drain_swaps(void **state)
     quiesced(&b, .worker = 2, .epoch = 1, .step = 8);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 2)->form;
     assert_members(f, 2, 3, 4);
-    assert_int_equal(f->n_leavers, 2);
+    assert_int_equal(f->n_departing, 2);
     assert_int_equal(f->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
-    assert_non_null(told(&b, FORM, 1)); /* the leavers hand over */
+    assert_non_null(told(&b, FORM, 1)); /* the departing ranks hand over */
     progress(&b, .session = 2, .worker = 3, .epoch = 2, .step = 9);
     assert_non_null(told(&b, STOP, 1));
     exited(&b, .worker = 1);

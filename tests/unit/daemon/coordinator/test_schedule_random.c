@@ -39,7 +39,7 @@ static struct world {
 
 /* What the rounds went through: a draw that no longer gets anywhere shows here. */
 static struct {
-    unsigned squeezed, preempted, resized, drained, completed, leavers;
+    unsigned squeezed, preempted, resized, drained, completed, departing;
 } totals;
 
 static uint32_t roll(uint32_t n)
@@ -103,7 +103,7 @@ static void see_epoch(const struct epoch *e)
     const struct job_spec *s = &w.jobs[e->job_id].spec;
     HOLDS(e->world_size >= s->min_workers && world_set_has(&s->worlds, e->world_size), "an epoch of %u members",
           e->world_size);
-    totals.leavers += e->leavers;
+    totals.departing += e->departing;
     w.epoch[e->job_id] = e->number;
     w.rank0[e->job_id] = e->workers[0];
 }
@@ -188,8 +188,8 @@ static void leave(uint64_t session, uint64_t job, uint64_t epoch)
 
 static void form(uint64_t session, const Titan__Internal__FormEpoch *m)
 {
-    for (size_t i = 0; i < m->n_members + m->n_leavers; i++) {
-        uint64_t id = (i < m->n_members ? m->members[i] : m->leavers[i - m->n_members])->worker_id;
+    for (size_t i = 0; i < m->n_members + m->n_departing; i++) {
+        uint64_t id = (i < m->n_members ? m->members[i] : m->departing[i - m->n_members])->worker_id;
         if (w.workers[id].alive && (uint64_t)w.workers[id].node + 1 == session)
             w.workers[id].epoch = i < m->n_members ? m->epoch : 0;
     }
@@ -362,10 +362,10 @@ static void test_random_requests(void **state)
     printf("# SEED=%llu\n", (unsigned long long)seed);
     for (uint64_t i = 0; i < (getenv("SEED") ? 1 : ROUNDS); i++)
         run_round(seed + i);
-    printf("# %u completed, %u resized, %u leavers, %u squeezed, %u preempted, %u drained\n", totals.completed,
-           totals.resized, totals.leavers, totals.squeezed, totals.preempted, totals.drained);
+    printf("# %u completed, %u resized, %u departing, %u squeezed, %u preempted, %u drained\n", totals.completed,
+           totals.resized, totals.departing, totals.squeezed, totals.preempted, totals.drained);
     if (!getenv("SEED"))
-        assert_true(totals.completed > ROUNDS && totals.resized > ROUNDS && totals.leavers > ROUNDS &&
+        assert_true(totals.completed > ROUNDS && totals.resized > ROUNDS && totals.departing > ROUNDS &&
                     totals.squeezed > ROUNDS / 10 && totals.preempted > ROUNDS / 10 && totals.drained > ROUNDS);
 }
 

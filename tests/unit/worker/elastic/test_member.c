@@ -112,7 +112,7 @@ static bool hear(uint64_t term, Titan__Internal__AgentToWorker__KindCase kind, v
 
 struct form_options {
     uint64_t job;
-    int world, rank, leavers;
+    int world, rank, departing;
     size_t id_len;
     const char *node[4];
 };
@@ -125,7 +125,7 @@ static bool hear_form_of(uint64_t term, uint64_t epoch, int id, const struct for
     uint64_t holders[2] = {WORKER, 4242};
 
     memset(comm_id, id, sizeof comm_id);
-    for (int i = 0; i < o->world + o->leavers; i++) {
+    for (int i = 0; i < o->world + o->departing; i++) {
         titan__internal__member__init(&members[i]);
         members[i].worker_id = i == o->rank ? WORKER : 100 + (uint64_t)i;
         members[i].address = (char *)(i % 2 ? "10.0.0.1:5" : "10.0.0.2:6");
@@ -139,8 +139,8 @@ static bool hear_form_of(uint64_t term, uint64_t epoch, int id, const struct for
     form.comm_id.len = o->id_len;
     form.members = list;
     form.n_members = (size_t)o->world;
-    form.leavers = list + o->world;
-    form.n_leavers = (size_t)o->leavers;
+    form.departing = list + o->world;
+    form.n_departing = (size_t)o->departing;
     form.state_holders = holders;
     form.n_state_holders = 2;
     form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
@@ -438,14 +438,14 @@ static void test_view(void **state)
     (void)state;
     struct epoch_view v;
     const struct form_options o = {
-        .job = JOB, .world = 2, .leavers = 2, .rank = 3, .id_len = 16, .node = {"a", "b", "a", "b"}};
+        .job = JOB, .world = 2, .departing = 2, .rank = 3, .id_len = 16, .node = {"a", "b", "a", "b"}};
     begin();
     assert_true(hear_form_of(1, 9, 4, &o));
     assert_int_equal(member_next(h.m, &v), MEMBER_FORM);
     assert_int_equal(v.epoch, 9);
     assert_int_equal(v.rank, 3);
     assert_int_equal(v.world, 2);
-    assert_int_equal(v.leavers, 2);
+    assert_int_equal(v.departing, 2);
     assert_string_equal(v.addresses[3], "10.0.0.1:5");
     assert_string_equal(v.addresses[2], "10.0.0.2:6");
     assert_int_equal(v.nodes[0], v.nodes[2]);
@@ -458,7 +458,7 @@ static void test_view(void **state)
     member_close(h.m);
 }
 
-#define MANY 900 /* members and leavers */
+#define MANY 900 /* members and departing ranks */
 
 /* Of many: who is on which node, and which ranks the holders have, by looking at all pairs. */
 static void test_view_of_many(void **state)
@@ -488,8 +488,8 @@ static void test_view_of_many(void **state)
     form.comm_id = (ProtobufCBinaryData){.data = comm_id, .len = sizeof comm_id};
     form.members = list;
     form.n_members = MANY - 100;
-    form.leavers = list + MANY - 100;
-    form.n_leavers = 100;
+    form.departing = list + MANY - 100;
+    form.n_departing = 100;
     form.state_holders = holders;
     form.n_state_holders = MANY;
     form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;

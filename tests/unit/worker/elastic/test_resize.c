@@ -42,10 +42,10 @@ struct script_epoch {
     uint64_t from_checkpoint; /* step */
     uint64_t older;           /* a checkpoint before that; that one is damaged then, in the file of rank 1 */
     int holders, holder_ranks[PROCESSES_MAX];
-    bool find;                          /* source and holders as a coordinator would: from what the processes said */
-    int leavers, leaver[PROCESSES_MAX]; /* processes */
-    const char *fails[PROCESSES_MAX];   /* failpoints of each process; "kill" among them ends it */
-    const char *rung;                   /* that rank 0 must report; NULL: any */
+    bool find; /* source and holders as a coordinator would: from what the processes said */
+    int departing, departing_rank[PROCESSES_MAX]; /* processes */
+    const char *fails[PROCESSES_MAX];             /* failpoints of each process; "kill" among them ends it */
+    const char *rung;                             /* that rank 0 must report; NULL: any */
     int memfd;
 };
 
@@ -83,17 +83,17 @@ struct scripted {
     const char *older_checkpoints[1];
 };
 
-/* Members, then leavers. */
+/* Members, then departing ranks. */
 static int process_of(const struct script_epoch *e, int rank)
 {
-    return rank < e->world ? e->process[rank] : e->leaver[rank - e->world];
+    return rank < e->world ? e->process[rank] : e->departing_rank[rank - e->world];
 }
 
 static bool leaves(const struct scripted *s)
 {
     const struct script_epoch *e = &s->epochs[s->at];
-    for (int i = 0; i < e->leavers; i++)
-        if (e->leaver[i] == s->process)
+    for (int i = 0; i < e->departing; i++)
+        if (e->departing_rank[i] == s->process)
             return true;
     return false;
 }
@@ -105,7 +105,7 @@ static bool dies(const struct script_epoch *e, int process)
 
 static int rank_in(const struct script_epoch *e, int process)
 {
-    for (int r = 0; r < e->world + e->leavers; r++)
+    for (int r = 0; r < e->world + e->departing; r++)
         if (process_of(e, r) == process)
             return r;
     return -1;
@@ -165,16 +165,16 @@ static titan_status scripted_next(struct membership *m, struct epoch_view *ret, 
     struct scripted *s = (struct scripted *)m;
     for (s->at++; s->at < s->n_epochs; s->at++) {
         const struct script_epoch *e = &s->epochs[s->at];
-        for (int rank = 0; rank < e->world + e->leavers; rank++) {
+        for (int rank = 0; rank < e->world + e->departing; rank++) {
             if (process_of(e, rank) != s->process)
                 continue;
-            for (int r = 0; r < e->world + e->leavers; r++)
+            for (int r = 0; r < e->world + e->departing; r++)
                 s->addresses[r] = s->listeners->address[process_of(e, r)];
             *ret = (struct epoch_view){.epoch = (uint64_t)s->at + 1,
                                        .comm_id = {(unsigned char)(s->at + 1)},
                                        .rank = rank,
                                        .world = e->world,
-                                       .leavers = e->leavers,
+                                       .departing = e->departing,
                                        .addresses = s->addresses,
                                        .memfd = e->memfd,
                                        .source = e->source,
@@ -410,7 +410,7 @@ static void run_with(const char *const *axes, struct script_epoch *epochs, int n
     make_recipe(&r, checkpoints ? "checkpoint.enable=true" : "checkpoint.enable=false", axes);
     for (int i = 0; i < n; i++) {
         epochs[i].memfd = -1;
-        const int ranks = epochs[i].world + epochs[i].leavers;
+        const int ranks = epochs[i].world + epochs[i].departing;
         if (ranks > 1 && !tcp)
             assert_int_equal(comm_shm_segment(ranks, &epochs[i].memfd, NULL), TITAN_OK);
     }
@@ -646,7 +646,7 @@ static void four_become_two(const char *const *axes, int victim, const char *run
     struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
     struct script_epoch e[] = {
         {.world = 4, .process = {0, 1, 2, 3}, .victim = victim, .kill_before = 9},
-        {.world = 2, .source = STATE_FROM_MEMORY, .leavers = 1, .holders = 4, .pause_after = 14, .rung = rung},
+        {.world = 2, .source = STATE_FROM_MEMORY, .departing = 1, .holders = 4, .pause_after = 14, .rung = rung},
         {.world = 4, .source = STATE_FROM_MEMORY, .process = {4, 0, 1, 2}, .holders = 2, .rung = "memory"},
     };
     int others[4], n = 0;
@@ -655,7 +655,7 @@ static void four_become_two(const char *const *axes, int victim, const char *run
             others[n++] = p;
     e[1].process[0] = others[2];
     e[1].process[1] = others[0];
-    e[1].leaver[0] = others[1];
+    e[1].departing_rank[0] = others[1];
     for (int p = 0; p < 4; p++)
         e[1].holder_ranks[p] = p == others[2] ? 0 : p == others[0] ? 1 : p == others[1] ? 2 : -1;
     for (int r = 0, p = 0; r < 4; r++) /* the newcomer, then all who live */

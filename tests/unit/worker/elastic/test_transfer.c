@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that only a
- * keeper has, with leavers, bit for bit; what is in place stays there; what is no whole state is refused by all alike;
- * hashes are the same before and after, and a flipped bit is found. Ranks are
- * threads over a communicator whose sends wait to be received, so an order that could block does. TITAN_TEST_SEED
- * repeats a run. */
+ * keeper has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused by all
+ * alike; hashes are the same before and after, and a flipped bit is found. Ranks are threads over a communicator whose
+ * sends wait to be received, so an order that could block does. TITAN_TEST_SEED repeats a run. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +23,7 @@
 
 #define OLD_MAX 24
 #define NEW_MAX 12
-#define RANKS_MAX (NEW_MAX + 4) /* with leavers */
+#define RANKS_MAX (NEW_MAX + 4) /* with departing ranks */
 #define ROUNDS 60
 #define WAIT_S 30
 
@@ -125,7 +124,7 @@ struct change {
     struct train_state *old[RANKS_MAX], *wards[RANKS_MAX], *fresh[RANKS_MAX];
     enum state_rung rung[RANKS_MAX];
     struct verified before[RANKS_MAX], after[RANKS_MAX];
-    int leavers;
+    int departing;
     struct hub hub;
     struct comm comms[RANKS_MAX];
     titan_status status[RANKS_MAX];
@@ -197,7 +196,7 @@ static void *member_main(void *arg)
     struct change *c = m->c;
     const struct epoch_view view = {.rank = m->rank,
                                     .world = c->to->mesh.world,
-                                    .leavers = c->hub.world - c->to->mesh.world,
+                                    .departing = c->hub.world - c->to->mesh.world,
                                     .holders = c->from->mesh.world,
                                     .holder_ranks = c->holder};
     const struct brought mine = {.parts = {c->old[m->rank], c->wards[m->rank]}};
@@ -226,7 +225,7 @@ static void run_change(struct change *c)
 {
     pthread_t threads[RANKS_MAX];
     struct member members[RANKS_MAX];
-    c->hub.world = c->to->mesh.world + c->leavers;
+    c->hub.world = c->to->mesh.world + c->departing;
     (void)pthread_mutex_init(&c->hub.lock, NULL);
     (void)pthread_cond_init(&c->hub.changed, NULL);
     for (int r = 0; r < c->hub.world; r++) {
@@ -271,7 +270,7 @@ static void open_change(struct change *c, unsigned *seed)
     } while (c->from->mesh.world / c->from->mesh.size[AXIS_DP_REPLICATE] > c->to->mesh.world);
     for (int a = 0; a < c->from->mesh.world; a++)
         c->holder[a] = -1;
-    c->leavers = random_below(seed, RANKS_MAX - NEW_MAX + 1);
+    c->departing = random_below(seed, RANKS_MAX - NEW_MAX + 1);
     for (int r = 0; r < c->to->mesh.world; r++)
         c->fresh[r] = open_state(c->to, r, random_below(seed, 2));
 }
@@ -279,7 +278,7 @@ static void open_change(struct change *c, unsigned *seed)
 /* Old rank a is with a new rank that has none yet; false: all have. */
 static bool place(struct change *c, int a, unsigned *seed)
 {
-    const int ranks = c->to->mesh.world + c->leavers, first = random_below(seed, ranks);
+    const int ranks = c->to->mesh.world + c->departing, first = random_below(seed, ranks);
     for (int i = 0; i < ranks; i++) {
         const int r = (first + i) % ranks;
         if (c->old[r])
@@ -294,7 +293,7 @@ static bool place(struct change *c, int a, unsigned *seed)
 /* A copy of the part with some rank that has a part of its own and no copy yet; false: there is none. */
 static bool place_copy(struct change *c, int a, unsigned *seed)
 {
-    const int ranks = c->to->mesh.world + c->leavers, first = random_below(seed, ranks);
+    const int ranks = c->to->mesh.world + c->departing, first = random_below(seed, ranks);
     for (int i = 0; i < ranks; i++) {
         const int r = (first + i) % ranks;
         if (!c->old[r] || c->wards[r])
@@ -405,7 +404,7 @@ static void expect_conflict(struct change *c, const char *says)
 {
     c->hub = (struct hub){0};
     run_change(c);
-    for (int r = 0; r < c->to->mesh.world + c->leavers; r++) {
+    for (int r = 0; r < c->to->mesh.world + c->departing; r++) {
         assert_int_equal(c->status[r], TITAN_ECONFLICT);
         if (!strstr(c->errors[r].msg, says))
             fail_msg("'%s' is not in: %s", says, c->errors[r].msg);
@@ -484,7 +483,7 @@ static void test_flipped_bit(void **state)
         char words[2][32];
         open_change(&c, &seed);
         const struct mesh *m = &c.from->mesh;
-        if (m->world > c.to->mesh.world + c.leavers || m->world < 2) {
+        if (m->world > c.to->mesh.world + c.departing || m->world < 2) {
             close_change(&c);
             continue;
         }
@@ -506,7 +505,7 @@ static void test_flipped_bit(void **state)
         }
         (void)snprintf(words[0], sizeof words[0], copied ? "rank %d and" : "%d ", a);
         run_change(&c);
-        for (int i = 0; i < c.to->mesh.world + c.leavers; i++) {
+        for (int i = 0; i < c.to->mesh.world + c.departing; i++) {
             const bool replica_differs = c.status[i] == TITAN_ECORRUPT; /* also when it was the part with a copy */
             const char *says = replica_differs ? c.errors[i].msg : c.before[i].why.msg;
             assert_true(replica_differs || (c.status[i] == TITAN_OK && c.before[i].copies_differ));
