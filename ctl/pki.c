@@ -79,7 +79,7 @@ static titan_status make_authority(const char *dir, const char *cluster, struct 
 
 /* A new key and its certificate into a folder, besides the CA's. The key that is there goes on: a certificate never
  * stands beside another key, not for a moment. */
-static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_wish *wish, int64_t days,
+static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_spec *spec, int64_t days,
                               struct pki_certificate *ret, struct titan_error *err)
 {
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
@@ -87,9 +87,9 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_wi
     _cleanup_(buf_free) struct buf request = BUF_INIT;
     struct rpc_tls files;
     char uri[PKI_URI_MAX];
-    if (!pki_name_ok(wish->name))
+    if (!pki_name_ok(spec->name))
         return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name: letters, digits, '.', '_', '-', at most %d",
-                          wish->name, PKI_NAME_MAX);
+                          spec->name, PKI_NAME_MAX);
     if (authority_load(ca_dir, &a, err) != TITAN_OK)
         return no_authority(err, ca_dir);
     TRY(certs_in(dir, &files, err));
@@ -97,13 +97,13 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_wi
     bool fresh = certs_load(&files, &c, NULL) != TITAN_OK;
     if (fresh)
         TRY(pki_key_make(&c.key, err));
-    (void)snprintf(uri, sizeof(uri), "spiffe://titan/%s/%s", pki_kind_name(wish->kind), wish->name);
+    (void)snprintf(uri, sizeof(uri), "spiffe://titan/%s/%s", pki_kind_name(spec->kind), spec->name);
     TRY(pki_request_make(&c.key, uri, &request, err));
     int64_t now = clock_wall_ms();
-    wish->from_ms = pki_begin_ms(now, days * DAY_MS);
-    wish->until_ms = now + days * DAY_MS;
+    spec->from_ms = pki_begin_ms(now, days * DAY_MS);
+    spec->until_ms = now + days * DAY_MS;
     buf_clear(&c.certificate);
-    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, wish, &c.certificate, err));
+    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, spec, &c.certificate, err));
     if (fresh)
         TRY(certs_write(files.key, &c.key, true, err));
     TRY(certs_write(files.ca, &a.certificate, false, err));
@@ -176,7 +176,7 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     char state[PATH_MAX], ca[PATH_MAX], dir[PATH_MAX + 8], path[PATH_MAX + 32], host[256] = "coordinator";
     char hosts[PKI_HOSTS_MAX][256];
     int64_t days = 0;
-    struct pki_wish wish = {.kind = PKI_COORDINATOR, .hosts = hosts};
+    struct pki_spec spec = {.kind = PKI_COORDINATOR, .hosts = hosts};
     struct pki_certificate made = {.kind = PKI_NONE};
     _cleanup_(buf_free) struct buf before = BUF_INIT;
     struct pki_certificate old = {.n_hosts = 0};
@@ -188,11 +188,11 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     (void)snprintf(path, sizeof(path), "%s/cert.pem", dir);
     if (file_read(path, PKI_PEM_MAX, &before, NULL) == TITAN_OK && before.len)
         (void)!pki_read(before.data, before.len, &old, NULL);
-    wish.name = args_text(args, "name", old.kind == PKI_COORDINATOR ? old.name : host);
-    TRY(read_hosts(args, &old, hosts, &wish.n_hosts, err));
+    spec.name = args_text(args, "name", old.kind == PKI_COORDINATOR ? old.name : host);
+    TRY(read_hosts(args, &old, hosts, &spec.n_hosts, err));
     if (init)
-        TRY(make_authority(ca, wish.name, err));
-    TRY(make_pair(ca, dir, &wish, days, &made, err));
+        TRY(make_authority(ca, spec.name, err));
+    TRY(make_pair(ca, dir, &spec, days, &made, err));
     print_certificate(ctl, path, &made);
     return TITAN_OK;
 }
@@ -200,15 +200,15 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
 static titan_status run_pair(struct ctl *ctl, const struct args *args, enum pki_kind kind, struct titan_error *err)
 {
     char ca[PATH_MAX], path[PATH_MAX + 32];
-    struct pki_wish wish = {.kind = kind, .name = args->n > 1 ? args->words[1] : ""};
+    struct pki_spec spec = {.kind = kind, .name = args->n > 1 ? args->words[1] : ""};
     struct pki_certificate made = {.kind = PKI_NONE};
     int64_t days = 0, usual = kind == PKI_USER ? CERTS_USER_LIFE_MS : CERTS_NODE_LIFE_MS;
     if (args->n != 2)
         return titan_fail(err, TITAN_EINVAL, "pki %s: a name is missing", pki_kind_name(kind));
     TRY(args_int(args, "days", 1, DAYS_MAX, usual / DAY_MS, &days, err));
     TRY(pki_dir(args, ca, err));
-    const char *out = args_text(args, "out", wish.name);
-    TRY(make_pair(ca, out, &wish, days, &made, err));
+    const char *out = args_text(args, "out", spec.name);
+    TRY(make_pair(ca, out, &spec, days, &made, err));
     (void)snprintf(path, sizeof(path), "%s/cert.pem", out);
     print_certificate(ctl, path, &made);
     return TITAN_OK;

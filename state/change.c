@@ -15,8 +15,8 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
         return job_update(db, c->job.id, &c->job.status, event, err);
     case CHANGE_JOB_REASON:
         return job_set_reason(db, c->job.id, c->job.reason, event, err);
-    case CHANGE_JOB_WISH:
-        return job_set_wish(db, c->job.id, &c->job.wish, event, err);
+    case CHANGE_JOB_DESIRED:
+        return job_set_desired(db, c->job.id, &c->job.desired, event, err);
     case CHANGE_RUN_ADD:
         return run_add(db, c->run.job_id, c->run.number, &c->event, err);
     case CHANGE_RUN_MOVE:

@@ -18,7 +18,7 @@ enum change_kind {
     CHANGE_JOB_MOVE,   /* job.id, job.state, job.reason, job.status */
     CHANGE_JOB_UPDATE, /* job.id, job.status */
     CHANGE_JOB_REASON, /* job.id, job.reason */
-    CHANGE_JOB_WISH,   /* job.id, job.wish */
+    CHANGE_JOB_DESIRED,   /* job.id, job.desired size */
     CHANGE_RUN_ADD,    /* run.job_id, run.number */
     CHANGE_RUN_MOVE,   /* and run.state, run.reason */
     CHANGE_EPOCH_ADD,

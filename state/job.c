@@ -190,11 +190,11 @@ titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, cons
     return event ? event_add(db, event, err) : TITAN_OK;
 }
 
-titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wish, const struct event *event,
+titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_size *desired, const struct event *event,
                           struct titan_error *err)
 {
     TRY(db_run(db, err, "UPDATE jobs SET wish_min = ?, wish_max = ?, wish_number = ? WHERE id = ?", "iiiu",
-               (int64_t)wish->min, (int64_t)wish->max, (int64_t)wish->number, id));
+               (int64_t)desired->min, (int64_t)desired->max, (int64_t)desired->number, id));
     if (db_changes(db) == 0)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
     return event ? event_add(db, event, err) : TITAN_OK;
@@ -242,7 +242,7 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->spec.max_hangs = (uint32_t)col_int(stmt, 29);
     job->spec.max_ooms = (uint32_t)col_int(stmt, 30);
     job->spec.restart_window_s = (uint32_t)col_int(stmt, 31);
-    job->wish = (struct job_wish){
+    job->desired = (struct desired_size){
         .min = (uint32_t)col_int(stmt, 32), .max = (uint32_t)col_int(stmt, 33), .number = (uint32_t)col_int(stmt, 34)};
     job->status.preemptions = (uint32_t)col_int(stmt, 35);
     job->uid = col_int(stmt, 36);

@@ -69,7 +69,7 @@ struct job_spec {
 };
 
 /* How many workers it is to have, by request; 0 = what the spec says. */
-struct job_wish {
+struct desired_size {
     uint32_t min, max;
     uint32_t number; /* of the request, from 1 */
 };
@@ -103,7 +103,7 @@ struct job {
     enum job_state state;
     const char *reason;
     struct job_spec spec;
-    struct job_wish wish;
+    struct desired_size desired;
     struct job_status status;
     int64_t submitted_at_ms;
     const char *key, *key_owner; /* job_submit: idempotency key and the submitter's name among keys; NULL = none */
@@ -128,7 +128,7 @@ titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char 
 titan_status job_update(struct db *db, uint64_t id, const struct job_status *status, const struct event *event,
                         struct titan_error *err) TITAN_MUST_USE;
 
-titan_status job_set_wish(struct db *db, uint64_t id, const struct job_wish *wish, const struct event *event,
+titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_size *desired, const struct event *event,
                           struct titan_error *err) TITAN_MUST_USE;
 
 /* Say something about a job that stays in its state. */

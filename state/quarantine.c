@@ -15,7 +15,7 @@ uint64_t change_job(const struct change *c)
     case CHANGE_JOB_MOVE:
     case CHANGE_JOB_UPDATE:
     case CHANGE_JOB_REASON:
-    case CHANGE_JOB_WISH:
+    case CHANGE_JOB_DESIRED:
         return c->job.id;
     case CHANGE_RUN_ADD:
     case CHANGE_RUN_MOVE:

@@ -82,7 +82,7 @@ static const char store_v3[] =
     /* The log as a chain, and what each event did to a state (event.h). */
     "ALTER TABLE events ADD COLUMN change TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE events ADD COLUMN chain BLOB NOT NULL DEFAULT x'';"
-    /* Priorities, budgets per cause (a window of 0: one budget for all, as before), wishes of resize. */
+    /* Priorities, budgets per cause (a window of 0: one budget for all, as before), desired sizes of resize. */
     "ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN max_node_losses INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN max_hangs INTEGER NOT NULL DEFAULT 0;"

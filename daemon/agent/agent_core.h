@@ -87,7 +87,7 @@ struct agent_core_options { /* texts are copied */
     uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no delegation */
     const char *coordinator;  /* host:port that takes heartbeats as datagrams; NULL = they go by stream only */
     uint32_t hang_floor_ms;   /* 0 = 300 */
-    uint32_t hang_unknown_ms; /* while a worker's own pace is not known; 0 = 10000 */
+    uint32_t hang_unknown_ms; /* while a worker's own step time is not known; 0 = 10000 */
     uint32_t revoke_ms;       /* revoked to quiet; 0 = 1000 */
     uint32_t away_ms, delegate_lease_ms; /* until a coordinator says; 0 = 1000, none */
 };

@@ -57,9 +57,9 @@ static void check_worker(const struct agent_core *c, const struct agent_worker *
     titan_assert(w->end != END_HUNG || w->killed);
     titan_assert(!w->revoked_epoch || w->revoked_epoch >= w->sample.epoch);
     titan_assert(!w->quiesced || (w->quiesced->worker_id == w->id && w->quiesced->job_id == w->job_id));
-    titan_assert(w->pace.busy_ms >= 0);
-    titan_assert(w->pace.epoch != w->sample.epoch || w->pace.step <= w->sample.step);
-    titan_assert(!w->pace.straggles || w->pace.busy_ms > 0);
+    titan_assert(w->step_time.busy_ms >= 0);
+    titan_assert(w->step_time.epoch != w->sample.epoch || w->step_time.step <= w->sample.step);
+    titan_assert(!w->step_time.straggles || w->step_time.busy_ms > 0);
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
         titan_assert(c->ended[i].worker_id != w->id);
 }

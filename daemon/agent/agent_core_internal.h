@@ -67,7 +67,7 @@ struct agent_worker {
         int64_t at;
         double busy_ms; /* per step, of the last whole window; 0 = none */
         bool straggles; /* reported, and did not do better since */
-    } pace;
+    } step_time;
 };
 
 struct agent_job {

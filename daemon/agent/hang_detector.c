@@ -125,7 +125,7 @@ enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, c
     follow(w, s, now);
     bool is_stopped = s->process_state == 'T' || s->process_state == 't';
     w->stopped = is_stopped ? w->stopped + 1 : 0;
-    /* The pace of a first step is not known: it has set-up in it. */
+    /* The step time of a first step is not known: it has set-up in it. */
     uint64_t patience = s->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && !w->first
                             ? watch_patience(w, limits)
                             : MAX(watch_patience(w, limits), (uint64_t)limits->unknown_ms);

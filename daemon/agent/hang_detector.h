@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hang_detector.h - does a worker get on? Judged from samples of its page and its process (agent_core.h), each against
- * its own pace.
+ * its own step time.
  *
  * A worker hangs when it waits for no other and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time
  * for a step), where time it waited for others does not count; or when its process is stopped in two samples. A step
- * during which it was found hanging does not count as its pace. */
+ * during which it was found hanging does not count as its step time. */
 #ifndef TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 #define TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 
@@ -42,7 +42,7 @@ struct watch_limits {
 /* Not WATCH_WELL once when it begins to hang and each second after; *ret_ms is for how long. */
 enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, const struct watch_limits *limits,
                                 int64_t now, uint32_t *ret_ms);
-/* How long it may stand still; unknown_ms while its pace is not known. */
+/* How long it may stand still; unknown_ms while its step time is not known. */
 uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits);
 bool watch_hangs(const struct watch *w); /* told, and has not moved since */
 

@@ -10,18 +10,18 @@
 #define STRAGGLER_RATIO 1.5 /* of the median */
 
 /* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
-static double median_pace(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
+static double median_step_time(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
 {
     size_t n = 0, all = agent_workers_alive(c);
     _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
     titan_assert(values);
     for (const struct agent_worker *w = c->workers; w; w = w->next) {
-        if (w->job_id != job_id || w->pace.epoch != epoch || w->pace.busy_ms <= 0)
+        if (w->job_id != job_id || w->step_time.epoch != epoch || w->step_time.busy_ms <= 0)
             continue;
         size_t i = n++;
-        for (; i > 0 && values[i - 1] > w->pace.busy_ms; i--)
+        for (; i > 0 && values[i - 1] > w->step_time.busy_ms; i--)
             values[i] = values[i - 1];
-        values[i] = w->pace.busy_ms;
+        values[i] = w->step_time.busy_ms;
     }
     titan_assert(n <= all);
     return n < 2 ? 0 : values[(n - 1) / 2];
@@ -31,33 +31,33 @@ static double median_pace(const struct agent_core *c, uint64_t job_id, uint64_t 
 void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
 {
     const struct agent_sample *s = &w->sample;
-    if (s->epoch != w->pace.epoch || s->step < w->pace.step || s->busy_ns < w->pace.busy_ns) {
-        w->pace.epoch = s->epoch;
-        w->pace.step = s->step;
-        w->pace.busy_ns = s->busy_ns;
-        w->pace.at = now;
-        w->pace.busy_ms = 0;
-        w->pace.straggles = false;
+    if (s->epoch != w->step_time.epoch || s->step < w->step_time.step || s->busy_ns < w->step_time.busy_ns) {
+        w->step_time.epoch = s->epoch;
+        w->step_time.step = s->step;
+        w->step_time.busy_ns = s->busy_ns;
+        w->step_time.at = now;
+        w->step_time.busy_ms = 0;
+        w->step_time.straggles = false;
         return;
     }
-    uint64_t steps = s->step - w->pace.step;
-    if (steps < STRAGGLER_STEPS || now - w->pace.at < STRAGGLER_MS)
+    uint64_t steps = s->step - w->step_time.step;
+    if (steps < STRAGGLER_STEPS || now - w->step_time.at < STRAGGLER_MS)
         return;
-    w->pace.busy_ms = (double)(s->busy_ns - w->pace.busy_ns) / 1e6 / (double)steps;
-    w->pace.step = s->step;
-    w->pace.busy_ns = s->busy_ns;
-    w->pace.at = now;
-    titan_assert(w->pace.busy_ms >= 0);
-    double median = median_pace(c, w->job_id, s->epoch);
-    bool before = w->pace.straggles;
-    w->pace.straggles = median > 0 && w->pace.busy_ms > STRAGGLER_RATIO * median;
-    if (!w->pace.straggles || before)
+    w->step_time.busy_ms = (double)(s->busy_ns - w->step_time.busy_ns) / 1e6 / (double)steps;
+    w->step_time.step = s->step;
+    w->step_time.busy_ns = s->busy_ns;
+    w->step_time.at = now;
+    titan_assert(w->step_time.busy_ms >= 0);
+    double median = median_step_time(c, w->job_id, s->epoch);
+    bool before = w->step_time.straggles;
+    w->step_time.straggles = median > 0 && w->step_time.busy_ms > STRAGGLER_RATIO * median;
+    if (!w->step_time.straggles || before)
         return;
     Titan__Internal__WorkerStraggles m = TITAN__INTERNAL__WORKER_STRAGGLES__INIT;
     m.job_id = w->job_id;
     m.worker_id = w->id;
     m.epoch = s->epoch;
-    m.busy_ms = w->pace.busy_ms;
+    m.busy_ms = w->step_time.busy_ms;
     m.median_ms = median;
     m.steps = (uint32_t)steps;
     MESSAGE(message, STRAGGLES, straggles, &m);

@@ -134,7 +134,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
             return; /* no change of membership: the coordinator hears of the last checkpoint and nothing else */
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
-        in->progress->busy_ms = w->pace.busy_ms;
+        in->progress->busy_ms = w->step_time.busy_ms;
         keep = false; /* the next one says more */
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:

@@ -86,8 +86,8 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->uid = job->uid;
     m->min_workers = job->spec.min_workers;
     m->max_workers = job->spec.max_workers;
-    m->wanted_min = job->wish.min;
-    m->wanted_max = job->wish.max;
+    m->wanted_min = job->desired.min;
+    m->wanted_max = job->desired.max;
     m->priority = job->spec.priority;
     m->preemptions = s.preemptions;
     m->directory = arena_printf(&r->memory, "%s/%llu", r->c->jobs_dir, (unsigned long long)job->id);

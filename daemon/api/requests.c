@@ -134,7 +134,7 @@ static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *ba
     reply->min_workers = r.least;
     reply->max_workers = r.most;
     reply->world_size = r.world_size;
-    reply->request = r.wish.number;
+    reply->request = r.desired.number;
     return status;
 }
 

@@ -293,12 +293,12 @@ static titan_status sign(struct enrol *e, const char *node, const void *request,
     int64_t given_ms = (int64_t)e->c->options.node_life_s * 1000, life_ms = given_ms ? given_ms : CERTS_NODE_LIFE_MS;
     (void)snprintf(uri, sizeof(uri), "spiffe://titan/node/%s", node);
     const struct denied *d = find_denied(e, uri);
-    struct pki_wish wish = {
+    struct pki_spec spec = {
         .kind = PKI_NODE, .name = node, .from_ms = pki_begin_ms(now, life_ms), .until_ms = now + life_ms};
     if (d)
-        wish.from_ms = MAX(wish.from_ms, (d->at_ms / 1000 + 1) * 1000);
+        spec.from_ms = MAX(spec.from_ms, (d->at_ms / 1000 + 1) * 1000);
     TRY(can_sign(e, &a, err));
-    TRY(pki_issue(&a.certificate, &a.key, request, len, &wish, out, err));
+    TRY(pki_issue(&a.certificate, &a.key, request, len, &spec, out, err));
     e->counters.certificates_signed++;
     return file_read(e->own.ca, PKI_PEM_MAX, ca, err);
 }
@@ -475,7 +475,7 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
     _cleanup_(certs_free) struct certs c = {BUF_INIT, BUF_INIT, BUF_INIT};
     _cleanup_(buf_free) struct buf request = BUF_INIT, fresh = BUF_INIT;
     int64_t now = clock_wall_ms(), life_ms = MAX(old->until_ms - old->from_ms, INT64_C(1000));
-    struct pki_wish wish = {.kind = PKI_COORDINATOR,
+    struct pki_spec spec = {.kind = PKI_COORDINATOR,
                             .name = old->name,
                             .hosts = old->hosts,
                             .n_hosts = old->n_hosts,
@@ -484,7 +484,7 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
     TRY(authority_load(e->pki_dir, &a, err));
     TRY(certs_load(&e->own, &c, err));
     TRY(pki_request_make(&c.key, old->uri, &request, err));
-    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, &wish, &fresh, err));
+    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, &spec, &fresh, err));
     TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* a CA of another cluster in STATE/pki */
     TRY(certs_write(e->own.certificate, &fresh, false, err));
     tlog_info(&e->log, "certificate renewed", "name=\"%s\"", old->uri);

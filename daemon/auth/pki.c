@@ -327,52 +327,52 @@ static bool push(GENERAL_NAMES *names, GENERAL_NAME *name)
     return false;
 }
 
-static titan_status add_names(X509 *x, const struct pki_wish *wish, struct titan_error *err)
+static titan_status add_names(X509 *x, const struct pki_spec *spec, struct titan_error *err)
 {
     char uri[PKI_URI_MAX];
     _cleanup_names_ GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
-    (void)snprintf(uri, sizeof(uri), URI_PREFIX "%s/%s", kinds[wish->kind], wish->name);
+    (void)snprintf(uri, sizeof(uri), URI_PREFIX "%s/%s", kinds[spec->kind], spec->name);
     if (!names || !push(names, text_name(GEN_URI, uri)))
         return titan_fail(err, TITAN_ENOMEM, "no memory for a certificate");
-    for (int i = 0; i < wish->n_hosts; i++)
-        if (!wish->hosts[i][0] || !push(names, host_name(wish->hosts[i])))
-            return titan_fail(err, TITAN_EINVAL, "'%s' is neither a host's name nor an address", wish->hosts[i]);
+    for (int i = 0; i < spec->n_hosts; i++)
+        if (!spec->hosts[i][0] || !push(names, host_name(spec->hosts[i])))
+            return titan_fail(err, TITAN_EINVAL, "'%s' is neither a host's name nor an address", spec->hosts[i]);
     if (X509_add1_ext_i2d(x, NID_subject_alt_name, names, 0, X509V3_ADD_DEFAULT) != 1)
         return crypto_fail(err, TITAN_EIO, "a certificate could not be made");
     return TITAN_OK;
 }
 
-static titan_status check_wish(const struct pki_wish *wish, X509 *ca, struct titan_error *err)
+static titan_status check_spec(const struct pki_spec *spec, X509 *ca, struct titan_error *err)
 {
-    if (wish->kind == PKI_NONE || !pki_name_ok(wish->name))
+    if (spec->kind == PKI_NONE || !pki_name_ok(spec->name))
         return titan_fail(err, TITAN_EINVAL,
                           "'%.64s' is no name for a certificate: letters, digits, '.', '_', '-', at most %d",
-                          wish->name, PKI_NAME_MAX);
-    if (wish->n_hosts > (wish->kind == PKI_COORDINATOR ? PKI_HOSTS_MAX : 0))
-        return titan_fail(err, TITAN_EINVAL, "%d host names for a %s's certificate", wish->n_hosts, kinds[wish->kind]);
-    time_t from = (time_t)(wish->from_ms / 1000);
+                          spec->name, PKI_NAME_MAX);
+    if (spec->n_hosts > (spec->kind == PKI_COORDINATOR ? PKI_HOSTS_MAX : 0))
+        return titan_fail(err, TITAN_EINVAL, "%d host names for a %s's certificate", spec->n_hosts, kinds[spec->kind]);
+    time_t from = (time_t)(spec->from_ms / 1000);
     if (X509_check_ca(ca) == 0 || X509_cmp_time(X509_get0_notAfter(ca), &from) <= 0)
         return titan_fail(err, TITAN_EPERM, "the CA's certificate has expired or is not a CA's");
     return TITAN_OK;
 }
 
 titan_status pki_issue(const struct buf *ca_pem, const struct buf *ca_key_pem, const void *request, size_t len,
-                       const struct pki_wish *wish, struct buf *out, struct titan_error *err)
+                       const struct pki_spec *spec, struct buf *out, struct titan_error *err)
 {
     _cleanup_x509_ X509 *ca = NULL;
     _cleanup_key_ EVP_PKEY *ca_key = NULL;
     _cleanup_request_ X509_REQ *r = NULL;
-    bool serves = wish->kind == PKI_COORDINATOR;
+    bool serves = spec->kind == PKI_COORDINATOR;
     TRY(read_certificate(ca_pem->data, ca_pem->len, &ca, err));
     TRY(read_key(ca_key_pem, &ca_key, err));
     TRY(read_request(request, len, &r, err));
     if (X509_check_private_key(ca, ca_key) != 1)
         return crypto_fail(err, TITAN_EINVAL, "the CA's key is not that of its certificate");
-    TRY(check_wish(wish, ca, err));
+    TRY(check_spec(spec, ca, err));
     _cleanup_x509_ X509 *x = X509_new();
     if (!x || X509_set_version(x, X509_VERSION_3) != 1 || !set_serial(x) ||
-        !set_times(x, wish->from_ms, wish->until_ms) || X509_set_issuer_name(x, X509_get_subject_name(ca)) != 1 ||
-        !set_name(X509_get_subject_name(x), "titan", wish->name) || X509_set_pubkey(x, X509_REQ_get0_pubkey(r)) != 1 ||
+        !set_times(x, spec->from_ms, spec->until_ms) || X509_set_issuer_name(x, X509_get_subject_name(ca)) != 1 ||
+        !set_name(X509_get_subject_name(x), "titan", spec->name) || X509_set_pubkey(x, X509_REQ_get0_pubkey(r)) != 1 ||
         !add_extension(x, ca, NID_basic_constraints, "critical,CA:FALSE") ||
         !add_extension(x, ca, NID_key_usage, "critical,digitalSignature") ||
         !add_extension(x, ca, NID_ext_key_usage, serves ? "serverAuth,clientAuth" : "clientAuth") ||
@@ -381,7 +381,7 @@ titan_status pki_issue(const struct buf *ca_pem, const struct buf *ca_key_pem, c
     if (ASN1_TIME_compare(X509_get0_notAfter(x), X509_get0_notAfter(ca)) > 0 &&
         X509_set1_notAfter(x, X509_get0_notAfter(ca)) != 1)
         return crypto_fail(err, TITAN_EIO, "a certificate could not be made");
-    TRY(add_names(x, wish, err));
+    TRY(add_names(x, spec, err));
     if (X509_sign(x, ca_key, EVP_sha256()) <= 0)
         return crypto_fail(err, TITAN_EIO, "a certificate could not be signed");
     return write_certificate(x, out, err);

@@ -38,8 +38,8 @@ struct pki_certificate {
     char hosts[PKI_HOSTS_MAX][256];
 };
 
-/* What one is to say. */
-struct pki_wish {
+/* What a certificate is to say. */
+struct pki_spec {
     enum pki_kind kind;
     const char *name;
     const char (*hosts)[256]; /* of a coordinator */
@@ -58,7 +58,7 @@ titan_status pki_key_make(struct buf *out, struct titan_error *err) TITAN_MUST_U
 /* A CA's own certificate. cluster: words for people, in its subject. */
 titan_status pki_ca_make(const struct buf *key, const char *cluster, int64_t from_ms, int64_t until_ms, struct buf *out,
                          struct titan_error *err) TITAN_MUST_USE;
-/* A request for a certificate of this key; the uri is a wish only. */
+/* A request for a certificate of this key; the issuer decides on the uri. */
 titan_status pki_request_make(const struct buf *key, const char *uri, struct buf *out,
                               struct titan_error *err) TITAN_MUST_USE;
 /* Is it one request, signed by its own P-256 key? hash: SHA-256 of that public key. From outside: any bytes. */
@@ -66,7 +66,7 @@ titan_status pki_request_check(const void *request, size_t len, uint8_t hash[PKI
                                struct titan_error *err) TITAN_MUST_USE;
 /* Sign. The certificate ends no later than the CA's. request: checked as by pki_request_check. */
 titan_status pki_issue(const struct buf *ca, const struct buf *ca_key, const void *request, size_t len,
-                       const struct pki_wish *wish, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+                       const struct pki_spec *spec, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 
 /* The first certificate of a PEM text. TITAN_EINVAL for what is none. From outside: any bytes. */
 titan_status pki_read(const char *pem, size_t len, struct pki_certificate *ret, struct titan_error *err) TITAN_MUST_USE;

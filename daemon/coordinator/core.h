@@ -111,7 +111,7 @@ titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, ui
 struct core_resize {
     uint32_t workers;     /* this many; or */
     uint32_t min, max;    /* this range; all 0 = what the recipe says */
-    struct job_wish wish; /* filled: what is in force now */
+    struct desired_size desired; /* filled: what is in force now */
     uint32_t least, most; /* filled */
     enum job_state state; /* filled */
     uint32_t world_size;  /* filled */

@@ -56,7 +56,7 @@ def resized_run_is_the_same_run():
 
 
 def resize_is_checked_and_kept():
-    """resize: illegal sizes are refused with the nearest; the wish outlives the server; recipe takes it back"""
+    """resize: illegal sizes are refused with the nearest; the desired outlives the server; recipe takes it back"""
     with Daemon(None, "--slots", 4) as d:
         job = d.submit("tiny", keys(parallelism__tensor_parallel_degree=2, elastic__min_workers=2))
         until("it trains with four", lambda: world_of(d, job) == 4 and d.status(job)["state"] == "RUNNING")

@@ -854,12 +854,12 @@ static void open_tls(const char *pki)
         pki_request_make(&key, "spiffe://titan/node/any", &request, &err) != TITAN_OK)
         refuse(&err);
     for (uint32_t i = 0; i < sim.n_agents; i++) {
-        const struct pki_wish wish = {.kind = PKI_NODE,
+        const struct pki_spec spec = {.kind = PKI_NODE,
                                       .name = sim.agents[i].name,
                                       .from_ms = pki_begin_ms(now, CERTS_NODE_LIFE_MS),
                                       .until_ms = now + CERTS_NODE_LIFE_MS};
         buf_clear(&certificate);
-        if (pki_issue(&ca.certificate, &ca.key, request.data, request.len, &wish, &certificate, &err) != TITAN_OK)
+        if (pki_issue(&ca.certificate, &ca.key, request.data, request.len, &spec, &certificate, &err) != TITAN_OK)
             refuse(&err);
         sim.agents[i].certificate = pem_of(&certificate, false);
     }

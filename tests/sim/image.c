@@ -305,8 +305,8 @@ void image_apply(const struct change *c)
     case CHANGE_EPOCH_ORIGIN:
         take_origin(c);
         break;
-    case CHANGE_JOB_WISH:
-        job_of(c->job.id)->job.wish = c->job.wish;
+    case CHANGE_JOB_DESIRED:
+        job_of(c->job.id)->job.desired = c->job.desired;
         break;
     case CHANGE_NODE_POLICY:
         take_policy(c);

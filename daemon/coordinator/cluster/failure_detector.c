@@ -16,26 +16,26 @@
 #define BEATS_PER_S 5000        /* of all nodes together, and of those */
 #define STREAM_BEATS_PER_S 2500 /* ... whose datagrams do not come */
 
-static uint32_t paced(uint32_t ms, uint32_t pace, uint32_t beat_ms)
+static uint32_t scaled(uint32_t ms, uint32_t interval, uint32_t beat_ms)
 {
-    return (uint32_t)MIN((uint64_t)ms * pace / beat_ms, (uint64_t)UINT32_MAX);
+    return (uint32_t)MIN((uint64_t)ms * interval / beat_ms, (uint64_t)UINT32_MAX);
 }
 
-void detector_pace(struct core *c)
+void detector_set_interval(struct core *c)
 {
     const struct core_options *asked = &c->asked;
     struct core_options *o = &c->options;
     const uint32_t by_stream = c->connected - MIN(c->by_datagram, c->connected);
-    uint32_t pace = MAX(c->connected * 1000 / BEATS_PER_S, by_stream * 1000 / STREAM_BEATS_PER_S);
-    pace = MAX(pace, asked->beat_ms);
-    if (4 * pace <= 5 * o->beat_ms && 3 * pace >= 2 * o->beat_ms)
+    uint32_t interval = MAX(c->connected * 1000 / BEATS_PER_S, by_stream * 1000 / STREAM_BEATS_PER_S);
+    interval = MAX(interval, asked->beat_ms);
+    if (4 * interval <= 5 * o->beat_ms && 3 * interval >= 2 * o->beat_ms)
         return; /* near enough */
-    o->beat_ms = pace;
-    o->suspect_ms = paced(asked->suspect_ms, pace, asked->beat_ms);
-    o->confirm_ms = paced(asked->confirm_ms, pace, asked->beat_ms);
-    o->node_timeout_ms = paced(asked->node_timeout_ms, pace, asked->beat_ms);
-    o->reachable_ms = paced(asked->reachable_ms, pace, asked->beat_ms);
-    o->away_ms = paced(asked->away_ms, pace, asked->beat_ms);
+    o->beat_ms = interval;
+    o->suspect_ms = scaled(asked->suspect_ms, interval, asked->beat_ms);
+    o->confirm_ms = scaled(asked->confirm_ms, interval, asked->beat_ms);
+    o->node_timeout_ms = scaled(asked->node_timeout_ms, interval, asked->beat_ms);
+    o->reachable_ms = scaled(asked->reachable_ms, interval, asked->beat_ms);
+    o->away_ms = scaled(asked->away_ms, interval, asked->beat_ms);
     for (struct noderec *n = c->nodes; n; n = n->next)
         if (n->session)
             send_welcome(c, n);

@@ -20,8 +20,8 @@ bool detector_by_datagram(const struct core *c, const struct noderec *n); /* do 
 void detector_lost(struct core *c, struct noderec *n);
 void detector_returned(struct core *c, struct noderec *n, bool same_agent);
 /* Nodes have come: beats as often as the coordinator can take, and the times that count them in the same ratio. Who
- * beats at another pace than now is told. */
-void detector_pace(struct core *c);
+ * beats at another interval than now is told. */
+void detector_set_interval(struct core *c);
 int64_t detector_deadline(const struct core *c);
 /* A beat that came as a datagram: is it proved? *keys: those that the answer goes under. */
 bool detector_proved(struct core *c, struct noderec *n, const Titan__Internal__PeerMessage *m, struct proof_keys *keys);
@@ -29,7 +29,7 @@ bool detector_proved(struct core *c, struct noderec *n, const Titan__Internal__P
 bool detector_datagram(struct core *c, struct noderec *n, bool hears);
 /* The process itself stood still: silence of that time says nothing about the nodes. */
 void detector_shift(struct core *c, int64_t ms);
-/* Each tick: a round, a look at each node, and the pace. Words: how it is lost; NULL = it is not. */
+/* Each tick: a round, a look at each node, and the heartbeat interval. Words: how it is lost; NULL = it is not. */
 void detector_round(struct core *c);
 const char *detector_look(struct core *c, struct noderec *n);
 void detector_answered(struct core *c, struct noderec *n); /* a beat of it, or its hello */

@@ -104,7 +104,7 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
         if (words)
             node_lose(c, n, words);
     }
-    detector_pace(c);
+    detector_set_interval(c);
     maintenance_tick(c);
     stale_tick(c);
     for (struct jobrec *j = c->active, *next; j; j = next) {

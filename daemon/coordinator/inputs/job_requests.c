@@ -116,7 +116,7 @@ static titan_status check_number(const struct jobrec *j, uint32_t n, struct tita
     return status;
 }
 
-static titan_status check_wish(const struct jobrec *j, const struct core_resize *r, struct titan_error *err)
+static titan_status check_desired(const struct jobrec *j, const struct core_resize *r, struct titan_error *err)
 {
     if (r->workers && (r->min || r->max))
         return titan_fail(err, TITAN_EINVAL, "resize: either a number of workers or a range");
@@ -135,21 +135,21 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
 {
     struct jobrec *j = NULL;
     TRY(find_open(c, job_id, &j, err));
-    TRY(check_wish(j, r, err));
+    TRY(check_desired(j, r, err));
     core_begin(c, now, out);
-    j->wish.min = r->min;
-    j->wish.max = r->workers ? r->workers : r->max;
-    j->wish.number++;
+    j->desired.min = r->min;
+    j->desired.max = r->workers ? r->workers : r->max;
+    j->desired.number++;
     size_limit(j, 0, 0);
     /* What is asked for is the job's before the queue's. */
     if (j->state != JOB_PENDING)
-        size_claim(j, j->wish.max ? j->wish.max : MIN(j->size.claim, size_max(j)));
-    r->wish = j->wish;
+        size_claim(j, j->desired.max ? j->desired.max : MIN(j->size.claim, size_max(j)));
+    r->desired = j->desired;
     r->least = size_min(j);
     r->most = size_max(j);
     r->state = j->state;
     r->world_size = j->status.world_size;
-    emit_job_wish(c, j,
+    emit_job_desired(c, j,
                   r->least == r->most || r->workers
                       ? batch_printf(out, "asked to run on %u workers", r->most)
                       : batch_printf(out, "asked to run on %u to %u workers", r->least, r->most));

@@ -134,7 +134,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_welcome(c, n);
     ask_for_folders(c, n, m, known);
-    detector_pace(c);
+    detector_set_interval(c);
     stale_hello(c, n, m);
     delegated_hello(c, n, m);
     for (struct jobrec *j = c->active; j; j = j->next)

@@ -135,15 +135,15 @@ void emit_node_fit(struct core *c, struct noderec *n, const char *problem)
                 *problem ? batch_printf(c->out, "gets no workers: %s", problem) : "sees the jobs' folders", NULL);
 }
 
-void emit_job_wish(struct core *c, struct jobrec *j, const char *message)
+void emit_job_desired(struct core *c, struct jobrec *j, const char *message)
 {
-    struct change *change = batch_change(c->out, CHANGE_JOB_WISH);
+    struct change *change = batch_change(c->out, CHANGE_JOB_DESIRED);
     change->job.id = j->id;
-    change->job.wish = j->wish;
+    change->job.desired = j->desired;
     event_attach(c, change, j,
                  (struct emit){.type = "resize.requested",
                                .message = message,
-                               .detail = batch_printf(c->out, "{\"request\":%u,\"min\":%u,\"max\":%u}", j->wish.number,
+                               .detail = batch_printf(c->out, "{\"request\":%u,\"min\":%u,\"max\":%u}", j->desired.number,
                                                       size_min(j), size_max(j))});
 }
 

@@ -28,7 +28,7 @@ void emit_event(struct core *c, struct jobrec *j, struct emit say); /* without a
 void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
 /* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
 void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots);
-void emit_job_wish(struct core *c, struct jobrec *j, const char *message);
+void emit_job_desired(struct core *c, struct jobrec *j, const char *message);
 /* What an active job waits for, when that has changed; NULL = nothing any more. */
 void emit_job_blocked(struct core *c, struct jobrec *j, const char *words);
 void emit_policy(struct core *c, struct noderec *n, const char *type, const char *message, const char *detail);

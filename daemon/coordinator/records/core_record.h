@@ -12,7 +12,7 @@
 
 #define CORE_BUCKETS 4096
 struct core {
-    struct core_options options; /* times of detection at the pace of now, see detector_pace */
+    struct core_options options; /* times of detection at the heartbeat interval of now, see detector_set_interval */
     struct core_options asked;   /* as given */
     char *jobs_dir, *jobs_token;
     bool secret_set;

@@ -21,7 +21,7 @@ struct workrec {
     enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
     char *address;
     int64_t pid;           /* 0 = not known */
-    enum loss_cause blame; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
+    enum loss_cause exit_cause; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
     bool started;          /* it has been seen alive */
     bool quiesced;         /* out of the job's current epoch, holding the state of last_step */
     int64_t missing;       /* its agent did not list it; it counts as ended from then on; 0 = it is there */
@@ -175,7 +175,7 @@ struct jobrec {
     uint64_t id;
     struct user *user;
     struct job_spec spec;
-    struct job_wish wish;
+    struct desired_size desired;
     char device[16]; /* what it was placed on; "" before */
 
     /* outbox/transitions.c moves these. */

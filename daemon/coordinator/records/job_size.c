@@ -6,12 +6,12 @@
 
 uint32_t size_min(const struct jobrec *j)
 {
-    return MAX(j->wish.min, j->spec.min_workers);
+    return MAX(j->desired.min, j->spec.min_workers);
 }
 
 uint32_t size_max(const struct jobrec *j)
 {
-    uint32_t most = j->wish.max ? MIN(j->wish.max, j->spec.max_workers) : j->spec.max_workers;
+    uint32_t most = j->desired.max ? MIN(j->desired.max, j->spec.max_workers) : j->spec.max_workers;
     return j->size.limit ? MIN(most, j->size.limit) : most;
 }
 

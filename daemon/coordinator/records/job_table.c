@@ -19,7 +19,7 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->id = job->id;
     j->state = job->state;
     j->spec = job->spec;
-    j->wish = job->wish;
+    j->desired = job->desired;
     j->user = queue_user(c, job->user ? job->user : "");
     j->status = job->status;
     j->status.checkpoint = NULL;

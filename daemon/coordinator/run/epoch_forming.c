@@ -289,8 +289,8 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         struct workrec *w = j->rank_slots[i].worker;
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
-        worker_blame(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);
-        if (w->blame)
+        worker_set_exit_cause(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);
+        if (w->exit_cause)
             epoch_charged(j); /* when it ends */
         worker_stop(c, w, 0, "it did not leave the epoch in time");
     }
@@ -298,7 +298,7 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         struct workrec *w = j->workers[i];
         if (!holds_unheard(j, w) || !w->node->session)
             continue;
-        worker_blame(w, LOSS_HANG);
+        worker_set_exit_cause(w, LOSS_HANG);
         worker_stop(c, w, 0, "it did not say in time what it holds");
     }
 }

@@ -66,9 +66,9 @@ void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why)
         core_set_string(&j->stop.why, why);
 }
 
-void worker_blame(struct workrec *w, enum loss_cause cause)
+void worker_set_exit_cause(struct workrec *w, enum loss_cause cause)
 {
-    w->blame = cause;
+    w->exit_cause = cause;
 }
 
 void worker_grant(struct workrec *w, uint32_t ms)

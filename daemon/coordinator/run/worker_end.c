@@ -34,8 +34,8 @@ void worker_forget(struct core *c, struct workrec *w)
 /* What the end of a worker that nobody asked for counts as. */
 static enum loss_cause cause_of(const struct workrec *w, const struct exit_report *report)
 {
-    if (w->blame)
-        return w->blame;
+    if (w->exit_cause)
+        return w->exit_cause;
     return report ? report->cause : LOSS_NODE;
 }
 
@@ -45,7 +45,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     struct rank_slot *rank_slot = job_rank_slot(j, w);
     titan_assert(job_worker(j, w->id) == w);
     bool over = phase_ends(j);
-    bool asked = (w->state == WORKER_STOPPING && !w->blame) || (rank_slot && rank_slot->finished);
+    bool asked = (w->state == WORKER_STOPPING && !w->exit_cause) || (rank_slot && rank_slot->finished);
     bool node_short = report && report->node_short;
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
     bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
@@ -97,7 +97,7 @@ void worker_deadlines(struct core *c, struct jobrec *j)
         if (w->missing || c->now.mono_ms < w->deadline)
             continue;
         if (w->state == WORKER_STARTING) {
-            worker_blame(w, LOSS_HANG);
+            worker_set_exit_cause(w, LOSS_HANG);
             worker_stop(c, w, 0, "it was not ready in time");
         } else if (w->state == WORKER_STOPPING) {
             worker_stop(c, w, 0, "it is still there");

@@ -206,7 +206,7 @@ static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, 
     c->counters.workers_hung++;
     recovery_begin(c, j);
     recovery_detected(j, (int64_t)m->for_ms);
-    worker_blame(w, LOSS_HANG);
+    worker_set_exit_cause(w, LOSS_HANG);
     worker_stop(c, w, 0, words);
 }
 

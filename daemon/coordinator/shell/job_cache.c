@@ -100,7 +100,7 @@ static struct slot *slot_changed(struct job_cache *c, const struct change *chang
     case CHANGE_JOB_MOVE:
     case CHANGE_JOB_UPDATE:
     case CHANGE_JOB_REASON:
-    case CHANGE_JOB_WISH:
+    case CHANGE_JOB_DESIRED:
         return slot_of(c, change->job.id);
     default:
         return NULL;

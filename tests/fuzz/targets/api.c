@@ -806,13 +806,13 @@ static void make_certificates(const char *dir)
 {
     _cleanup_(buf_free) struct buf ca = BUF_INIT, ca_key = BUF_INIT, key = BUF_INIT, request = BUF_INIT,
                                    certificate = BUF_INIT;
-    const struct pki_wish wish = {
+    const struct pki_spec spec = {
         .kind = PKI_COORDINATOR, .name = "c", .from_ms = WALL_MS - 1000, .until_ms = WALL_MS + CERTS_USER_LIFE_MS};
     char path[PATH_MAX];
     fuzz_assert(pki_key_make(&ca_key, NULL) == TITAN_OK && pki_key_make(&key, NULL) == TITAN_OK);
-    fuzz_assert(pki_ca_make(&ca_key, "fuzz", wish.from_ms, wish.until_ms, &ca, NULL) == TITAN_OK);
+    fuzz_assert(pki_ca_make(&ca_key, "fuzz", spec.from_ms, spec.until_ms, &ca, NULL) == TITAN_OK);
     fuzz_assert(pki_request_make(&key, "spiffe://titan/coordinator/c", &request, NULL) == TITAN_OK);
-    fuzz_assert(pki_issue(&ca, &ca_key, request.data, request.len, &wish, &certificate, NULL) == TITAN_OK);
+    fuzz_assert(pki_issue(&ca, &ca_key, request.data, request.len, &spec, &certificate, NULL) == TITAN_OK);
     (void)snprintf(request_pem, sizeof(request_pem), "%.*s", (int)request.len, request.data);
     (void)snprintf(path, sizeof(path), "%s/pki", dir);
     fuzz_assert(certs_dir(path, NULL) == TITAN_OK && certs_in(path, &own, NULL) == TITAN_OK);

@@ -105,7 +105,7 @@ static void issue(struct fixture *f, const struct ca *ca, enum pki_kind kind, co
     struct buf key = BUF_INIT, request = BUF_INIT, certificate = BUF_INIT;
     char uri[128];
     (void)snprintf(uri, sizeof(uri), "spiffe://titan/%s/%s", pki_kind_name(kind), name);
-    const struct pki_wish wish = {.kind = kind,
+    const struct pki_spec spec = {.kind = kind,
                                   .name = name,
                                   .hosts = hosts,
                                   .n_hosts = kind == PKI_COORDINATOR,
@@ -113,7 +113,7 @@ static void issue(struct fixture *f, const struct ca *ca, enum pki_kind kind, co
                                   .until_ms = until_ms};
     assert_int_equal(pki_key_make(&key, NULL), TITAN_OK);
     assert_int_equal(pki_request_make(&key, uri, &request, NULL), TITAN_OK);
-    assert_int_equal(pki_issue(&ca->certificate, &ca->key, request.data, request.len, &wish, &certificate, NULL),
+    assert_int_equal(pki_issue(&ca->certificate, &ca->key, request.data, request.len, &spec, &certificate, NULL),
                      TITAN_OK);
     (void)snprintf(ret->ca, sizeof(ret->ca), "%s/ca-of-%s", f->dir, name);
     (void)snprintf(ret->certificate, sizeof(ret->certificate), "%s/%s.cert", f->dir, name);

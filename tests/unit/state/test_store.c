@@ -741,12 +741,12 @@ static void test_policies_and_losses(void **state)
     assert_int_equal(k.n, 2);
     assert_true(k.losses[0].at_ms == 100 && k.losses[1].at_ms == 300);
 
-    const struct job_wish wish = {.min = 1, .max = 2, .number = 9};
-    assert_int_equal(job_set_wish(db, 2, &wish, NULL, NULL), TITAN_OK);
-    assert_int_equal(job_set_wish(db, 3, &wish, NULL, NULL), TITAN_ENOTFOUND);
+    const struct desired_size desired = {.min = 1, .max = 2, .number = 9};
+    assert_int_equal(job_set_desired(db, 2, &desired, NULL, NULL), TITAN_OK);
+    assert_int_equal(job_set_desired(db, 3, &desired, NULL, NULL), TITAN_ENOTFOUND);
     struct listed l = {.n = 0};
     assert_int_equal(job_get(db, 2, with_mesh, &l, NULL), TITAN_OK);
-    assert_true(l.last.wish.min == 1 && l.last.wish.max == 2 && l.last.wish.number == 9);
+    assert_true(l.last.desired.min == 1 && l.last.desired.max == 2 && l.last.desired.number == 9);
     assert_true(l.last.spec.priority == -7 && l.last.spec.max_hangs == 3 && l.last.spec.restart_window_s == 60);
     db_close(db);
 }

@@ -128,7 +128,7 @@ static void test_waiting_is_no_hang(void **state)
     assert_in_range(until_told(), 300, 300 + 2 * AGENT_SAMPLE_MS);
 }
 
-/* Time spent waiting for others is not its own pace. */
+/* Time spent waiting for others is not its own step time. */
 static void test_slow_peers_do_not_hide_it(void **state)
 {
     (void)state;

@@ -38,17 +38,17 @@ static void authority_free(struct authority *a)
     buf_free(&a->certificate);
 }
 
-static titan_status issue(const struct authority *a, const struct pki_wish *wish, struct buf *key, struct buf *out,
+static titan_status issue(const struct authority *a, const struct pki_spec *spec, struct buf *key, struct buf *out,
                           struct titan_error *err)
 {
     _cleanup_buf_ struct buf request = BUF_INIT;
     if (!key->len)
         assert_int_equal(pki_key_make(key, err), TITAN_OK);
     assert_int_equal(pki_request_make(key, "spiffe://titan/user/anybody", &request, err), TITAN_OK);
-    return pki_issue(&a->certificate, &a->key, request.data, request.len, wish, out, err);
+    return pki_issue(&a->certificate, &a->key, request.data, request.len, spec, out, err);
 }
 
-static const struct pki_wish node_wish = {
+static const struct pki_spec node_wish = {
     .kind = PKI_NODE, .name = "n1", .from_ms = NOW - PKI_SKEW_MS, .until_ms = NOW + 7 * DAY};
 
 static void test_issue_and_read(void **state)
@@ -79,13 +79,13 @@ static void test_issue_and_read(void **state)
     assert_int_equal(c.kind, PKI_NONE);
 
     static const char hosts[][256] = {"head.example", "10.0.0.1", "fe80::1"};
-    struct pki_wish wish = {.kind = PKI_COORDINATOR,
+    struct pki_spec spec = {.kind = PKI_COORDINATOR,
                             .name = "head",
                             .hosts = hosts,
                             .n_hosts = 3,
                             .from_ms = NOW,
                             .until_ms = NOW + 20 * 365 * DAY};
-    assert_int_equal(issue(&a, &wish, &key, &other, &err), TITAN_OK);
+    assert_int_equal(issue(&a, &spec, &key, &other, &err), TITAN_OK);
     assert_int_equal(pki_read(other.data, other.len, &c, &err), TITAN_OK);
     assert_string_equal(c.uri, "spiffe://titan/coordinator/head");
     assert_int_equal(c.n_hosts, 3);
@@ -102,11 +102,11 @@ static void test_uses(void **state)
     struct authority a;
     _cleanup_buf_ struct buf key = BUF_INIT, node = BUF_INIT, head = BUF_INIT;
     static const char hosts[][256] = {"head"};
-    struct pki_wish wish = {
+    struct pki_spec spec = {
         .kind = PKI_COORDINATOR, .name = "head", .hosts = hosts, .n_hosts = 1, .from_ms = NOW, .until_ms = NOW + DAY};
     authority_make(&a);
     assert_int_equal(issue(&a, &node_wish, &key, &node, NULL), TITAN_OK);
-    assert_int_equal(issue(&a, &wish, &key, &head, NULL), TITAN_OK);
+    assert_int_equal(issue(&a, &spec, &key, &head, NULL), TITAN_OK);
     struct {
         struct buf *pem;
         int serves;
@@ -171,7 +171,7 @@ static void test_wishes_refused(void **state)
     memset(longer, 'x', sizeof(longer) - 1);
     longer[sizeof(longer) - 1] = '\0';
     authority_make(&a);
-    const struct pki_wish wishes[] = {
+    const struct pki_spec specs[] = {
         {.kind = PKI_NODE, .name = "", .until_ms = NOW},
         {.kind = PKI_NODE, .name = "..", .until_ms = NOW},
         {.kind = PKI_NODE, .name = "a/b", .until_ms = NOW},
@@ -182,12 +182,12 @@ static void test_wishes_refused(void **state)
         {.kind = PKI_COORDINATOR, .name = "n1", .hosts = hosts, .n_hosts = 2, .until_ms = NOW},
         {.kind = PKI_NODE, .name = "n1", .from_ms = NOW, .until_ms = NOW},
     };
-    for (size_t i = 0; i < ARRAY_SIZE(wishes); i++) {
-        if (issue(&a, &wishes[i], &key, &out, &err) == TITAN_OK)
-            fail_msg("wish %zu was granted", i);
+    for (size_t i = 0; i < ARRAY_SIZE(specs); i++) {
+        if (issue(&a, &specs[i], &key, &out, &err) == TITAN_OK)
+            fail_msg("spec %zu was granted", i);
         assert_int_equal(out.len, 0);
     }
-    struct pki_wish late = {.kind = PKI_NODE, .name = "n1", .from_ms = NOW + 4000 * DAY, .until_ms = NOW + 5000 * DAY};
+    struct pki_spec late = {.kind = PKI_NODE, .name = "n1", .from_ms = NOW + 4000 * DAY, .until_ms = NOW + 5000 * DAY};
     assert_int_equal(issue(&a, &late, &key, &out, &err), TITAN_EPERM);
     authority_free(&a);
 }

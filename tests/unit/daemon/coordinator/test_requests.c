@@ -181,8 +181,8 @@ static void test_resize_refused(void **state)
     close_bench(&b);
 }
 
-/* The wish holds for a job that waits, and after a restart of the coordinator. */
-static void test_wish_is_kept(void **state)
+/* The desired size holds for a job that waits, and after a restart of the coordinator. */
+static void test_desired_size_is_kept(void **state)
 {
     (void)state;
     struct bench b;
@@ -195,7 +195,7 @@ static void test_wish_is_kept(void **state)
 
     open_bench(&b);
     struct core_saved_job saved = {.job = job_of(1, 2, 4)};
-    saved.job.wish = (struct job_wish){.max = 2, .number = 1};
+    saved.job.desired = (struct desired_size){.max = 2, .number = 1};
     core_restore_job(b.core, &saved, at(&b));
     assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
@@ -291,7 +291,7 @@ int main(void)
         cmocka_unit_test(test_departing_lost),
         cmocka_unit_test(test_resize_refused),
         cmocka_unit_test(test_surplus_goes),
-        cmocka_unit_test(test_wish_is_kept),
+        cmocka_unit_test(test_desired_size_is_kept),
         cmocka_unit_test(test_number_after_a_restart),
         cmocka_unit_test(test_unfit_node),
     };
