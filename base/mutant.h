@@ -37,7 +37,7 @@
     X(DEAD_ADOPTED, "a worker that its agent does not list counts as alive")                                           \
     X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
     X(DEPARTING_DROPPED, "a resize drops a departing rank before its shard has moved")                                 \
-    X(SEALED_FREED, "sealed state is freed before the barrier")                                                        \
+    X(INSTALLED_FREED, "installed state is freed before the barrier")                                                        \
     X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
     X(TOLD_ALONE, "a worker tells of a step when it has the sum, whoever else has")                                    \
@@ -50,7 +50,7 @@
     X(STEP_UNBOUNDED, "a step that nobody can have made is believed")                                                  \
     X(FINISHED_EARLY, "a worker that has not made all steps counts as finished")                                       \
     X(FAULTY_CHARGED, "a worker that breaks the protocol counts as a crash of its node")                               \
-    X(STRANGER_BELIEVED, "what a node says of another one's worker counts")                                            \
+    X(FOREIGN_REPORT_BELIEVED, "what a node says of another one's worker counts")                                            \
     X(DELEGATED_UNSOUND, "a delegate's epoch is taken with unknown members")                                           \
     X(AGENT_RANGES_UNCHECKED, "agent takes a field for what it can never be")                                          \
     X(COMMIT_UNPROMISED, "an agent takes an epoch of a delegate that it has not promised")                             \

@@ -190,7 +190,7 @@ static const struct range agent_beat[] = {
     COUNT(old_terms),
     COUNT(old_epochs),
     COUNT(other_epochs),
-    COUNT(imposters),
+    COUNT(forged),
     COUNT(out_of_range),
     COUNT(unproved),
 };
@@ -312,7 +312,7 @@ static const struct range state_ready[] = {
 };
 static const struct range quiesced[] = {
     SUBJECT,        EPOCH_OR_NONE(epoch),        STEP(last_step),
-    FLAG(paused),   EPOCH_OR_NONE(sealed_epoch), EPOCH_OR_NONE(unsealed_epoch),
+    FLAG(paused),   EPOCH_OR_NONE(installed_epoch), EPOCH_OR_NONE(pending_epoch),
     FLAG(prepared),
 };
 static const struct range stalled[] = {

@@ -171,7 +171,7 @@ struct agent_counters {
     uint64_t fenced_terms;  /* messages of an older coordinator */
     uint64_t fenced_epochs; /* ... about an older epoch */
     uint64_t refused;       /* another communicator id for an epoch accepted or promised */
-    uint64_t imposters;     /* workers that spoke for others, nodes that claimed to be this one */
+    uint64_t forged;     /* workers that spoke for others, nodes that claimed to be this one */
     uint64_t out_of_range;  /* messages and pages of workers with a value that can never be (proto/ranges.h) */
     uint64_t unproved;      /* datagrams without the right proof */
     uint64_t stalls, kills; /* workers found hanging; killed because they did not leave an epoch */

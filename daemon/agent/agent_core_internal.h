@@ -54,7 +54,7 @@ struct agent_worker {
     char address[256];
     enum end_cause end;
     bool killed;
-    bool imposter; /* it has spoken for another one */
+    bool forged; /* it has spoken for another one */
     char *fault;   /* the illegal thing it said, for which it is killed; NULL = none */
     struct agent_sample sample;
     struct watch watch;
@@ -102,7 +102,7 @@ struct agent_core {
     uint64_t session_term;
     struct seen_term seen;
     bool up, welcomed, answered, ending; /* answered: a heartbeat of this session was */
-    bool fenced_said, imposter_said;     /* of this session */
+    bool fenced_said, forged_reported;     /* of this session */
     bool range_said;                     /* of a datagram; of this session */
     bool unproved_said;
     bool delegated_since; /* an epoch of an acting leader was accepted since the hello */

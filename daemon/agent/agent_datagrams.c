@@ -54,10 +54,10 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
         return;
     }
     if (!strcmp(m->from, c->node)) {
-        c->counters.imposters++;
-        if (!c->imposter_said)
+        c->counters.forged++;
+        if (!c->forged_reported)
             agent_log(out, AGENT_WARN, "a datagram in the name of this node, dropped", "from=%s", from);
-        c->imposter_said = true;
+        c->forged_reported = true;
         return;
     }
     switch (m->kind_case) {

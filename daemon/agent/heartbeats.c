@@ -67,7 +67,7 @@ static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_act
     b.old_terms = c->counters.fenced_terms;
     b.old_epochs = c->counters.fenced_epochs;
     b.other_epochs = c->counters.refused;
-    b.imposters = c->counters.imposters;
+    b.forged = c->counters.forged;
     b.out_of_range = c->counters.out_of_range;
     b.unproved = c->counters.unproved;
     MESSAGE(m, BEAT, beat, &b);

@@ -68,7 +68,7 @@ struct look {
         struct {
             char program[PATH_MAX], address[256], version[64];
             int64_t skew_ms; /* ours against the coordinator's */
-            bool peers, sealed, listens;
+            bool peers, secure, listens;
             struct rpc_tls tls;
         } of;
     };
@@ -99,7 +99,7 @@ struct serving {
 struct node_checks {
     uv_loop_t *loop;
     char node[256], address[256], program[PATH_MAX];
-    bool peers, sealed;
+    bool peers, secure;
     struct rpc_tls tls;
     bool (*said)(const Titan__Internal__NodeChecked *answer, void *data);
     void *data;
@@ -232,7 +232,7 @@ static void look_at_certificate(struct look *k)
     struct pki_certificate certificate;
     const int64_t now = clock_wall_ms();
     char until[32];
-    if (!k->of.sealed)
+    if (!k->of.secure)
         return;
     if (certs_check(&k->of.tls, now, &certificate, &err) != TITAN_OK)
         found(k, "certificate", true, "%.300s", err.msg);
@@ -458,7 +458,7 @@ static void look_everywhere(struct request *r, const Titan__Internal__CheckNode 
     if ((k = add_look(r, LOOK_NODE, ""))) {
         k->of.skew_ms = clock_wall_ms() - m->wall_ms;
         k->of.peers = c->peers;
-        k->of.sealed = c->sealed;
+        k->of.secure = c->secure;
         k->of.tls = c->tls;
         k->of.listens = m->listen.len == REACH_TOKEN_BYTES;
         (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
@@ -635,7 +635,7 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     c->said = said;
     c->data = data;
     c->peers = o->peers;
-    c->sealed = o->tls != NULL;
+    c->secure = o->tls != NULL;
     if (o->tls)
         c->tls = *o->tls;
     (void)snprintf(c->node, sizeof(c->node), "%s", o->node);

@@ -118,7 +118,7 @@ void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actio
 {
     titan_assert(!c->up);
     c->up = true;
-    c->welcomed = c->answered = c->ending = c->fenced_said = c->imposter_said = c->range_said = false;
+    c->welcomed = c->answered = c->ending = c->fenced_said = c->forged_reported = c->range_said = false;
     c->hello_at = now;
     c->sessions++;
     send_hello(c, 0, out);

@@ -13,7 +13,7 @@
 
 #define HELLO_TIMEOUT_MS 5000
 #define HELLO_BYTES_MAX 4096
-#define STRANGERS_MAX 64 /* connections that have not said hello */
+#define UNREGISTERED_MAX 64 /* connections that have not said hello */
 
 struct channel_link {
     struct channel *channel;
@@ -33,7 +33,7 @@ struct channel {
     void *data;
     struct log log;
     uv_poll_t listener;
-    int fd, strangers;
+    int fd, unregistered;
     char *path;
     struct channel_link *links;
     bool closing, listener_closed;
@@ -45,7 +45,7 @@ static void channel_finish(struct channel *c)
 {
     if (!c->closing || !c->listener_closed || c->links)
         return;
-    titan_assert(c->strangers == 0);
+    titan_assert(c->unregistered == 0);
     void (*done)(void *) = c->done;
     void *data = c->done_data;
     free(c->path);
@@ -77,8 +77,8 @@ void channel_drop(struct channel_link *link)
     link->closing = true;
     titan_assert(link->open_handles == 2);
     if (!link->owner)
-        link->channel->strangers--;
-    titan_assert(link->channel->strangers >= 0);
+        link->channel->unregistered--;
+    titan_assert(link->channel->unregistered >= 0);
     link->owner = NULL;
     (void)uv_poll_stop(&link->poll);
     uv_close((uv_handle_t *)&link->poll, link_freed);
@@ -115,8 +115,8 @@ static void link_greet(struct channel_link *link, const Titan__Internal__WorkerT
         c->events.on_close(owner, c->data);
         return;
     }
-    c->strangers--;
-    titan_assert(c->strangers >= 0);
+    c->unregistered--;
+    titan_assert(c->unregistered >= 0);
     link->owner = owner;
     (void)uv_timer_stop(&link->hello_timer);
 }
@@ -189,8 +189,8 @@ static bool peer_allowed(int fd)
 static void link_accept(struct channel *c, int fd)
 {
     struct channel_link *link = calloc(1, sizeof(*link));
-    if (!link || c->strangers >= STRANGERS_MAX || !peer_allowed(fd) || uv_poll_init(c->loop, &link->poll, fd) != 0) {
-        tlog_warn(&c->log, "worker connection refused", "strangers=%d", c->strangers);
+    if (!link || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(fd) || uv_poll_init(c->loop, &link->poll, fd) != 0) {
+        tlog_warn(&c->log, "worker connection refused", "unregistered=%d", c->unregistered);
         free(link);
         (void)close(fd);
         return;
@@ -204,7 +204,7 @@ static void link_accept(struct channel *c, int fd)
     if (c->links)
         c->links->prev = link;
     c->links = link;
-    c->strangers++;
+    c->unregistered++;
     (void)uv_timer_start(&link->hello_timer, on_hello_timeout, HELLO_TIMEOUT_MS, 0);
     (void)uv_poll_start(&link->poll, UV_READABLE, on_link);
 }

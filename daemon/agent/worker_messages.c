@@ -57,7 +57,7 @@ static void on_quiesced(struct agent_core *c, struct agent_worker *w, const Tita
     titan_assert(m->worker_id == w->id && m->job_id == w->job_id);
     if (!agent_in_epoch(w, w->revoked_epoch))
         w->revoked_epoch = 0;
-    agent_job_note_complete(c, w->job_id, m->sealed_epoch);
+    agent_job_note_complete(c, w->job_id, m->installed_epoch);
     failover_on_quiesced(c, m, now, out);
 }
 
@@ -118,10 +118,10 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         return;
     }
     if (!forwarded(w, in, &m)) {
-        c->counters.imposters++;
-        if (!w->imposter) /* once */
+        c->counters.forged++;
+        if (!w->forged) /* once */
             agent_log(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
-        w->imposter = true;
+        w->forged = true;
         return;
     }
     switch (in->kind_case) {

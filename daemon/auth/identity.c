@@ -162,7 +162,7 @@ titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_id
     const char *text = value_of(header, "Bearer ");
     if (!text)
         return titan_fail(err, TITAN_EPERM, "the header authorization is no bearer token");
-    if (!transport->sealed)
+    if (!transport->secure)
         return titan_fail(err, TITAN_EPERM, "a token is taken over TLS or the Unix socket only; it is no secret now");
     TRY(token_parse(text, id, hash, err));
     const struct token *t = find_token(a, id);
@@ -170,7 +170,7 @@ titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_id
         return titan_fail(err, TITAN_EPERM, "the token is unknown or has been revoked");
     if (now_ms >= t->expires_at_ms)
         return titan_fail(err, TITAN_EPERM, "the token %s of %s has expired", t->id, t->name);
-    *ret = (struct rpc_identity){.kind = RPC_ID_TOKEN, .sealed = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    *ret = (struct rpc_identity){.kind = RPC_ID_TOKEN, .secure = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
     (void)snprintf(ret->name, sizeof(ret->name), "%s", t->id);
     return TITAN_OK;
 }
@@ -209,7 +209,7 @@ static void resolve_certificate(const struct auth *a, const char *uri, struct au
 
 void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms, struct auth_user *u)
 {
-    *u = (struct auth_user){.roles = POLICY_BIT(POLICY_STRANGER), .uid = JOB_NO_ID, .gid = JOB_NO_ID};
+    *u = (struct auth_user){.roles = POLICY_BIT(POLICY_UNAUTHENTICATED), .uid = JOB_NO_ID, .gid = JOB_NO_ID};
     (void)snprintf(u->actor, sizeof(u->actor), "%s", *id->name ? id->name : "anonymous");
     if (!a) {
         u->roles = POLICY_BIT(POLICY_ROLES) - 1;
@@ -217,7 +217,7 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
     }
     switch (id->kind) {
     case RPC_ID_NONE:
-        if (id->sealed)
+        if (id->secure)
             break;
         u->roles |= POLICY_BIT(POLICY_ANONYMOUS);
         if (a->options.nodes_by_address)

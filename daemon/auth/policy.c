@@ -70,7 +70,7 @@ bool policy_audits(unsigned method)
 
 const char *policy_role_name(enum policy_role role)
 {
-    static const char *const names[POLICY_ROLES] = {"stranger", "anonymous", "user", "operator", "admin", "node"};
+    static const char *const names[POLICY_ROLES] = {"unauthenticated", "anonymous", "user", "operator", "admin", "node"};
     return role < POLICY_ROLES ? names[role] : "unknown";
 }
 

@@ -11,7 +11,7 @@
 
 /* Columns of the table. An identity has one or more of them. */
 enum policy_role {
-    POLICY_STRANGER,  /* has proved nothing: TLS without a certificate or token */
+    POLICY_UNAUTHENTICATED,  /* has proved nothing: TLS without a certificate or token */
     POLICY_ANONYMOUS, /* plain TCP of a daemon that runs with --insecure */
     POLICY_USER,
     POLICY_OPERATOR,
@@ -28,7 +28,7 @@ enum policy_cell {
     POLICY_YES,
 };
 
-/* X(NAME, method, stranger anonymous user operator admin node, AUDIT or READS)
+/* X(NAME, method, unauthenticated anonymous user operator admin node, AUDIT or READS)
  * - no, o own jobs, v own jobs and, without private_jobs, those of others, y yes. AUDIT: it changes something, so a
  * call of it is an event; refusals always are. */
 #define POLICY_TABLE(X)                                                                                                \

@@ -159,13 +159,13 @@ static const struct rpc_identity anonymous = {
     .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
 
 /* A front for connections of an address, with the server's TLS or without. */
-static titan_status tcp_open(struct rpc_server *server, bool sealed, struct front **ret, struct titan_error *err)
+static titan_status tcp_open(struct rpc_server *server, bool secure, struct front **ret, struct titan_error *err)
 {
     struct rpc_identity identity = anonymous;
-    identity.sealed = sealed;
+    identity.secure = secure;
     TRY(front_open(server, &identity, ret, err));
-    (*ret)->pair = sealed ? server->pair : NULL;
-    server->n_peers[sealed]++;
+    (*ret)->pair = secure ? server->pair : NULL;
+    server->n_peers[secure]++;
     return taker_open(*ret, err);
 }
 
@@ -215,7 +215,7 @@ static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
 {
     char text[4096];
     struct passwd entry, *found = NULL;
-    *ret = (struct rpc_identity){.kind = RPC_ID_UID, .sealed = true, .uid = peer->uid, .gid = peer->gid};
+    *ret = (struct rpc_identity){.kind = RPC_ID_UID, .secure = true, .uid = peer->uid, .gid = peer->gid};
     if (getpwuid_r(peer->uid, &entry, text, sizeof(text), &found) == 0 && found && found->pw_name[0] &&
         strlen(found->pw_name) < sizeof(ret->name)) {
         ret->gid = found->pw_gid;
@@ -246,11 +246,11 @@ static struct front *front_of_user(struct rpc_server *server, int fd)
 }
 
 /* The front of this address: its own, one that no address has now, a new one, or that of the fewest connections. */
-static struct front *front_of_peer(struct rpc_server *server, bool sealed, const struct peer *peer)
+static struct front *front_of_peer(struct rpc_server *server, bool secure, const struct peer *peer)
 {
     struct front *idle = NULL, *fewest = NULL, *fresh = NULL;
     for (struct front *front = server->fronts; front; front = front->next) {
-        if (!front->taker || front->identity.sealed != sealed)
+        if (!front->taker || front->identity.secure != secure)
             continue;
         if (memcmp(&front->peer, peer, sizeof(*peer)) == 0)
             return front;
@@ -259,8 +259,8 @@ static struct front *front_of_peer(struct rpc_server *server, bool sealed, const
         if (!fewest || front->n_connections < fewest->n_connections)
             fewest = front;
     }
-    if (!idle && server->n_peers[sealed] < PEERS_MAX) {
-        titan_status status = tcp_open(server, sealed, &fresh, NULL);
+    if (!idle && server->n_peers[secure] < PEERS_MAX) {
+        titan_status status = tcp_open(server, secure, &fresh, NULL);
         if (fresh)
             front_start(fresh);
         if (status == TITAN_OK)

@@ -29,7 +29,7 @@ enum rpc_id_kind {
 };
 struct rpc_identity {
     enum rpc_id_kind kind;
-    bool sealed; /* a Unix socket or TLS: nobody else can read or change what is said */
+    bool secure; /* a Unix socket or TLS: nobody else can read or change what is said */
     uid_t uid;   /* (uid_t)-1 but for RPC_ID_UID */
     gid_t gid;   /* the user's first group */
     /* User name or "uid:N"; "spiffe://titan/node/NAME", ".../coordinator/ID", ".../user/NAME"; "anonymous". */

@@ -72,7 +72,7 @@ class Speaker:
             return self.job()
         if name in ("worker_id", "worker_ids", "state_holders", "alive"):
             return r.choice(about["workers"] or [0])
-        if name in ("epoch", "seen_epoch", "source_epoch", "sealed_epoch", "promised_epoch", "unsealed_epoch", "counts"):
+        if name in ("epoch", "seen_epoch", "source_epoch", "installed_epoch", "promised_epoch", "pending_epoch", "counts"):
             return max(about["epoch"] + r.choice([0, 0, 1, -1]), 0)
         if name in ("step", "last_step", "resume_step"):
             return about["step"]

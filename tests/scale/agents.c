@@ -303,7 +303,7 @@ static void say_quiesced(struct sim_agent *a, struct sim_worker *w, bool paused)
     Titan__Internal__WorkerQuiesced q = MESSAGE(WORKER_QUIESCED);
     q.job_id = w->job;
     q.worker_id = w->id;
-    q.epoch = q.sealed_epoch = w->epoch;
+    q.epoch = q.installed_epoch = w->epoch;
     q.last_step = job_of(w->job)->step;
     q.paused = paused;
     w->training = false;

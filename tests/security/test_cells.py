@@ -55,7 +55,7 @@ OF_JOBS = ["GetJob", "CancelJob", "ResizeJob", "CheckpointJob", "WatchEvents", "
 def table():
     """{method: {role: cell}} of docs/security.md."""
     lines = [line for line in (SOURCE / "docs/security.md").read_text().splitlines() if line.startswith("|")]
-    head = next(i for i, line in enumerate(lines) if line.startswith("| Method | stranger"))
+    head = next(i for i, line in enumerate(lines) if line.startswith("| Method | unauthenticated"))
     split = lambda line: [c.strip() for c in line.strip("|").split("|")]  # noqa: E731
     roles = split(lines[head])[1:]
     out = {}
@@ -178,7 +178,7 @@ def tls():
             for name, roles in (("alice", ["user"]), ("olga", ["user", "operator"]), ("ada", ["user", "operator", "admin"]),
                                 ("n1", ["node"])):
                 compare(f"certificate of {name}", roles, ask(cells, target, job, tls=dir / name, own=True), cells)
-            compare("no certificate", ["stranger"], ask(cells, target, job, tls=dir / "alice"), cells)
+            compare("no certificate", ["unauthenticated"], ask(cells, target, job, tls=dir / "alice"), cells)
             token = d.ok("token", "create", "ci", "--role", "user").strip()
             compare("token over TLS", ["user"], ask(cells, target, job, tls=dir / "alice", token=token), cells)
 

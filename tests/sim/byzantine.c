@@ -442,8 +442,8 @@ static Titan__Internal__WorkerQuiesced a_quiesced(const struct jobrec *j, uint64
     q.epoch = an_epoch(j);
     q.last_step = a_step(j);
     q.paused = roll(2);
-    q.sealed_epoch = roll(3) ? an_epoch(j) : 0;
-    q.unsealed_epoch = roll(3) ? 0 : an_epoch(j);
+    q.installed_epoch = roll(3) ? an_epoch(j) : 0;
+    q.pending_epoch = roll(3) ? 0 : an_epoch(j);
     q.prepared = roll(2);
     return q;
 }
@@ -848,7 +848,7 @@ static void forge_quiesced(int from, int to, const Titan__Internal__PeerMessage 
         return;
     q.job_id = m->job_id;
     q.worker_id = of->worker_id;
-    q.epoch = q.sealed_epoch = accepted->epoch;
+    q.epoch = q.installed_epoch = accepted->epoch;
     q.last_step = MADE_UP_STEP;
     forged.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED;
     forged.quiesced = &q;
@@ -883,7 +883,7 @@ static void answer_falsely(int from, int to, const Titan__Internal__PeerMessage 
     } else {
         quiesced = *m->quiesced;
         quiesced.last_step += roll(3);
-        quiesced.sealed_epoch = roll(2) ? quiesced.epoch : quiesced.sealed_epoch;
+        quiesced.installed_epoch = roll(2) ? quiesced.epoch : quiesced.installed_epoch;
         quiesced.paused = roll(2);
         forged.quiesced = &quiesced;
     }

@@ -123,7 +123,7 @@ void must_fall(struct image_job *j, const struct job_status *s)
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin)
 {
     const struct comm *c = comm_that_started(job, epoch);
-    CHECK_OF(job, "I3", c && c->sealed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job),
+    CHECK_OF(job, "I3", c && c->installed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job),
              LL(epoch));
     CHECK_OF(job, "I3",
              origin->rung == (int32_t)(c->rung - RUNG_INIT) && origin->step == c->target.step &&
@@ -137,9 +137,9 @@ void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *ori
 /* What p holds of that epoch; NULL = nothing. */
 static const struct holding *held(const struct proc *p, uint64_t epoch)
 {
-    if (epoch && p->sealed.epoch == epoch)
-        return &p->sealed;
-    return epoch && p->unsealed.epoch == epoch ? &p->unsealed : NULL;
+    if (epoch && p->installed.epoch == epoch)
+        return &p->installed;
+    return epoch && p->pending.epoch == epoch ? &p->pending : NULL;
 }
 
 bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *ret, bool *ret_replica,
@@ -160,7 +160,7 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
         const struct holding *h = held(p, epoch);
         if (!h)
             continue;
-        bool behind = h->step + 1 == furthest->step && h == &p->sealed && p->prepared;
+        bool behind = h->step + 1 == furthest->step && h == &p->installed && p->prepared;
         if (h->step != furthest->step && !behind)
             continue;
         *ret_rolled |= behind;
@@ -179,7 +179,7 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
 }
 
 /* Is that an epoch whose parts the protocol promises to find among these workers? The newest that any of them holds
- * sealed; and the one before it, as long as everybody who holds a part of that is there. */
+ * installed; and the one before it, as long as everybody who holds a part of that is there. */
 static bool promised(const uint64_t *workers, int n, uint64_t job, uint64_t epoch)
 {
     const struct comm *c = comm_that_started(job, epoch);
@@ -187,10 +187,10 @@ static bool promised(const uint64_t *workers, int n, uint64_t job, uint64_t epoc
     int holders = 0;
     for (int i = 0; i < n; i++) {
         const struct proc *p = &S->procs[workers[i]];
-        newest = MAX(newest, p->sealed.epoch);
-        holders += p->sealed.epoch == epoch;
+        newest = MAX(newest, p->installed.epoch);
+        holders += p->installed.epoch == epoch;
     }
-    return c && c->sealed && (epoch == newest || holders == c->world);
+    return c && c->installed && (epoch == newest || holders == c->world);
 }
 
 static bool names(const struct epoch *e, uint64_t worker)
@@ -272,7 +272,7 @@ void must_tell(const struct proc *p, const struct comm *c)
 {
     struct ledger *l = &S->ledgers[c->job];
     if (c->epoch >= l->newest)
-        l->told = MAX(l->told, p->sealed.step);
+        l->told = MAX(l->told, p->installed.step);
 }
 
 void must_start(struct comm *c)
@@ -305,9 +305,9 @@ void must_start(struct comm *c)
 uint64_t must_commit(const struct proc *p, const struct comm *c)
 {
     struct ledger *l = &S->ledgers[c->job];
-    uint64_t step = p->sealed.step + 1, nonce = 0;
+    uint64_t step = p->installed.step + 1, nonce = 0;
     memcpy(&nonce, c->id, sizeof(nonce));
-    uint64_t content = chance_mix(p->sealed.content, step ^ nonce);
+    uint64_t content = chance_mix(p->installed.content, step ^ nonce);
     CHECK("sim", step <= SIM_STEPS, "step %llu", LL(step));
     if (c->epoch < l->newest)
         return content; /* it stood still behind the barrier and nobody hears of it */
@@ -317,7 +317,7 @@ uint64_t must_commit(const struct proc *p, const struct comm *c)
         totals->rolled_back += l->top - c->target.step;
         l->top = c->target.step;
     }
-    CHECK_OF(c->job, "I3", p->sealed.content == l->content[step - 1], "worker %llu goes on from another step %llu",
+    CHECK_OF(c->job, "I3", p->installed.content == l->content[step - 1], "worker %llu goes on from another step %llu",
              LL(p->id), LL(step - 1));
     CHECK_OF(c->job, "I4", step <= l->top + 1, "worker %llu makes step %llu after %llu", LL(p->id), LL(step),
              LL(l->top));

@@ -227,7 +227,7 @@ void cluster_close(void);
     X(inputs) X(events) X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory)      \
     X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward)              \
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
-    X(rolled_back) X(sealed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
+    X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
     X(delegated) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 /* clang-format on */
@@ -476,7 +476,7 @@ struct comm {
     char checkpoints[4][64]; /* newest first */
     enum rung rung;
     struct holding target; /* what everybody will hold when the state is there */
-    bool rolled_forward, sealed;
+    bool rolled_forward, installed;
     bool memory_only;
     int ckpt_parts; /* on disk, of ckpt_step */
     uint64_t ckpt_step, ckpt_content, ckpt_number;
@@ -492,9 +492,9 @@ struct proc {
     int comm, rank;   /* index + 1; 0 = in none */
     bool held;        /* something, when it entered */
     uint64_t entered; /* newest epoch */
-    struct holding sealed, unsealed;
-    bool prepared;                      /* the step after sealed.step */
-    bool untold;                        /* sealed.step: others may not have its sum */
+    struct holding installed, pending;
+    bool prepared;                      /* the step after installed.step */
+    bool untold;                        /* installed.step: others may not have its sum */
     usec up_last, down_last;            /* its socket keeps the order */
     int64_t contact_ms, epoch_until_ms; /* in its page, for the next agent */
     int exit_code, exit_signal;

@@ -40,7 +40,7 @@ static const struct handler poke = {"training looks", on_poke, TARGET_TRAINING};
 /* This member is out of it: who is connected to it notices, mostly. */
 static void peers_notice(struct comm *c, int rank, usec within)
 {
-    c->over |= rank < c->world || !c->sealed;
+    c->over |= rank < c->world || !c->installed;
     if (!c->over)
         return;
     for (int r = MAX(rank - SIM_NOTICES, 0); r < MIN(rank + SIM_NOTICES, c->ranks); r++) {
@@ -57,20 +57,20 @@ static void leave(struct proc *p, bool paused)
     struct comm *c = comm_of(p);
     int rank = p->rank;
     TRACE("worker %llu leaves epoch %llu, %s, at step %llu of %llu%s", LL(p->id), LL(c->epoch),
-          paused ? "paused" : "revoked", LL(p->sealed.step), LL(p->sealed.epoch), p->prepared ? ", prepared" : "");
+          paused ? "paused" : "revoked", LL(p->installed.step), LL(p->installed.epoch), p->prepared ? ", prepared" : "");
     totals->quiet_unasked += !paused && !member_state(p->member)->in_revoked;
     p->comm = 0;
     p->pausing = p->waiting = false;
     c->out[rank] = true;
-    CHECK_OF(p->job, "I3", !p->held || p->sealed.epoch || (rank >= c->world && c->sealed),
+    CHECK_OF(p->job, "I3", !p->held || p->installed.epoch || (rank >= c->world && c->installed),
              "worker %llu held the state of job %llu, and nothing when it leaves epoch %llu", LL(p->id), LL(p->job),
              LL(c->epoch));
     struct quiesced q = {.epoch = c->epoch,
-                         .last_step = p->sealed.epoch ? p->sealed.step : 0,
+                         .last_step = p->installed.epoch ? p->installed.step : 0,
                          .paused = paused,
                          .prepared = p->prepared,
-                         .sealed_epoch = p->sealed.epoch,
-                         .unsealed_epoch = p->unsealed.epoch};
+                         .installed_epoch = p->installed.epoch,
+                         .pending_epoch = p->pending.epoch};
     member_quiesced(p->member, &q);
     if (!paused)
         peers_notice(c, rank, 50 * MS);
@@ -108,7 +108,7 @@ void training_ended(struct proc *p)
     if (S->hosts[p->host].up)
         peers_notice(c, p->rank, 60 * MS);
     else
-        c->over |= p->rank < c->world || !c->sealed;
+        c->over |= p->rank < c->world || !c->installed;
     p->comm = 0;
 }
 
@@ -158,12 +158,12 @@ static void mutate_target(struct comm *c, uint64_t epoch)
     bool all_prepared = true;
     for (int r = 0; r < c->ranks; r++) {
         const struct proc *p = &S->procs[c->workers[r]];
-        if (p->sealed.epoch != epoch)
+        if (p->installed.epoch != epoch)
             continue;
         all_prepared &= p->prepared;
-        if (MUTANT(GOES_BACK) && p->sealed.step < c->target.step) {
-            c->target.step = p->sealed.step;
-            c->target.content = p->sealed.content;
+        if (MUTANT(GOES_BACK) && p->installed.step < c->target.step) {
+            c->target.step = p->installed.step;
+            c->target.content = p->installed.content;
         }
     }
     if (MUTANT(ROLLED_TOO_FAR) && all_prepared && !c->rolled_forward) {
@@ -180,14 +180,14 @@ static bool from_memory(struct comm *c)
         return false;
     uint64_t epoch = c->source_epoch;
     for (int r = 0; r < c->ranks && !c->source_epoch; r++)
-        epoch = MAX(epoch, S->procs[c->workers[r]].sealed.epoch);
+        epoch = MAX(epoch, S->procs[c->workers[r]].installed.epoch);
     if (!must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled))
         return false;
     int there = 0;
     for (int r = 0; r < c->ranks; r++) {
         const struct proc *p = &S->procs[c->workers[r]];
-        there += p->sealed.epoch == epoch || p->unsealed.epoch == epoch;
-        totals->sealed_in_part += p->unsealed.epoch == epoch;
+        there += p->installed.epoch == epoch || p->pending.epoch == epoch;
+        totals->installed_in_part += p->pending.epoch == epoch;
     }
     c->rung = there == found.world ? RUNG_MEMORY : replica ? RUNG_REPLICA : RUNG_BUDDY;
     c->rolled_forward = rolled;
@@ -332,12 +332,12 @@ static void on_arrive(const struct ev *e)
         return;
     if (barrier >= FIRST_STEP)
         must_have_lease(p);
-    if (barrier == SEAL && MUTANT(SEALED_FREED))
-        p->sealed = (struct holding){0};
+    if (barrier == SEAL && MUTANT(INSTALLED_FREED))
+        p->installed = (struct holding){0};
     if (barrier == SEAL && p->rank < c->world) {
-        p->unsealed = c->target;
-        p->unsealed.rank = p->rank;
-        p->unsealed.ward = ward_of(c, p->rank);
+        p->pending = c->target;
+        p->pending.rank = p->rank;
+        p->pending.ward = ward_of(c, p->rank);
     }
     if (agrees(barrier))
         c->orders |= member_orders(p->member);
@@ -392,10 +392,10 @@ void disk_remove_checkpoint(const char *path)
 
 static void finish(struct proc *p);
 
-/* Everybody has its sealed step. */
+/* Everybody has its installed step. */
 static void tell(struct proc *p, const struct comm *c)
 {
-    struct step_report r = {.step = p->sealed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
+    struct step_report r = {.step = p->installed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
     if (!p->untold)
         return;
     p->untold = false;
@@ -418,13 +418,13 @@ static void publish(struct comm *c)
         struct proc *p = &S->procs[c->workers[r]];
         if (c->out[r])
             continue;
-        if (k->step == p->sealed.step)
+        if (k->step == p->installed.step)
             tell(p, c);
         if (r == 0)
             member_checkpoint_written(p->member, k->step, k->path, 1, c->world);
-        if (p->sealed.step >= steps_of(c->job))
+        if (p->installed.step >= steps_of(c->job))
             finish(p);
-        else if (p->pausing && k->step == p->sealed.step)
+        else if (p->pausing && k->step == p->installed.step)
             leave(p, true);
     }
 }
@@ -449,14 +449,14 @@ static void on_part(const struct ev *e)
 static bool write_checkpoint(struct proc *p, struct comm *c)
 {
     static const struct handler part = {"part is written", on_part, TARGET_TRAINING};
-    uint64_t step = p->sealed.step;
+    uint64_t step = p->installed.step;
     bool due = step % CKPT_EVERY == 0 || step == steps_of(c->job) || (c->agreed & ORDER_CHECKPOINT);
     if (!due)
         return false;
     if (c->ckpt_step != step) { /* the first of them to come here */
         totals->checkpoints_torn += c->ckpt_parts > 0;
         c->ckpt_step = step;
-        c->ckpt_content = p->sealed.content;
+        c->ckpt_content = p->installed.content;
         c->ckpt_number = ++S->ckpt_numbers;
         c->ckpt_parts = 0;
     }
@@ -481,7 +481,7 @@ static void on_finish(const struct ev *e)
     S->comms[p->comm - 1].out[p->rank] = true;
     p->comm = 0;
     p->exiting = true;
-    member_finished(p->member, p->sealed.step);
+    member_finished(p->member, p->installed.step);
     (void)at(S->now + between(CHANCE_WORK, MS, 200 * MS), &exits, p->id, 0);
 }
 
@@ -493,8 +493,8 @@ static void finish(struct proc *p)
 
 static void commit(struct proc *p, struct comm *c, int barrier)
 {
-    p->sealed.content = must_commit(p, c);
-    p->sealed.step++;
+    p->installed.content = must_commit(p, c);
+    p->installed.step++;
     p->prepared = false;
     p->untold = true;
     totals->steps++;
@@ -502,7 +502,7 @@ static void commit(struct proc *p, struct comm *c, int barrier)
         tell(p, c);
     p->pausing = c->agreed & (ORDER_PAUSE | ORDER_STOP);
     bool writes = write_checkpoint(p, c);
-    if (p->sealed.step >= steps_of(c->job) || (writes && p->pausing))
+    if (p->installed.step >= steps_of(c->job) || (writes && p->pausing))
         return; /* on_part() */
     work_towards(p, barrier + 1);
 }
@@ -521,17 +521,17 @@ static void meet(struct proc *p, struct comm *c, int barrier)
 
 static void seal(struct proc *p, struct comm *c)
 {
-    c->sealed = true;
+    c->installed = true;
     if (p->rank >= c->world) { /* a departing rank is out */
-        p->sealed = p->unsealed = (struct holding){0};
+        p->installed = p->pending = (struct holding){0};
         p->prepared = false;
         leave(p, true);
         return;
     }
-    p->sealed = p->unsealed;
-    p->unsealed = (struct holding){0};
+    p->installed = p->pending;
+    p->pending = (struct holding){0};
     p->prepared = false;
-    p->untold = p->rank == 0 && p->sealed.step > S->ledgers[c->job].told;
+    p->untold = p->rank == 0 && p->installed.step > S->ledgers[c->job].told;
     if (p->rank == 0)
         member_state_ready(p->member, &(struct state_ready){.epoch = c->epoch,
                                                             .step = c->target.step,
@@ -539,9 +539,9 @@ static void seal(struct proc *p, struct comm *c)
                                                             .params_hash = c->target.content,
                                                             .rolled_forward = c->rolled_forward,
                                                             .damaged_checkpoint = ""});
-    p->untold |= p->sealed.step >= steps_of(c->job);
+    p->untold |= p->installed.step >= steps_of(c->job);
     tell(p, c);
-    if (p->sealed.step >= steps_of(c->job) && write_checkpoint(p, c))
+    if (p->installed.step >= steps_of(c->job) && write_checkpoint(p, c))
         return;
     work_towards(p, FIRST_STEP);
 }
@@ -555,9 +555,9 @@ static void on_pass(const struct ev *e)
         return;
     p->actions++;
     p->waiting = false;
-    if (barrier == PLAN && c->rolled_forward && p->prepared && p->sealed.step + 1 == c->target.step) {
-        p->sealed.step = c->target.step;
-        p->sealed.content = c->target.content;
+    if (barrier == PLAN && c->rolled_forward && p->prepared && p->installed.step + 1 == c->target.step) {
+        p->installed.step = c->target.step;
+        p->installed.content = c->target.content;
         p->prepared = false;
     }
     if (barrier == SEAL) {
@@ -609,7 +609,7 @@ static void enter(struct proc *p, const struct epoch_view *v)
     p->comm = (int)(c - S->comms) + 1;
     p->rank = v->rank;
     p->entered = v->epoch;
-    p->held = p->sealed.epoch != 0;
+    p->held = p->installed.epoch != 0;
     if (c->over) /* somebody came and went before */
         (void)at(S->now + between(CHANCE_WORK, MS, 100 * MS), &failed, p->id, (uint64_t)p->comm);
     work_towards(p, CONNECT);

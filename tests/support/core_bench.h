@@ -74,7 +74,7 @@ static inline titan_status hello(struct bench *b, uint64_t session, const char *
 struct said {
     uint64_t session, job; /* 1 unless named */
     uint64_t worker, epoch, step;
-    uint64_t sealed, unsealed; /* epochs that the state it holds is of, with which parts whole and which not */
+    uint64_t installed, pending; /* epochs that the state it holds is of, with which parts whole and which not */
     int code;                  /* below 0: it died of SIGKILL */
     int rung;                  /* Titan__Internal__StateRung */
     const char *reason, *path; /* "" and "/c/STEP" unless named */
@@ -113,7 +113,7 @@ static inline void bench_progress(struct bench *b, struct said s)
     assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
-/* Out of its epoch, holding the state of step as parts of the epochs sealed and unsealed. */
+/* Out of its epoch, holding the state of step as parts of the epochs installed and pending. */
 #define quiesced_with(b, ...) bench_quiesced((b), SAID(__VA_ARGS__))
 static inline void bench_quiesced(struct bench *b, struct said s)
 {
@@ -122,8 +122,8 @@ static inline void bench_quiesced(struct bench *b, struct said s)
     body.worker_id = s.worker;
     body.epoch = s.epoch;
     body.last_step = s.step;
-    body.sealed_epoch = s.sealed;
-    body.unsealed_epoch = s.unsealed;
+    body.installed_epoch = s.installed;
+    body.pending_epoch = s.pending;
     MESSAGE(m, WORKER_QUIESCED, worker_quiesced, body);
     assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
@@ -132,7 +132,7 @@ static inline void bench_quiesced(struct bench *b, struct said s)
 #define quiesced(b, ...) bench_quiesced_trained((b), SAID(__VA_ARGS__))
 static inline void bench_quiesced_trained(struct bench *b, struct said s)
 {
-    s.sealed = s.epoch;
+    s.installed = s.epoch;
     bench_quiesced(b, s);
 }
 

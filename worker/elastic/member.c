@@ -347,8 +347,8 @@ static void say_quiesced(const struct member *m)
     quiesced.last_step = m->quiesced.last_step;
     quiesced.paused = m->quiesced.paused;
     quiesced.prepared = m->quiesced.prepared;
-    quiesced.sealed_epoch = m->quiesced.sealed_epoch;
-    quiesced.unsealed_epoch = m->quiesced.unsealed_epoch;
+    quiesced.installed_epoch = m->quiesced.installed_epoch;
+    quiesced.pending_epoch = m->quiesced.pending_epoch;
     SAY(m, QUIESCED, quiesced, &quiesced);
 }
 

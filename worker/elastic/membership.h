@@ -30,7 +30,7 @@ struct epoch_view {
     bool keyed;
     unsigned char key[32]; /* for hellos among the members */
     int rank, world;
-    /* Members of the source epoch that hand their parts over and are out when the state is sealed: ranks world and up
+    /* Members of the source epoch that hand their parts over and are out when the state is installed: ranks world and up
      * of the communicator the state moves over. rank >= world: this worker is one. */
     int departing;
     const char *const *addresses;  /* of all ranks, then the departing ranks' */
@@ -44,7 +44,7 @@ struct epoch_view {
     char checkpoint_path[PATH_MAX];
     int n_older;
     const char *const *older_checkpoints;
-    /* STATE_FROM_MEMORY: the epoch whose parts are wanted (0: whatever is sealed), its world and, for each of its
+    /* STATE_FROM_MEMORY: the epoch whose parts are wanted (0: whatever is installed), its world and, for each of its
      * ranks, the rank here that was it, -1 where it is gone. */
     bool memory_only; /* and when that does not cover the model: leave the epoch */
     uint64_t source_epoch;
@@ -55,11 +55,11 @@ struct epoch_view {
 /* What a worker that has left an epoch holds (docs/membership.md). */
 struct quiesced {
     uint64_t epoch;
-    uint64_t last_step;      /* of the sealed state */
+    uint64_t last_step;      /* of the installed state */
     bool paused;             /* at an agreed boundary; otherwise revoked */
     bool prepared;           /* step last_step + 1 needs nothing but the sum of AGREE */
-    uint64_t sealed_epoch;   /* 0: it has no state */
-    uint64_t unsealed_epoch; /* it also has its whole part of this one, whose barrier it did not pass; 0: none */
+    uint64_t installed_epoch;   /* 0: it has no state */
+    uint64_t pending_epoch; /* it also has its whole part of this one, whose barrier it did not pass; 0: none */
 };
 
 /* All members of an epoch have their state. */

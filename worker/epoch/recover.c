@@ -62,8 +62,8 @@ struct quiesced recover_quiesced(const struct trainer *t, const struct epoch_vie
                              .last_step = own ? own->step : 0,
                              .paused = paused,
                              .prepared = held.prepared,
-                             .sealed_epoch = own ? own->epoch : 0,
-                             .unsealed_epoch = pending ? pending->epoch : 0};
+                             .installed_epoch = own ? own->epoch : 0,
+                             .pending_epoch = pending ? pending->epoch : 0};
 }
 
 void recover_keep(struct trainer *t, struct epoch *e)

@@ -224,21 +224,21 @@ static bool holders_of(const struct failover *f, uint64_t epoch, form_epoch *for
 static bool set_source(const struct failover *f, form_epoch *form)
 {
     struct failover_state *s = f->job->failover;
-    uint64_t sealed = 0;
+    uint64_t installed = 0;
     titan_assert(s->epoch == agent_job_accepted(f->job));
     form->resume_step = 0;
     for (size_t i = 0; i < f->job->record->accepted->n_members; i++)
         if (s->quiesced[i])
-            sealed = MAX(sealed, s->quiesced[i]->sealed_epoch);
+            installed = MAX(installed, s->quiesced[i]->installed_epoch);
     for (size_t i = 0; i < f->job->record->accepted->n_members; i++)
-        if (s->quiesced[i] && sealed && s->quiesced[i]->sealed_epoch == sealed)
+        if (s->quiesced[i] && installed && s->quiesced[i]->installed_epoch == installed)
             form->resume_step = MAX(form->resume_step, s->quiesced[i]->last_step);
     failover_set_checkpoints(f, form);
-    form->source_epoch = sealed;
+    form->source_epoch = installed;
     /* A member that is not reached may hold what is missing here, so only the coordinator takes an older state. */
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     form->memory_only = !MUTANT(DELEGATE_FROM_BELOW);
-    return sealed && holders_of(f, sealed, form);
+    return installed && holders_of(f, installed, form);
 }
 
 /* The epoch's key goes covered under the keys that its receiver may have, never bare. */

@@ -165,7 +165,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
     return status;
 }
 
-void fence_stranger(struct core *c, struct noderec *n, const struct subject *about)
+void fence_unknown_worker(struct core *c, struct noderec *n, const struct subject *about)
 {
     c->counters.unknown_worker++;
     if (said_lately(c, n))
@@ -192,7 +192,7 @@ void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentB
     add_told(&c->counters.agents_old_term, &n->refusals.old_terms, m->old_terms);
     add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
     add_told(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
-    add_told(&c->counters.agents_imposter, &n->refusals.imposters, m->imposters);
+    add_told(&c->counters.agents_imposter, &n->refusals.forged, m->forged);
     add_told(&c->counters.agents_unproved, &n->refusals.unproved, m->unproved);
     add_told(&c->counters.agents_out_of_range, &n->refusals.out_of_range, m->out_of_range);
 }

@@ -21,7 +21,7 @@ char *fence_take_identity(struct core *c, uint64_t session);
 /* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */
 void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);
 /* A report about a worker that is not there. */
-void fence_stranger(struct core *c, struct noderec *n, const struct subject *about);
+void fence_unknown_worker(struct core *c, struct noderec *n, const struct subject *about);
 /* What the node's agent has refused itself. */
 void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *m);
 

@@ -39,7 +39,7 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
     struct jobrec *j = core_find_job(c, about->job_id);
     struct workrec *w = j ? job_worker(j, about->worker_id) : NULL;
     bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
-    if (w && (w->node == n || MUTANT(STRANGER_BELIEVED))) {
+    if (w && (w->node == n || MUTANT(FOREIGN_REPORT_BELIEVED))) {
         const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
         const bool unsaved = j->progress.unsaved;
         worker_report(c, j, w, m);
@@ -53,9 +53,9 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
             job_heard(c, j);
         }
     } else {
-        fence_stranger(c, n, about);
+        fence_unknown_worker(c, n, about);
         if (!w) /* somebody else's worker is none of its business, nor to be stopped */
-            send_stop_stranger(c, n->session, about->job_id, about->worker_id);
+            send_stop_unknown(c, n->session, about->job_id, about->worker_id);
     }
     return false;
 }

@@ -52,7 +52,7 @@ static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__
     struct jobrec *j = core_find_job(c, live->job_id);
     struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
     if (!w || w->node != n) {
-        send_stop_stranger(c, n->session, live->job_id, live->worker_id);
+        send_stop_unknown(c, n->session, live->job_id, live->worker_id);
         return;
     }
     if (plausible_epoch(c, j, live->epoch) && plausible_step(j, live->step)) {
@@ -62,7 +62,7 @@ static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__
     fence_implausible(c, n, j->id,
                       batch_printf(c->out, "worker %" PRIu64 " at step %" PRIu64 " of epoch %" PRIu64 " cannot be",
                                    w->id, live->step, live->epoch));
-    send_stop_stranger(c, n->session, live->job_id, live->worker_id);
+    send_stop_unknown(c, n->session, live->job_id, live->worker_id);
 }
 
 /* An agent that is new to us sees the jobs' folders, or it does not: its workers would have others of the same name. */

@@ -176,7 +176,7 @@ void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
     batch_message(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP, m);
 }
 
-void send_stop_stranger(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id)
+void send_stop_unknown(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id)
 {
     /* Of a job that was submitted after the backup: what its worker has done may be of use, though it is not. */
     const bool late = c->options.restored_term && !core_find_job(c, job_id);

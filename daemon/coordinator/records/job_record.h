@@ -27,10 +27,10 @@ struct workrec {
     int64_t missing;       /* its agent did not list it; it counts as ended from then on; 0 = it is there */
     uint64_t epoch;        /* newest it knows of */
     uint64_t last_step;
-    uint64_t sealed;   /* epoch whose parts it holds for good, at last_step; 0 = none */
+    uint64_t installed;   /* epoch whose parts it holds for good, at last_step; 0 = none */
     bool unseen;       /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
     bool away;         /* its node cannot be reached, and nothing is decided about it */
-    uint64_t unsealed; /* of this one it has its whole part too; 0 = none */
+    uint64_t pending; /* of this one it has its whole part too; 0 = none */
     bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
     bool chosen;       /* a member of the epoch that is being formed, see source_departing */
     int64_t deadline;  /* of starting or stopping */
@@ -191,7 +191,7 @@ struct jobrec {
     /* job_record.c */
     struct workrec **workers; /* in id order */
     size_t n_workers, cap_workers;
-    struct rank_slot *rank_slots; /* in rank order; behind them, until it is sealed, the departing ranks */
+    struct rank_slot *rank_slots; /* in rank order; behind them, until it is installed, the departing ranks */
     uint32_t n_members, n_departing;
 
     struct job_size size;

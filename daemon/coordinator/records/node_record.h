@@ -59,7 +59,7 @@ struct noderec {
     uint32_t flaps;
     int64_t said_mono; /* a refusal was told of */
     struct node_refusals {
-        uint64_t old_terms, old_epochs, other_epochs, imposters, out_of_range, unproved;
+        uint64_t old_terms, old_epochs, other_epochs, forged, out_of_range, unproved;
     } refusals;     /* of its agent, as that has told of them */
     uint64_t round; /* in which it was told something, see send_to_members */
     uint32_t mine;  /* workers of the job that is being placed */

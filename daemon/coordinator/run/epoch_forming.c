@@ -268,7 +268,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
     recovery_stepped(c, j);
     clock_stepped(j);
     kept_trained(j);
-    source_sealed(c, j);
+    source_installed(c, j);
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->progress.step_ms;
     move_job(c, j, JOB_RUNNING, "");

@@ -16,14 +16,14 @@
 
 static bool source_holds(const struct workrec *w, uint64_t epoch)
 {
-    return w->state == WORKER_READY && !w->away && epoch && (w->sealed == epoch || w->unsealed == epoch);
+    return w->state == WORKER_READY && !w->away && epoch && (w->installed == epoch || w->pending == epoch);
 }
 
 void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
     w->last_step = q->last_step;
-    w->sealed = q->sealed_epoch;
-    w->unsealed = q->unsealed_epoch;
+    w->installed = q->installed_epoch;
+    w->pending = q->pending_epoch;
     w->prepared = q->prepared;
 }
 
@@ -36,16 +36,16 @@ static const struct kept_epoch *base_of(const struct jobrec *j, uint64_t epoch)
     return NULL;
 }
 
-/* The newest epoch that anybody holds sealed; 0 = none. Nobody who counts can hold one whose members are not known any
+/* The newest epoch that anybody holds installed; 0 = none. Nobody who counts can hold one whose members are not known any
  * more. */
-static uint64_t newest_sealed(const struct jobrec *j)
+static uint64_t newest_installed(const struct jobrec *j)
 {
     uint64_t newest = 0;
     for (size_t i = 0; i < j->n_workers; i++) {
         const struct workrec *w = j->workers[i];
-        bool known = w->sealed == j->status.epoch || w->sealed == j->source.epoch || base_of(j, w->sealed);
-        if (w->state == WORKER_READY && !w->away && known && w->sealed > newest)
-            newest = w->sealed;
+        bool known = w->installed == j->status.epoch || w->installed == j->source.epoch || base_of(j, w->installed);
+        if (w->state == WORKER_READY && !w->away && known && w->installed > newest)
+            newest = w->installed;
     }
     return newest;
 }
@@ -61,13 +61,13 @@ static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
     return true;
 }
 
-/* Has everybody who held that epoch kept it, because the one after was not sealed for them? Then nobody has made a step
+/* Has everybody who held that epoch kept it, because the one after was not installed for them? Then nobody has made a step
  * in that one, and both are of one step. */
 static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
 {
     for (uint32_t i = 0; i < base->n; i++) {
         const struct workrec *w = job_worker(j, base->members[i].worker_id);
-        if (!w || w->state != WORKER_READY || w->away || w->sealed != base->epoch)
+        if (!w || w->state != WORKER_READY || w->away || w->installed != base->epoch)
             return false;
     }
     return base->n > 0;
@@ -81,9 +81,9 @@ static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_r
         const struct workrec *w = j->workers[i];
         if (!source_holds(w, epoch))
             continue;
-        uint64_t at = w->sealed == epoch ? w->last_step : 0; /* unsealed: where the epoch began */
+        uint64_t at = w->installed == epoch ? w->last_step : 0; /* pending: where the epoch began */
         step = MAX(step, at);
-        reach = MAX(reach, at + (w->sealed == epoch && w->prepared));
+        reach = MAX(reach, at + (w->installed == epoch && w->prepared));
     }
     *ret_reach = reach;
     return step;
@@ -93,7 +93,7 @@ static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_r
 static void set_holders(struct jobrec *j, uint64_t epoch)
 {
     if (epoch && epoch == j->source.epoch)
-        return; /* the same as for the epoch before, which was never sealed */
+        return; /* the same as for the epoch before, which was never installed */
     const struct kept_epoch *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
     j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
     j->source.holders = realloc(j->source.holders, (j->source.n_holders + 1) * sizeof(*j->source.holders));
@@ -104,7 +104,7 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
 
 void source_choose(struct jobrec *j)
 {
-    uint64_t reach = 0, epoch = newest_sealed(j);
+    uint64_t reach = 0, epoch = newest_installed(j);
     /* A part of the newest may be gone with its holder, while the one before it is whole. */
     const struct kept_epoch *base = base_of(j, epoch), *before = base ? base_of(j, base->source) : NULL;
     if (before && !all_hold(j, base) && all_kept(j, before))
@@ -141,14 +141,14 @@ uint32_t source_departing(const struct jobrec *j, struct workrec *const *members
     return found;
 }
 
-void source_sealed(struct core *c, struct jobrec *j)
+void source_installed(struct core *c, struct jobrec *j)
 {
     j->n_departing = 0;
     kept_complete(j);
     resize_release(c, j);
     for (size_t i = 0; i < j->n_workers; i++)
         if (!job_rank_slot(j, j->workers[i]))
-            j->workers[i]->sealed = j->workers[i]->unsealed = 0;
+            j->workers[i]->installed = j->workers[i]->pending = 0;
 }
 
 static void count_rung(struct core_counters *n, Titan__Internal__StateRung rung)
@@ -189,7 +189,7 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
         progress_falls_back(j, m->step);
     emit_origin(c, j, m);
     store_status(c, j);
-    source_sealed(c, j);
+    source_installed(c, j);
     recovery_finish(c, j);
 }
 

@@ -43,7 +43,7 @@ static bool may_stop(const struct jobrec *j)
     if (j->state == JOB_RUNNING || j->n_workers == 0)
         return true;
     for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->sealed || j->workers[i]->unsealed)
+        if (j->workers[i]->installed || j->workers[i]->pending)
             return false;
     return j->epoch_state != EPOCH_RUNNING && j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
 }

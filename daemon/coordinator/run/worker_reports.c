@@ -69,8 +69,8 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     struct rank_slot *rank_slot = job_rank_slot(j, w);
     bool member = job_member(j, w);
     source_held(w, q);
-    if (member && q->paused && q->epoch == j->status.epoch && !w->sealed)
-        w->sealed = q->epoch; /* who was paused has trained in it */
+    if (member && q->paused && q->epoch == j->status.epoch && !w->installed)
+        w->installed = q->epoch; /* who was paused has trained in it */
     if (w->state != WORKER_READY)
         return;
     w->quiesced = true;
@@ -106,7 +106,7 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
 static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
 {
     if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
-        return live->quiesced && live->quiesced->paused && live->quiesced->sealed_epoch == live->epoch;
+        return live->quiesced && live->quiesced->paused && live->quiesced->installed_epoch == live->epoch;
     return live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
 }
 

@@ -264,7 +264,7 @@ static void fit(Titan__Internal__PeerMessage *m, int peer, bool more, const Tita
         m->number = said.proposed;
         m->quiesced->job_id = 1;
         m->quiesced->worker_id = (uint64_t)peer + 2;
-        m->quiesced->epoch = m->quiesced->sealed_epoch = epoch;
+        m->quiesced->epoch = m->quiesced->installed_epoch = epoch;
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE:
         m->number = said.promised;
@@ -290,7 +290,7 @@ static void leaves(struct agent_core *c, struct agent_actions *out, const Titan_
     Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
     Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
     q.job_id = q.worker_id = 1;
-    q.epoch = q.sealed_epoch = kept && kept->accepted ? kept->accepted->epoch : EPOCH;
+    q.epoch = q.installed_epoch = kept && kept->accepted ? kept->accepted->epoch : EPOCH;
     q.last_step = 1;
     m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED;
     m.quiesced = &q;

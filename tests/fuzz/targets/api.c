@@ -240,20 +240,20 @@ enum trust { NOBODY, PLAIN_USER, OPERATOR };
 struct caller {
     enum rpc_id_kind kind;
     uint32_t uid; /* of RPC_ID_UID; 0 = this process's */
-    bool sealed, by_token;
+    bool secure, by_token;
     const char *id, *user;
     enum trust trust;
 };
 static const struct caller callers[] = {
-    {.kind = RPC_ID_UID, .sealed = true, .id = "root", .user = "root", .trust = OPERATOR},
-    {.kind = RPC_ID_CERT, .sealed = true, .id = "spiffe://titan/user/ada", .user = "ada", .trust = OPERATOR},
-    {.kind = RPC_ID_UID, .uid = 2001, .sealed = true, .id = "olga", .user = "olga", .trust = OPERATOR},
-    {.kind = RPC_ID_UID, .uid = 2002, .sealed = true, .id = "ulla", .user = "ulla", .trust = PLAIN_USER},
-    {.kind = RPC_ID_CERT, .sealed = true, .id = "spiffe://titan/user/carl", .user = "carl", .trust = PLAIN_USER},
-    {.kind = RPC_ID_NONE, .sealed = true, .by_token = true, .id = "anonymous", .user = ""},
-    {.kind = RPC_ID_NONE, .sealed = true, .id = "anonymous", .user = "", .trust = NOBODY},
-    {.kind = RPC_ID_CERT, .sealed = true, .id = "spiffe://titan/node/a", .user = "", .trust = NOBODY},
-    {.kind = RPC_ID_CERT, .sealed = true, .id = "spiffe://titan/other/x", .user = "", .trust = NOBODY},
+    {.kind = RPC_ID_UID, .secure = true, .id = "root", .user = "root", .trust = OPERATOR},
+    {.kind = RPC_ID_CERT, .secure = true, .id = "spiffe://titan/user/ada", .user = "ada", .trust = OPERATOR},
+    {.kind = RPC_ID_UID, .uid = 2001, .secure = true, .id = "olga", .user = "olga", .trust = OPERATOR},
+    {.kind = RPC_ID_UID, .uid = 2002, .secure = true, .id = "ulla", .user = "ulla", .trust = PLAIN_USER},
+    {.kind = RPC_ID_CERT, .secure = true, .id = "spiffe://titan/user/carl", .user = "carl", .trust = PLAIN_USER},
+    {.kind = RPC_ID_NONE, .secure = true, .by_token = true, .id = "anonymous", .user = ""},
+    {.kind = RPC_ID_NONE, .secure = true, .id = "anonymous", .user = "", .trust = NOBODY},
+    {.kind = RPC_ID_CERT, .secure = true, .id = "spiffe://titan/node/a", .user = "", .trust = NOBODY},
+    {.kind = RPC_ID_CERT, .secure = true, .id = "spiffe://titan/other/x", .user = "", .trust = NOBODY},
     {.kind = RPC_ID_NONE, .id = "anonymous", .user = "anonymous", .trust = OPERATOR}, /* plain TCP */
 };
 enum { ROOT, ADA, OLGA, ULLA, CARL };
@@ -502,7 +502,7 @@ static void agent_comes(int agent)
     *call = (struct rpc_call){.method = method_of(POLICY_SESSION), .by = &callers[ROOT], .node = names[agent]};
     call->open = call->stream = true;
     call->room = UINT32_MAX;
-    call->identity = (struct rpc_identity){.kind = RPC_ID_CERT, .sealed = true};
+    call->identity = (struct rpc_identity){.kind = RPC_ID_CERT, .secure = true};
     (void)snprintf(call->identity.name, sizeof(call->identity.name), "spiffe://titan/node/%s", names[agent]);
     hello.node = (char *)names[agent];
     hello.slots = 2;
@@ -563,7 +563,7 @@ static void workers_go_on(void)
             Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
             q.job_id = job_id;
             q.worker_id = workers[i].id;
-            q.epoch = q.sealed_epoch = epoch;
+            q.epoch = q.installed_epoch = epoch;
             q.last_step = steps[job_id % JOBS];
             workers[i].revoked = false;
             SAY(workers[i].agent, WORKER_QUIESCED, worker_quiesced, q);
@@ -682,7 +682,7 @@ static void set_caller(struct rpc_call *call, const struct caller *by)
     call->by = by;
     (void)snprintf(call->user, sizeof(call->user), "%s", by_token ? token_of.user : by->user);
     call->trust = by->trust;
-    call->identity = (struct rpc_identity){.kind = by->kind, .sealed = by->sealed, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    call->identity = (struct rpc_identity){.kind = by->kind, .secure = by->secure, .uid = (uid_t)-1, .gid = (gid_t)-1};
     if (by->kind == RPC_ID_UID)
         call->identity.uid = by->uid ? by->uid : geteuid();
     (void)snprintf(call->identity.name, sizeof(call->identity.name), "%s", by->id);

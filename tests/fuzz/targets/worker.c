@@ -63,7 +63,7 @@ static void train(struct member *m, struct fuzz_input *in, uint8_t what)
                                .last_step = step,
                                .paused = what & 8,
                                .prepared = what & 16,
-                               .sealed_epoch = what & 32 ? s->epoch : 0};
+                               .installed_epoch = what & 32 ? s->epoch : 0};
     const struct state_ready ready = {.epoch = s->epoch, .step = step, .damaged_checkpoint = ""};
     const struct step_report report = {.epoch = s->epoch, .step = step, .loss = 1, .step_ms = 1, .world = 1};
     if (what % 8 < 3) {

@@ -224,7 +224,7 @@ static void test_identity(void **state)
     issue(f, &f->ca, PKI_USER, "alice", now_ms() + HOUR_MS, &user);
     assert_int_equal(once(f, "127.0.0.1", f->port, &node), TITAN_OK);
     assert_int_equal(f->identity.kind, RPC_ID_CERT);
-    assert_true(f->identity.sealed);
+    assert_true(f->identity.secure);
     assert_int_equal(f->identity.uid, (uid_t)-1);
     assert_string_equal(f->identity.name, "spiffe://titan/node/n1");
     assert_int_equal(once(f, "127.0.0.1", f->second_port, &user), TITAN_OK);
@@ -236,7 +236,7 @@ static void test_identity(void **state)
     assert_int_equal(rpc_client_token(client, "titan_1_secret", NULL), TITAN_OK);
     assert_int_equal(call(f, client), TITAN_OK);
     assert_int_equal(f->identity.kind, RPC_ID_NONE);
-    assert_true(f->identity.sealed);
+    assert_true(f->identity.secure);
     assert_string_equal(f->token, "Bearer titan_1_secret");
     client_close(f, client);
     /* Never in plain text. */

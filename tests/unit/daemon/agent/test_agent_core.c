@@ -549,9 +549,9 @@ static void test_worker_speaks_for_itself(void **state)
     assert_int_equal(count(AGENT_LOG), 1);
     say_quiesced(12, 1);
     assert_null(out.first); /* said once */
-    assert_int_equal(agent_core_counters(c)->imposters, 2);
+    assert_int_equal(agent_core_counters(c)->forged, 2);
     welcome();
-    assert_int_equal(SENT(BEAT)->beat->imposters, 2); /* and told */
+    assert_int_equal(SENT(BEAT)->beat->forged, 2); /* and told */
     assert_int_equal(SENT(BEAT)->beat->old_terms, 0);
 }
 
@@ -1111,7 +1111,7 @@ static void welcome_with(const uint8_t *key)
     INPUT(agent_core_coordinator, &m);
 }
 
-/* A stranger does not even learn that there is an agent. */
+/* An unknown sender does not even learn that there is an agent. */
 static void test_ping_is_answered(void **state)
 {
     (void)state;
@@ -1155,7 +1155,7 @@ static void test_own_name(void **state)
     assert_null(action(AGENT_PEER));
     INPUT(agent_core_peer, &m, "10.0.0.2:9");
     assert_null(out.first); /* said once */
-    assert_int_equal(agent_core_counters(c)->imposters, 2);
+    assert_int_equal(agent_core_counters(c)->forged, 2);
 }
 
 /* Each coordinator is asked to take the workers elsewhere, with the time that is left. */

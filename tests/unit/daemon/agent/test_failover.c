@@ -42,7 +42,7 @@ struct node {
     int64_t contact, epoch_until; /* in its worker's page; 0 = not said */
     /* its worker, whose id is the node's index + 1 */
     bool worker, told_hang, paused;
-    uint64_t epoch, revoked, sealed, step;
+    uint64_t epoch, revoked, installed, step;
     uint32_t phase;
     int64_t quiet_at; /* 0 = not asked */
 };
@@ -154,7 +154,7 @@ static void worker_quiet(int n)
     q.job_id = JOB;
     q.worker_id = (uint64_t)n + 1;
     q.epoch = x->epoch;
-    q.sealed_epoch = x->sealed;
+    q.installed_epoch = x->installed;
     q.last_step = x->step;
     q.paused = x->paused;
     m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED;
@@ -208,7 +208,7 @@ static void group_advance(struct seen *s)
         first = i;
         n++;
         all_training &= x->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
-        if (x->sealed && (x->sealed == s->source || x->sealed == s->epoch))
+        if (x->installed && (x->installed == s->source || x->installed == s->epoch))
             step = MAX(step, x->step);
     }
     assert_int_equal(n, s->n_members);
@@ -217,7 +217,7 @@ static void group_advance(struct seen *s)
         for (int i = 0; i < N; i++)
             if (s->members >> (i + 1) & 1) {
                 w.nodes[i].phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
-                w.nodes[i].sealed = s->epoch;
+                w.nodes[i].installed = s->epoch;
                 w.nodes[i].step = step;
             }
         return;
@@ -1004,7 +1004,7 @@ static void test_said_while_away(void **state)
     SAY_COMMIT(f, NULL);          /* not promised */
     SAY_PROPOSE(f, "10.0.0.9:1"); /* from elsewhere */
     f->members[0]->worker_id = 77;
-    SAY_PROPOSE(f, NULL); /* with a stranger in it */
+    SAY_PROPOSE(f, NULL); /* with an unknown sender in it */
     f->members[0]->worker_id = f->members[1]->worker_id;
     SAY_PROPOSE(f, NULL); /* with one that is there twice */
     f->members[0]->worker_id = 1;
@@ -1317,7 +1317,7 @@ static void schedule(uint64_t seed)
     if (living > 0) {
         bool holder = false; /* of the furthest step */
         for (int i = 0; i < N; i++)
-            holder |= w.nodes[i].worker && w.nodes[i].step == w.furthest && w.nodes[i].sealed == newest_trained();
+            holder |= w.nodes[i].worker && w.nodes[i].step == w.furthest && w.nodes[i].installed == newest_trained();
         if (holder)
             coordinator_takes_over();
     }

@@ -16,18 +16,18 @@
 #define USER POLICY_BIT(POLICY_USER)
 #define OPERATOR (USER | POLICY_BIT(POLICY_OPERATOR))
 #define ADMIN (OPERATOR | POLICY_BIT(POLICY_ADMIN))
-#define STRANGER POLICY_BIT(POLICY_STRANGER)
+#define STRANGER POLICY_BIT(POLICY_UNAUTHENTICATED)
 
 static struct rpc_identity by_uid(uid_t uid, const char *name)
 {
-    struct rpc_identity id = {.kind = RPC_ID_UID, .sealed = true, .uid = uid, .gid = 65000};
+    struct rpc_identity id = {.kind = RPC_ID_UID, .secure = true, .uid = uid, .gid = 65000};
     (void)snprintf(id.name, sizeof(id.name), "%s", name);
     return id;
 }
 
 static struct rpc_identity by_cert(const char *uri)
 {
-    struct rpc_identity id = {.kind = RPC_ID_CERT, .sealed = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    struct rpc_identity id = {.kind = RPC_ID_CERT, .secure = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
     (void)snprintf(id.name, sizeof(id.name), "%s", uri);
     return id;
 }
@@ -114,14 +114,14 @@ static void test_certificates(void **state)
 static void test_no_identity(void **state)
 {
     (void)state;
-    struct rpc_identity plain = {.kind = RPC_ID_NONE, .uid = (uid_t)-1}, sealed = plain;
-    sealed.sealed = true;
+    struct rpc_identity plain = {.kind = RPC_ID_NONE, .uid = (uid_t)-1}, secure = plain;
+    secure.secure = true;
     struct auth *a = make((struct auth_options){0}, NULL, NULL);
-    assert_int_equal(roles(a, sealed), 0);
+    assert_int_equal(roles(a, secure), 0);
     assert_int_equal(roles(a, plain), POLICY_BIT(POLICY_ANONYMOUS));
     auth_free(a);
     a = make((struct auth_options){.nodes_by_address = true}, NULL, NULL);
-    assert_int_equal(roles(a, sealed), 0);
+    assert_int_equal(roles(a, secure), 0);
     assert_int_equal(roles(a, plain), POLICY_BIT(POLICY_ANONYMOUS) | POLICY_BIT(POLICY_NODE));
     auth_free(a);
 }
@@ -132,7 +132,7 @@ static void test_tokens(void **state)
     struct auth *a = make((struct auth_options){0}, NULL, NULL);
     struct token t = {.name = "ci", .role = TOKEN_OPERATOR, .expires_at_ms = 5000};
     char text[TOKEN_TEXT], header[TOKEN_TEXT + 16];
-    struct rpc_identity tls = {.kind = RPC_ID_NONE, .sealed = true}, plain = {.kind = RPC_ID_NONE}, id;
+    struct rpc_identity tls = {.kind = RPC_ID_NONE, .secure = true}, plain = {.kind = RPC_ID_NONE}, id;
     struct titan_error err = {0};
     struct auth_user u;
     assert_int_equal(token_make(&t, text, NULL), TITAN_OK);

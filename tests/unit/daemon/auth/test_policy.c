@@ -25,7 +25,7 @@ static const struct expected {
     enum policy_role role;
     const char *all, *seen, *own;
 } expected[] = {
-    {POLICY_STRANGER, "Enroll", "", ""},
+    {POLICY_UNAUTHENTICATED, "Enroll", "", ""},
     {POLICY_ANONYMOUS,
      "Submit GetJob ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Enroll",

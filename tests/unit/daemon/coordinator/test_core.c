@@ -192,7 +192,7 @@ static void test_first_step_before_the_state(void **state)
     close_bench(&b);
 }
 
-/* A second loss before the new epoch is sealed: the old one is still whole with those who had it. */
+/* A second loss before the new epoch is installed: the old one is still whole with those who had it. */
 static void test_loss_before_the_seal(void **state)
 {
     (void)state;
@@ -204,8 +204,8 @@ static void test_loss_before_the_seal(void **state)
     quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
     assert_int_equal(told(&b, FORM, 1)->form->epoch, 2);
     exited(&b, .worker = 4, .code = -1);
-    quiesced_with(&b, .worker = 1, .epoch = 2, .step = 7, .sealed = 1);
-    quiesced_with(&b, .worker = 2, .epoch = 2, .step = 7, .sealed = 1, .unsealed = 2);
+    quiesced_with(&b, .worker = 1, .epoch = 2, .step = 7, .installed = 1);
+    quiesced_with(&b, .worker = 2, .epoch = 2, .step = 7, .installed = 1, .pending = 2);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_int_equal(f->epoch, 3);
     assert_int_equal(f->source_epoch, 1);
@@ -219,8 +219,8 @@ static void test_loss_before_the_seal(void **state)
     quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
     quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
     exited(&b, .worker = 4, .code = -1);
-    quiesced_with(&b, .worker = 1, .epoch = 2, .step = 7, .sealed = 1, .unsealed = 2);
-    quiesced_with(&b, .worker = 2, .epoch = 2, .step = 7, .sealed = 2);
+    quiesced_with(&b, .worker = 1, .epoch = 2, .step = 7, .installed = 1, .pending = 2);
+    quiesced_with(&b, .worker = 2, .epoch = 2, .step = 7, .installed = 2);
     f = told(&b, FORM, 1)->form;
     assert_int_equal(f->source_epoch, 2);
     assert_ids(f->state_holders, f->n_state_holders, 3, 1, 2, 4);
@@ -287,7 +287,7 @@ static void test_time_to_form(void **state)
         if (loss == 0)
             exited(&b, .worker = 4, .code = -1);
         for (uint64_t w = 1; w <= 3; w++)
-            quiesced_with(&b, .worker = w, .epoch = 1 + (uint64_t)loss, .step = 7, .sealed = 1);
+            quiesced_with(&b, .worker = w, .epoch = 1 + (uint64_t)loss, .step = 7, .installed = 1);
         assert_int_equal(told(&b, FORM, 1)->form->epoch, 2 + loss);
         int64_t since = b.now;
         while (!told(&b, REVOKE, 1) && b.now - since < 400000) {
@@ -825,7 +825,7 @@ static void test_commands_are_said_again(void **state)
     close_bench(&b);
 }
 
-static void test_strangers(void **state)
+static void test_unknown_senders(void **state)
 {
     (void)state;
     struct bench b;
@@ -951,7 +951,7 @@ int main(void)
         cmocka_unit_test(test_own_stall_is_not_the_nodes),
         cmocka_unit_test(test_agent_comes_back),
         cmocka_unit_test(test_commands_are_said_again),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_unknown_senders),
         cmocka_unit_test(test_keep_latest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

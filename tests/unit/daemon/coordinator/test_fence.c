@@ -264,11 +264,11 @@ static void test_others_workers(void **state)
     close_bench(&b);
 }
 
-static void refusals(struct bench *b, uint64_t session, uint64_t old_terms, uint64_t imposters)
+static void refusals(struct bench *b, uint64_t session, uint64_t old_terms, uint64_t forged)
 {
     Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
     body.old_terms = old_terms;
-    body.imposters = imposters;
+    body.forged = forged;
     MESSAGE(m, BEAT, beat, body);
     assert_int_equal(say(b, session, &m), TITAN_OK);
 }
@@ -365,7 +365,7 @@ static void test_out_of_range(void **state)
 }
 
 /* A term counts when the name of its node is its own, and when it is proved. */
-static void test_terms_of_strangers(void **state)
+static void test_terms_of_unknown_senders(void **state)
 {
     (void)state;
     struct bench b;
@@ -463,7 +463,7 @@ int main(void)
         cmocka_unit_test(test_name_taken),           cmocka_unit_test(test_name_of_who_is_to_come),
         cmocka_unit_test(test_others_workers),       cmocka_unit_test(test_refused_by_agents),
         cmocka_unit_test(test_said_twice),           cmocka_unit_test(test_refused_epochs),
-        cmocka_unit_test(test_out_of_range),         cmocka_unit_test(test_terms_of_strangers),
+        cmocka_unit_test(test_out_of_range),         cmocka_unit_test(test_terms_of_unknown_senders),
         cmocka_unit_test(test_identities),           cmocka_unit_test(test_implausible_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,7 +103,7 @@ static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__EpochD
     Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
     live.job_id = 1;
     live.worker_id = (uint64_t)i;
-    live.epoch = q.epoch = q.sealed_epoch = epoch;
+    live.epoch = q.epoch = q.installed_epoch = epoch;
     live.step = q.last_step = 7;
     q.job_id = 1;
     q.worker_id = live.worker_id;
@@ -310,7 +310,7 @@ static void test_stopped_counts_until_it_has_ended(void **state)
     W.session[3] = 0;
     pass(1200);
     for (int i = 1; i <= 2; i++) {
-        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .sealed = 1);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .installed = 1);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 0);             /* three of epoch 1, which none of them may know to be over */
@@ -335,7 +335,7 @@ static void test_unlisted_has_ended(void **state)
     W.session[3] = 0;
     pass(1200);
     for (int i = 1; i <= 2; i++) {
-        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .sealed = 1);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .installed = 1);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 3);
@@ -507,7 +507,7 @@ static void refuses(const Titan__Internal__EpochDelegated *d)
     for (int i = 1; i <= N; i++) {
         quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1, .step = 7);
         commit();
-        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1024, .step = 7, .sealed = 1);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 1024, .step = 7, .installed = 1);
         commit();
     }
     pass(1000);
@@ -592,7 +592,7 @@ static void test_refused(void **state)
     assert_true(told_of("epoch.refused"));
     assert_true(W.seen.revokes > 0);
     for (int i = 1; i < 5; i++) {
-        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .sealed = 1);
+        quiesced_with(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 7, .installed = 1);
         commit();
     }
     assert_int_equal(W.seen.form_epoch, 1025);

@@ -323,7 +323,7 @@ static void test_revoke(void **state)
     print_message("# revoke took %.2f ms to reach the callback\n", (double)(clock_mono_ns() - start) / 1e6);
     assert_true(is_revoked());
     f.m->ops->on_revoke(f.m, NULL, NULL);
-    f.m->ops->quiesced(f.m, &(struct quiesced){.epoch = 1, .last_step = 17, .sealed_epoch = 1});
+    f.m->ops->quiesced(f.m, &(struct quiesced){.epoch = 1, .last_step = 17, .installed_epoch = 1});
     hear_quiesced(1, 17);
     /* One that is over is said to be left, and never forms; its successor starts unrevoked. */
     say_revoke(2);

@@ -48,7 +48,7 @@ static void host_say(void *arg, const Titan__Internal__WorkerToAgent *m)
         h.quiesced = (struct quiesced){.epoch = m->quiesced->epoch,
                                        .last_step = m->quiesced->last_step,
                                        .paused = m->quiesced->paused,
-                                       .sealed_epoch = m->quiesced->sealed_epoch};
+                                       .installed_epoch = m->quiesced->installed_epoch};
     if (m->kind_case == SAID(REFUSED))
         h.refused_epoch = m->refused->epoch;
     if (m->kind_case == SAID(CHECKPOINT))
@@ -201,7 +201,7 @@ static void enter(uint64_t epoch)
 
 static void leave(uint64_t epoch, uint64_t step)
 {
-    member_quiesced(h.m, &(struct quiesced){.epoch = epoch, .last_step = step, .sealed_epoch = epoch});
+    member_quiesced(h.m, &(struct quiesced){.epoch = epoch, .last_step = step, .installed_epoch = epoch});
 }
 
 /* --- random orders ------------------------------------------------------------------------------------------------ */
@@ -524,7 +524,7 @@ static void test_revoked_on_offer(void **state)
     assert_int_equal(h.said[SAID(QUIESCED)], 2);
     assert_int_equal(h.quiesced.epoch, 6);
     assert_int_equal(h.quiesced.last_step, 41);
-    assert_int_equal(h.quiesced.sealed_epoch, 5);
+    assert_int_equal(h.quiesced.installed_epoch, 5);
     assert_int_equal(member_next(h.m, &v), MEMBER_WAIT);
     hear_revoke(0, 7); /* out of everything: at once */
     assert_int_equal(h.quiesced.epoch, 7);
@@ -714,7 +714,7 @@ static void test_epoch_lease(void **state)
     member_tick(h.m, h.now, 17);
     assert_int_equal(member_next(h.m, &view), MEMBER_WAIT);
     assert_int_equal(h.quiesced.epoch, 2);
-    assert_int_equal(h.quiesced.sealed_epoch, 1);
+    assert_int_equal(h.quiesced.installed_epoch, 1);
     hear_leases(0, 100000, h.now + 500);
     enter(3);
     hear_leases(0, 100000, 0); /* epochs have none */

@@ -111,7 +111,7 @@ static int rank_in(const struct script_epoch *e, int process)
     return -1;
 }
 
-/* The newest epoch that a member of this one holds sealed, and who holds its parts, sealed or not. */
+/* The newest epoch that a member of this one holds installed, and who holds its parts, installed or not. */
 static void find_source(struct scripted *s, struct epoch_view *view)
 {
     const struct script_epoch *e = &s->epochs[s->at], *before = e - 1;
@@ -124,7 +124,7 @@ static void find_source(struct scripted *s, struct epoch_view *view)
             if (atomic_load(&s->board->of[i][p].said))
                 last[p] = s->board->of[i][p].q;
         if (rank_in(e, p) >= 0)
-            view->source_epoch = MAX(view->source_epoch, last[p].sealed_epoch);
+            view->source_epoch = MAX(view->source_epoch, last[p].installed_epoch);
     }
     const struct script_epoch *source = view->source_epoch ? &s->epochs[view->source_epoch - 1] : NULL;
     view->source = source ? STATE_FROM_MEMORY : STATE_FROM_INIT;
@@ -132,7 +132,7 @@ static void find_source(struct scripted *s, struct epoch_view *view)
     view->holder_ranks = s->found_holders;
     for (int a = 0; a < view->holders; a++) {
         const int p = source->process[a];
-        const bool holds = last[p].sealed_epoch == view->source_epoch || last[p].unsealed_epoch == view->source_epoch;
+        const bool holds = last[p].installed_epoch == view->source_epoch || last[p].pending_epoch == view->source_epoch;
         s->found_holders[a] = holds ? rank_in(e, p) : -1;
     }
 }
@@ -250,7 +250,7 @@ static void scripted_quiesced(struct membership *m, const struct quiesced *q)
     if (e->victim == 0 && e->pause_after == 0) /* a failpoint ended it */
         return;
     if (leaves(s)) {
-        if (!q->paused || q->sealed_epoch != 0 || q->last_step != 0)
+        if (!q->paused || q->installed_epoch != 0 || q->last_step != 0)
             _exit(92);
         return;
     }
