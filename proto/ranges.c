@@ -299,7 +299,7 @@ static const struct range worker_ready[] = {SUBJECT, ADDRESS(address), STEP(last
 static const struct range state_ready[] = {
     SUBJECT,
     EPOCH_OR_NONE(epoch),
-    NUMBER(rung, 0, TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY),
+    NUMBER(recovery_source, 0, TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY),
     STEP(step),
     COUNT(bytes_moved),
     RANDOM(params_hash),
@@ -311,7 +311,7 @@ static const struct range state_ready[] = {
     PATH(damaged_checkpoint),
 };
 static const struct range quiesced[] = {
-    SUBJECT,        EPOCH_OR_NONE(epoch),        STEP(last_step),
+    SUBJECT,        EPOCH_OR_NONE(epoch),           STEP(last_step),
     FLAG(paused),   EPOCH_OR_NONE(installed_epoch), EPOCH_OR_NONE(pending_epoch),
     FLAG(prepared),
 };

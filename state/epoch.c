@@ -68,7 +68,7 @@ titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, c
                               const struct event *event, struct titan_error *err)
 {
     TRY(db_run(db, err, "UPDATE epochs SET rung = ?, state_step = ?, params_hash = ? WHERE job_id = ? AND number = ?",
-               "iuuuu", (int64_t)origin->rung, origin->step, origin->params_hash, job_id, number));
+               "iuuuu", (int64_t)origin->recovery_source, origin->step, origin->params_hash, job_id, number));
     return event_add(db, event, err);
 }
 

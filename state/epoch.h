@@ -21,7 +21,7 @@ struct epoch {
     uint32_t source;       /* titan.internal.StateSource */
     uint64_t source_epoch; /* with STATE_MEMORY: the epoch whose members hold the state; else 0 */
     uint64_t resume_step;
-    const char *checkpoint; /* newest; with STATE_MEMORY the rung below; "" = none */
+    const char *checkpoint; /* newest; with STATE_MEMORY the next source in the fallback order; "" = none */
     unsigned char comm_id[16];
     bool keyed; /* key is set; not so in epochs of an older version */
     unsigned char key[32];
@@ -34,7 +34,7 @@ struct epoch {
 };
 /* Where its members' state came from in the end. */
 struct epoch_origin {
-    int32_t rung; /* titan.internal.StateRung */
+    int32_t recovery_source; /* titan.internal.RecoverySource */
     uint64_t step, params_hash;
 };
 

@@ -105,7 +105,8 @@ static const char store_v3[] =
     "  quarantined_until_ms INTEGER NOT NULL, quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, "
     "WITHOUT ROWID;"
     /* Epochs: members that hand their parts over and go (members' rows behind the ranks), where the state came from in
-     * the end (titan.internal.StateRung, -1 = not known), the agent that committed it in the coordinator's place. */
+     * the end (titan.internal.RecoverySource, -1 = not known), the agent that committed it in the coordinator's place.
+     */
     "ALTER TABLE epochs ADD COLUMN leavers INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE epochs ADD COLUMN rung INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE epochs ADD COLUMN state_step INTEGER NOT NULL DEFAULT 0;"

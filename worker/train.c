@@ -148,7 +148,7 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
 
     titan_assert(e->state.installed && e->exec);
     /* A worker was lost after the last step: whether its checkpoint is there is not known. */
-    if (state->step == steps && r->checkpoint.enable && e->state.restore.rung != STATE_RUNG_CHECKPOINT)
+    if (state->step == steps && r->checkpoint.enable && e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
     while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
         TRY(run_step(e, err));

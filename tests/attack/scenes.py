@@ -459,7 +459,7 @@ def forged(a, job):
         for path in (a.dir / f"c/jobs/{job}/checkpoint/step-{step:08d}", a.canary.folder / "step-00000002"):
             yield agent.AgentMessage(checkpoint=agent.CheckpointWritten(epoch=s["epoch"], step=step, path=str(path), bytes=1, world_size=4, **about))
         yield agent.AgentMessage(checkpoint_failed=agent.CheckpointFailed(epoch=s["epoch"], step=step, path="x", reason="forged", **about))
-        yield agent.AgentMessage(state_ready=agent.StateReady(epoch=s["epoch"], step=0, rung=0, **about))
+        yield agent.AgentMessage(state_ready=agent.StateReady(epoch=s["epoch"], step=0, recovery_source=0, **about))
         yield agent.AgentMessage(worker_quiesced=agent.WorkerQuiesced(epoch=s["epoch"], last_step=0, **about))
         yield agent.AgentMessage(stalled=agent.WorkerStalled(epoch=s["epoch"], for_ms=60000, **about))
 

@@ -225,7 +225,7 @@ def crash_loop(rounds, rng, r):
             finish(r, run, k)
 
 
-FROM_CHECKPOINT, FROM_BUDDY = 1, 4  # titan.internal.StateRung
+FROM_CHECKPOINT, FROM_BUDDY = 1, 4  # titan.internal.RecoverySource
 
 
 @scenario(25, "a worker never leaves a revoked epoch (failpoint), while another one is killed: in turn none that holds a copy of its state, and one "

@@ -342,7 +342,7 @@ static void form_epoch(struct sim_agent *a, const Titan__Internal__FormEpoch *m)
         ready.job_id = w->job;
         ready.worker_id = w->id;
         ready.epoch = w->epoch;
-        ready.rung = TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+        ready.recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY;
         ready.step = j->step;
         SEND(a, STATE_READY, state_ready, &ready);
         say_progress(a, w, ++j->step);

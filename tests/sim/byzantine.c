@@ -490,7 +490,7 @@ static void turned_report(int host, uint64_t session, const struct jobrec *j, co
         SAYS(FINISHED, finished, WorkerFinished, WORKER_FINISHED, body.epoch = epoch; body.step = j->spec.steps)
     case 8:
         SAYS(STATE_READY, state_ready, StateReady, STATE_READY, body.epoch = epoch; body.step = step;
-             body.rung = (Titan__Internal__StateRung)roll(5); body.params_hash = roll(UINT64_MAX);
+             body.recovery_source = (Titan__Internal__RecoverySource)roll(5); body.params_hash = roll(UINT64_MAX);
              body.rolled_forward = roll(2))
     case 9:
         SAYS(STALLED, stalled, WorkerStalled, WORKER_STALLED, body.epoch = epoch; body.step = step; body.for_ms = 5000)

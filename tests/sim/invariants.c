@@ -100,7 +100,7 @@ void must_enter(const struct proc *p, const struct comm *c)
 static const struct comm *comm_that_started(uint64_t job, uint64_t epoch)
 {
     for (int i = 0; i < S->n_comms; i++)
-        if (S->comms[i].job == job && S->comms[i].epoch == epoch && S->comms[i].rung != RUNG_NONE)
+        if (S->comms[i].job == job && S->comms[i].epoch == epoch && S->comms[i].recovery_source != SIM_SOURCE_NONE)
             return &S->comms[i];
     return NULL;
 }
@@ -111,7 +111,7 @@ void must_fall(struct image_job *j, const struct job_status *s)
     if (j->delegated[epoch_slot(j->job.id, s->epoch)])
         return; /* where its members were before is not known to anybody here */
     bool memory = j->epochs[epoch_slot(j->job.id, s->epoch)].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    CHECK_OF(j->job.id, "I3", memory ? c && c->rung <= RUNG_CHECKPOINT : s->world_size > 0,
+    CHECK_OF(j->job.id, "I3", memory ? c && c->recovery_source <= SIM_SOURCE_CHECKPOINT : s->world_size > 0,
              "job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
              LL(j->job.status.step), LL(s->step), LL(s->epoch));
     CHECK_OF(j->job.id, "I3", !j->fell[epoch_slot(j->job.id, s->epoch)],
@@ -126,10 +126,10 @@ void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *ori
     CHECK_OF(job, "I3", c && c->installed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job),
              LL(epoch));
     CHECK_OF(job, "I3",
-             origin->rung == (int32_t)(c->rung - RUNG_INIT) && origin->step == c->target.step &&
-                 origin->params_hash == c->target.content,
-             "job %llu epoch %llu: state of step %llu from rung %d is stored", LL(job), LL(epoch), LL(origin->step),
-             origin->rung);
+             origin->recovery_source == (int32_t)(c->recovery_source - SIM_SOURCE_INIT) &&
+                 origin->step == c->target.step && origin->params_hash == c->target.content,
+             "job %llu epoch %llu: state of step %llu from recovery source %d is stored", LL(job), LL(epoch),
+             LL(origin->step), origin->recovery_source);
 }
 
 /* --- state -------------------------------------------------------------------------------------------------------- */
@@ -285,7 +285,8 @@ void must_start(struct comm *c)
     CHECK_OF(c->job, "I2", c->epoch > l->newest, "job %llu starts epoch %llu after %llu", LL(c->job), LL(c->epoch),
              LL(l->newest));
     l->newest = c->epoch;
-    CHECK_OF(c->job, "I3", told_of(c->job, c->epoch)->seen || c->rung >= RUNG_MEMORY || c->target.step == l->top,
+    CHECK_OF(c->job, "I3",
+             told_of(c->job, c->epoch)->seen || c->recovery_source >= SIM_SOURCE_MEMORY || c->target.step == l->top,
              "a delegate's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch),
              LL(c->job), LL(c->target.step), LL(l->top));
     l->content[0] = chance_mix(c->job, 1);

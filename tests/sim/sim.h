@@ -225,7 +225,7 @@ void cluster_close(void);
 /* clang-format off */
 #define TOTALS(X)                                                                                               \
     X(inputs) X(events) X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory)      \
-    X(rung_memory) X(rung_replica) X(rung_buddy) X(rung_checkpoint) X(rung_init) X(rolled_forward)              \
+    X(source_memory) X(source_replica) X(source_buddy) X(source_checkpoint) X(source_init) X(rolled_forward)              \
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
@@ -458,7 +458,14 @@ struct holding {
     uint64_t epoch, step, content; /* epoch 0 = nothing */
     int rank, world, parts, ward;
 };
-enum rung { RUNG_NONE, RUNG_INIT, RUNG_CHECKPOINT, RUNG_MEMORY, RUNG_REPLICA, RUNG_BUDDY };
+enum sim_source {
+    SIM_SOURCE_NONE,
+    SIM_SOURCE_INIT,
+    SIM_SOURCE_CHECKPOINT,
+    SIM_SOURCE_MEMORY,
+    SIM_SOURCE_REPLICA,
+    SIM_SOURCE_BUDDY
+};
 #define SIM_RANKS (2 * SIM_WORLD) /* members and departing ranks */
 /* One epoch's communicator. Its members pass barriers: all must have arrived, then each goes on at a time of its own,
  * or not, when it is ended or revoked before. */
@@ -474,7 +481,7 @@ struct comm {
     unsigned orders, agreed; /* ORDER_* */
     bool over;               /* a member is out: no barrier opens any more */
     char checkpoints[4][64]; /* newest first */
-    enum rung rung;
+    enum sim_source recovery_source;
     struct holding target; /* what everybody will hold when the state is there */
     bool rolled_forward, installed;
     bool memory_only;
@@ -537,7 +544,7 @@ void must_include(const struct epoch *e);
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin);
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
-/* Everybody of c starts from c->target, found on c->rung. */
+/* Everybody of c starts from c->target, found on c->recovery source. */
 void must_start(struct comm *c);
 void must_agree(const struct comm *c);      /* a step of it */
 void must_have_lease(const struct proc *p); /* it has done some of a step's work */

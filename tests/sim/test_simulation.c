@@ -53,8 +53,9 @@ static void test_schedules_get_around(void **state)
     if (n < 1000)
         skip();
     assert_true(t->completed > n * 3 / 4 && t->failed > n / 100 && t->cancelled > n / 100);
-    assert_true(t->rung_memory > n / 8 && t->rung_replica > n / 40 && t->rung_buddy > n / 80);
-    assert_true(t->rung_checkpoint > n / 20 && t->rung_init > n / 2 && t->rolled_forward > 0 && t->installed_in_part > 0);
+    assert_true(t->source_memory > n / 8 && t->source_replica > n / 40 && t->source_buddy > n / 80);
+    assert_true(t->source_checkpoint > n / 20 && t->source_init > n / 2 && t->rolled_forward > 0 &&
+                t->installed_in_part > 0);
     assert_true(t->fenced_orders > n / 20 && t->duplicates > n / 20 && t->stalls > n / 20);
     assert_true(t->recoveries > n / 4 && t->resizes > n / 20 && t->waits > n / 4);
     assert_true(t->coordinator_lives > n * 5 / 4 && t->agent_lives > n / 8 && t->sessions > 3 * n);

@@ -57,7 +57,8 @@ static void leave(struct proc *p, bool paused)
     struct comm *c = comm_of(p);
     int rank = p->rank;
     TRACE("worker %llu leaves epoch %llu, %s, at step %llu of %llu%s", LL(p->id), LL(c->epoch),
-          paused ? "paused" : "revoked", LL(p->installed.step), LL(p->installed.epoch), p->prepared ? ", prepared" : "");
+          paused ? "paused" : "revoked", LL(p->installed.step), LL(p->installed.epoch),
+          p->prepared ? ", prepared" : "");
     totals->quiet_unasked += !paused && !member_state(p->member)->in_revoked;
     p->comm = 0;
     p->pausing = p->waiting = false;
@@ -189,7 +190,7 @@ static bool from_memory(struct comm *c)
         there += p->installed.epoch == epoch || p->pending.epoch == epoch;
         totals->installed_in_part += p->pending.epoch == epoch;
     }
-    c->rung = there == found.world ? RUNG_MEMORY : replica ? RUNG_REPLICA : RUNG_BUDDY;
+    c->recovery_source = there == found.world ? SIM_SOURCE_MEMORY : replica ? SIM_SOURCE_REPLICA : SIM_SOURCE_BUDDY;
     c->rolled_forward = rolled;
     c->target = found;
     mutate_target(c, epoch);
@@ -212,14 +213,14 @@ static bool from_checkpoint(struct comm *c)
                  "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoints[i], LL(c->job), LL(c->epoch));
         if (!k)
             continue;
-        c->rung = RUNG_CHECKPOINT;
+        c->recovery_source = SIM_SOURCE_CHECKPOINT;
         c->target = (struct holding){.step = k->step, .content = k->content};
         return true;
     }
     return false;
 }
 
-/* The ladder: all members come to the same answer, so it is found once. */
+/* The fallback order: all members come to the same answer, so it is found once. */
 static void decide(struct comm *c)
 {
     bool covered = from_memory(c);
@@ -230,23 +231,23 @@ static void decide(struct comm *c)
         return;
     }
     if (!covered && !from_checkpoint(c)) {
-        c->rung = RUNG_INIT;
+        c->recovery_source = SIM_SOURCE_INIT;
         c->target = (struct holding){.step = 0, .content = chance_mix(c->job, 1)};
     }
     c->target.epoch = c->epoch;
     c->target.world = c->world;
     c->target.parts = parts_of(S->plan->redundancy[c->job], c->world);
-    TRACE("job %llu epoch %llu: rung %d, step %llu%s", LL(c->job), LL(c->epoch), (int)c->rung, LL(c->target.step),
-          c->rolled_forward ? ", rolled forward" : "");
+    TRACE("job %llu epoch %llu: rung %d, step %llu%s", LL(c->job), LL(c->epoch), (int)c->recovery_source,
+          LL(c->target.step), c->rolled_forward ? ", rolled forward" : "");
     must_start(c);
     totals->from_init += c->source == STATE_FROM_INIT;
     totals->from_checkpoint += c->source == STATE_FROM_CHECKPOINT;
     totals->from_memory += c->source == STATE_FROM_MEMORY;
-    totals->rung_init += c->rung == RUNG_INIT;
-    totals->rung_checkpoint += c->rung == RUNG_CHECKPOINT;
-    totals->rung_memory += c->rung == RUNG_MEMORY;
-    totals->rung_replica += c->rung == RUNG_REPLICA;
-    totals->rung_buddy += c->rung == RUNG_BUDDY;
+    totals->source_init += c->recovery_source == SIM_SOURCE_INIT;
+    totals->source_checkpoint += c->recovery_source == SIM_SOURCE_CHECKPOINT;
+    totals->source_memory += c->recovery_source == SIM_SOURCE_MEMORY;
+    totals->source_replica += c->recovery_source == SIM_SOURCE_REPLICA;
+    totals->source_buddy += c->recovery_source == SIM_SOURCE_BUDDY;
     totals->rolled_forward += c->rolled_forward;
 }
 
@@ -535,7 +536,8 @@ static void seal(struct proc *p, struct comm *c)
     if (p->rank == 0)
         member_state_ready(p->member, &(struct state_ready){.epoch = c->epoch,
                                                             .step = c->target.step,
-                                                            .rung = (enum state_rung)(c->rung - RUNG_INIT),
+                                                            .recovery_source = (enum recovery_source)(
+                                                                c->recovery_source - SIM_SOURCE_INIT),
                                                             .params_hash = c->target.content,
                                                             .rolled_forward = c->rolled_forward,
                                                             .damaged_checkpoint = ""});

@@ -75,9 +75,9 @@ struct said {
     uint64_t session, job; /* 1 unless named */
     uint64_t worker, epoch, step;
     uint64_t installed, pending; /* epochs that the state it holds is of, with which parts whole and which not */
-    int code;                  /* below 0: it died of SIGKILL */
-    int rung;                  /* Titan__Internal__StateRung */
-    const char *reason, *path; /* "" and "/c/STEP" unless named */
+    int code;                    /* below 0: it died of SIGKILL */
+    int recovery_source;         /* Titan__Internal__RecoverySource */
+    const char *reason, *path;   /* "" and "/c/STEP" unless named */
 };
 #define SAID(...) said_of((struct said){__VA_ARGS__})
 
@@ -144,7 +144,7 @@ static inline void bench_state_ready(struct bench *b, struct said s)
     body.job_id = s.job;
     body.worker_id = s.worker;
     body.epoch = s.epoch;
-    body.rung = (Titan__Internal__StateRung)s.rung;
+    body.recovery_source = (Titan__Internal__RecoverySource)s.recovery_source;
     body.step = s.step;
     body.params_hash = 0xabc;
     body.state_ms = 12.5;

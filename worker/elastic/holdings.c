@@ -147,11 +147,12 @@ static titan_status judge(struct holdings *h, struct titan_error *err)
     titan_assert(h->from->mesh.world == h->view->holders);
     find_holders(h);
     TRY(compare_steps(h, err));
-    h->rung = STATE_RUNG_MEMORY;
+    h->recovery_source = RECOVERY_SOURCE_MEMORY;
     for (int a = 0; a < h->view->holders; a++)
         if (h->holder[a] < 0)
-            h->rung = MAX(h->rung, is_given(h, a, true) ? STATE_RUNG_REPLICA : STATE_RUNG_BUDDY);
-    for (int a = 0; a < h->view->holders && h->rung == STATE_RUNG_BUDDY; a++)
+            h->recovery_source =
+                MAX(h->recovery_source, is_given(h, a, true) ? RECOVERY_SOURCE_REPLICA : RECOVERY_SOURCE_BUDDY);
+    for (int a = 0; a < h->view->holders && h->recovery_source == RECOVERY_SOURCE_BUDDY; a++)
         if (!is_given(h, a, true))
             find_copies(h, a);
     for (int a = 0; a < h->view->holders; a++)

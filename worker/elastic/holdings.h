@@ -3,8 +3,8 @@
  *
  * When the state of an epoch comes from the memory of its members (and departing ranks: all ranks of the communicator
  * the state moves over), each says what it holds of the source epoch: its own part and, as a keeper, the copy of its
- * ward's. All have the same table then and come to the same verdict: what every part is taken from, which rung of the
- * ladder that is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
+ * ward's. All have the same table then and come to the same verdict: what every part is taken from, which recovery
+ * source that is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
 #define TITAN_WORKER_ELASTIC_HOLDINGS_H
 
@@ -42,7 +42,7 @@ struct holdings {
     int *holder;               /* (parts) rank that gives it; -1: nobody, a replica of it has to */
     bool *copied;              /* (parts) what that rank gives is the copy of a ward's */
     int *candidates;           /* (parts) scratch */
-    enum state_rung rung;
+    enum recovery_source recovery_source;
     uint64_t step, tokens, skipped; /* of the furthest */
     int behind;                     /* ranks that have it prepared only */
     int report_from;                /* a rank that has the report of that step */
@@ -51,7 +51,7 @@ struct holdings {
 };
 
 /* Collective over comm (NULL: alone). from is borrowed. TITAN_ECONFLICT, on every rank alike, when what is in memory is
- * no whole state of one step; the ranks may go on with another rung then. */
+ * no whole state of one step; the ranks may go on with another recovery source then. */
 titan_status holdings_gather(const struct epoch_view *view, const struct layout *from, const struct brought *mine,
                              const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
                              struct stream *s, struct holdings *ret, struct titan_error *err) TITAN_MUST_USE;

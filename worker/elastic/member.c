@@ -357,7 +357,7 @@ static void say_state_ready(struct member *m)
     Titan__Internal__StateReady ready = PART(m, STATE_READY, StateReady);
 
     ready.epoch = m->ready.epoch;
-    ready.rung = (Titan__Internal__StateRung)m->ready.rung;
+    ready.recovery_source = (Titan__Internal__RecoverySource)m->ready.recovery_source;
     ready.step = m->ready.step;
     ready.bytes_moved = m->ready.bytes_moved;
     ready.params_hash = m->ready.params_hash;

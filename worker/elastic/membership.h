@@ -19,9 +19,15 @@
 enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4, ORDER_MUST = 8 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
-/* Where the state of an epoch came from (StateRung of agent.proto): the first that covered every part. */
-enum state_rung { STATE_RUNG_INIT, STATE_RUNG_CHECKPOINT, STATE_RUNG_MEMORY, STATE_RUNG_REPLICA, STATE_RUNG_BUDDY };
-const char *state_rung_name(enum state_rung rung); /* "buddy" */
+/* Where the state of an epoch came from (RecoverySource of agent.proto): the first that covered every part. */
+enum recovery_source {
+    RECOVERY_SOURCE_INIT,
+    RECOVERY_SOURCE_CHECKPOINT,
+    RECOVERY_SOURCE_MEMORY,
+    RECOVERY_SOURCE_REPLICA,
+    RECOVERY_SOURCE_BUDDY
+};
+const char *recovery_source_name(enum recovery_source recovery_source); /* "buddy" */
 
 /* One epoch as seen by one member. Valid until the next membership_next. */
 struct epoch_view {
@@ -30,8 +36,8 @@ struct epoch_view {
     bool keyed;
     unsigned char key[32]; /* for hellos among the members */
     int rank, world;
-    /* Members of the source epoch that hand their parts over and are out when the state is installed: ranks world and up
-     * of the communicator the state moves over. rank >= world: this worker is one. */
+    /* Members of the source epoch that hand their parts over and are out when the state is installed: ranks world and
+     * up of the communicator the state moves over. rank >= world: this worker is one. */
     int departing;
     const char *const *addresses;  /* of all ranks, then the departing ranks' */
     const int *nodes;              /* likewise: ranks with equal numbers share a host; NULL: all do */
@@ -55,17 +61,17 @@ struct epoch_view {
 /* What a worker that has left an epoch holds (docs/membership.md). */
 struct quiesced {
     uint64_t epoch;
-    uint64_t last_step;      /* of the installed state */
-    bool paused;             /* at an agreed boundary; otherwise revoked */
-    bool prepared;           /* step last_step + 1 needs nothing but the sum of AGREE */
-    uint64_t installed_epoch;   /* 0: it has no state */
-    uint64_t pending_epoch; /* it also has its whole part of this one, whose barrier it did not pass; 0: none */
+    uint64_t last_step;       /* of the installed state */
+    bool paused;              /* at an agreed boundary; otherwise revoked */
+    bool prepared;            /* step last_step + 1 needs nothing but the sum of AGREE */
+    uint64_t installed_epoch; /* 0: it has no state */
+    uint64_t pending_epoch;   /* it also has its whole part of this one, whose barrier it did not pass; 0: none */
 };
 
 /* All members of an epoch have their state. */
 struct state_ready {
     uint64_t epoch, step; /* the first to run is step + 1 */
-    enum state_rung rung;
+    enum recovery_source recovery_source;
     uint64_t bytes_moved; /* of all ranks */
     uint64_t params_hash;
     bool rolled_forward;                              /* a prepared step was finished first */

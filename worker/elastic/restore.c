@@ -15,10 +15,10 @@
 #include "worker/checkpoint/load_state.h"
 #include "worker/elastic/transfer.h"
 
-const char *state_rung_name(enum state_rung rung)
+const char *recovery_source_name(enum recovery_source recovery_source)
 {
     static const char *const names[] = {"init", "checkpoint", "memory", "replica", "buddy"};
-    return (size_t)rung < ARRAY_SIZE(names) ? names[rung] : "?";
+    return (size_t)recovery_source < ARRAY_SIZE(names) ? names[recovery_source] : "?";
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -438,7 +438,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     titan_assert((to != NULL) == (r->view->rank < r->view->world));
     if (r->covered) {
         titan_assert(r->view->source == STATE_FROM_MEMORY);
-        r->rung = r->holdings.rung;
+        r->recovery_source = r->holdings.recovery_source;
         return state_transfer(&r->holdings, &r->brought.parts, cut, to, r->device, r->ops, r->comm, r->s,
                               &r->bytes_sent, err);
     }
@@ -446,11 +446,11 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
         return titan_fail(err, TITAN_EPEER,
                           "epoch %llu was formed without the coordinator, and its members do not hold the whole state",
                           (unsigned long long)r->view->epoch);
-    r->rung = STATE_RUNG_CHECKPOINT;
+    r->recovery_source = RECOVERY_SOURCE_CHECKPOINT;
     const titan_status status = load_checkpoints(r, to, err);
     if (status != TITAN_ENOTFOUND)
         return status;
-    r->rung = STATE_RUNG_INIT;
+    r->recovery_source = RECOVERY_SOURCE_INIT;
     return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->s, err) : TITAN_OK;
 }
 
@@ -478,7 +478,7 @@ titan_status restore_verify(struct restore *r, const struct mesh *mesh, const st
     if (status != TITAN_ECORRUPT || !r->covered)
         return status;
     tlog_error(r->log, "state from memory is damaged", "reason=\"%s\"", err ? err->msg : "");
-    titan_assert(r->rung >= STATE_RUNG_MEMORY);
+    titan_assert(r->recovery_source >= RECOVERY_SOURCE_MEMORY);
     r->covered = false;
     *ret_again = true;
     return TITAN_OK;

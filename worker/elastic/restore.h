@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* restore.h - the ladder (docs/membership.md): an epoch's state from the memory of its members, where that covers every
- * part; otherwise from the newest checkpoint that loads; otherwise from the beginning.
+/* restore.h - the fallback order (docs/membership.md): an epoch's state from the memory of its members, where that
+ * covers every part; otherwise from the newest checkpoint that loads; otherwise from the beginning.
  *
  * In several calls, because the room for the new state is only wanted when an unfinished step is finished:
  * restore_agree, then restore_fill and restore_verify until that is content. All are collective and come to the same
- * rung on all ranks. */
+ * recovery source on all ranks. */
 #ifndef TITAN_WORKER_ELASTIC_RESTORE_H
 #define TITAN_WORKER_ELASTIC_RESTORE_H
 
@@ -38,12 +38,12 @@ struct restore {
     struct layout *from; /* the source epoch's cut */
     struct holdings holdings;
     bool covered; /* the members' memory covers every part */
-    enum state_rung rung;
+    enum recovery_source recovery_source;
     uint64_t parameters;    /* hash of the model's, as it was before the move */
     bool rolled_forward;    /* by anyone */
     uint64_t bytes_sent;    /* by this rank */
     char damaged[PATH_MAX]; /* checkpoint that was refused; "" = none */
-    char loaded[PATH_MAX];  /* RUNG_CHECKPOINT: which */
+    char loaded[PATH_MAX];  /* SOURCE_CHECKPOINT: which */
 };
 
 /* Who holds what; a prepared step that any rank has committed is finished on all that hold a part. */
@@ -53,8 +53,8 @@ titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUS
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
                           struct titan_error *err) TITAN_MUST_USE;
 /* What replicas and keepers have is the same, and what has moved is what was there. parts: of the new mesh, with the
- * ward's copy filled; none: a departing rank. *ret_again: it is not, and restore_fill takes a lower rung now.
- * TITAN_ECORRUPT: there is none. *ret: hash of the parameters, bytes that all ranks have moved. */
+ * ward's copy filled; none: a departing rank. *ret_again: it is not, and restore_fill takes a later source of the
+ * fallback order now. TITAN_ECORRUPT: there is none. *ret: hash of the parameters, bytes that all ranks have moved. */
 titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct parts *parts, struct verified *ret,
                             bool *ret_again, struct titan_error *err) TITAN_MUST_USE;
 void restore_clear(struct restore *r);

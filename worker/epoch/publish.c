@@ -147,7 +147,7 @@ void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
     const struct restore *r = &e->state.restore;
     const struct state_ready ready = {.epoch = e->view.epoch,
                                       .step = e->state.shards.own->step,
-                                      .rung = r->rung,
+                                      .recovery_source = r->recovery_source,
                                       .bytes_moved = e->state.verified.bytes,
                                       .params_hash = e->state.verified.parameters,
                                       .rolled_forward = r->rolled_forward,
@@ -162,7 +162,7 @@ void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
               "epoch=%lu workers=%d mesh=\"%s\" step=%lu state=%s device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f "
               "groups_ms=%.1f state_ms=%.1f memory_ms=%.1f",
               (unsigned long)e->view.epoch, e->view.world, mesh_text(&e->plan.plan->mesh, (char[MESH_TEXT]){0}),
-              (unsigned long)ready.step, state_rung_name(ready.rung), t->device.info.name,
+              (unsigned long)ready.step, recovery_source_name(ready.recovery_source), t->device.info.name,
               t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
               ms(at[OPENING_PLANNED], at[OPENING_GROUPED]), ready.state_ms, ready.prepare_ms);
     if (e->view.rank != 0)

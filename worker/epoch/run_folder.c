@@ -70,13 +70,13 @@ titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *
 {
     struct trainer *t = e->t;
     struct titan_error *const fault = &t->folder.fault;
-    const enum state_rung rung = e->state.restore.rung;
+    const enum recovery_source recovery_source = e->state.restore.recovery_source;
     const bool conflict = fault->status == TITAN_ECONFLICT, from_memory = e->state.restore.covered;
 
     titan_assert(!filled || e->state.installed);
     if (fault->status == TITAN_OK)
         return TITAN_OK;
-    if (e->view.epoch == 1 || (filled && (rung == STATE_RUNG_INIT || (conflict && !from_memory))))
+    if (e->view.epoch == 1 || (filled && (recovery_source == RECOVERY_SOURCE_INIT || (conflict && !from_memory))))
         return fail_for_good(t, fault, err);
     if (filled) {
         tlog_error(&t->log, "checkpoint folder not taken", "reason=\"%s\"", fault->msg);

@@ -143,8 +143,8 @@ void emit_job_desired(struct core *c, struct jobrec *j, const char *message)
     event_attach(c, change, j,
                  (struct emit){.type = "resize.requested",
                                .message = message,
-                               .detail = batch_printf(c->out, "{\"request\":%u,\"min\":%u,\"max\":%u}", j->desired.number,
-                                                      size_min(j), size_max(j))});
+                               .detail = batch_printf(c->out, "{\"request\":%u,\"min\":%u,\"max\":%u}",
+                                                      j->desired.number, size_min(j), size_max(j))});
 }
 
 void emit_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
@@ -188,18 +188,18 @@ const char *source_name(uint32_t source)
     return source < 3 ? names[source] : "?";
 }
 
-/* Of titan.internal.StateRung. */
-static const char *rung_name(int32_t rung)
+/* Of titan.internal.RecoverySource. */
+static const char *recovery_source_name(int32_t recovery_source)
 {
     static const char *const names[] = {"init", "checkpoint", "memory", "replica", "buddy"};
-    return rung >= 0 && rung < 5 ? names[rung] : "unknown";
+    return recovery_source >= 0 && recovery_source < 5 ? names[recovery_source] : "unknown";
 }
 
 void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m)
 {
     struct detail d;
     detail_begin(&d);
-    json_put_string(&d.w, "rung", rung_name(j->source.origin.rung));
+    json_put_string(&d.w, "rung", recovery_source_name(j->source.origin.recovery_source));
     json_put_uint(&d.w, "step", m->step);
     json_put_uint(&d.w, "bytes", m->bytes_moved);
     json_put_string(&d.w, "params_hash", batch_printf(c->out, "%016llx", (unsigned long long)m->params_hash));
@@ -218,7 +218,7 @@ void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateR
                  (struct emit){.type = "state.ready",
                                .message = batch_printf(c->out, "epoch %llu has the state of step %llu from %s",
                                                        (unsigned long long)j->status.epoch, (unsigned long long)m->step,
-                                                       rung_name(j->source.origin.rung)),
+                                                       recovery_source_name(j->source.origin.recovery_source)),
                                .detail = detail_end(c, &d)});
 }
 
@@ -246,7 +246,7 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     json_put_uint(&d.w, "from_step", r->from_step);
     json_put_uint(&d.w, "resume_step", j->source.origin_known ? j->source.origin.step : j->source.resume_step);
     json_put_uint(&d.w, "world", j->n_members);
-    json_put_string(&d.w, "rung", rung_name(j->source.origin_known ? j->source.origin.rung : -1));
+    json_put_string(&d.w, "rung", recovery_source_name(j->source.origin_known ? j->source.origin.recovery_source : -1));
     json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
     for (size_t i = 0; i < ARRAY_SIZE(phases); i++) {
         json_put_int(&d.w, phases[i].name, phases[i].ms);

@@ -13,7 +13,7 @@ int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 }
 
 /* Until the first step. An epoch whose state comes from memory takes as long as others did; one that had to go further
- * down the ladder misses that, and the next one gets all the time a first epoch has. */
+ * down the fallback order misses that, and the next one gets all the time a first epoch has. */
 int64_t clock_form_ms(const struct core *c, const struct jobrec *j)
 {
     int64_t steps = (int64_t)(20 * j->progress.step_ms), limit = c->options.form_ms;

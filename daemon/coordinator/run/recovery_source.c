@@ -36,8 +36,8 @@ static const struct kept_epoch *base_of(const struct jobrec *j, uint64_t epoch)
     return NULL;
 }
 
-/* The newest epoch that anybody holds installed; 0 = none. Nobody who counts can hold one whose members are not known any
- * more. */
+/* The newest epoch that anybody holds installed; 0 = none. Nobody who counts can hold one whose members are not known
+ * any more. */
 static uint64_t newest_installed(const struct jobrec *j)
 {
     uint64_t newest = 0;
@@ -61,8 +61,8 @@ static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
     return true;
 }
 
-/* Has everybody who held that epoch kept it, because the one after was not installed for them? Then nobody has made a step
- * in that one, and both are of one step. */
+/* Has everybody who held that epoch kept it, because the one after was not installed for them? Then nobody has made a
+ * step in that one, and both are of one step. */
 static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
 {
     for (uint32_t i = 0; i < base->n; i++) {
@@ -151,19 +151,20 @@ void source_installed(struct core *c, struct jobrec *j)
             j->workers[i]->installed = j->workers[i]->pending = 0;
 }
 
-static void count_rung(struct core_counters *n, Titan__Internal__StateRung rung)
+static void count_recovery_source(struct core_counters *n, Titan__Internal__RecoverySource recovery_source)
 {
-    n->state_init += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_INIT;
-    n->state_checkpoint += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT;
-    n->state_memory += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY;
-    n->state_replica += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA;
-    n->state_buddy += rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+    n->state_init += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_INIT;
+    n->state_checkpoint += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_CHECKPOINT;
+    n->state_memory += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_MEMORY;
+    n->state_replica += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_REPLICA;
+    n->state_buddy += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY;
 }
 
-static bool epoch_state_in_memory(int32_t rung)
+static bool epoch_state_in_memory(int32_t recovery_source)
 {
-    return rung == TITAN__INTERNAL__STATE_RUNG__RUNG_MEMORY || rung == TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA ||
-           rung == TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY;
+    return recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_MEMORY ||
+           recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_REPLICA ||
+           recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY;
 }
 
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
@@ -179,11 +180,12 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     if (!epoch_live(j) || j->source.origin_known)
         return;
     j->source.origin_known = true;
-    j->source.origin = (struct epoch_origin){.rung = (int32_t)m->rung, .step = m->step, .params_hash = m->params_hash};
-    count_rung(&c->counters, m->rung);
+    j->source.origin = (struct epoch_origin){
+        .recovery_source = (int32_t)m->recovery_source, .step = m->step, .params_hash = m->params_hash};
+    count_recovery_source(&c->counters, m->recovery_source);
     recovery_ready(c, j);
     clock_state_ready(c, j);
-    if (epoch_state_in_memory(m->rung) && !MUTANT(STEP_FORGOTTEN))
+    if (epoch_state_in_memory(m->recovery_source) && !MUTANT(STEP_FORGOTTEN))
         progress_reaches(j, m->step); /* a step that only who is gone had committed is made again */
     else if (j->epoch_state == EPOCH_FORMING)
         progress_falls_back(j, m->step);

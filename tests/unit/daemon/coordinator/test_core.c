@@ -58,15 +58,17 @@ static void test_loss_and_return(void **state)
     assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     assert_int_equal(m->form->source_epoch, 1);
     assert_ids(m->form->state_holders, m->form->n_state_holders, 4, 1, 2, 3, 4); /* also who is gone */
-    assert_string_equal(m->form->checkpoint_path, "/c/5");                       /* the rung below */
-    assert_int_equal(m->form->resume_step, 8);                                   /* of the furthest */
+    assert_string_equal(m->form->checkpoint_path, "/c/5"); /* the next source in the fallback order */
+    assert_int_equal(m->form->resume_step, 8);             /* of the furthest */
     b.now += 10;
-    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_BUDDY, .step = 8);
+    state_ready(&b, .worker = 1, .epoch = 2, .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY,
+                .step = 8);
     assert_string_equal(
         event(&b, "state.ready")->detail,
         "{\"rung\":\"buddy\",\"step\":8,\"bytes\":0,\"params_hash\":\"0000000000000abc\","
         "\"rolled_forward\":false,\"connect_ms\":0.0,\"plan_ms\":0.0,\"state_ms\":12.5,\"prepare_ms\":0.0}");
-    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_INIT); /* once */
+    state_ready(&b, .worker = 1, .epoch = 2,
+                .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_INIT); /* once */
     assert_null(b.out.changes);
     progress(&b, .worker = 1, .epoch = 1, .step = 9); /* from the dead epoch */
     assert_null(b.out.changes);
@@ -165,7 +167,8 @@ static void test_members_fall_to_the_checkpoint(void **state)
     assert_int_equal(f->n_older_checkpoints, 1);
     assert_string_equal(f->older_checkpoints[0], "/c/5");
     assert_int_equal(status_step(&b), 7);
-    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, .step = 6);
+    state_ready(&b, .worker = 1, .epoch = 2, .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_CHECKPOINT,
+                .step = 6);
     assert_int_equal(status_step(&b), 6);
     progress(&b, .worker = 1, .epoch = 2, .step = 7);
     assert_int_equal(status_step(&b), 7);
@@ -186,7 +189,8 @@ static void test_first_step_before_the_state(void **state)
     progress(&b, .worker = 2, .epoch = 2, .step = 6);
     assert_int_equal(status_step(&b), 6);
     assert_null(event(&b, "recovery.finished")); /* the state may still be told of */
-    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_CHECKPOINT, .step = 5);
+    state_ready(&b, .worker = 1, .epoch = 2, .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_CHECKPOINT,
+                .step = 5);
     assert_int_equal(status_step(&b), 6); /* not back again */
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"rung\":\"checkpoint\""));
     close_bench(&b);
@@ -281,7 +285,7 @@ static void test_time_to_form(void **state)
     for (uint64_t w = 1; w <= 4; w++)
         ready(&b, .worker = w);
     b.now += 2000;
-    state_ready(&b, .worker = 1, .epoch = 1, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_INIT);
+    state_ready(&b, .worker = 1, .epoch = 1, .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_INIT);
     progress(&b, .worker = 1, .epoch = 1, .step = 7);
     for (int loss = 0; loss < 2; loss++) {
         if (loss == 0)

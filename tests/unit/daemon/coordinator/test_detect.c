@@ -525,7 +525,8 @@ static void test_hang(void **state)
     assert_null(b.out.changes);
     assert_true(core_counters(b.core)->old_epoch >= 2);
     assert_int_equal(core_counters(b.core)->workers_hung, 1);
-    state_ready(&b, .worker = 1, .epoch = 2, .rung = TITAN__INTERNAL__STATE_RUNG__RUNG_REPLICA, .step = 7);
+    state_ready(&b, .worker = 1, .epoch = 2, .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_REPLICA,
+                .step = 7);
     progress(&b, .worker = 1, .epoch = 2, .step = 8);
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"detect_ms\":310"));
     exited(&b, .worker = 3, .code = -1);

@@ -45,7 +45,7 @@ struct script_epoch {
     bool find; /* source and holders as a coordinator would: from what the processes said */
     int departing, departing_rank[PROCESSES_MAX]; /* processes */
     const char *fails[PROCESSES_MAX];             /* failpoints of each process; "kill" among them ends it */
-    const char *rung;                             /* that rank 0 must report; NULL: any */
+    const char *recovery_source;                  /* that rank 0 must report; NULL: any */
     int memfd;
 };
 
@@ -288,15 +288,16 @@ static void ignore_checkpoint(struct membership *m, uint64_t step, const char *p
 static void scripted_state_ready(struct membership *m, const struct state_ready *ready)
 {
     const struct scripted *s = (struct scripted *)m;
-    const char *rung = s->epochs[s->at].rung;
+    const char *recovery_source = s->epochs[s->at].recovery_source;
     if ((s->epochs[s->at].older > 0) != (strstr(ready->damaged_checkpoint, "step-") != NULL))
         _exit(95);
     atomic_store(&s->board->began[s->at], ready->step);
     atomic_store(&s->board->ready[s->at], 1);
     atomic_store(&s->board->rolled[s->at], ready->rolled_forward);
-    if (!rung || strcmp(rung, state_rung_name(ready->rung)) == 0)
+    if (!recovery_source || strcmp(recovery_source, recovery_source_name(ready->recovery_source)) == 0)
         return;
-    (void)fprintf(stderr, "# epoch %d: state from %s, expected %s\n", s->at + 1, state_rung_name(ready->rung), rung);
+    (void)fprintf(stderr, "# epoch %d: state from %s, expected %s\n", s->at + 1,
+                  recovery_source_name(ready->recovery_source), recovery_source);
     _exit(91);
 }
 
@@ -602,7 +603,7 @@ static void kill_without_loss(bool tcp)
          .kill_before = 15,
          .holders = 4,
          .holder_ranks = {1, 2, -1, 0},
-         .rung = "buddy"},
+         .recovery_source = "buddy"},
         {.world = 2,
          .process = {0, 1},
          .source = STATE_FROM_MEMORY,
@@ -610,20 +611,20 @@ static void kill_without_loss(bool tcp)
          .kill_before = 19,
          .holders = 3,
          .holder_ranks = {-1, 0, 1},
-         .rung = "buddy"},
+         .recovery_source = "buddy"},
         {.world = 1,
          .process = {0},
          .source = STATE_FROM_MEMORY,
          .pause_after = 21,
          .holders = 2,
          .holder_ranks = {0, -1},
-         .rung = "buddy"},
+         .recovery_source = "buddy"},
         {.world = 2,
          .process = {4, 0},
          .source = STATE_FROM_MEMORY,
          .holders = 1,
          .holder_ranks = {1},
-         .rung = "memory"},
+         .recovery_source = "memory"},
     };
     (void)lose_one(NULL, e, (int)ARRAY_SIZE(e), NULL, tcp);
 }
@@ -641,13 +642,18 @@ static void test_kill_without_loss_tcp(void **state)
 }
 
 /* Four become two: one is killed, one leaves. */
-static void four_become_two(const char *const *axes, int victim, const char *rung)
+static void four_become_two(const char *const *axes, int victim, const char *recovery_source)
 {
     struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
     struct script_epoch e[] = {
         {.world = 4, .process = {0, 1, 2, 3}, .victim = victim, .kill_before = 9},
-        {.world = 2, .source = STATE_FROM_MEMORY, .departing = 1, .holders = 4, .pause_after = 14, .rung = rung},
-        {.world = 4, .source = STATE_FROM_MEMORY, .process = {4, 0, 1, 2}, .holders = 2, .rung = "memory"},
+        {.world = 2,
+         .source = STATE_FROM_MEMORY,
+         .departing = 1,
+         .holders = 4,
+         .pause_after = 14,
+         .recovery_source = recovery_source},
+        {.world = 4, .source = STATE_FROM_MEMORY, .process = {4, 0, 1, 2}, .holders = 2, .recovery_source = "memory"},
     };
     int others[4], n = 0;
     for (int p = 0; p < 4; p++)
@@ -682,7 +688,7 @@ static void test_kill_stage(void **state)
              .source = STATE_FROM_MEMORY,
              .holders = 2,
              .holder_ranks = {victim == 1 ? 0 : -1, victim == 1 ? -1 : 0},
-             .rung = "buddy"},
+             .recovery_source = "buddy"},
         };
         (void)lose_one(axes, e, (int)ARRAY_SIZE(e), alone, false);
     }
@@ -691,12 +697,12 @@ static void test_kill_stage(void **state)
 /* Places between the last reduction and the update: some ranks commit the step, some have it prepared only. What a
  * victim kept to itself is finished by the others; those who are behind catch up with those who are not. */
 static bool fail_in_step(const char *const *axes, int world, const char *const fails[PROCESSES_MAX], int victim,
-                         const char *rung)
+                         const char *recovery_source)
 {
     struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
     struct script_epoch e[] = {
         {.world = world, .process = {0, 1, 2, 3}, .victim = victim, .kill_before = 8},
-        {.world = world, .find = true, .rung = rung},
+        {.world = world, .find = true, .recovery_source = recovery_source},
     };
     memcpy(e[0].fails, fails, sizeof e[0].fails);
     int n = 0;
@@ -721,34 +727,39 @@ static void test_fail_in_step(void **state)
     };
     enum { ALL_CASES = 3, REPLICAS = 4 }; /* axes of which only the last cases are tried; with replicas */
     static const struct {
-        const char *fails[PROCESSES_MAX], *rung;
+        const char *fails[PROCESSES_MAX], *recovery_source;
         int rolls;  /* some are behind others: 1; all the same: 0; by chance: -1 */
         int victim; /* has committed step 7 */
     } cases[] = {
-        {.fails = {NULL, "exec.reduced=kill@7"}, .rung = "buddy"},
-        {.fails = {NULL, NULL, "exec.prepared=kill@7"}, .rung = "buddy"},
-        {.fails = {NULL, NULL, NULL, "exec.agreed=kill@7"}, .rung = "buddy", .rolls = -1},
-        {.fails = {NULL, NULL, "buddy.send=kill@9"}, .rung = "buddy"},
-        {.fails = {NULL, "exec.agreed=call@7"}, .rung = "memory", .rolls = 1},
+        {.fails = {NULL, "exec.reduced=kill@7"}, .recovery_source = "buddy"},
+        {.fails = {NULL, NULL, "exec.prepared=kill@7"}, .recovery_source = "buddy"},
+        {.fails = {NULL, NULL, NULL, "exec.agreed=kill@7"}, .recovery_source = "buddy", .rolls = -1},
+        {.fails = {NULL, NULL, "buddy.send=kill@9"}, .recovery_source = "buddy"},
+        {.fails = {NULL, "exec.agreed=call@7"}, .recovery_source = "memory", .rolls = 1},
         {.fails = {"exec.agreed=call@7", "exec.agreed=call@7", NULL, "exec.agreed=call@7"},
-         .rung = "memory",
+         .recovery_source = "memory",
          .rolls = 1},
-        {.fails = {"exec.agreed=kill@7", "exec.agreed=fail@7", "exec.agreed=fail@7"}, .rung = "buddy", .rolls = -1},
+        {.fails = {"exec.agreed=kill@7", "exec.agreed=fail@7", "exec.agreed=fail@7"},
+         .recovery_source = "buddy",
+         .rolls = -1},
         {.fails = {"exec.agreed=fail@7", "exec.agreed=fail@7", "exec.agreed=fail@7", "exec.agreed=fail@7"},
-         .rung = "memory"},
+         .recovery_source = "memory"},
         {.fails = {"exec.agreed=fail@7", "exec.agreed=fail@7", "exec.agreed=kill@7", "exec.agreed=fail@7"},
-         .rung = "buddy"},
-        {.fails = {NULL, "exec.agreed=call@7"}, .rung = "buddy", .rolls = 1, .victim = 3},
-        {.fails = {"exec.agreed=call@7", NULL, "exec.agreed=call@7"}, .rung = "buddy", .rolls = 1, .victim = 1},
+         .recovery_source = "buddy"},
+        {.fails = {NULL, "exec.agreed=call@7"}, .recovery_source = "buddy", .rolls = 1, .victim = 3},
+        {.fails = {"exec.agreed=call@7", NULL, "exec.agreed=call@7"},
+         .recovery_source = "buddy",
+         .rolls = 1,
+         .victim = 1},
     };
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-            const bool replica = a == REPLICAS && strcmp(cases[i].rung, "buddy") == 0;
+            const bool replica = a == REPLICAS && strcmp(cases[i].recovery_source, "buddy") == 0;
             if (a >= ALL_CASES && i + 4 < ARRAY_SIZE(cases))
                 continue;
             print_message("# case %zu of %s\n", i, axes[a][1] ? axes[a][1] : axes[a][0]);
-            const bool rolled =
-                fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim, replica ? "replica" : cases[i].rung);
+            const bool rolled = fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim,
+                                             replica ? "replica" : cases[i].recovery_source);
             assert_true(cases[i].rolls < 0 || cases[i].rolls == rolled);
         }
 }
@@ -793,13 +804,13 @@ static void test_told_when_all_have_it(void **state)
 /* A second loss while the first is being made good, at every place of that: what was there before is still there, or
  * the new one is whole. Newcomers come behind, so that all three epochs have as many ranks. */
 static bool fail_in_recovery(const char *const *axes, const char *const first[4], const char *const second[4],
-                             const char *rung)
+                             const char *recovery_source)
 {
     struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
     struct script_epoch e[] = {
         {.world = 4, .process = {0, 1, 2, 3}, .victim = 3, .kill_before = 8},
         {.world = 4, .find = true},
-        {.world = 4, .find = true, .rung = rung},
+        {.world = 4, .find = true, .recovery_source = recovery_source},
     };
     int newcomer = 4;
     memcpy(e[0].fails, first, 4 * sizeof *first);
@@ -897,7 +908,7 @@ static void test_damaged_checkpoint(void **state)
          .source = STATE_FROM_CHECKPOINT,
          .from_checkpoint = 10,
          .older = 5,
-         .rung = "checkpoint"},
+         .recovery_source = "checkpoint"},
     };
     run_script(e, (int)ARRAY_SIZE(e), true, false, &l);
     assert_int_equal(l.lines, 12 + STEPS - 5);
@@ -916,7 +927,7 @@ static void test_drifted_copy(void **state)
          .victim = 1,
          .kill_before = 9,
          .fails = {NULL, NULL, "buddy.update=fail@3"}},
-        {.world = 3, .process = {0, 2, 3}, .find = true, .rung = "buddy"},
+        {.world = 3, .process = {0, 2, 3}, .find = true, .recovery_source = "buddy"},
     };
     run_script(e, (int)ARRAY_SIZE(e), true, false, &l);
     assert_int_equal(l.lines, STEPS);

@@ -122,7 +122,7 @@ struct change {
     struct layout *from, *to;
     int holder[OLD_MAX];
     struct train_state *old[RANKS_MAX], *wards[RANKS_MAX], *fresh[RANKS_MAX];
-    enum state_rung rung[RANKS_MAX];
+    enum recovery_source recovery_source[RANKS_MAX];
     struct verified before[RANKS_MAX], after[RANKS_MAX];
     int departing;
     struct hub hub;
@@ -207,7 +207,7 @@ static void *member_main(void *arg)
     c->status[m->rank] = holdings_gather(&view, c->from, &mine, &memory_device, &hub_ops, comm, NULL, &h, err);
     if (c->status[m->rank] != TITAN_OK)
         return NULL;
-    c->rung[m->rank] = h.rung;
+    c->recovery_source[m->rank] = h.recovery_source;
     c->status[m->rank] =
         state_transfer(&h, &mine.parts, c->to, c->fresh[m->rank], &memory_device, &hub_ops, comm, NULL, &sent, err);
     if (c->status[m->rank] == TITAN_OK)
@@ -328,10 +328,10 @@ static void place_some(struct change *c, unsigned *seed)
 }
 
 /* Worked out from where things were put. */
-static enum state_rung expected_rung(const struct change *c)
+static enum recovery_source expected_source(const struct change *c)
 {
     const struct mesh *m = &c->from->mesh;
-    enum state_rung rung = STATE_RUNG_MEMORY;
+    enum recovery_source recovery_source = RECOVERY_SOURCE_MEMORY;
     int replicas[OLD_MAX];
     for (int a = 0; a < m->world; a++) {
         bool replica = false;
@@ -339,11 +339,11 @@ static enum state_rung expected_rung(const struct change *c)
         for (int i = 0; i < m->size[AXIS_DP_REPLICATE]; i++)
             replica = replica || c->holder[replicas[i]] >= 0;
         if (!replica)
-            return STATE_RUNG_BUDDY;
+            return RECOVERY_SOURCE_BUDDY;
         if (c->holder[a] < 0)
-            rung = STATE_RUNG_REPLICA;
+            recovery_source = RECOVERY_SOURCE_REPLICA;
     }
-    return rung;
+    return recovery_source;
 }
 
 static void test_any_mesh_to_any_mesh(void **state)
@@ -352,7 +352,7 @@ static void test_any_mesh_to_any_mesh(void **state)
     unsigned seed = random_seed();
     static struct change c;
     uint64_t sent = 0;
-    int rungs[STATE_RUNG_BUDDY + 1] = {0};
+    int by_source[RECOVERY_SOURCE_BUDDY + 1] = {0};
     for (int round = 0; round < ROUNDS; round++) {
         open_change(&c, &seed);
         place_some(&c, &seed);
@@ -362,16 +362,16 @@ static void test_any_mesh_to_any_mesh(void **state)
                 fail_msg("from %s: rank %d: %s %s", layout_text(c.from), r, titan_status_name(c.status[r]),
                          c.errors[r].msg);
             check_fresh(&c, r);
-            assert_int_equal(c.rung[r], expected_rung(&c));
+            assert_int_equal(c.recovery_source[r], expected_source(&c));
             assert_int_equal(c.before[r].parameters, c.after[r].parameters);
             assert_int_equal(c.before[r].bytes, c.hub.sent);
             assert_false(c.before[r].copies_differ);
         }
-        rungs[expected_rung(&c)]++;
+        by_source[expected_source(&c)]++;
         sent += c.hub.sent;
         close_change(&c);
     }
-    assert_true(rungs[STATE_RUNG_REPLICA] > 0 && rungs[STATE_RUNG_BUDDY] > 0);
+    assert_true(by_source[RECOVERY_SOURCE_REPLICA] > 0 && by_source[RECOVERY_SOURCE_BUDDY] > 0);
     assert_true(sent > 0);
 }
 
