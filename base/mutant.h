@@ -16,9 +16,9 @@
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
     X(NAME_THEFT, "a hello in the name of another node, which is there, is accepted")                                  \
     X(COORD_ALONE, "coordinator forms an epoch with a minority at once")                                               \
-    X(DELEGATED_UNHEARD, "coordinator does not take up what a delegate has formed")                                    \
-    X(DELEGATE_MINORITY, "a delegate forms an epoch without a majority")                                               \
-    X(DELEGATE_FROM_BELOW, "a delegate's epoch begins from an older state than its members' memory")                   \
+    X(LEADER_EPOCH_UNHEARD, "coordinator does not take up what an acting leader has formed")                           \
+    X(LEADER_MINORITY, "an acting leader forms an epoch without a majority")                                           \
+    X(LEADER_FROM_OLDER_STATE, "an acting leader's epoch begins from an older state than its members' memory")         \
     X(PROOF_IGNORED, "a datagram counts that is proved under no key")                                                  \
     X(PROMISE_UNRECORDED, "an agent's promise does not survive its death")                                             \
     X(LEASE_IGNORED, "workers go on when the lease is over")                                                           \
@@ -37,7 +37,7 @@
     X(DEAD_ADOPTED, "a worker that its agent does not list counts as alive")                                           \
     X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
     X(DEPARTING_DROPPED, "a resize drops a departing rank before its shard has moved")                                 \
-    X(INSTALLED_FREED, "installed state is freed before the barrier")                                                        \
+    X(INSTALLED_FREED, "installed state is freed before the barrier")                                                  \
     X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
     X(TOLD_ALONE, "a worker tells of a step when it has the sum, whoever else has")                                    \
@@ -50,13 +50,13 @@
     X(STEP_UNBOUNDED, "a step that nobody can have made is believed")                                                  \
     X(FINISHED_EARLY, "a worker that has not made all steps counts as finished")                                       \
     X(FAULTY_CHARGED, "a worker that breaks the protocol counts as a crash of its node")                               \
-    X(FOREIGN_REPORT_BELIEVED, "what a node says of another one's worker counts")                                            \
-    X(DELEGATED_UNSOUND, "a delegate's epoch is taken with unknown members")                                           \
+    X(FOREIGN_REPORT_BELIEVED, "what a node says of another one's worker counts")                                      \
+    X(LEADER_EPOCH_UNSOUND, "an acting leader's epoch is taken with unknown members")                                  \
     X(AGENT_RANGES_UNCHECKED, "agent takes a field for what it can never be")                                          \
-    X(COMMIT_UNPROMISED, "an agent takes an epoch of a delegate that it has not promised")                             \
-    X(COMMIT_UNSOUND, "a delegate's epoch is taken without a source of its state")                                     \
+    X(COMMIT_UNPROMISED, "an agent takes an epoch of an acting leader that it has not promised")                       \
+    X(COMMIT_UNSOUND, "an acting leader's epoch is taken without a source of its state")                               \
     X(PROPOSAL_UNSOUND, "an agent promises an epoch of others than the members, or of an older state")                 \
-    X(PEER_SPEAKS_FOR_OTHERS, "a delegate believes an agent about another one's worker")                               \
+    X(PEER_SPEAKS_FOR_OTHERS, "an acting leader believes an agent about another one's worker")                         \
     X(PROBE_UNASKED, "what a node says of another counts though it was not asked")                                     \
     X(QUARANTINE_ALONE, "one job that crashes wherever it is puts nodes in quarantine")                                \
     X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")

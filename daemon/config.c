@@ -163,8 +163,10 @@ static const struct setting settings[] = {
     NUMBER("detection", "node_timeout_ms", VALUE_U32, detection.node_timeout_ms, 20, 3600000),
     NUMBER("detection", "reachable_ms", VALUE_U32, detection.reachable_ms, 20, 3600000),
     NUMBER("detection", "away_ms", VALUE_U32, detection.away_ms, 50, 3600000),
-    NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.delegate_lease_ms, 0, UINT32_MAX),
+    NUMBER("detection", "leader_lease_ms", VALUE_U32, detection.leader_lease_ms, 0, UINT32_MAX),
     NUMBER("detection", "hang_floor_ms", VALUE_U32, detection.hang_floor_ms, 50, 3600000),
+    /* Older names. */
+    NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.leader_lease_ms, 0, UINT32_MAX),
 };
 
 /* what: "--slots" or "FILE:12: agent.slots", for messages. */
@@ -422,7 +424,7 @@ static const struct {
       .node_timeout_ms = 2000,
       .reachable_ms = 5000,
       .away_ms = 1000,
-      .delegate_lease_ms = 600000,
+      .leader_lease_ms = 600000,
       .hang_floor_ms = 300}},
     {"wan",
      {.beat_ms = 500,
@@ -431,7 +433,7 @@ static const struct {
       .node_timeout_ms = 10000,
       .reachable_ms = 30000,
       .away_ms = 10000,
-      .delegate_lease_ms = 600000,
+      .leader_lease_ms = 600000,
       .hang_floor_ms = 1000}},
 };
 
@@ -452,7 +454,7 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
     OR_PROFILE(node_timeout_ms);
     OR_PROFILE(reachable_ms);
     OR_PROFILE(away_ms);
-    OR_PROFILE(delegate_lease_ms);
+    OR_PROFILE(leader_lease_ms);
     OR_PROFILE(hang_floor_ms);
 #undef OR_PROFILE
     if (d->suspect_ms < 2 * d->beat_ms) {
@@ -461,9 +463,9 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
         titan_error_hint(err, "one late beat would make a node suspect: at least two beats, better five");
         return TITAN_EINVAL;
     }
-    if (d->delegate_lease_ms && d->delegate_lease_ms < 2 * d->away_ms)
-        return titan_fail(err, TITAN_EINVAL, "detection.delegate_lease_ms: %u is less than twice away_ms, %u",
-                          d->delegate_lease_ms, d->away_ms);
+    if (d->leader_lease_ms && d->leader_lease_ms < 2 * d->away_ms)
+        return titan_fail(err, TITAN_EINVAL, "detection.leader_lease_ms: %u is less than twice away_ms, %u",
+                          d->leader_lease_ms, d->away_ms);
     return TITAN_OK;
 }
 

@@ -8,8 +8,8 @@
 
 #include "titan/internal/agent.pb-c.h"
 
-/* A delegate's, or one that somebody has seen, is at most so far above the job's own: no run has that many, and above
- * the highest there could be no next one. */
+/* An acting leader's, or one that somebody has seen, is at most so far above the job's own: no run has that many, and
+ * above the highest there could be no next one. */
 #define EPOCH_STEP_MAX (UINT64_C(1) << 32)
 #define EPOCH_ID_BYTES 16       /* of a communicator's id */
 #define EPOCH_HOLDERS_MAX 65536 /* of its state */

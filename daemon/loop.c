@@ -394,7 +394,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .node_timeout_ms = t->node_timeout_ms,
                                           .reachable_ms = t->reachable_ms,
                                           .away_ms = t->away_ms,
-                                          .delegate_lease_ms = t->delegate_lease_ms,
+                                          .leader_lease_ms = t->leader_lease_ms,
                                           .adopt_state = d->config->adopt_state,
                                           .paths = &d->config->paths,
                                           .auth = &auth,
@@ -491,7 +491,7 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .log_bytes_max = c->log_bytes_max,
                                     .hang_floor_ms = c->detection.hang_floor_ms,
                                     .away_ms = c->detection.away_ms,
-                                    .delegate_lease_ms = c->detection.delegate_lease_ms,
+                                    .leader_lease_ms = c->detection.leader_lease_ms,
                                     /* One process has no other agents. */
                                     .peer_listen = dev                 ? ""
                                                    : c->peer_listen[0] ? c->peer_listen

@@ -77,8 +77,8 @@ void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_
     mac_derive(secret, "titan term", &bytes, sizeof(bytes), ret);
 }
 
-void proof_delegated(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
-                     uint8_t ret[MAC_BYTES])
+void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
+                        uint8_t ret[MAC_BYTES])
 {
     mac_derive(shrunk->key.data, "titan delegated", comm_id->data, comm_id->len, ret);
 }

@@ -38,9 +38,9 @@ struct seen_term {
 };
 
 /* --- keys out of keys --------------------------------------------------------------------------------------------- */
-/* Of a delegate's epoch, from that of the one it shrinks. */
-void proof_delegated(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
-                     uint8_t ret[MAC_BYTES]);
+/* Of an acting leader's epoch, from that of the one it shrinks. */
+void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
+                        uint8_t ret[MAC_BYTES]);
 /* For the hellos of an epoch's workers; they do not learn their agents'. */
 void proof_mesh(const Titan__Internal__FormEpoch *form, uint8_t ret[MAC_BYTES]);
 /* For one probe of a node, from the key of its session. */

@@ -126,7 +126,7 @@ static const struct range agent_message[] = {
     PART(stalled),
     PART(probe_result),
     PART(state_ready),
-    PART(delegated),
+    PART(leader_epoch),
     PART(refused),
     PART(straggles),
     PART(checkpoint_failed),
@@ -166,7 +166,7 @@ static const struct range agent_hello[] = {
     RANDOM(incarnation),
     TERM(seen_term),
     NUMBER(peer_port, 0, 65535),
-    PARTS(delegated, 0, LIST_MAX),
+    PARTS(leader_epochs, 0, LIST_MAX),
     FLAG(told),
     PARTS(known, 0, LIST_MAX),
     FLAG(proves),
@@ -195,7 +195,7 @@ static const struct range agent_beat[] = {
     COUNT(unproved),
 };
 static const struct range beat_answer[] = {COUNT(number)};
-static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(delegate_lease_ms),
+static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(leader_lease_ms),
                                        KEY(key),   KEY(term_proof)};
 static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms),
                                           KEY(key)};
@@ -286,10 +286,10 @@ static const struct range job_record[] = {
     PART(accepted),
     EPOCH_OR_NONE(promised_epoch),
     BYTES(promised_id, 0, 16),
-    PARTS(delegated, 0, LIST_MAX),
+    PARTS(leader_epochs, 0, LIST_MAX),
     PARTS(before, 0, LIST_MAX),
 };
-static const struct range delegated[] = {NEEDED(epoch), TERM(term), TEXT(delegate, 0, NAME_MAX_BYTES, NAME_SET)};
+static const struct range leader_epoch[] = {NEEDED(epoch), TERM(term), TEXT(leader, 0, NAME_MAX_BYTES, NAME_SET)};
 static const struct range refused[] = {
     NUMBER(job_id, 0, RANGE_ID_MAX), EPOCH_OR_NONE(epoch), EPOCH_OR_NONE(seen_epoch), TERM(seen_term), KEY(seen_proof),
 };
@@ -416,7 +416,7 @@ static const struct table {
     TABLE(peer_state, peer_state),
     TABLE(agent_job_record, job_record),
     TABLE(epoch_promise, epoch_promise),
-    TABLE(epoch_delegated, delegated),
+    TABLE(leader_epoch, leader_epoch),
     TABLE(epoch_refused, refused),
     TABLE(start_workers, start_workers),
     TABLE(worker_started, worker_started),

@@ -37,7 +37,7 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
         "uuiiiiuutbiitb", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
         (int64_t)e->source, e->source_epoch, e->resume_step, e->checkpoint ? e->checkpoint : "",
         (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->departing,
-        e->delegate ? e->delegate : "", (const void *)e->key, e->keyed ? sizeof(e->key) : (size_t)0));
+        e->leader ? e->leader : "", (const void *)e->key, e->keyed ? sizeof(e->key) : (size_t)0));
     TRY(db_run(db, err, "UPDATE workers SET rank = -1 WHERE job_id = ? AND rank >= 0", "u", e->job_id));
     for (uint32_t rank = 0; rank < e->world_size + e->departing; rank++) {
         TRY(db_run(db, err, "INSERT INTO members VALUES (?, ?, ?, ?)", "uuiu", e->job_id, e->number, (int64_t)rank,
@@ -137,7 +137,7 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
             .checkpoint = col_text(stmt, 7),
             .created_at_ms = col_int(stmt, 9),
             .departing = (uint32_t)col_int(stmt, 10),
-            .delegate = col_text(stmt, 11),
+            .leader = col_text(stmt, 11),
             .complete = col_int(stmt, 12) != 0,
             .keyed = col_int(stmt, 14) == 32,
         };

@@ -28,7 +28,7 @@ struct epoch {
     uint32_t world_size;
     uint32_t departing;      /* members of source_epoch that hand their parts over and are not in this one */
     const uint64_t *workers; /* ids in rank order, then the departing ranks' */
-    const char *delegate;    /* node that committed it while the coordinator was away; "" = none */
+    const char *leader;      /* node that committed it while the coordinator was away; "" = none */
     int64_t created_at_ms;
     bool complete; /* its members have had their state, or made a step; for epoch_get to say */
 };

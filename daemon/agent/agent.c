@@ -494,7 +494,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .coordinator = a->peers && strncmp(o->coordinator, "unix:", 5) != 0 ? o->coordinator : NULL,
         .hang_floor_ms = o->hang_floor_ms,
         .away_ms = o->away_ms,
-        .delegate_lease_ms = o->delegate_lease_ms};
+        .leader_lease_ms = o->leader_lease_ms};
     TRY(record_read_term(a->settings.run_dir, &seen, err));
     TRY(agent_core_new(&options, &a->core, err));
     agent_core_restore_term(a->core, &seen);

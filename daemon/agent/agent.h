@@ -18,19 +18,19 @@
 struct agent;
 
 struct agent_options {
-    const char *state_dir;               /* run/ (socket, pages) lives here; the caller holds its lock */
-    const char *coordinator;             /* target as in rpc_client_open */
-    const struct rpc_tls *tls;           /* to it, copied; NULL = none */
-    bool renew;                          /* keep these files fresh */
-    const char *node;                    /* unique name; NULL = host name */
-    const char *address;                 /* host other nodes' workers connect to; NULL = 127.0.0.1 */
-    const char *worker;                  /* path of titan-worker; NULL = beside this executable */
-    const char *device;                  /* "auto", "cpu", "cuda" */
-    uint32_t slots;                      /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
-    uint32_t lease_ms;                   /* 0 = 30000 */
-    uint64_t log_bytes_max;              /* per worker, kept as two halves; 0 = 64 MiB */
-    uint32_t hang_floor_ms;              /* 0 = 300 */
-    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says (agent_core.h) */
+    const char *state_dir;             /* run/ (socket, pages) lives here; the caller holds its lock */
+    const char *coordinator;           /* target as in rpc_client_open */
+    const struct rpc_tls *tls;         /* to it, copied; NULL = none */
+    bool renew;                        /* keep these files fresh */
+    const char *node;                  /* unique name; NULL = host name */
+    const char *address;               /* host other nodes' workers connect to; NULL = 127.0.0.1 */
+    const char *worker;                /* path of titan-worker; NULL = beside this executable */
+    const char *device;                /* "auto", "cpu", "cuda" */
+    uint32_t slots;                    /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
+    uint32_t lease_ms;                 /* 0 = 30000 */
+    uint64_t log_bytes_max;            /* per worker, kept as two halves; 0 = 64 MiB */
+    uint32_t hang_floor_ms;            /* 0 = 300 */
+    uint32_t away_ms, leader_lease_ms; /* until a coordinator says (agent_core.h) */
     const char *peer_listen; /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */
     bool quiet_stop;         /* do not report workers that end because agent_close stops them: the coordinator goes down
                                 with us, and its jobs go on from their last checkpoint when it is back */

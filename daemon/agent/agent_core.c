@@ -33,7 +33,7 @@ titan_status agent_core_new(const struct agent_core_options *o, struct agent_cor
     c->options.revoke_ms = o->revoke_ms ? o->revoke_ms : 1000;
     c->heartbeat_ms = HEARTBEAT_MS;
     c->away_ms = o->away_ms ? o->away_ms : AWAY_MS;
-    c->delegate_lease_ms = o->delegate_lease_ms;
+    c->leader_lease_ms = o->leader_lease_ms;
     *ret = c;
     return TITAN_OK;
 }

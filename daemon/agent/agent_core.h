@@ -81,15 +81,15 @@ struct agent_core_options { /* texts are copied */
     const char *node, *device, *address, *version;
     uint32_t slots;
     uint64_t memory_bytes;
-    bool checks;              /* it answers CheckNode */
-    uint64_t incarnation;     /* of this start */
-    uint64_t seed;            /* ids of datagrams and of delegated epochs' communicators are drawn from it: not twice */
-    uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no delegation */
-    const char *coordinator;  /* host:port that takes heartbeats as datagrams; NULL = they go by stream only */
-    uint32_t hang_floor_ms;   /* 0 = 300 */
-    uint32_t hang_unknown_ms; /* while a worker's own step time is not known; 0 = 10000 */
-    uint32_t revoke_ms;       /* revoked to quiet; 0 = 1000 */
-    uint32_t away_ms, delegate_lease_ms; /* until a coordinator says; 0 = 1000, none */
+    bool checks;          /* it answers CheckNode */
+    uint64_t incarnation; /* of this start */
+    uint64_t seed;      /* ids of datagrams and of acting leaders' epochs' communicators are drawn from it: not twice */
+    uint32_t peer_port; /* 0 = other agents cannot reach this one: no probes, no acting leader */
+    const char *coordinator;           /* host:port that takes heartbeats as datagrams; NULL = they go by stream only */
+    uint32_t hang_floor_ms;            /* 0 = 300 */
+    uint32_t hang_unknown_ms;          /* while a worker's own step time is not known; 0 = 10000 */
+    uint32_t revoke_ms;                /* revoked to quiet; 0 = 1000 */
+    uint32_t away_ms, leader_lease_ms; /* until a coordinator says; 0 = 1000, none */
 };
 
 titan_status agent_core_new(const struct agent_core_options *options, struct agent_core **ret,
@@ -171,11 +171,11 @@ struct agent_counters {
     uint64_t fenced_terms;  /* messages of an older coordinator */
     uint64_t fenced_epochs; /* ... about an older epoch */
     uint64_t refused;       /* another communicator id for an epoch accepted or promised */
-    uint64_t forged;     /* workers that spoke for others, nodes that claimed to be this one */
+    uint64_t forged;        /* workers that spoke for others, nodes that claimed to be this one */
     uint64_t out_of_range;  /* messages and pages of workers with a value that can never be (proto/ranges.h) */
     uint64_t unproved;      /* datagrams without the right proof */
     uint64_t stalls, kills; /* workers found hanging; killed because they did not leave an epoch */
-    uint64_t promises, delegated;
+    uint64_t promises, leader_epochs;
 };
 const struct agent_counters *agent_core_counters(const struct agent_core *c);
 

@@ -55,7 +55,7 @@ struct agent_worker {
     enum end_cause end;
     bool killed;
     bool forged; /* it has spoken for another one */
-    char *fault;   /* the illegal thing it said, for which it is killed; NULL = none */
+    char *fault; /* the illegal thing it said, for which it is killed; NULL = none */
     struct agent_sample sample;
     struct watch watch;
     uint64_t told_epoch;                       /* newest it was told to form */
@@ -102,13 +102,13 @@ struct agent_core {
     uint64_t session_term;
     struct seen_term seen;
     bool up, welcomed, answered, ending; /* answered: a heartbeat of this session was */
-    bool fenced_said, forged_reported;     /* of this session */
+    bool fenced_said, forged_reported;   /* of this session */
     bool range_said;                     /* of a datagram; of this session */
     bool unproved_said;
-    bool delegated_since; /* an epoch of an acting leader was accepted since the hello */
-    int64_t leave_at;     /* when its workers are to be gone; 0 = they are not */
+    bool leader_epoch_since; /* an epoch of an acting leader was accepted since the hello */
+    int64_t leave_at;        /* when its workers are to be gone; 0 = they are not */
     bool draining, quiet;
-    uint32_t heartbeat_ms, away_ms, delegate_lease_ms;
+    uint32_t heartbeat_ms, away_ms, leader_lease_ms;
     uint64_t heartbeat, ids, sessions;
     struct proof_keys session_keys; /* of the newest welcome, and of the one before; none = an older coordinator's */
     struct {
@@ -234,7 +234,7 @@ void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const fo
 /* --- epoch_record.c ----------------------------------------------------------------------------------------------- */
 uint64_t agent_job_accepted(const struct agent_job *j); /* 0 = none */
 /* The coordinator's epoch, or with a node the one of that acting leader: recorded as accepted. */
-void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *delegate,
+void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *leader,
                       struct agent_actions *out);
 void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epoch *form, struct agent_actions *out);
 bool agent_bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epoch_record.c - the record of a job's epochs: accepted, before it, promised, delegated. */
+/* epoch_record.c - the record of a job's epochs: accepted, before it, promised, of acting leaders. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,25 +25,25 @@ static void record_job(const struct agent_job *j, struct agent_actions *out)
     a->record = agent_action_copy(out, &j->record->base);
 }
 
-static void drop_delegated(job_record *r)
+static void drop_leader_epochs(job_record *r)
 {
-    for (size_t i = 0; i < r->n_delegated; i++)
-        titan__internal__epoch_delegated__free_unpacked(r->delegated[i], NULL);
-    free(r->delegated);
-    r->delegated = NULL;
-    r->n_delegated = 0;
+    for (size_t i = 0; i < r->n_leader_epochs; i++)
+        titan__internal__leader_epoch__free_unpacked(r->leader_epochs[i], NULL);
+    free(r->leader_epochs);
+    r->leader_epochs = NULL;
+    r->n_leader_epochs = 0;
 }
 
-static void add_delegated(const struct agent_core *c, job_record *r, const char *delegate)
+static void add_leader_epoch(const struct agent_core *c, job_record *r, const char *leader)
 {
-    Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    Titan__Internal__LeaderEpoch d = TITAN__INTERNAL__LEADER_EPOCH__INIT;
     d.epoch = r->accepted;
     d.term = c->seen.term;
-    d.delegate = (char *)delegate;
-    void *grown = realloc(r->delegated, (r->n_delegated + 1) * sizeof(*r->delegated));
+    d.leader = (char *)leader;
+    void *grown = realloc(r->leader_epochs, (r->n_leader_epochs + 1) * sizeof(*r->leader_epochs));
     titan_assert(grown);
-    r->delegated = grown;
-    r->delegated[r->n_delegated++] = agent_message_copy(&d.base);
+    r->leader_epochs = grown;
+    r->leader_epochs[r->n_leader_epochs++] = agent_message_copy(&d.base);
 }
 
 /* The accepted epoch makes room for the next. Complete, it is the only quorum configuration; none before it counts. */
@@ -59,14 +59,14 @@ static void move_to_before(job_record *r, bool complete)
     r->accepted = NULL;
 }
 
-void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *delegate,
+void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *leader,
                       struct agent_actions *out)
 {
     job_record *r = j->record;
     const bool again = r->accepted && form->epoch == r->accepted->epoch;
     titan_assert(form->epoch >= agent_job_accepted(j));
     titan_assert(again || form->epoch >= r->promised_epoch);
-    if (again && (delegate || r->n_delegated == 0) && r->term == c->seen.term)
+    if (again && (leader || r->n_leader_epochs == 0) && r->term == c->seen.term)
         return;
     if (!again) {
         if (r->accepted)
@@ -78,11 +78,11 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
         j->failover = NULL;
     }
     r->term = c->seen.term;
-    c->delegated_since |= delegate != NULL;
-    if (delegate)
-        add_delegated(c, r, delegate);
-    else /* the coordinator knows of the delegated epochs before its own */
-        drop_delegated(r);
+    c->leader_epoch_since |= leader != NULL;
+    if (leader)
+        add_leader_epoch(c, r, leader);
+    else /* the coordinator knows of the acting leaders' epochs before its own */
+        drop_leader_epochs(r);
     record_job(j, out);
 }
 

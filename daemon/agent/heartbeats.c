@@ -14,7 +14,7 @@ void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_
     titan_assert(!c->contact && c->sessions == 0);
     c->contact_at = at;
     c->contact = true;
-    c->delegate_lease_ms = epoch_until > at ? (uint32_t)MIN(epoch_until - at, (int64_t)UINT32_MAX) : 0;
+    c->leader_lease_ms = epoch_until > at ? (uint32_t)MIN(epoch_until - at, (int64_t)UINT32_MAX) : 0;
 }
 
 int64_t agent_core_contact(const struct agent_core *c)

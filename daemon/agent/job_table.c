@@ -79,7 +79,8 @@ void agent_jobs_trim(struct agent_core *c, struct agent_actions *out)
     size_t n = 0;
     struct agent_job **oldest = NULL;
     for (struct agent_job **at = &c->jobs; *at; at = &(*at)->next) {
-        if (agent_job_has_workers(c, (*at)->id) || (*at)->record->n_delegated) /* a coordinator has to hear of those */
+        if (agent_job_has_workers(c, (*at)->id) ||
+            (*at)->record->n_leader_epochs) /* a coordinator has to hear of those */
             continue;
         n++;
         if (!oldest || (*at)->id < (*oldest)->id)

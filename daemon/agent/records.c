@@ -119,8 +119,8 @@ static titan_status check_job(const Titan__Internal__AgentJobRecord *r, uint64_t
     TRY(check_epoch(r->accepted, job_id, err));
     for (size_t i = 0; i < r->n_before; i++)
         TRY(check_epoch(r->before[i], job_id, err));
-    for (size_t i = 0; i < r->n_delegated; i++)
-        TRY(check_epoch(r->delegated[i]->epoch, job_id, err));
+    for (size_t i = 0; i < r->n_leader_epochs; i++)
+        TRY(check_epoch(r->leader_epochs[i]->epoch, job_id, err));
     return TITAN_OK;
 }
 

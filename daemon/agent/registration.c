@@ -70,23 +70,23 @@ static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_a
 {
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
     titan_assert(c->up);
-    size_t n_delegated = 0, n_jobs = 0;
+    size_t n_leader_epochs = 0, n_jobs = 0;
     for (const struct agent_job *j = c->jobs; j; j = j->next, n_jobs++)
-        n_delegated += j->record->n_delegated;
+        n_leader_epochs += j->record->n_leader_epochs;
     _cleanup_free_ Titan__Internal__LiveWorker *workers = calloc(agent_workers_alive(c) + 1, sizeof(*workers));
     _cleanup_free_ Titan__Internal__LiveWorker **list = calloc(agent_workers_alive(c) + 1, sizeof(*list));
-    _cleanup_free_ Titan__Internal__EpochDelegated **delegated = calloc(n_delegated + 1, sizeof(*delegated));
+    _cleanup_free_ Titan__Internal__LeaderEpoch **leader_epochs = calloc(n_leader_epochs + 1, sizeof(*leader_epochs));
     _cleanup_free_ Titan__Internal__EpochsKnown *known = calloc(n_jobs + 1, sizeof(*known));
     _cleanup_free_ Titan__Internal__EpochsKnown **known_list = calloc(n_jobs + 1, sizeof(*known_list));
-    titan_assert(workers && list && delegated && known && known_list);
+    titan_assert(workers && list && leader_epochs && known && known_list);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
         fill_live_worker(w, &workers[hello.n_workers]);
         list[hello.n_workers] = &workers[hello.n_workers];
         hello.n_workers++;
     }
     for (const struct agent_job *j = c->jobs; j; j = j->next)
-        for (size_t i = 0; i < j->record->n_delegated; i++)
-            delegated[hello.n_delegated++] = j->record->delegated[i];
+        for (size_t i = 0; i < j->record->n_leader_epochs; i++)
+            leader_epochs[hello.n_leader_epochs++] = j->record->leader_epochs[i];
     hello.node = c->node;
     hello.slots = c->options.slots;
     hello.device = c->device;
@@ -95,7 +95,7 @@ static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.memory_bytes = c->options.memory_bytes;
     hello.checks = c->options.checks;
     hello.workers = list;
-    hello.delegated = delegated;
+    hello.leader_epochs = leader_epochs;
     hello.told = known_term != 0;
     hello.proves = true;
     hello.known = known_list;
@@ -105,11 +105,11 @@ static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_a
     hello.seen_term = c->seen.term;
     hello.seen_proof = agent_term_proof(c);
     hello.peer_port = c->options.peer_port;
-    titan_assert(hello.n_workers == agent_workers_alive(c) && hello.n_delegated == n_delegated);
+    titan_assert(hello.n_workers == agent_workers_alive(c) && hello.n_leader_epochs == n_leader_epochs);
     titan_assert(hello.n_known <= n_jobs);
     MESSAGE(m, HELLO, hello, &hello);
     agent_send(c, &m, out);
-    c->delegated_since = false;
+    c->leader_epoch_since = false;
     for (size_t i = 0; i < hello.n_known; i++)
         free(known[i].epochs);
 }
@@ -136,14 +136,14 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
 }
 
 /* The hello may have waited in the stream while an epoch was accepted. */
-static void resend_delegated(struct agent_core *c, struct agent_actions *out)
+static void resend_leader_epochs(struct agent_core *c, struct agent_actions *out)
 {
-    for (const struct agent_job *j = c->jobs; j && c->delegated_since; j = j->next)
-        for (size_t i = 0; i < j->record->n_delegated; i++) {
-            MESSAGE(m, DELEGATED, delegated, j->record->delegated[i]);
+    for (const struct agent_job *j = c->jobs; j && c->leader_epoch_since; j = j->next)
+        for (size_t i = 0; i < j->record->n_leader_epochs; i++) {
+            MESSAGE(m, LEADER_EPOCH, leader_epoch, j->record->leader_epochs[i]);
             agent_send(c, &m, out);
         }
-    c->delegated_since = false;
+    c->leader_epoch_since = false;
 }
 
 static void take_key(struct agent_core *c, const ProtobufCBinaryData *key)
@@ -185,11 +185,11 @@ void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, i
     take_key(c, &m->key);
     c->heartbeat_ms = m->beat_ms ? m->beat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
-    c->delegate_lease_ms = m->delegate_lease_ms;
+    c->leader_lease_ms = m->leader_lease_ms;
     agent_coordinator_heard(c, c->hello_at);
     agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->heartbeat_ms);
     send_leave(c, now, out);
-    resend_delegated(c, out);
+    resend_leader_epochs(c, out);
     agent_reports_flush(c, now, out);
     c->stream_heartbeat_at = now;
     agent_heartbeat(c, now, out); /* behind it nothing is older than this session */

@@ -46,7 +46,7 @@ struct coordinator_options {
     bool one_machine;     /* workers run where the coordinator does: what a recipe names is looked at on submit */
     /* As in core_options; 0 = what core.h says. */
     uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
-    uint32_t delegate_lease_ms;        /* agents may go on without a coordinator for so long; 0 = they may not */
+    uint32_t leader_lease_ms;          /* agents may go on without a coordinator for so long; 0 = they may not */
     uint32_t quarantine_crashes;       /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
     bool adopt_state;                  /* the store may be a copy of another directory's */
     const struct paths_options *paths; /* that users' run files may name; NULL = what they may open; outlives all */

@@ -46,7 +46,7 @@ struct core_options {
     uint32_t node_timeout_ms;   /* silence after which a node is lost that nobody could be asked for; 0 = 20 beats */
     uint32_t reachable_ms;      /* ... that others reach; 0 = 100 beats */
     uint32_t away_ms;           /* agents take us for away after so long without an answer; 0 = 2 * node_timeout_ms */
-    uint32_t delegate_lease_ms; /* for which they may go on without us; 0 = they may not */
+    uint32_t leader_lease_ms;   /* for which they may go on without us; 0 = they may not */
     uint32_t adopt_ms;   /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms, at least 6 s */
     uint32_t start_ms;   /* spawn to ready; 0 = 120000 */
     uint32_t quiesce_ms; /* revoke to quiet; 0 = 10000 */
@@ -109,12 +109,12 @@ titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, ui
                          struct batch *out, enum job_state *ret_state, struct titan_error *err) TITAN_MUST_USE;
 /* What can be asked of a job that is there. TITAN_ENOTFOUND, TITAN_ECONFLICT as above. */
 struct core_resize {
-    uint32_t workers;     /* this many; or */
-    uint32_t min, max;    /* this range; all 0 = what the recipe says */
+    uint32_t workers;            /* this many; or */
+    uint32_t min, max;           /* this range; all 0 = what the recipe says */
     struct desired_size desired; /* filled: what is in force now */
-    uint32_t least, most; /* filled */
-    enum job_state state; /* filled */
-    uint32_t world_size;  /* filled */
+    uint32_t least, most;        /* filled */
+    enum job_state state;        /* filled */
+    uint32_t world_size;         /* filled */
 };
 /* TITAN_EINVAL with the nearest legal numbers. */
 titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,

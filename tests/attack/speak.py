@@ -78,7 +78,7 @@ class Speaker:
             return about["step"]
         if name in ("term", "seen_term"):
             return c["term"]
-        if name in ("node", "from", "delegate"):
+        if name in ("node", "from", "leader"):
             return r.choice(["evil", "n1", "n2"])
         if name in ("address", "peer_address"):
             return r.choice(["127.0.0.1", f"127.0.0.1:{r.randrange(1024, 65536)}", *c["peers"]])
@@ -215,7 +215,7 @@ class AsAgent(Speaker):
 
     def known(self, r, field, path):
         name = path[-1]
-        if name in ("node", "delegate") and "hello" in path:
+        if name in ("node", "leader") and "hello" in path:
             return "evil"
         if name == "slots":
             return 2

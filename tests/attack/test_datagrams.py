@@ -28,7 +28,7 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 3, "checkpoint.interval
 CONFIG = """
 [detection]
 away_ms = 500
-delegate_lease_ms = 20000
+leader_lease_ms = 20000
 """
 NODES = {"n1": 1, "n2": 1, "n3": 1}
 HUGE = (1 << 64) - 1

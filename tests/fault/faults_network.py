@@ -39,12 +39,12 @@ def node_off(rounds, rng, r):
         finish(r, run, k)
 
 
-DELEGATES = """
+LEADERS = """
 [coordinator]
 quarantine_crashes = 0
 [detection]
 away_ms = 500
-delegate_lease_ms = 30000
+leader_lease_ms = 30000
 """
 
 
@@ -53,7 +53,7 @@ delegate_lease_ms = 30000
 def partition(rounds, rng, r):
     k = keys(**{"elastic.max_workers": 5, "training.global_batch_size": 10})
     for begin in range(0, rounds, FEW):
-        with Cluster(nodes=5, slots=1, lease_ms=60000, config=DELEGATES) as c:
+        with Cluster(nodes=5, slots=1, lease_ms=60000, config=LEADERS) as c:
             run = c.submit(k)
             for n in range(begin, min(begin + FEW, rounds)):
                 since, epoch = steady(run, 5, rng)

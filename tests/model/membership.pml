@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* membership.pml - who may decide an epoch (docs/membership.md): the coordinator with those it reaches, or a delegate
+/* membership.pml - who may decide an epoch (docs/membership.md): the coordinator with those it reaches, or a leader
  * among agents that hear no coordinator. Checked by spin: whatever is lost, late, cut or restarted, training is one
  * line of epochs, and no number is trained with two memberships.
  *
@@ -7,7 +7,7 @@
  * are cut off from and that keeps its store, so neither has words of its own. Messages that were sent stay: each is
  * delivered at any time, in any order, or never. Time is abstract, and one order of events stands for the time limits:
  * the coordinator waits longer than the lease of anyone it cannot reach, which runs from their last contact. Who hears
- * whom at which moment does not matter for safety: here an agent may delegate although it hears the coordinator (the
+ * whom at which moment does not matter for safety: here an agent may leader although it hears the coordinator (the
  * code does not, so as not to disturb) and may be counted on although it does not hear.
  *
  * Whoever was not there when an epoch was decided is out of the coordinator's books: its worker is stopped when it comes
@@ -27,7 +27,7 @@
 #endif
 #ifndef LATER
 /* The history begins: 1 = when epoch 2 is decided without the last agent, and the first has accepted it; 2 = when all but
- * the first have trained in a delegate's epoch 2, which the coordinator has not heard of. */
+ * the first have trained in a leader's epoch 2, which the coordinator has not heard of. */
 #define LATER 0
 #endif
 /* Rules; each can be left out, which must be found. */
@@ -41,13 +41,13 @@
 #define PAUSE 1 /* who has no lease does not train */
 #endif
 #ifndef MAJORITY
-#define MAJORITY 1 /* a delegate has more than half */
+#define MAJORITY 1 /* a leader has more than half */
 #endif
 #ifndef FENCE
 #define FENCE 1 /* a number is accepted once, and never a lower one */
 #endif
 #ifndef HELLO
-#define HELLO 1 /* a delegate's epochs are adopted before their agent counts */
+#define HELLO 1 /* a leader's epochs are adopted before their agent counts */
 #endif
 #ifndef VOID
 #define VOID 1 /* epochs the run has gone on without are over, also for who was in them */
@@ -59,8 +59,8 @@
 #define DEPARTING 1 /* who holds the state and is not in the new epoch is heard for it as well */
 #endif
 #define ALL ((1 << N) - 1)
-/* Numbers: one more for the coordinator, a multiple of these for delegates and for epochs that were waited for. */
-#define DELEGATE_STEP 8
+/* Numbers: one more for the coordinator, a multiple of these for acting leaders and for epochs that were waited for. */
+#define LEADER_STEP 8
 #define WAITED_STEP 64
 #define NEXT(number, step) (((number) / (step) + 1) * (step))
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
@@ -71,8 +71,8 @@ byte next_id = 2;
 byte number[IDS + 1];
 byte mask[IDS + 1];
 byte departing[IDS + 1];
-bool delegated[IDS + 1];
-byte from[IDS + 1]; /* a delegate's: the epoch it is shrunk from ... */
+bool by_leader[IDS + 1];
+byte from[IDS + 1]; /* a leader's: the epoch it is shrunk from ... */
 byte yes[IDS + 1];  /* ... and who has promised it */
 bool trained[IDS + 1];
 byte tip = 1; /* the epoch that trained last, or that the run goes on from: who waited for the leases may have to */
@@ -85,7 +85,7 @@ byte least[N];     /* orders of lower numbers were in a stream that is over */
 byte held[N];      /* id its worker's state is of */
 int must[N];       /* bit m: a set of members m of which a decision needs more than half (its base, and what it accepted since) */
 bool cut[N];       /* on the other side than the coordinator */
-bool lease[N];     /* may train, and take part in delegation */
+bool lease[N];     /* may train, and take part in forming epochs without a coordinator */
 
 /* --- the coordinator's store, and its view --- */
 byte last_number = 1, last_id = 1;
@@ -124,7 +124,7 @@ inline majority_of(sets, m_)
 }
 
 /* --- training ---
- * All members have accepted it, can reach each other, and hold a lease where it is a delegate's. */
+ * All members have accepted it, can reach each other, and hold a lease where it is a leader's. */
 inline clear()
 {
     i = 0; j = 0; k = 0; n = 0; total = 0; id = 0; m = 0; ready = false; carries = false; enough = false; cuts = 0
@@ -183,7 +183,7 @@ active proctype cluster()
         if
         :: LATER == 2 ->
             broken = 1;
-            number[2] = DELEGATE_STEP; mask[2] = ALL & ~1; delegated[2] = true;
+            number[2] = LEADER_STEP; mask[2] = ALL & ~1; by_leader[2] = true;
             from[2] = 1; yes[2] = mask[2]; trained[2] = true; tip = 2;
             next_id = 3; view = 1;
             for (i : 1 .. N - 1) {
@@ -236,7 +236,7 @@ end:
             id = accepted[i];
             last_number = MAX(last_number, seen[i]);
             if
-            :: HELLO && delegated[id] && number[id] > number[last_id] ->
+            :: HELLO && by_leader[id] && number[id] > number[last_id] ->
                 needs = needs | (1 << mask[id]);
                 last_id = id;
                 if
@@ -267,16 +267,16 @@ end:
         fi; clear() }
 
     /* --- the coordinator hears of a step: that epoch is the base, earlier ones do not matter any more.
-     * Not so of one that it has gone on without, or of a delegate's that it was not told of --- */
+     * Not so of one that it has gone on without, or of a leader's that it was not told of --- */
     :: atomic { select(i : 0 .. N - 1);
         if
         :: HAS(view, i) && number[held[i]] > number[base] && trained[held[i]] &&
-           (!VOID || number[held[i]] >= void_below) && (HELLO || !delegated[held[i]]) ->
+           (!VOID || number[held[i]] >= void_below) && (HELLO || !by_leader[held[i]]) ->
             base = held[i];
             needs = 1 << mask[base];
             for (k : 1 .. IDS) {
                 if
-                :: k < next_id && !delegated[k] && number[k] > number[base] -> needs = needs | (1 << mask[k])
+                :: k < next_id && !by_leader[k] && number[k] > number[base] -> needs = needs | (1 << mask[k])
                 :: else
                 fi
             }
@@ -314,7 +314,7 @@ end:
             if
             :: m != 0 && m != mask[last_id] ->
                 last_number = (enough -> last_number + 1 : NEXT(last_number, WAITED_STEP));
-                number[next_id] = last_number; mask[next_id] = m; delegated[next_id] = false;
+                number[next_id] = last_number; mask[next_id] = m; by_leader[next_id] = false;
                 for (i : 0 .. N - 1) {
                     if
                     :: DEPARTING && HAS(view & ~gone & ~m, i) && held[i] == id ->
@@ -337,14 +337,14 @@ end:
     /* --- FormEpoch arrives, late or not --- */
     :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
         if
-        :: id < next_id && !delegated[id] && HAS(mask[id] | departing[id], i) && number[id] > seen[i] &&
+        :: id < next_id && !by_leader[id] && HAS(mask[id] | departing[id], i) && number[id] > seen[i] &&
            number[id] >= least[i] ->
             accepted[i] = id; seen[i] = number[id];
             must[i] = must[i] | (1 << mask[id])
         :: else
         fi; clear() }
 
-    /* --- a delegate proposes, and promises itself --- */
+    /* --- a leader proposes, and promises itself --- */
     :: atomic { next_id <= IDS ->
         select(i : 0 .. N - 1); select(m : 1 .. ALL);
         id = accepted[i];
@@ -361,7 +361,7 @@ end:
                 :: n > seen[i]          /* they have told it */
                 :: true -> n = seen[i]
                 fi;
-                number[next_id] = NEXT(n, DELEGATE_STEP); mask[next_id] = m; delegated[next_id] = true;
+                number[next_id] = NEXT(n, LEADER_STEP); mask[next_id] = m; by_leader[next_id] = true;
                 from[next_id] = id; yes[next_id] = 1 << i;
                 promised[i] = next_id; seen[i] = number[next_id];
                 next_id++
@@ -372,7 +372,7 @@ end:
     /* another promises: it is shrunk from nothing older, and more than half of what counts for this one, too */
     :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
         if
-        :: id < next_id && delegated[id] && HAS(mask[id] & ~yes[id], i) && accepted[i] != 0 && lease[i] &&
+        :: id < next_id && by_leader[id] && HAS(mask[id] & ~yes[id], i) && accepted[i] != 0 && lease[i] &&
            number[from[id]] >= number[accepted[i]] && (mask[id] & ~mask[accepted[i]]) == 0 &&
            (number[id] > seen[i] || !FENCE) ->
             majority_of(must[i], mask[id]);
@@ -385,7 +385,7 @@ end:
     /* all have, and one is told so; it may have promised a higher one since */
     :: atomic { select(id : 1 .. IDS); select(i : 0 .. N - 1);
         if
-        :: id < next_id && delegated[id] && yes[id] == mask[id] && HAS(mask[id], i) && accepted[i] != id &&
+        :: id < next_id && by_leader[id] && yes[id] == mask[id] && HAS(mask[id], i) && accepted[i] != id &&
            accepted[i] != 0 &&
            ((promised[i] == id && seen[i] == number[id]) || !FENCE) ->
             accepted[i] = id; must[i] = must[i] | (1 << mask[id])

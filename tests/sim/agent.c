@@ -414,7 +414,7 @@ static void obeys(int h, const struct agent_action *x)
     CHECK("I12", !byzantine_step(f->resume_step),
           "epoch %llu of job %llu rests on what an agent has said of another one's worker", LL(f->epoch),
           LL(f->job_id));
-    if (S->lied_about[f->job_id]) /* its delegate may have made up any key, or none */
+    if (S->lied_about[f->job_id]) /* its acting leader may have made up any key, or none */
         return;
     typeof(&S->mesh_keys[0]) known = &S->mesh_keys[f->job_id];
     CHECK("I1", f->key.len == sizeof(known->key), "epoch %llu of job %llu has no key", LL(f->epoch), LL(f->job_id));
@@ -618,7 +618,7 @@ void agent_end(int h)
     totals->stalls += k->stalls;
     totals->kills += k->kills;
     totals->promises += k->promises;
-    totals->delegated += k->delegated;
+    totals->leader_epochs += k->leader_epochs;
     size_t i = 0;
     for (struct proc *p; (p = host_next(h, &i));)
         p->faulty = false; /* the next agent does not know */

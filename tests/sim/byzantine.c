@@ -120,17 +120,17 @@ static void lie_refused(uint64_t session, const struct jobrec *j, bool cannot_be
 }
 
 /* An epoch of those who are there, from initial weights. */
-static void lie_delegated(uint64_t session, const struct jobrec *j, bool cannot_be)
+static void lie_leader_epoch(uint64_t session, const struct jobrec *j, bool cannot_be)
 {
     static unsigned char id[16];
     Titan__Internal__Member members[SIM_WORLD], *list[SIM_WORLD];
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
-    Titan__Internal__EpochDelegated body = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    Titan__Internal__LeaderEpoch body = TITAN__INTERNAL__LEADER_EPOCH__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     if (!j->n_workers || !j->status.epoch)
         return;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
-    m.delegated = &body;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH;
+    m.leader_epoch = &body;
     body.epoch = &form;
     form.job_id = j->id;
     form.epoch = lie_number(j->status.epoch, cannot_be);
@@ -275,7 +275,7 @@ static void from_outside(const struct fault *f, uint64_t session)
         lie_refused(session, j, false);
         break;
     case 1:
-        lie_delegated(session, j, false);
+        lie_leader_epoch(session, j, false);
         break;
     case 2:
         if (w)
@@ -315,7 +315,7 @@ static void from_inside(const struct fault *f)
         lie_refused(session, j, true);
         break;
     case 1:
-        lie_delegated(session, j, true);
+        lie_leader_epoch(session, j, true);
         break;
     case 2:
         if (j->status.step + 1 < j->spec.steps && j->source.resume_step + 1 < j->spec.steps)
@@ -502,14 +502,14 @@ static void turned_report(int host, uint64_t session, const struct jobrec *j, co
 }
 
 /* The job's rank slots as they are, or a worker less, or one that is not there. */
-static bool an_epoch_of(const struct jobrec *j, Titan__Internal__EpochDelegated *ret)
+static bool an_epoch_of(const struct jobrec *j, Titan__Internal__LeaderEpoch *ret)
 {
     static unsigned char id[16];
     static Titan__Internal__Member members[SIM_WORLD + 1], *list[SIM_WORLD + 1];
     static Titan__Internal__FormEpoch form;
     if (!j->n_workers || j->n_workers > SIM_WORLD || !j->status.epoch)
         return false;
-    titan__internal__epoch_delegated__init(ret);
+    titan__internal__leader_epoch__init(ret);
     titan__internal__form_epoch__init(&form);
     memset(id, (int)roll(256), sizeof(id));
     form.job_id = j->id;
@@ -530,15 +530,15 @@ static bool an_epoch_of(const struct jobrec *j, Titan__Internal__EpochDelegated 
     return form.n_members > 0;
 }
 
-static void turned_delegated(int host, uint64_t session, const struct jobrec *j)
+static void turned_leader_epoch(int host, uint64_t session, const struct jobrec *j)
 {
-    Titan__Internal__EpochDelegated body;
+    Titan__Internal__LeaderEpoch body;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     const uint64_t id = j->id, before = j->status.epoch;
     if (!an_epoch_of(j, &body))
         return;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
-    m.delegated = &body;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH;
+    m.leader_epoch = &body;
     bool cannot_be = !world_set_has(&j->spec.worlds, (uint32_t)body.epoch->n_members);
     if (roll(4) == 0) {
         body.epoch->members[0]->worker_id += SIM_WORKERS;
@@ -585,7 +585,7 @@ static uint64_t turned_hello(int host)
 {
     static Titan__Internal__LiveWorker live[SIM_WORLD], *workers[SIM_WORLD];
     static Titan__Internal__WorkerQuiesced quiesced[SIM_WORLD];
-    Titan__Internal__EpochDelegated delegated, *one = &delegated;
+    Titan__Internal__LeaderEpoch leader_epochs, *one = &leader_epochs;
     Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     const uint64_t session = open_session();
@@ -619,9 +619,9 @@ static uint64_t turned_hello(int host)
             }
             workers[hello.n_workers++] = l;
         }
-        if (j && roll(2) && !hello.n_delegated && an_epoch_of(j, &delegated)) {
-            hello.delegated = &one;
-            hello.n_delegated = 1;
+        if (j && roll(2) && !hello.n_leader_epochs && an_epoch_of(j, &leader_epochs)) {
+            hello.leader_epochs = &one;
+            hello.n_leader_epochs = 1;
         }
     }
     say_turned(host, session, &m, 0);
@@ -648,7 +648,7 @@ static void turned(const struct fault *f)
             break;
         case 1:
             if (j)
-                turned_delegated(host, session, j);
+                turned_leader_epoch(host, session, j);
             break;
         case 2:
             if (j && j->status.epoch)
@@ -731,7 +731,7 @@ void byzantine_agent(const struct fault *f)
 /* --- datagrams under a key that is right -------------------------------------------------------------------------- */
 
 #define MADE_UP_STEP 1000000 /* where no worker can be */
-#define MADE_UP_EPOCH 77     /* above a multiple of what delegates go up by */
+#define MADE_UP_EPOCH 77     /* above a multiple of what acting leaders go up by */
 
 /* An agent of a member of the job's epoch that is neither; -1 = there is none. */
 static int insider(uint64_t job, int not_this, const Titan__Internal__AgentJobRecord **ret)
@@ -837,7 +837,7 @@ static void forge_proposal(int from, int to, const Titan__Internal__PeerMessage 
     send_proved(from, to, &forged, keys, false);
 }
 
-/* To the delegate, of a worker that is another's. */
+/* To the acting leader, of a worker that is another's. */
 static void forge_quiesced(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys,
                            const Titan__Internal__FormEpoch *accepted)
 {
@@ -855,8 +855,8 @@ static void forge_quiesced(int from, int to, const Titan__Internal__PeerMessage 
     send_proved(from, to, &forged, keys, false);
 }
 
-/* In answer to the delegate, in its own name, another thing than its agent says: who lives, what it has promised and by
- * what it counts, what its worker holds. */
+/* In answer to the acting leader, in its own name, another thing than its agent says: who lives, what it has promised
+ * and by what it counts, what its worker holds. */
 static void answer_falsely(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
 {
     Titan__Internal__PeerMessage forged = *m;

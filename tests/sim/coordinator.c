@@ -306,7 +306,7 @@ void coord_start(void)
                                    .stall_ms = 3000,
                                    .stop_ms = 1000,
                                    .away_ms = 600,
-                                   .delegate_lease_ms = S->plan->lease_ms,
+                                   .leader_lease_ms = S->plan->lease_ms,
                                    .quarantine_crashes = S->plan->quarantine ? 3 : CORE_NO_QUARANTINE,
                                    .at_once = S->plan->seed % 2, /* 1: it looks at most of what it hears in ticks */
                                    .starve_ms = 4000};
@@ -317,7 +317,7 @@ void coord_start(void)
                                         .seed = options.seed,
                                         .next_worker_id = options.next_worker_id,
                                         .jobs_dir = options.jobs_dir,
-                                        .delegate_lease_ms = S->plan->lease_ms,
+                                        .leader_lease_ms = S->plan->lease_ms,
                                         .quarantine_crashes = CORE_NO_QUARANTINE};
     c->life++;
     totals->coordinator_lives++;

@@ -246,7 +246,7 @@ static void strike(const struct fault *f)
     case FAULT_COORD_POWER:
         coord_kill(f->lasts, f->kind == FAULT_COORD_POWER);
         break;
-    case FAULT_LOSS_WHILE_AWAY: /* long enough for a delegate */
+    case FAULT_LOSS_WHILE_AWAY: /* long enough for an acting leader */
         coord_kill(f->lasts, false);
         (void)at(S->now + f->lasts / 4, &second, f->pick2, 0);
         break;

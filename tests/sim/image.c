@@ -53,13 +53,13 @@ static void add_epoch(struct image_job *j, const struct change *c)
     copy->state = EPOCH_FORMING;
     copy->workers = j->members[slot];
     memcpy(j->members[slot], e->workers, (e->world_size + e->departing) * sizeof(uint64_t));
-    copy->delegate = "";
+    copy->leader = "";
     (void)snprintf(j->paths[slot], sizeof(j->paths[0]), "%s", e->checkpoint ? e->checkpoint : "");
     copy->checkpoint = j->paths[slot];
     j->newest = e->number;
     totals->epochs++;
-    j->delegated[slot] = e->delegate && *e->delegate;
-    if (!j->delegated[slot]) /* agents have formed that one, with whom they reached */
+    j->leader_epochs[slot] = e->leader && *e->leader;
+    if (!j->leader_epochs[slot]) /* agents have formed that one, with whom they reached */
         must_include(copy);
     CHECK("I11", world_set_has(&j->job.spec.worlds, e->world_size), "epoch of a forbidden size %u", e->world_size);
 }

@@ -60,7 +60,7 @@ static void first_told(struct told *t, const Titan__Internal__FormEpoch *f)
 void must_told(const coord_message *m)
 {
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
-        S->leases |= m->welcome->delegate_lease_ms > 0;
+        S->leases |= m->welcome->leader_lease_ms > 0;
     CHECK("I2",
           !S->store.old || m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME ||
               m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER,
@@ -108,7 +108,7 @@ static const struct comm *comm_that_started(uint64_t job, uint64_t epoch)
 void must_fall(struct image_job *j, const struct job_status *s)
 {
     const struct comm *c = comm_that_started(j->job.id, s->epoch);
-    if (j->delegated[epoch_slot(j->job.id, s->epoch)])
+    if (j->leader_epochs[epoch_slot(j->job.id, s->epoch)])
         return; /* where its members were before is not known to anybody here */
     bool memory = j->epochs[epoch_slot(j->job.id, s->epoch)].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     CHECK_OF(j->job.id, "I3", memory ? c && c->recovery_source <= SIM_SOURCE_CHECKPOINT : s->world_size > 0,
@@ -287,7 +287,7 @@ void must_start(struct comm *c)
     l->newest = c->epoch;
     CHECK_OF(c->job, "I3",
              told_of(c->job, c->epoch)->seen || c->recovery_source >= SIM_SOURCE_MEMORY || c->target.step == l->top,
-             "a delegate's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch),
+             "an acting leader's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch),
              LL(c->job), LL(c->target.step), LL(l->top));
     l->content[0] = chance_mix(c->job, 1);
     CHECK_OF(c->job, "I3", c->target.step <= l->top,

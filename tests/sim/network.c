@@ -354,7 +354,7 @@ static void on_beat(const struct ev *e)
 }
 static const struct handler beat = {"beat", on_beat, TARGET_COORD};
 
-/* Somebody who hears everything and has no key says that a proposal is decided, in the delegate's name. */
+/* Somebody who hears everything and has no key says that a proposal is decided, in the acting leader's name. */
 static void forge(int from, int to, const Titan__Internal__PeerMessage *m)
 {
     unsigned char anything[64] = {0};

@@ -139,7 +139,7 @@ struct plan {
     enum store_kind store;
     usec backup_at;
     bool quarantine;
-    uint32_t lease_ms; /* of delegates; 0 = there are none */
+    uint32_t lease_ms; /* of acting leaders; 0 = there are none */
     int pace;          /* of steps; the higher, the slower */
     bool scale;        /* times as the daemons have them by default, and the coordinator's costs are measured */
     bool late_cancel;  /* of a job that has just ended */
@@ -229,7 +229,7 @@ void cluster_close(void);
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
-    X(delegated) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+    X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -290,7 +290,7 @@ struct image_job {
     struct epoch epochs[SIM_EPOCHS];
     uint64_t members[SIM_EPOCHS][2 * SIM_WORLD];
     bool fell[SIM_EPOCHS], complete[SIM_EPOCHS], trained[SIM_EPOCHS],
-        delegated[SIM_EPOCHS]; /* by slot, as the epochs */
+        leader_epochs[SIM_EPOCHS]; /* by slot, as the epochs */
     char paths[SIM_EPOCHS][64];
     uint64_t newest; /* epoch */
     uint32_t counted, failed_epochs;

@@ -61,7 +61,7 @@ static void test_schedules_get_around(void **state)
     assert_true(t->coordinator_lives > n * 5 / 4 && t->agent_lives > n / 8 && t->sessions > 3 * n);
     assert_true(t->steps > 30 * n && t->checkpoints > 2 * n && t->checkpoints_torn > n / 50);
     assert_true(t->store_refused > n / 50 && t->quiet_unasked > n / 4);
-    assert_true(t->promises > n / 30 && t->delegated > n / 80 && t->datagrams > n && t->fenced_terms > 0);
+    assert_true(t->promises > n / 30 && t->leader_epochs > n / 80 && t->datagrams > n && t->fenced_terms > 0);
     for (int k = 0; k < FAULT_KINDS; k++)
         assert_true(t->struck[k] > n / 50);
 }

@@ -140,7 +140,7 @@ int64_t failover_deadline(const struct agent_core *c)
     for (struct agent_job *j = c->jobs; j; j = j->next) {
         const struct failover_state *s = j->failover;
         due = MIN(due, failover_lease_deadline(c, j));
-        if (!c->contact || !c->delegate_lease_ms || !is_wanted(c, j))
+        if (!c->contact || !c->leader_lease_ms || !is_wanted(c, j))
             continue;
         int64_t away = c->contact_at + (int64_t)c->away_ms;
         if (!s) {

@@ -125,8 +125,8 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
         return; /* an epoch out of one with a key has one */
     }
     form_epoch *final = agent_action_copy(f->out, &form.base);
-    agent_log(f->out, AGENT_WARN, "no coordinator: a delegate's epoch accepted",
-              "job=%" PRIu64 " epoch=%" PRIu64 " delegate=%s", f->job->id, final->epoch, m->from);
+    agent_log(f->out, AGENT_WARN, "no coordinator: epoch of an acting leader accepted",
+              "job=%" PRIu64 " epoch=%" PRIu64 " leader=%s", f->job->id, final->epoch, m->from);
     titan_assert(final->epoch == f->job->record->promised_epoch);
     agent_job_accept(f->core, f->job, final, m->from, f->out);
     agent_command_form(f->core, final, f->out);

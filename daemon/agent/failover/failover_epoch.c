@@ -46,7 +46,7 @@ static bool is_majority(const form_epoch *form, const form_epoch *of)
     size_t n = 0;
     for (size_t i = 0; i < of->n_members; i++)
         n += failover_takes_part(form, of->members[i]->worker_id);
-    return 2 * n > of->n_members || MUTANT(DELEGATE_MINORITY);
+    return 2 * n > of->n_members || MUTANT(LEADER_MINORITY);
 }
 
 bool failover_has_quorum(const struct failover *f, const form_epoch *form)
@@ -69,7 +69,8 @@ bool failover_world_is_legal(const form_epoch *accepted, size_t n)
 bool failover_by_leader(const struct failover *f)
 {
     const job_record *r = f->job->record;
-    return r->accepted && r->n_delegated && r->delegated[r->n_delegated - 1]->epoch->epoch == r->accepted->epoch;
+    return r->accepted && r->n_leader_epochs &&
+           r->leader_epochs[r->n_leader_epochs - 1]->epoch->epoch == r->accepted->epoch;
 }
 
 bool failover_can_shrink(const struct failover *f, const form_epoch *form)

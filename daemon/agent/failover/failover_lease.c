@@ -15,23 +15,23 @@ bool failover_coordinator_away(const struct agent_core *c, int64_t now)
 
 int64_t failover_lease_end(const struct agent_core *c)
 {
-    return c->contact ? c->contact_at + (int64_t)c->delegate_lease_ms : INT64_MIN;
+    return c->contact ? c->contact_at + (int64_t)c->leader_lease_ms : INT64_MIN;
 }
 
 int64_t failover_lease_pause(const struct agent_core *c)
 {
-    return c->contact ? failover_lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->delegate_lease_ms / 4)
+    return c->contact ? failover_lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->leader_lease_ms / 4)
                       : INT64_MIN;
 }
 
 int64_t agent_core_epoch_until(const struct agent_core *c)
 {
-    return c->delegate_lease_ms && c->contact ? failover_lease_end(c) : 0;
+    return c->leader_lease_ms && c->contact ? failover_lease_end(c) : 0;
 }
 
 bool failover_can_promise(const struct agent_core *c, int64_t now)
 {
-    return c->delegate_lease_ms && failover_coordinator_away(c, now) && now < failover_lease_pause(c);
+    return c->leader_lease_ms && failover_coordinator_away(c, now) && now < failover_lease_pause(c);
 }
 
 /* Does an epoch with workers here have a lease? */

@@ -237,7 +237,7 @@ static bool set_source(const struct failover *f, form_epoch *form)
     form->source_epoch = installed;
     /* A member that is not reached may hold what is missing here, so only the coordinator takes an older state. */
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    form->memory_only = !MUTANT(DELEGATE_FROM_BELOW);
+    form->memory_only = !MUTANT(LEADER_FROM_OLDER_STATE);
     return installed && holders_of(f, installed, form);
 }
 
@@ -263,9 +263,9 @@ void failover_send_commit(const struct failover *f, const char *node)
 void failover_report(const struct failover *f)
 {
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
-    titan_assert(f->job->record->n_delegated > 0);
-    m.delegated = f->job->record->delegated[f->job->record->n_delegated - 1];
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH;
+    titan_assert(f->job->record->n_leader_epochs > 0);
+    m.leader_epoch = f->job->record->leader_epochs[f->job->record->n_leader_epochs - 1];
     agent_send(f->core, &m, f->out);
 }
 
@@ -277,15 +277,15 @@ static void commit_epoch(const struct failover *f, form_epoch *form)
     failover_set_worlds(f, form);
     uint8_t key[MAC_BYTES];
     if (accepted->key.len == MAC_BYTES) {
-        proof_delegated(accepted, &form->comm_id, key);
+        proof_leader_epoch(accepted, &form->comm_id, key);
         form->key = (ProtobufCBinaryData){MAC_BYTES, key};
     }
     form_epoch *final = agent_action_copy(f->out, &form->base);
     form->key = (ProtobufCBinaryData){0}; /* it pointed at the stack; commits cover the record's */
-    agent_log(f->out, AGENT_WARN, "no coordinator: a delegate's epoch",
+    agent_log(f->out, AGENT_WARN, "no coordinator: epoch formed as acting leader",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, f->job->id,
               final->epoch, final->n_members, final->source_epoch, final->resume_step);
-    f->core->counters.delegated++;
+    f->core->counters.leader_epochs++;
     agent_job_accept(f->core, f->job, final, f->core->node, f->out);
     agent_command_form(f->core, final, f->out);
     failover_report(f);

@@ -183,7 +183,7 @@ bool detector_datagram(struct core *c, struct noderec *n, bool hears)
 {
     /* It proves that the agent is alive, not that it receives commands: it counts no longer than its workers could
      * train without any. */
-    const int64_t patience = MAX(c->options.delegate_lease_ms, c->options.reachable_ms);
+    const int64_t patience = MAX(c->options.leader_lease_ms, c->options.reachable_ms);
     if (n->state != NODE_READY || c->now.mono_ms - n->stream_mono >= patience)
         return false;
     if (hears) {

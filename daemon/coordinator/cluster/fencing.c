@@ -152,7 +152,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
     bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
     /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
      * us believe that its workers are gone. */
-    int64_t lease = c->options.delegate_lease_ms;
+    int64_t lease = c->options.leader_lease_ms;
     bool leased = lease && !n->given_up && c->now.mono_ms - n->answered_mono < lease + lease / 20 + 500;
     if (!other || (!alive && !leased) || MUTANT(NAME_THEFT))
         return TITAN_OK;

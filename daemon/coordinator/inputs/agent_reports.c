@@ -10,7 +10,7 @@
 #include "daemon/coordinator/inputs/node_hello.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/records/job_table.h"
-#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/leader_epochs.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/worker_reports.h"
@@ -79,10 +79,10 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         return hear_report(c, n, &about, m);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
         detector_probe_result(c, n, m->probe_result);
-    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
-        delegated_report(c, n, m->delegated);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH)
+        leader_epochs_report(c, n, m->leader_epoch);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
-        struct jobrec *j = delegated_refused(c, n, m->refused);
+        struct jobrec *j = leader_epochs_refused(c, n, m->refused);
         if (j)
             job_advance(c, j);
     } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED)
@@ -108,7 +108,7 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
     } else if (status == TITAN_OK && !n) {
         c->counters.unknown_node++;
         status = titan_fail(err, TITAN_ECONFLICT, "the session has said no hello, or its node was given up");
-    } else if (status == TITAN_OK && c->options.delegate_lease_ms &&
+    } else if (status == TITAN_OK && c->options.leader_lease_ms &&
                now.mono_ms - n->answered_mono >= c->options.away_ms) {
         /* What lay in its stream may be older than an epoch it has formed without us: a hello tells of that first. */
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it says hello anew", n->name,

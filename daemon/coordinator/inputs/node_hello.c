@@ -14,7 +14,7 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_table.h"
-#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/leader_epochs.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
@@ -136,7 +136,7 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     ask_for_folders(c, n, m, known);
     detector_set_interval(c);
     stale_hello(c, n, m);
-    delegated_hello(c, n, m);
+    leader_epochs_register(c, n, m);
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n) {

@@ -140,9 +140,9 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     if (saved->epoch)
         restore_epoch(c, j, saved);
     restore_phase(j);
-    /* What the coordinator before us heard of delegates' numbers while it was being queued again is not stored. */
-    j->quorum.above_delegates =
-        c->options.delegate_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
+    /* What the coordinator before us heard of acting leaders' numbers while it was being queued again is not stored. */
+    j->quorum.above_leaders =
+        c->options.leader_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
     restore_stopping(j);
     size_claim(j, MAX(j->size.claim, MAX(j->n_members, (uint32_t)saved->n_workers)));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));

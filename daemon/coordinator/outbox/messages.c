@@ -14,7 +14,7 @@ void send_welcome(struct core *c, struct noderec *n)
     m->term = c->options.term;
     m->beat_ms = c->options.beat_ms;
     m->away_ms = c->options.away_ms;
-    m->delegate_lease_ms = c->options.delegate_lease_ms;
+    m->leader_lease_ms = c->options.leader_lease_ms;
     m->term_proof.len = MAC_BYTES;
     m->term_proof.data = batch_alloc(c->out, MAC_BYTES);
     proof_term(c->term_secret, c->options.term, m->term_proof.data);
@@ -109,7 +109,7 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
         memcpy(m->state_holders, j->source.holders, j->source.n_holders * sizeof(*m->state_holders));
         m->source_epoch = j->source.epoch;
     }
-    /* What a delegate may shrink it to. */
+    /* What an acting leader may shrink it to. */
     m->worlds = batch_alloc(c->out, (j->n_members + 1) * sizeof(*m->worlds));
     for (uint32_t world = size_min(j); world < j->n_members; world++)
         if (world_set_has(&j->spec.worlds, world))

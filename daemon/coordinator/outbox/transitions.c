@@ -137,7 +137,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     const bool ours = by && strcmp(by, FORMED_HERE) == 0;
     const char *type = ours ? "epoch.forming" : by ? "epoch.delegated" : "epoch.restored";
     const char *words = ours ? "forms" : by ? "was formed without us," : "was formed after the backup,";
-    const char *delegate = ours ? NULL : by;
+    const char *leader = ours ? NULL : by;
     struct detail d;
     titan_assert(j->epoch_state == EPOCH_FORMING && j->n_members == j->status.world_size);
     detail_begin(&d);
@@ -148,8 +148,8 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
         json_put_uint(&d.w, "source_epoch", j->source.epoch);
     if (j->n_departing)
         json_put_uint(&d.w, "leavers", j->n_departing);
-    if (delegate)
-        json_put_string(&d.w, "delegate", delegate);
+    if (leader)
+        json_put_string(&d.w, "delegate", leader);
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
     const uint32_t all = j->n_members + j->n_departing;
     uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));
@@ -167,7 +167,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
         .world_size = j->n_members,
         .departing = j->n_departing,
         .workers = ids,
-        .delegate = batch_strdup(c->out, delegate),
+        .leader = batch_strdup(c->out, leader),
         .created_at_ms = c->now.wall_ms,
     };
     memcpy(change->epoch.comm_id, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id));

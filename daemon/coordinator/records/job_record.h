@@ -20,20 +20,20 @@ struct workrec {
     uint32_t rank_slot;      /* its place among the job's rank slots + 1, see job_rank_slot; 0 = it never had one */
     enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
     char *address;
-    int64_t pid;           /* 0 = not known */
+    int64_t pid;                /* 0 = not known */
     enum loss_cause exit_cause; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
-    bool started;          /* it has been seen alive */
-    bool quiesced;         /* out of the job's current epoch, holding the state of last_step */
-    int64_t missing;       /* its agent did not list it; it counts as ended from then on; 0 = it is there */
-    uint64_t epoch;        /* newest it knows of */
+    bool started;               /* it has been seen alive */
+    bool quiesced;              /* out of the job's current epoch, holding the state of last_step */
+    int64_t missing;            /* its agent did not list it; it counts as ended from then on; 0 = it is there */
+    uint64_t epoch;             /* newest it knows of */
     uint64_t last_step;
-    uint64_t installed;   /* epoch whose parts it holds for good, at last_step; 0 = none */
-    bool unseen;       /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
-    bool away;         /* its node cannot be reached, and nothing is decided about it */
-    uint64_t pending; /* of this one it has its whole part too; 0 = none */
-    bool prepared;     /* for last_step + 1 it needs nothing but the sum of AGREE */
-    bool chosen;       /* a member of the epoch that is being formed, see source_departing */
-    int64_t deadline;  /* of starting or stopping */
+    uint64_t installed; /* epoch whose parts it holds for good, at last_step; 0 = none */
+    bool unseen;        /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
+    bool away;          /* its node cannot be reached, and nothing is decided about it */
+    uint64_t pending;   /* of this one it has its whole part too; 0 = none */
+    bool prepared;      /* for last_step + 1 it needs nothing but the sum of AGREE */
+    bool chosen;        /* a member of the epoch that is being formed, see source_departing */
+    int64_t deadline;   /* of starting or stopping */
 };
 
 #define METRICS_SPARE 4 /* steps that members can be ahead of what rank 0 was heard to say */
@@ -135,9 +135,9 @@ struct epoch_source { /* run/recovery_source.c: where its state comes from */
     bool origin_known; /* its members have said where their state came from */
     struct epoch_origin origin;
 };
-struct job_quorum {         /* run/quorum.c; what agents have decided: run/delegated.c */
+struct job_quorum {         /* run/quorum.c; what agents have decided: run/leader_epochs.c */
     int64_t at;             /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
-    bool above_delegates;   /* the next epoch's number is to be above all that agents can have given unheard */
+    bool above_leaders;     /* the next epoch's number is to be above all that agents can have given unheard */
     uint64_t refused_epoch; /* a number that an agent has taken already */
     int64_t adopt_until;    /* members of an epoch that agents have formed, and that are away, are waited for */
 };

@@ -179,7 +179,7 @@ static bool all_quiet(const struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
         const struct workrec *w = j->rank_slots[i].worker;
-        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of a delegated one: on their way here */
+        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of an acting leader's: on their way here */
         if (w && w->missing) /* it has ended; whether it had finished comes right behind the hello */
             return false;
         if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
@@ -189,7 +189,7 @@ static bool all_quiet(const struct jobrec *j)
 }
 
 /* Was it in an epoch to count by, though not in the current one, and has not said what it holds? So it is with those a
- * delegate went on without. */
+ * acting leader went on without. */
 static bool holds_unheard(struct jobrec *j, const struct workrec *w)
 {
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
@@ -212,7 +212,7 @@ static bool others_heard(struct jobrec *j, bool *ret_reachable)
  * is taken in tells of that, and a beat follows. */
 static bool all_confirmed(const struct core *c, const struct jobrec *j)
 {
-    for (size_t i = 0; i < j->n_workers && c->options.delegate_lease_ms; i++)
+    for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)
         if (j->workers[i]->node->session && j->workers[i]->node->unconfirmed)
             return false;
     return true;

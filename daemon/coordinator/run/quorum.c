@@ -8,12 +8,12 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-#define WAITED_STEP (UINT64_C(1) << 20) /* numbers below the next multiple may be a delegate's */
+#define WAITED_STEP (UINT64_C(1) << 20) /* numbers below the next multiple may be an acting leader's */
 
 bool quorum_keeps(const struct core *c, struct workrec *w)
 {
     struct jobrec *j = w->job;
-    return c->options.delegate_lease_ms && !phase_stops(j) && w->state == WORKER_READY && kept_counts(j, w->id);
+    return c->options.leader_lease_ms && !phase_stops(j) && w->state == WORKER_READY && kept_counts(j, w->id);
 }
 
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
@@ -40,7 +40,7 @@ struct quorum {
 
 static bool has_quorum(const struct core *c, const struct jobrec *j, struct quorum *q)
 {
-    const int64_t lease = c->options.delegate_lease_ms, margin = lease / 20 + 500;
+    const int64_t lease = c->options.leader_lease_ms, margin = lease / 20 + 500;
     bool enough = true;
     *q = (struct quorum){0};
     for (size_t b = kept_first(j); b < j->n_kept; b++) {
@@ -67,7 +67,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
 bool quorum_decides(struct core *c, struct jobrec *j)
 {
     struct quorum q;
-    bool enough = !c->options.delegate_lease_ms || MUTANT(COORD_ALONE) || has_quorum(c, j, &q);
+    bool enough = !c->options.leader_lease_ms || MUTANT(COORD_ALONE) || has_quorum(c, j, &q);
     if (!enough && c->now.mono_ms < q.until) {
         j->quorum.at = q.until;
         if (!j->waits.undecided && q.until < INT64_MAX)
@@ -75,7 +75,7 @@ bool quorum_decides(struct core *c, struct jobrec *j)
         return false;
     }
     if (!enough)
-        j->quorum.above_delegates = true;
+        j->quorum.above_leaders = true;
     j->quorum.at = INT64_MAX;
     emit_job_decided(c, j);
     quorum_end_away(c, j, NULL);
@@ -87,8 +87,8 @@ uint64_t quorum_number(const struct core *c, struct jobrec *j)
     uint64_t above = MAX(core_first_epoch(c), MAX(j->status.epoch, j->quorum.refused_epoch));
     if (above >= RANGE_EPOCH_MAX - WAITED_STEP)
         return 0;
-    if (!j->quorum.above_delegates)
+    if (!j->quorum.above_leaders)
         return above + 1;
-    j->quorum.above_delegates = false;
+    j->quorum.above_leaders = false;
     return (above / WAITED_STEP + 1) * WAITED_STEP;
 }

@@ -16,7 +16,7 @@
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/checkpoints.h"
-#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/leader_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
 #include "daemon/coordinator/run/worker_end.h"
 
@@ -48,7 +48,7 @@ static void settle(struct core *c)
 
 void stale_tick(struct core *c)
 {
-    const int64_t lease = c->options.delegate_lease_ms, soon = c->options.adopt_ms;
+    const int64_t lease = c->options.leader_lease_ms, soon = c->options.adopt_ms;
     if (!c->stale)
         return;
     const int64_t since = c->now.mono_ms - c->stale_since;
@@ -86,7 +86,7 @@ static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f
 /* The workers that hold its state may have come and gone since the backup. */
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return f->epoch < core_first_epoch(c) && delegated_sound(c, j, f, knows) &&
+    return f->epoch < core_first_epoch(c) && leader_epochs_sound(c, j, f, knows) &&
            (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
 }
 
@@ -130,7 +130,7 @@ static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__
     if (!*j->device)
         (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
     size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
-    delegated_take(c, j, f, NULL);
+    leader_epochs_take(c, j, f, NULL);
     j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
 }
 

@@ -32,13 +32,13 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
 {
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT)
         know_folder(c, m->checkpoint->job_id);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED && m->delegated->epoch)
-        know_folder(c, m->delegated->epoch->job_id);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH && m->leader_epoch->epoch)
+        know_folder(c, m->leader_epoch->epoch->job_id);
     if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
         return;
-    for (size_t i = 0; i < m->hello->n_delegated; i++)
-        if (m->hello->delegated[i]->epoch)
-            know_folder(c, m->hello->delegated[i]->epoch->job_id);
+    for (size_t i = 0; i < m->hello->n_leader_epochs; i++)
+        if (m->hello->leader_epochs[i]->epoch)
+            know_folder(c, m->hello->leader_epochs[i]->epoch->job_id);
     for (size_t i = 0; i < m->hello->n_known; i++)
         know_folder(c, m->hello->known[i]->job_id);
 }

@@ -108,7 +108,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .quarantine_crashes = c->options.quarantine_crashes,
         .reachable_ms = c->options.reachable_ms,
         .away_ms = c->options.away_ms,
-        .delegate_lease_ms = c->options.delegate_lease_ms,
+        .leader_lease_ms = c->options.leader_lease_ms,
         .restored_term = origin.term,
         .backup_worker = origin.backup_worker,
         .gone_worker = origin.gone_worker,

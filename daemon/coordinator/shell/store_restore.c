@@ -109,7 +109,7 @@ static void with_epoch(const struct epoch *e, void *data)
     struct gather *g = data;
     g->epoch = *e;
     g->epoch.checkpoint = arena_strdup(&g->memory, e->checkpoint);
-    g->epoch.delegate = arena_strdup(&g->memory, e->delegate);
+    g->epoch.leader = arena_strdup(&g->memory, e->leader);
     g->epoch.workers = copy_ids(g, e);
     g->saved.epoch = &g->epoch;
 }

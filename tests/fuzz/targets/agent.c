@@ -31,7 +31,7 @@ static struct agent_core *up(uint64_t seed)
                                                .seed = seed,
                                                .peer_port = 7,
                                                .coordinator = "127.0.0.1:9",
-                                               .delegate_lease_ms = 20000,
+                                               .leader_lease_ms = 20000,
                                                .away_ms = 500};
     fuzz_assert(agent_core_new(&options, &c, &err) == TITAN_OK);
     return c;
@@ -168,7 +168,7 @@ static void keyed_epoch(struct agent_core *c, struct agent_actions *out, Titan__
     if (!session)
         agent_core_session_up(c, now, out);
     session = true;
-    welcome.delegate_lease_ms = 20000;
+    welcome.leader_lease_ms = 20000;
     welcome.away_ms = 500;
     SAY(WELCOME, welcome, welcome);
     start.job_id = 1;

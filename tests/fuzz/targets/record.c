@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                                .incarnation = 5,
                                                .seed = 6,
                                                .peer_port = 7,
-                                               .delegate_lease_ms = 20000,
+                                               .leader_lease_ms = 20000,
                                                .away_ms = 500};
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", fuzz_folder());
     (void)snprintf(path, sizeof(path), "%s/1.epoch", jobs);

@@ -195,7 +195,7 @@ static bool content_of(const ProtobufCMessage *m, struct content *ret)
         ret->form = order->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM ? order->form : NULL;
     } else if (m->descriptor == &titan__internal__agent_job_record__descriptor) {
         const job_record *r = (const job_record *)m;
-        if (r->promised_epoch || r->n_delegated || r->n_before > 1)
+        if (r->promised_epoch || r->n_leader_epochs || r->n_before > 1)
             return false;
         ret->job_id = r->job_id;
         ret->term = r->term;

@@ -229,6 +229,7 @@ static void test_detection(void **state)
     } bad[] = {
         {"[detection]\nprofile = \"moon\"\n", "lan, wan"},
         {"[detection]\nbeat_ms = 200\n", "suspect_ms"},
+        {"[detection]\nleader_lease_ms = 1500\n", "away_ms"},
         {"[detection]\ndelegate_lease_ms = 1500\n", "away_ms"},
         {"[detection]\nbeat_ms = 1\n", "beat_ms"},
     };

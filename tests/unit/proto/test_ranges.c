@@ -410,17 +410,18 @@ static void test_outside_is_found(void **state)
 static void test_says_where(void **state)
 {
     Titan__Internal__AgentMessage m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    Titan__Internal__LeaderEpoch d = TITAN__INTERNAL__LEADER_EPOCH__INIT;
     Titan__Internal__FormEpoch f = TITAN__INTERNAL__FORM_EPOCH__INIT;
     struct titan_error err = {0};
     (void)state;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED;
-    m.delegated = &d;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH;
+    m.leader_epoch = &d;
     d.epoch = &f;
     f.job_id = 1;
     f.epoch = UINT64_MAX;
     assert_int_equal(range_check(&m.base, &err), TITAN_EINVAL);
-    assert_string_equal(err.msg, "AgentMessage.delegated.epoch.epoch = 18446744073709551615: 1 to 4611686018427387903");
+    assert_string_equal(err.msg,
+                        "AgentMessage.leader_epoch.epoch.epoch = 18446744073709551615: 1 to 4611686018427387903");
 }
 
 /* One of a newer version is not a fault; one that says nothing is. */

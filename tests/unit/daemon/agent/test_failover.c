@@ -294,10 +294,10 @@ static void agent_dies(int n, bool with_worker)
 static void coordinator_hears(const Titan__Internal__AgentMessage *m)
 {
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
-        for (size_t i = 0; i < m->hello->n_delegated; i++)
-            w.reported = MAX(w.reported, m->hello->delegated[i]->epoch->epoch);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_DELEGATED)
-        w.reported = MAX(w.reported, m->delegated->epoch->epoch);
+        for (size_t i = 0; i < m->hello->n_leader_epochs; i++)
+            w.reported = MAX(w.reported, m->hello->leader_epochs[i]->epoch->epoch);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH)
+        w.reported = MAX(w.reported, m->leader_epoch->epoch->epoch);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
         w.refused++;
         w.told_epoch = MAX(w.told_epoch, m->refused->seen_epoch);
@@ -423,7 +423,7 @@ static void say_welcome(int n)
     welcome.term = w.term;
     welcome.beat_ms = 50;
     welcome.away_ms = AWAY_MS;
-    welcome.delegate_lease_ms = LEASE_MS;
+    welcome.leader_lease_ms = LEASE_MS;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
     m.welcome = &welcome;
     coordinator_says(n, &m);
@@ -611,7 +611,7 @@ static void test_death_without_coordinator(void **state)
     advance(3000); /* it goes on as if nothing were */
     assert_int_equal(newest_trained(), 1);
     uint64_t before = w.furthest;
-    kill_worker(0); /* the delegate's own */
+    kill_worker(0); /* the acting leader's own */
     int64_t begin = w.now;
     while (w.furthest == before && w.now < begin + 10000)
         advance(TICK_MS);
@@ -670,7 +670,7 @@ static void partition(unsigned others, uint64_t seed)
 static void test_partitions(void **state)
 {
     (void)state;
-    partition(0x18, 2);      /* 3, 4 | 0, 1, 2: the delegate with the majority */
+    partition(0x18, 2);      /* 3, 4 | 0, 1, 2: the acting leader with the majority */
     partition(0x07 << 2, 3); /* 2, 3, 4 | 0, 1: and without */
 }
 
@@ -749,8 +749,8 @@ static void test_finished(void **state)
     world_free();
 }
 
-/* The delegate dies at every moment of its work. */
-static void test_delegate_dies(void **state)
+/* The acting leader dies at every moment of its work. */
+static void test_leader_dies(void **state)
 {
     (void)state;
     int64_t slowest = 0;
@@ -772,7 +772,8 @@ static void test_delegate_dies(void **state)
         coordinator_takes_over();
         world_free();
     }
-    print_message("# a delegate dies at any moment: the others train again after %" PRId64 " ms at most\n", slowest);
+    print_message("# an acting leader dies at any moment: the others train again after %" PRId64 " ms at most\n",
+                  slowest);
 }
 
 static void random_fault(void)
@@ -1290,7 +1291,7 @@ static void test_old_state(void **state)
     world_free();
 }
 
-static uint64_t n_delegated, last_seed;
+static uint64_t n_leader_epochs, last_seed;
 
 static int say_seed(void **state)
 {
@@ -1309,7 +1310,7 @@ static void schedule(uint64_t seed)
         random_fault();
         advance((int64_t)below(2000));
     }
-    n_delegated += newest_trained() > 1;
+    n_leader_epochs += newest_trained() > 1;
     int living = 0;
     for (int i = 0; i < N; i++)
         living += w.nodes[i].worker;
@@ -1334,8 +1335,8 @@ static void test_random(void **state)
         last_seed = s;
         schedule(s);
     }
-    print_message("# %" PRIu64 " of %" PRIu64 " schedules trained delegated epochs\n", n_delegated, n);
-    assert_true(seed || n_delegated > n / 4);
+    print_message("# %" PRIu64 " of %" PRIu64 " schedules trained epochs of acting leaders\n", n_leader_epochs, n);
+    assert_true(seed || n_leader_epochs > n / 4);
 }
 
 int main(void)
@@ -1348,7 +1349,7 @@ int main(void)
         cmocka_unit_test(test_lease_ends),
         cmocka_unit_test(test_not_while_heard),
         cmocka_unit_test(test_finished),
-        cmocka_unit_test(test_delegate_dies),
+        cmocka_unit_test(test_leader_dies),
         cmocka_unit_test(test_heard_while_revoking),
         cmocka_unit_test(test_promised_while_revoking),
         cmocka_unit_test(test_said_while_heard),

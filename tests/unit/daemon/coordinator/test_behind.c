@@ -178,7 +178,7 @@ static void start_core(bool restored, uint64_t term)
 {
     struct titan_error err = {0};
     struct core_options options = {
-        .term = term, .seed = term, .jobs_dir = "/jobs", .next_worker_id = 1, .delegate_lease_ms = LEASE};
+        .term = term, .seed = term, .jobs_dir = "/jobs", .next_worker_id = 1, .leader_lease_ms = LEASE};
     if (restored) {
         struct backup_origin origin;
         assert_int_equal(backup_origin(W.db, &origin, &err), TITAN_OK);

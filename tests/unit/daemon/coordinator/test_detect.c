@@ -45,7 +45,7 @@ static void open_cluster_with(struct cluster *c, int nodes, uint32_t slots, uint
     memset(c, 0, sizeof(*c));
     static const uint8_t secret[MAC_BYTES] = {9};
     struct core_options options = {
-        .term = 1, .seed = 1, .jobs_dir = "/jobs", .secret = proving ? secret : NULL, .delegate_lease_ms = lease_ms};
+        .term = 1, .seed = 1, .jobs_dir = "/jobs", .secret = proving ? secret : NULL, .leader_lease_ms = lease_ms};
     c->b.now = 1000;
     batch_init(&c->b.out);
     assert_int_equal(core_new(&options, &c->b.core, NULL), TITAN_OK);

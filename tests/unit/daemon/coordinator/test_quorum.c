@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may decide, and what delegates have decided: five nodes with a worker each, over a store in memory. */
+/* Who may decide, and what acting leaders have decided: five nodes with a worker each, over a store in memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static void start_core(void)
                                    .seed = W.term,
                                    .jobs_dir = "/jobs",
                                    .next_worker_id = 100 * (W.term - 1) + 1,
-                                   .delegate_lease_ms = LEASE};
+                                   .leader_lease_ms = LEASE};
     assert_int_equal(core_new(&options, &W.b.core, NULL), TITAN_OK);
 }
 
@@ -94,8 +94,8 @@ static bool told_of(const char *type)
     return strstr(W.seen.types, type) != NULL;
 }
 
-/* Node i says hello, with its worker i in that phase of an epoch, and a delegated epoch (or NULL). */
-static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegated *delegated)
+/* Node i says hello, with its worker i in that phase of an epoch, and an acting leader's epoch (or NULL). */
+static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__LeaderEpoch *leader_epochs)
 {
     char node[2] = {(char)('a' + i - 1), '\0'};
     Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *list = &live;
@@ -116,17 +116,17 @@ static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__EpochD
     body.incarnation = 1;
     body.workers = &list;
     body.n_workers = epoch > 0;
-    body.delegated = &delegated;
-    body.n_delegated = delegated != NULL;
+    body.leader_epochs = &leader_epochs;
+    body.n_leader_epochs = leader_epochs != NULL;
     MESSAGE(m, HELLO, hello, body);
     W.session[i] = ++W.next_session;
     assert_int_equal(say(&W.b, W.session[i], &m), TITAN_OK);
     commit();
 }
 
-static void back(int i, uint64_t epoch, int phase, Titan__Internal__EpochDelegated *delegated)
+static void back(int i, uint64_t epoch, int phase, Titan__Internal__LeaderEpoch *leader_epochs)
 {
-    says_hello(i, epoch, phase, delegated);
+    says_hello(i, epoch, phase, leader_epochs);
     beat(&W.b, W.session[i]);
     commit();
 }
@@ -224,7 +224,7 @@ static void test_majority_lost(void **state)
     pass(LEASE + MARGIN - 1200 - 300);
     assert_int_equal(W.seen.form_epoch, 0);
     pass(400);
-    assert_int_equal(W.seen.form_epoch, 1 << 20); /* above all that delegates can have made */
+    assert_int_equal(W.seen.form_epoch, 1 << 20); /* above all that acting leaders can have made */
     assert_int_equal(W.seen.form_members, 2);
     assert_string_equal(W.seen.reason, "");
     assert_int_equal(restarts(), 3);
@@ -295,8 +295,8 @@ static void test_certificate_revoked(void **state)
     close_world();
 }
 
-/* Who returns after an epoch was decided without it is stopped. Until its end is told it may be in a delegate's epoch:
- * the order may never arrive. */
+/* Who returns after an epoch was decided without it is stopped. Until its end is told it may be in an acting leader's
+ * epoch: the order may never arrive. */
 static void test_stopped_counts_until_it_has_ended(void **state)
 {
     (void)state;
@@ -379,7 +379,7 @@ static uint64_t holders[5] = {1, 2, 3, 4, 5};
 static Titan__Internal__FormEpoch form;
 
 /* Epoch 1024 of workers 3 to 5, by the agent of node c. */
-static Titan__Internal__EpochDelegated delegated_epoch(void)
+static Titan__Internal__LeaderEpoch leader_epoch(void)
 {
     static const char *const nodes[] = {"c", "d", "e"};
     for (int i = 0; i < 3; i++) {
@@ -399,30 +399,30 @@ static Titan__Internal__EpochDelegated delegated_epoch(void)
     form.state_holders = holders;
     form.n_state_holders = 5;
     form.resume_step = 7;
-    Titan__Internal__EpochDelegated d = TITAN__INTERNAL__EPOCH_DELEGATED__INIT;
+    Titan__Internal__LeaderEpoch d = TITAN__INTERNAL__LEADER_EPOCH__INIT;
     d.epoch = &form;
     d.term = 1;
-    d.delegate = (char *)"c";
+    d.leader = (char *)"c";
     return d;
 }
 
-static void with_delegated(const struct epoch *e, void *data)
+static void with_leader_epoch(const struct epoch *e, void *data)
 {
-    *(bool *)data = e->number == 1024 && e->world_size == 3 && e->workers[0] == 3 && strcmp(e->delegate, "c") == 0 &&
+    *(bool *)data = e->number == 1024 && e->world_size == 3 && e->workers[0] == 3 && strcmp(e->leader, "c") == 0 &&
                     memcmp(e->comm_id, comm_id, 16) == 0 && e->source_epoch == 1;
 }
 
-static void test_delegated(void **state)
+static void test_leader_epoch(void **state)
 {
     (void)state;
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     open_world(2);
     lose(3);
     forget_seen();
     back(3, 1024, TRAINING, &d);
     assert_true(told_of("epoch.delegated"));
     bool as_it_was = false;
-    assert_int_equal(epoch_get(W.db, 1, 1024, with_delegated, &as_it_was, NULL), TITAN_OK);
+    assert_int_equal(epoch_get(W.db, 1, 1024, with_leader_epoch, &as_it_was, NULL), TITAN_OK);
     assert_true(as_it_was);
     pass(500); /* the others' agents are on their way */
     back(4, 1024, TRAINING, &d);
@@ -449,17 +449,17 @@ static void test_delegated(void **state)
     close_world();
 }
 
-/* A hello from before a delegate's epoch, heard after it: what its agent says behind it comes first. */
+/* A hello from before an acting leader's epoch, heard after it: what its agent says behind it comes first. */
 static void test_old_hello(void **state)
 {
     (void)state;
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     open_world(2);
     lose(3);
     forget_seen();
     says_hello(3, 1, QUIESCED, NULL);
     assert_int_equal(W.seen.form_epoch, 0);
-    MESSAGE(m, DELEGATED, delegated, d);
+    MESSAGE(m, LEADER_EPOCH, leader_epoch, d);
     assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
     commit();
     assert_true(told_of("epoch.delegated"));
@@ -472,11 +472,11 @@ static void test_old_hello(void **state)
     close_world();
 }
 
-/* What only looks like a delegated epoch. */
-static void test_delegated_nonsense(void **state)
+/* What only looks like an acting leader's epoch. */
+static void test_leader_epoch_nonsense(void **state)
 {
     (void)state;
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     open_world(2);
     member[1].worker_id = 77;
     back(3, 1, TRAINING, &d);
@@ -498,10 +498,10 @@ static void test_delegated_nonsense(void **state)
 }
 
 /* Node c tells of it, and all workers leave what they are in: the run goes on as if nothing had been said. */
-static void refuses(const Titan__Internal__EpochDelegated *d)
+static void refuses(const Titan__Internal__LeaderEpoch *d)
 {
-    Titan__Internal__EpochDelegated said = *d;
-    MESSAGE(m, DELEGATED, delegated, said);
+    Titan__Internal__LeaderEpoch said = *d;
+    MESSAGE(m, LEADER_EPOCH, leader_epoch, said);
     assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
     commit();
     for (int i = 1; i <= N; i++) {
@@ -519,11 +519,11 @@ static void refuses(const Titan__Internal__EpochDelegated *d)
     close_world();
 }
 
-static void test_delegated_one_in_all_places(void **state)
+static void test_leader_epoch_one_in_all_places(void **state)
 {
     (void)state;
     static Titan__Internal__Member *crowd[64];
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     for (size_t i = 0; i < 64; i++)
         crowd[i] = &member[0];
     form.members = crowd;
@@ -532,20 +532,20 @@ static void test_delegated_one_in_all_places(void **state)
     refuses(&d);
 }
 
-static void test_delegated_member_that_leaves(void **state)
+static void test_leader_epoch_member_that_leaves(void **state)
 {
     (void)state;
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     form.departing = members;
     form.n_departing = 3;
     open_world(2);
     refuses(&d);
 }
 
-static void test_delegated_unknown_departing(void **state)
+static void test_leader_epoch_unknown_departing(void **state)
 {
     (void)state;
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     Titan__Internal__Member who = member[0], *departing_rank = &who;
     who.worker_id = 77;
     form.departing = &departing_rank;
@@ -554,11 +554,11 @@ static void test_delegated_unknown_departing(void **state)
     refuses(&d);
 }
 
-static void test_delegated_holders(void **state)
+static void test_leader_epoch_holders(void **state)
 {
     (void)state;
     uint64_t twice[] = {3, 4, 3}, strange[] = {3, 77};
-    Titan__Internal__EpochDelegated d = delegated_epoch();
+    Titan__Internal__LeaderEpoch d = leader_epoch();
     form.state_holders = twice;
     form.n_state_holders = 3;
     open_world(2);
@@ -574,7 +574,7 @@ static void test_delegated_holders(void **state)
     refuses(&d);
 }
 
-/* A number that a delegate has asked promises for is taken, also when nothing came of it. */
+/* A number that an acting leader has asked promises for is taken, also when nothing came of it. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -684,12 +684,12 @@ int main(void)
         cmocka_unit_test(test_cancel_does_not_wait),
         cmocka_unit_test(test_back_in_time),
         cmocka_unit_test(test_old_hello),
-        cmocka_unit_test(test_delegated),
-        cmocka_unit_test(test_delegated_nonsense),
-        cmocka_unit_test(test_delegated_one_in_all_places),
-        cmocka_unit_test(test_delegated_member_that_leaves),
-        cmocka_unit_test(test_delegated_unknown_departing),
-        cmocka_unit_test(test_delegated_holders),
+        cmocka_unit_test(test_leader_epoch),
+        cmocka_unit_test(test_leader_epoch_nonsense),
+        cmocka_unit_test(test_leader_epoch_one_in_all_places),
+        cmocka_unit_test(test_leader_epoch_member_that_leaves),
+        cmocka_unit_test(test_leader_epoch_unknown_departing),
+        cmocka_unit_test(test_leader_epoch_holders),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_restart_while_waiting),
         cmocka_unit_test(test_restart),

@@ -202,13 +202,13 @@ static void test_desired_size_is_kept(void **state)
     close_bench(&b);
 }
 
-/* A delegate can have given its job's epochs numbers that nobody has stored. */
+/* An acting leader can have given its job's epochs numbers that nobody has stored. */
 static void test_number_after_a_restart(void **state)
 {
     (void)state;
     for (uint32_t lease_ms = 0; lease_ms <= 10000; lease_ms += 10000) {
         struct bench b = {.now = 1000};
-        struct core_options options = {.term = 2, .seed = 1, .jobs_dir = "/jobs", .delegate_lease_ms = lease_ms};
+        struct core_options options = {.term = 2, .seed = 1, .jobs_dir = "/jobs", .leader_lease_ms = lease_ms};
         batch_init(&b.out);
         assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
         struct core_saved_job saved = {.job = job_of(1, 1, 1), .run = 1};

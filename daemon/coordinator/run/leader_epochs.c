@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/coordinator/run/delegated.h"
+#include "daemon/coordinator/run/leader_epochs.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 #include "daemon/epochs.h"
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
-                      delegated_knows *knows)
+                      leader_epochs_knows *knows)
 {
     for (size_t i = 0; i < n; i++)
         if (!knows(c, j, list[i]))
@@ -37,8 +37,8 @@ static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch 
     return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_departing <= j->spec.max_workers;
 }
 
-bool delegated_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
-                     delegated_knows *knows)
+bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
+                         leader_epochs_knows *knows)
 {
     return f->job_id == j->id && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
            (f->key.len == 0 || f->key.len == sizeof(j->epoch_id.key)) && f->n_members > 0 &&
@@ -75,7 +75,7 @@ static bool holders_known(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return (delegated_sound(c, j, f, knows) && holders_known(j, f)) || MUTANT(DELEGATED_UNSOUND);
+    return (leader_epochs_sound(c, j, f, knows) && holders_known(j, f)) || MUTANT(LEADER_EPOCH_UNSOUND);
 }
 
 static void take_members(struct jobrec *j, const Titan__Internal__FormEpoch *f)
@@ -87,14 +87,13 @@ static void take_members(struct jobrec *j, const Titan__Internal__FormEpoch *f)
     }
 }
 
-void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *delegate)
+void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *leader)
 {
-    const char *why =
-        delegate ? "its members went on without the coordinator" : "its members are further than the store";
+    const char *why = leader ? "its members went on without the coordinator" : "its members are further than the store";
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
         move_job(c, j, JOB_RECOVERING, why);
     resize_over(j);
-    if (delegate)
+    if (leader)
         recovery_begin(c, j);
     else
         recovery_clear(j); /* what was lost at the time of the backup is of the past */
@@ -112,12 +111,12 @@ void delegated_take(struct core *c, struct jobrec *j, const Titan__Internal__For
     recovery_formed(c, j);
     emit_job_waits(c, j, 0);
     emit_job_decided(c, j);
-    store_epoch(c, j, delegate);
+    store_epoch(c, j, leader);
     store_status(c, j);
 }
 
 /* Returns its job when it is in that epoch now. */
-static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
+static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d)
 {
     const Titan__Internal__FormEpoch *f = d->epoch;
     struct jobrec *j = f ? core_find_job(c, f->job_id) : NULL;
@@ -135,7 +134,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
     }
     bool same = f->epoch == j->status.epoch && f->comm_id.len == sizeof(j->epoch_id.comm_id) &&
                 memcmp(f->comm_id.data, j->epoch_id.comm_id, sizeof(j->epoch_id.comm_id)) == 0;
-    if (same || MUTANT(DELEGATED_UNHEARD)) {
+    if (same || MUTANT(LEADER_EPOCH_UNHEARD)) {
         c->counters.duplicate++;
         return same ? j : NULL;
     }
@@ -147,13 +146,13 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         c->counters.unknown_rank++;
         return NULL;
     }
-    delegated_take(c, j, f, d->delegate && *d->delegate ? d->delegate : "?");
+    leader_epochs_take(c, j, f, d->leader && *d->leader ? d->leader : "?");
     return j;
 }
 
 /* Its workers there have been told of it, and what they said of earlier ones, which may come behind this, is of the
  * past. */
-void delegated_report(struct core *c, struct noderec *n, const Titan__Internal__EpochDelegated *d)
+void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d)
 {
     struct jobrec *j = take_report(c, n, d);
     for (uint32_t i = 0; j && i < j->n_members + j->n_departing; i++) {
@@ -165,26 +164,26 @@ void delegated_report(struct core *c, struct noderec *n, const Titan__Internal__
 }
 
 /* In the order of their numbers. */
-void delegated_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
+void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
 {
     uint64_t done = 0;
-    for (size_t round = 0; round < m->n_delegated; round++) {
-        const Titan__Internal__EpochDelegated *next = NULL;
-        for (size_t i = 0; i < m->n_delegated; i++) {
-            const Titan__Internal__EpochDelegated *d = m->delegated[i];
+    for (size_t round = 0; round < m->n_leader_epochs; round++) {
+        const Titan__Internal__LeaderEpoch *next = NULL;
+        for (size_t i = 0; i < m->n_leader_epochs; i++) {
+            const Titan__Internal__LeaderEpoch *d = m->leader_epochs[i];
             if (d->epoch && d->epoch->epoch > done && (!next || d->epoch->epoch < next->epoch->epoch))
                 next = d;
         }
         if (!next)
             return;
         done = next->epoch->epoch;
-        for (size_t i = 0; i < m->n_delegated; i++)
-            if (m->delegated[i]->epoch && m->delegated[i]->epoch->epoch == done)
-                (void)take_report(c, n, m->delegated[i]);
+        for (size_t i = 0; i < m->n_leader_epochs; i++)
+            if (m->leader_epochs[i]->epoch && m->leader_epochs[i]->epoch->epoch == done)
+                (void)take_report(c, n, m->leader_epochs[i]);
     }
 }
 
-struct jobrec *delegated_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m)
+struct jobrec *leader_epochs_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m)
 {
     struct jobrec *j = core_find_job(c, m->job_id);
     c->counters.epoch_refused++;

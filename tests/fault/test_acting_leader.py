@@ -20,7 +20,7 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval
 CONFIG = """
 [detection]
 away_ms = 500
-delegate_lease_ms = 20000
+leader_lease_ms = 20000
 """
 
 

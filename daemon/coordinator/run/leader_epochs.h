@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* leader_epochs.h - epochs that agents have formed while the coordinator was away: they are stored as they are, and the
+ * run goes on from there. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_LEADER_EPOCHS_H
+#define TITAN_DAEMON_COORDINATOR_RUN_LEADER_EPOCHS_H
+
+#include "daemon/coordinator/records/core_record.h"
+
+void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m);
+void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d);
+typedef bool leader_epochs_knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m);
+/* Can it be an epoch of the job? Each member and departing rank is one that knows() accepts, and named once. */
+bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
+                         leader_epochs_knows *knows) TITAN_MUST_USE;
+/* An epoch that others have formed is the job's, once it is sound. leader: its node; NULL = a coordinator whose store
+ * is lost. */
+void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *leader);
+/* An agent has taken another epoch of that number: the job it is about has to be advanced; NULL = none. */
+struct jobrec *leader_epochs_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m);
+
+#endif
