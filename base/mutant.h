@@ -14,7 +14,7 @@
     X(WORKER_TERM, "worker obeys an order of an older term")                                                           \
     X(WORKER_EPOCH, "worker forms an epoch it has left behind")                                                        \
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
-    X(NAME_THEFT, "a hello in the name of another node, which is there, is accepted")                                  \
+    X(NAME_THEFT, "a registration in the name of another node, which is there, is accepted")                           \
     X(COORD_ALONE, "coordinator forms an epoch with a minority at once")                                               \
     X(LEADER_EPOCH_UNHEARD, "coordinator does not take up what an acting leader has formed")                           \
     X(LEADER_MINORITY, "an acting leader forms an epoch without a majority")                                           \

@@ -41,7 +41,7 @@ struct seen_term {
 /* Of an acting leader's epoch, from that of the one it shrinks. */
 void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
                         uint8_t ret[MAC_BYTES]);
-/* For the hellos of an epoch's workers; they do not learn their agents'. */
+/* For the registrations of an epoch's workers; they do not learn their agents'. */
 void proof_mesh(const Titan__Internal__FormEpoch *form, uint8_t ret[MAC_BYTES]);
 /* For one probe of a node, from the key of its session. */
 void proof_probe(const uint8_t session[MAC_BYTES], uint64_t probe_id, uint8_t ret[MAC_BYTES]);

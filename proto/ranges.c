@@ -113,29 +113,14 @@
 
 /* --- agents and the coordinator ----------------------------------------------------------------------------------- */
 static const struct range agent_message[] = {
-    PART(hello),
-    PART(beat),
-    PART(worker_started),
-    PART(worker_ready),
-    PART(worker_quiesced),
-    PART(progress),
-    PART(worker_exited),
-    PART(checkpoint),
-    PART(finished),
-    PART(log),
-    PART(stalled),
-    PART(probe_result),
-    PART(state_ready),
-    PART(leader_epoch),
-    PART(refused),
-    PART(straggles),
-    PART(checkpoint_failed),
-    TERM(term),
-    PART(checked),
-    PART(leaves),
+    PART(registration),      PART(beat),         PART(worker_started), PART(worker_ready),
+    PART(worker_quiesced),   PART(progress),     PART(worker_exited),  PART(checkpoint),
+    PART(finished),          PART(log),          PART(stalled),        PART(probe_result),
+    PART(state_ready),       PART(leader_epoch), PART(refused),        PART(straggles),
+    PART(checkpoint_failed), TERM(term),         PART(checked),        PART(leaves),
 };
 static const struct range coordinator_message[] = {
-    PART(welcome),     PART(start), PART(form),        PART(revoke),
+    PART(ack),         PART(start), PART(form),        PART(revoke),
     PART(pause),       PART(stop),  PART(log),         PART(checkpoint_committed),
     PART(beat_answer), PART(probe), PART(tell_epochs), TERM(term),
     PART(check),
@@ -155,7 +140,7 @@ static const struct range node_checked[] = {COUNT(request_id),   WORDS(problem),
                                             PARTS(roots, 0, 64), NUMBER(port, 0, 65535), FLAG(reaches)};
 static const struct range root_mark[] = {PATH(path), TEXT(mark, 0, 64, ALPHANUM)};
 static const struct range node_finding[] = {TEXT(what, 1, 31, DEVICE_SET), FLAG(wrong), WORDS(text)};
-static const struct range agent_hello[] = {
+static const struct range agent_registration[] = {
     NODE(node),
     NUMBER(slots, 1, SLOTS_MAX),
     TEXT(device, 1, 15, DEVICE_SET),
@@ -195,8 +180,8 @@ static const struct range agent_beat[] = {
     COUNT(unproved),
 };
 static const struct range beat_answer[] = {COUNT(number)};
-static const struct range welcome[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(leader_lease_ms),
-                                       KEY(key),   KEY(term_proof)};
+static const struct range ack[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(leader_lease_ms),
+                                   KEY(key),   KEY(term_proof)};
 static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms),
                                           KEY(key)};
 static const struct range probe_result[] = {RANDOM(probe_id), NODE(node), FLAG(reached)};
@@ -353,10 +338,10 @@ static const struct range finished[] = {SUBJECT, EPOCH_OR_NONE(epoch), STEP(step
 
 /* --- workers and their agent -------------------------------------------------------------------------------------- */
 static const struct range worker_to_agent[] = {
-    PART(hello),    PART(ready),   PART(quiesced),    PART(progress), PART(checkpoint),
-    PART(finished), PART(failing), PART(state_ready), PART(refused),  PART(checkpoint_failed),
+    PART(registration), PART(ready),   PART(quiesced),    PART(progress), PART(checkpoint),
+    PART(finished),     PART(failing), PART(state_ready), PART(refused),  PART(checkpoint_failed),
 };
-static const struct range worker_hello[] = {
+static const struct range worker_registration[] = {
     SUBJECT,
     BYTES(token, 16, 16),
     SIGNED(pid, 0, INT32_MAX),
@@ -399,7 +384,7 @@ static const struct table {
     TABLE(worker_to_agent, worker_to_agent),
     TABLE(agent_to_worker, agent_to_worker),
     TABLE(worker_lease, worker_lease),
-    TABLE(agent_hello, agent_hello),
+    TABLE(agent_registration, agent_registration),
     TABLE(live_worker, live_worker),
     TABLE(tell_epochs, tell_epochs),
     TABLE(check_node, check_node),
@@ -410,7 +395,7 @@ static const struct table {
     TABLE(agent_leaves, agent_leaves),
     TABLE(node_finding, node_finding),
     TABLE(epochs_known, epochs_known),
-    TABLE(welcome, welcome),
+    TABLE(ack, ack),
     TABLE(probe_node, probe_node),
     TABLE(probe_result, probe_result),
     TABLE(peer_state, peer_state),
@@ -435,7 +420,7 @@ static const struct table {
     TABLE(worker_finished, finished),
     TABLE(log_request, log_request),
     TABLE(agent_log_chunk, log_chunk),
-    TABLE(worker_hello, worker_hello),
+    TABLE(worker_registration, worker_registration),
     TABLE(worker_failing, worker_failing),
     TABLE(worker_stop, worker_stop),
 #undef TABLE

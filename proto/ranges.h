@@ -46,7 +46,7 @@ struct range {
 /* The rows of a message's fields, in the descriptor's order; NULL for a message that is not internal. */
 const struct range *range_rows(const ProtobufCMessageDescriptor *of, size_t *ret_n);
 
-/* TITAN_EINVAL with message, field, value and range: "AgentMessage.hello.slots = 0: 1 to 4096". */
+/* TITAN_EINVAL with message, field, value and range: "AgentMessage.registration.slots = 0: 1 to 4096". */
 titan_status range_check(const ProtobufCMessage *m, struct titan_error *err) TITAN_MUST_USE;
 
 /* Words of others that we pass on: what RANGE_TEXT forbids becomes '?', and it is cut to size. */

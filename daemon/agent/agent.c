@@ -43,7 +43,7 @@
 #include "daemon/file_pool.h"
 #include "daemon/peers.h"
 
-#define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first hello */
+#define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first registration */
 #define CLOSE_POLL_MS 2
 #define FILES_WAIT_MS 5000 /* for a file server: to open a job's folder */
 #define LOGS_AHEAD 64      /* chunks and other messages that wait to go out, before more of workers' logs is read */
@@ -157,11 +157,11 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
     comm_segments_sweep(&a->segments, a->workers);
 }
 
-static void on_worker_connected(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data)
+static void on_worker_connected(struct worker *w, const Titan__Internal__WorkerRegistration *registration, void *data)
 {
     struct agent *a = data;
     (void)w;
-    CORE(a, agent_core_connected, hello);
+    CORE(a, agent_core_connected, registration);
     if (workers_expected(a->workers) == 0)
         session_start(a->session);
 }
@@ -202,7 +202,7 @@ static void on_session_message(const Titan__Internal__CoordinatorMessage *m, voi
 {
     struct agent *a = data;
     CORE(a, agent_core_coordinator, m);
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME && agent_core_welcome(a->core))
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK && agent_core_registered(a->core))
         session_settled(a->session);
 }
 
@@ -227,7 +227,7 @@ static bool on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data
     message.term = agent_core_term(a->core);
     message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG;
     message.log = (Titan__Internal__AgentLogChunk *)chunk;
-    return !a->closing && agent_core_welcome(a->core) && session_queued(a->session) < LOGS_AHEAD &&
+    return !a->closing && agent_core_registered(a->core) && session_queued(a->session) < LOGS_AHEAD &&
            session_send(a->session, &message) == TITAN_OK;
 }
 
@@ -238,7 +238,7 @@ static bool on_checked(const Titan__Internal__NodeChecked *answer, void *data)
     message.term = agent_core_term(a->core);
     message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED;
     message.checked = (Titan__Internal__NodeChecked *)answer;
-    return !a->closing && agent_core_welcome(a->core) && session_send(a->session, &message) == TITAN_OK;
+    return !a->closing && agent_core_registered(a->core) && session_send(a->session, &message) == TITAN_OK;
 }
 
 static uint64_t memory_bytes(void)
@@ -703,5 +703,5 @@ uint32_t agent_workers(const struct agent *a)
 
 bool agent_connected(const struct agent *a)
 {
-    return agent_core_welcome(a->core);
+    return agent_core_registered(a->core);
 }

@@ -96,9 +96,9 @@ uint64_t agent_core_term(const struct agent_core *c)
     return c->seen.term;
 }
 
-bool agent_core_welcome(const struct agent_core *c)
+bool agent_core_registered(const struct agent_core *c)
 {
-    return c->welcomed && !c->ending;
+    return c->registered && !c->ending;
 }
 
 const struct agent_counters *agent_core_counters(const struct agent_core *c)

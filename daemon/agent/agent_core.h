@@ -113,7 +113,7 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
                         int64_t now);
 
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
-/* A stream to the coordinator is open: a hello goes out. Take samples of all workers first, it tells of them. */
+/* A stream to the coordinator is open: a registration goes out. Take samples of all workers first, it tells of them. */
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_core_coordinator(struct agent_core *c, const Titan__Internal__CoordinatorMessage *m, int64_t now,
@@ -121,7 +121,7 @@ void agent_core_coordinator(struct agent_core *c, const Titan__Internal__Coordin
 /* Of the answer to AGENT_START_WORKER. */
 void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, int64_t now, struct agent_actions *out);
 /* The worker has proved its identity (token); also when it connects again. */
-void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
+void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerRegistration *registration, int64_t now,
                           struct agent_actions *out);
 void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *m, int64_t now,
                        struct agent_actions *out);
@@ -165,7 +165,7 @@ int64_t agent_core_contact(const struct agent_core *c);
  * an input led to is carried out, for the next agent of this boot. Workers are told at least every AGENT_LEASE_MS, and
  * before all else when it has moved by that much. */
 int64_t agent_core_epoch_until(const struct agent_core *c);
-bool agent_core_welcome(const struct agent_core *c); /* in a session, welcomed, and it is not to end */
+bool agent_core_registered(const struct agent_core *c); /* in a session, acknowledged, and it is not to end */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
 struct agent_counters {
     uint64_t fenced_terms;  /* messages of an older coordinator */

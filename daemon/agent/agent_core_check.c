@@ -9,16 +9,16 @@
 
 static void check_session(const struct agent_core *c)
 {
-    titan_assert(c->up || !c->welcomed);
+    titan_assert(c->up || !c->registered);
     titan_assert(c->up || !c->ending);
     titan_assert(!c->up || c->sessions > 0);
-    titan_assert(!c->up || !c->answered || c->welcomed);
-    titan_assert(!c->welcomed || c->contact);
+    titan_assert(!c->up || !c->answered || c->registered);
+    titan_assert(!c->registered || c->contact);
     titan_assert(c->session_term <= c->seen.term);
     titan_assert(c->session_keys.n <= 2);
     titan_assert(c->heartbeat_ms > 0 && c->away_ms > 0);
     titan_assert(c->heartbeat == 0 || c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].number == c->heartbeat);
-    titan_assert(c->n_held == 0 || c->welcomed);
+    titan_assert(c->n_held == 0 || c->registered);
     for (size_t i = 0; i < c->n_held; i++)
         titan_assert(c->held[i]);
     titan_assert(!c->probes || c->up);
@@ -28,14 +28,14 @@ static void check_session(const struct agent_core *c)
     }
 }
 
-/* While welcomed every report has been sent in this session; otherwise none has. */
+/* While acknowledged every report has been sent in this session; otherwise none has. */
 static void check_reports(const struct agent_core *c)
 {
     size_t n = 0;
     const struct report *last = NULL;
     for (const struct report *r = c->reports; r; last = r, r = r->next, n++) {
         titan_assert(r->len > 0);
-        titan_assert(r->sent == c->welcomed);
+        titan_assert(r->sent == c->registered);
     }
     titan_assert(n == c->n_reports);
     titan_assert(last == c->reports_last);

@@ -4,12 +4,12 @@
  *   agent_core.c            life, time, questions         coordinator_commands.c  what the coordinator says
  *   worker_table.c          workers of this node          worker_messages.c       what workers say
  *   job_table.c             jobs of this node             worker_commands.c       commands to workers
- *   registration.c          hello and welcome             worker_watch.c          samples, late departing ranks of an
- * epoch heartbeats.c            heartbeats, last contact      straggler.c             slow workers report_queue.c
- * messages that must arrive     exit_cause.c            why a worker ended epoch_fence.c           terms and epochs
- * accepted     epoch_record.c          their records agent_datagrams.c       datagrams and their proofs    probes.c
- * pings agent_actions.c         the list of actions           agent_core_check.c      what holds between two inputs
- *   failover/               epochs without a coordinator */
+ *   registration.c          registration and its acknowledgement             worker_watch.c          samples, late
+ * departing ranks of an epoch heartbeats.c            heartbeats, last contact      straggler.c             slow
+ * workers report_queue.c messages that must arrive     exit_cause.c            why a worker ended epoch_fence.c terms
+ * and epochs accepted     epoch_record.c          their records agent_datagrams.c       datagrams and their proofs
+ * probes.c pings agent_actions.c         the list of actions           agent_core_check.c      what holds between two
+ * inputs failover/               epochs without a coordinator */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 
@@ -101,21 +101,22 @@ struct agent_core {
     struct agent_counters counters;
     uint64_t session_term;
     struct seen_term seen;
-    bool up, welcomed, answered, ending; /* answered: a heartbeat of this session was */
-    bool fenced_said, forged_reported;   /* of this session */
-    bool range_said;                     /* of a datagram; of this session */
+    bool up, registered, answered, ending; /* answered: a heartbeat of this session was */
+    bool fenced_said, forged_reported;     /* of this session */
+    bool range_said;                       /* of a datagram; of this session */
     bool unproved_said;
-    bool leader_epoch_since; /* an epoch of an acting leader was accepted since the hello */
+    bool leader_epoch_since; /* an epoch of an acting leader was accepted since the registration */
     int64_t leave_at;        /* when its workers are to be gone; 0 = they are not */
     bool draining, quiet;
     uint32_t heartbeat_ms, away_ms, leader_lease_ms;
     uint64_t heartbeat, ids, sessions;
-    struct proof_keys session_keys; /* of the newest welcome, and of the one before; none = an older coordinator's */
+    struct proof_keys
+        session_keys; /* of the newest acknowledgement, and of the one before; none = an older coordinator's */
     struct {
         uint64_t number;
         int64_t at;
     } heartbeats[HEARTBEATS_KEPT];
-    int64_t hello_at, next_heartbeat_at, stream_heartbeat_at, ticked_at;
+    int64_t registration_at, next_heartbeat_at, stream_heartbeat_at, ticked_at;
     int64_t datagram_at; /* when the newest heartbeat was sent that a datagram answered; INT64_MIN = none */
     int64_t contact_at;  /* when what the coordinator answered last was sent */
     bool contact;        /* ... since this start, at all */
@@ -178,7 +179,8 @@ void agent_reports_resend(struct agent_core *c);                                
 void agent_reports_expire(struct agent_core *c, int64_t now);
 
 /* --- registration.c ----------------------------------------------------------------------------------------------- */
-void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out);
+void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__RegistrationAck *m, int64_t now,
+                               struct agent_actions *out);
 void agent_on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out);
 
@@ -223,7 +225,7 @@ enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form);
 /* Is every field in its range? Else it is counted, and ret_why names the field. */
 bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
-/* false: of an older coordinator. proof: the welcome's; NULL = this is none. */
+/* false: of an older coordinator. proof: the acknowledgement's; NULL = this is none. */
 bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out);
 ProtobufCBinaryData agent_term_proof(struct agent_core *c); /* of the highest term; empty = there is none */
 void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,

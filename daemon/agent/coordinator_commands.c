@@ -61,7 +61,7 @@ static bool commands_stale(const struct agent_core *c, int64_t now)
 
 static void hold(struct agent_core *c, const form_epoch *m, int64_t now)
 {
-    titan_assert(c->welcomed);
+    titan_assert(c->registered);
     c->next_heartbeat_at = c->stream_heartbeat_at = now;
     titan_assert(VEC_PUSH(c->held, c->n_held, c->cap_held, agent_message_copy(&m->base)));
 }
@@ -141,16 +141,16 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         c->ending = true;
         return;
     }
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
-        agent_on_welcome(c, m->welcome, now, out);
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK) {
+        agent_on_registration_ack(c, m->ack, now, out);
         return;
     }
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS) {
         agent_on_tell_epochs(c, m->term, m->tell_epochs->restored_term, now, out);
         return;
     }
-    /* A message without a term has that of the session's welcome. */
-    if (!c->welcomed || !agent_fence_term(c, m->term ? m->term : c->session_term, NULL, out))
+    /* A message without a term has that of the session's acknowledgement. */
+    if (!c->registered || !agent_fence_term(c, m->term ? m->term : c->session_term, NULL, out))
         return;
     titan_assert((m->term ? m->term : c->session_term) == c->seen.term);
     switch (m->kind_case) {

@@ -38,7 +38,7 @@ static bool coordinator_answers(const struct agent_core *c, int64_t now)
 /* Also between two sessions: it takes long to open one where many packets are lost. */
 static bool sends_heartbeats(const struct agent_core *c, int64_t now)
 {
-    return (c->welcomed && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));
+    return (c->registered && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));
 }
 
 static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -86,7 +86,7 @@ void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *ou
     c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].at = now;
     if (c->coordinator)
         heartbeat_datagram(c, now, out);
-    if (c->welcomed && !c->ending && (!answered || now >= c->stream_heartbeat_at))
+    if (c->registered && !c->ending && (!answered || now >= c->stream_heartbeat_at))
         heartbeat_stream(c, now, out);
     c->next_heartbeat_at =
         now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
@@ -117,7 +117,7 @@ void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_action
     agent_reports_expire(c, now);
     agent_heartbeat(c, now, out);
     /* Heartbeats go out and no answer comes back: a new session may do better. */
-    if (c->welcomed && c->answered && !c->ending && now - c->contact_at >= DEAF_MS) {
+    if (c->registered && c->answered && !c->ending && now - c->contact_at >= DEAF_MS) {
         c->ending = true;
         agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer beats";
     }

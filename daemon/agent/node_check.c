@@ -42,7 +42,7 @@ struct finding {
     char text[TEXT_MAX];
 };
 
-/* The welcome's question, which is asked again and again: jobs' folders alone. */
+/* The acknowledgement's question, which is asked again and again: jobs' folders alone. */
 struct placement {
     struct file_task task; /* first */
     struct node_checks *owner;
@@ -105,7 +105,7 @@ struct node_checks {
     void *data;
     uv_timer_t again;
     uint64_t session;
-    struct placement *placement; /* of the welcome; NULL: none was asked in this session */
+    struct placement *placement; /* of the acknowledgement; NULL: none was asked in this session */
     bool looking;                /* ... and it is on its way */
     char last[TEXT_MAX];         /* ... what was said of it */
     struct file_pool *files;     /* of their own: what hangs here keeps no worker from starting */
@@ -487,7 +487,7 @@ static void look_outside(struct request *r, const Titan__Internal__CheckNode *m)
         start_look(k);
 }
 
-/* --- the welcome's ------------------------------------------------------------------------------------------------ */
+/* --- the acknowledgement's ------------------------------------------------------------------------------------------------ */
 
 static void start(struct placement *p);
 

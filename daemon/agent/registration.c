@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registration.c - the session with the coordinator: the hello with all that this node knows, the welcome, the end. */
+/* registration.c - the session with the coordinator: the registration with all that this node knows, the
+ * acknowledgement, the end. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "daemon/agent/agent_core_internal.h"
 
-#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* of epochs in a hello; a message has at most 4 MiB */
+#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* of epochs in a registration; a message has at most 4 MiB */
 
 static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker *out)
 {
@@ -19,7 +20,7 @@ static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker
     out->state = w->sample.phase;
     out->address = w->address;
     out->quiesced = w->quiesced;
-    /* Its page says so already; what it holds comes in its own report, behind this hello. */
+    /* Its page says so already; what it holds comes in its own report, behind this registration. */
     if (out->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
         !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
         out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
@@ -66,9 +67,9 @@ static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__
 }
 
 /* known_term: list the epochs up to it; 0 = not asked for. */
-static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
+static void send_registration(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
 {
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     titan_assert(c->up);
     size_t n_leader_epochs = 0, n_jobs = 0;
     for (const struct agent_job *j = c->jobs; j; j = j->next, n_jobs++)
@@ -80,37 +81,37 @@ static void send_hello(struct agent_core *c, uint64_t known_term, struct agent_a
     _cleanup_free_ Titan__Internal__EpochsKnown **known_list = calloc(n_jobs + 1, sizeof(*known_list));
     titan_assert(workers && list && leader_epochs && known && known_list);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
-        fill_live_worker(w, &workers[hello.n_workers]);
-        list[hello.n_workers] = &workers[hello.n_workers];
-        hello.n_workers++;
+        fill_live_worker(w, &workers[registration.n_workers]);
+        list[registration.n_workers] = &workers[registration.n_workers];
+        registration.n_workers++;
     }
     for (const struct agent_job *j = c->jobs; j; j = j->next)
         for (size_t i = 0; i < j->record->n_leader_epochs; i++)
-            leader_epochs[hello.n_leader_epochs++] = j->record->leader_epochs[i];
-    hello.node = c->node;
-    hello.slots = c->options.slots;
-    hello.device = c->device;
-    hello.address = c->address;
-    hello.version = c->version;
-    hello.memory_bytes = c->options.memory_bytes;
-    hello.checks = c->options.checks;
-    hello.workers = list;
-    hello.leader_epochs = leader_epochs;
-    hello.told = known_term != 0;
-    hello.proves = true;
-    hello.known = known_list;
+            leader_epochs[registration.n_leader_epochs++] = j->record->leader_epochs[i];
+    registration.node = c->node;
+    registration.slots = c->options.slots;
+    registration.device = c->device;
+    registration.address = c->address;
+    registration.version = c->version;
+    registration.memory_bytes = c->options.memory_bytes;
+    registration.checks = c->options.checks;
+    registration.workers = list;
+    registration.leader_epochs = leader_epochs;
+    registration.told = known_term != 0;
+    registration.proves = true;
+    registration.known = known_list;
     if (known_term)
-        list_known_epochs(c, known_term, known, known_list, &hello.n_known);
-    hello.incarnation = c->options.incarnation;
-    hello.seen_term = c->seen.term;
-    hello.seen_proof = agent_term_proof(c);
-    hello.peer_port = c->options.peer_port;
-    titan_assert(hello.n_workers == agent_workers_alive(c) && hello.n_leader_epochs == n_leader_epochs);
-    titan_assert(hello.n_known <= n_jobs);
-    MESSAGE(m, HELLO, hello, &hello);
+        list_known_epochs(c, known_term, known, known_list, &registration.n_known);
+    registration.incarnation = c->options.incarnation;
+    registration.seen_term = c->seen.term;
+    registration.seen_proof = agent_term_proof(c);
+    registration.peer_port = c->options.peer_port;
+    titan_assert(registration.n_workers == agent_workers_alive(c) && registration.n_leader_epochs == n_leader_epochs);
+    titan_assert(registration.n_known <= n_jobs);
+    MESSAGE(m, REGISTRATION, registration, &registration);
     agent_send(c, &m, out);
     c->leader_epoch_since = false;
-    for (size_t i = 0; i < hello.n_known; i++)
+    for (size_t i = 0; i < registration.n_known; i++)
         free(known[i].epochs);
 }
 
@@ -118,10 +119,10 @@ void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actio
 {
     titan_assert(!c->up);
     c->up = true;
-    c->welcomed = c->answered = c->ending = c->fenced_said = c->forged_reported = c->range_said = false;
-    c->hello_at = now;
+    c->registered = c->answered = c->ending = c->fenced_said = c->forged_reported = c->range_said = false;
+    c->registration_at = now;
     c->sessions++;
-    send_hello(c, 0, out);
+    send_registration(c, 0, out);
 }
 
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -129,13 +130,13 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
     (void)now;
     (void)out;
     titan_assert(c->up);
-    c->up = c->welcomed = c->ending = false;
+    c->up = c->registered = c->ending = false;
     agent_held_drop(c);
     agent_reports_resend(c);
     agent_probes_drop(c);
 }
 
-/* The hello may have waited in the stream while an epoch was accepted. */
+/* The registration may have waited in the stream while an epoch was accepted. */
 static void resend_leader_epochs(struct agent_core *c, struct agent_actions *out)
 {
     for (const struct agent_job *j = c->jobs; j && c->leader_epoch_since; j = j->next)
@@ -173,20 +174,21 @@ void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, s
     send_leave(c, now, out);
 }
 
-void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, int64_t now, struct agent_actions *out)
+void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__RegistrationAck *m, int64_t now,
+                               struct agent_actions *out)
 {
     if (!agent_fence_term(c, m->term, &m->term_proof, out))
         return;
-    if (c->welcomed && m->term != c->session_term) /* the welcome before was of an older coordinator */
+    if (c->registered && m->term != c->session_term) /* the acknowledgement before was of an older coordinator */
         agent_reports_resend(c);
     titan_assert(m->term == c->seen.term);
-    c->welcomed = true;
+    c->registered = true;
     c->session_term = m->term;
     take_key(c, &m->key);
     c->heartbeat_ms = m->beat_ms ? m->beat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->leader_lease_ms = m->leader_lease_ms;
-    agent_coordinator_heard(c, c->hello_at);
+    agent_coordinator_heard(c, c->registration_at);
     agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->heartbeat_ms);
     send_leave(c, now, out);
     resend_leader_epochs(c, out);
@@ -195,12 +197,12 @@ void agent_on_welcome(struct agent_core *c, const Titan__Internal__Welcome *m, i
     agent_heartbeat(c, now, out); /* behind it nothing is older than this session */
 }
 
-/* A restored coordinator asks before its welcome, so its term counts only with that welcome. */
+/* A restored coordinator asks before its acknowledgement, so its term counts only with that acknowledgement. */
 void agent_on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out)
 {
-    if (c->welcomed || (term < c->seen.term && !agent_fence_term(c, term, NULL, out)))
+    if (c->registered || (term < c->seen.term && !agent_fence_term(c, term, NULL, out)))
         return;
-    c->hello_at = now;
-    send_hello(c, MAX(restored_term, UINT64_C(1)), out);
+    c->registration_at = now;
+    send_registration(c, MAX(restored_term, UINT64_C(1)), out);
 }

@@ -14,10 +14,10 @@
 
 bool agent_session_takes(const struct agent_core *c, agent_message *m)
 {
-    const bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO ||
+    const bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION ||
                         m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
-    m->term = c->welcomed ? c->session_term : c->seen.term;
-    return c->up && !c->ending && (c->welcomed || always);
+    m->term = c->registered ? c->session_term : c->seen.term;
+    return c->up && !c->ending && (c->registered || always);
 }
 
 void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out)
@@ -51,7 +51,7 @@ void agent_reports_resend(struct agent_core *c)
 
 void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    for (struct report *r = c->reports; r && c->welcomed; r = r->next) {
+    for (struct report *r = c->reports; r && c->registered; r = r->next) {
         if (r->sent)
             continue;
         agent_message *m = titan__internal__agent_message__unpack(NULL, r->len, r->bytes);
@@ -69,8 +69,8 @@ void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now
     size_t len = titan__internal__agent_message__get_packed_size(m);
     struct report *r = malloc(sizeof(*r) + len);
     titan_assert(r);
-    titan_assert(!c->welcomed || !c->reports_last || c->reports_last->sent); /* none before it waits */
-    *r = (struct report){.len = len, .sent = c->welcomed, .sent_at = now};
+    titan_assert(!c->registered || !c->reports_last || c->reports_last->sent); /* none before it waits */
+    *r = (struct report){.len = len, .sent = c->registered, .sent_at = now};
     (void)titan__internal__agent_message__pack(m, r->bytes);
     if (c->n_reports == KEEP_MAX) {
         agent_log(out, AGENT_WARN, "too many reports wait for the coordinator, the oldest is dropped", "%s", "");

@@ -11,18 +11,18 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 
-#define HELLO_TIMEOUT_MS 5000
-#define HELLO_BYTES_MAX 4096
-#define UNREGISTERED_MAX 64 /* connections that have not said hello */
+#define REGISTRATION_TIMEOUT_MS 5000
+#define REGISTRATION_BYTES_MAX 4096
+#define UNREGISTERED_MAX 64 /* connections that have not registered */
 
 struct channel_link {
     struct channel *channel;
     struct channel_link *next, *prev;
     uv_poll_t poll;
-    uv_timer_t hello_timer;
+    uv_timer_t registration_timer;
     int fd, open_handles;
     bool closing, busy; /* busy: a callback of this link is on the stack */
-    void *owner;        /* NULL until hello was accepted */
+    void *owner;        /* NULL until registration was accepted */
     struct frame_reader in;
     struct frame_writer out;
 };
@@ -82,7 +82,7 @@ void channel_drop(struct channel_link *link)
     link->owner = NULL;
     (void)uv_poll_stop(&link->poll);
     uv_close((uv_handle_t *)&link->poll, link_freed);
-    uv_close((uv_handle_t *)&link->hello_timer, link_freed);
+    uv_close((uv_handle_t *)&link->registration_timer, link_freed);
 }
 
 /* The connection is over: tell the owner, once. */
@@ -104,11 +104,11 @@ static void link_greet(struct channel_link *link, const Titan__Internal__WorkerT
 {
     struct channel *c = link->channel;
     titan_assert(!link->owner && !link->closing);
-    if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO) {
-        (void)titan_fail(err, TITAN_EPERM, "first message is not a hello");
+    if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION) {
+        (void)titan_fail(err, TITAN_EPERM, "first message is not a registration");
         return;
     }
-    void *owner = c->events.on_hello(link, message->hello, c->data, err);
+    void *owner = c->events.on_registration(link, message->registration, c->data, err);
     if (!owner)
         return;
     if (link->closing) { /* lost while it was being greeted */
@@ -118,7 +118,7 @@ static void link_greet(struct channel_link *link, const Titan__Internal__WorkerT
     c->unregistered--;
     titan_assert(c->unregistered >= 0);
     link->owner = owner;
-    (void)uv_timer_stop(&link->hello_timer);
+    (void)uv_timer_stop(&link->registration_timer);
 }
 
 /* Read all that the socket holds, and hand out every whole message. */
@@ -133,7 +133,8 @@ static void link_read(struct channel_link *link)
     link->busy = true;
     while (!link->closing && err.status == TITAN_OK && frame_receive(&link->in, link->fd, &err) == TITAN_OK)
         while (!link->closing && err.status == TITAN_OK &&
-               frame_next(&link->in, link->owner ? FRAME_MAX : HELLO_BYTES_MAX, &data, &len, &fd, &err) == TITAN_OK) {
+               frame_next(&link->in, link->owner ? FRAME_MAX : REGISTRATION_BYTES_MAX, &data, &len, &fd, &err) ==
+                   TITAN_OK) {
             if (fd >= 0)
                 (void)close(fd); /* workers send none */
             Titan__Internal__WorkerToAgent *message = titan__internal__worker_to_agent__unpack(NULL, len, data);
@@ -141,7 +142,7 @@ static void link_read(struct channel_link *link)
                 (void)titan_fail(&err, TITAN_ECORRUPT, "%zu bytes that are no message", len);
             else if (!link->owner)
                 link_greet(link, message, &err);
-            else if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO)
+            else if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION)
                 c->events.on_message(link->owner, message, c->events.message_data);
             if (message)
                 titan__internal__worker_to_agent__free_unpacked(message, NULL);
@@ -171,10 +172,10 @@ static void on_link(uv_poll_t *handle, int status, int events)
         link_flush(link);
 }
 
-static void on_hello_timeout(uv_timer_t *timer)
+static void on_registration_timeout(uv_timer_t *timer)
 {
     struct titan_error err;
-    (void)titan_fail(&err, TITAN_ETIMEDOUT, "no hello within %d ms", HELLO_TIMEOUT_MS);
+    (void)titan_fail(&err, TITAN_ETIMEDOUT, "no registration within %d ms", REGISTRATION_TIMEOUT_MS);
     link_lost(timer->data, &err);
 }
 
@@ -189,7 +190,8 @@ static bool peer_allowed(int fd)
 static void link_accept(struct channel *c, int fd)
 {
     struct channel_link *link = calloc(1, sizeof(*link));
-    if (!link || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(fd) || uv_poll_init(c->loop, &link->poll, fd) != 0) {
+    if (!link || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(fd) ||
+        uv_poll_init(c->loop, &link->poll, fd) != 0) {
         tlog_warn(&c->log, "worker connection refused", "unregistered=%d", c->unregistered);
         free(link);
         (void)close(fd);
@@ -198,14 +200,14 @@ static void link_accept(struct channel *c, int fd)
     link->channel = c;
     link->fd = fd;
     link->open_handles = 2;
-    (void)uv_timer_init(c->loop, &link->hello_timer);
-    link->poll.data = link->hello_timer.data = link;
+    (void)uv_timer_init(c->loop, &link->registration_timer);
+    link->poll.data = link->registration_timer.data = link;
     link->next = c->links;
     if (c->links)
         c->links->prev = link;
     c->links = link;
     c->unregistered++;
-    (void)uv_timer_start(&link->hello_timer, on_hello_timeout, HELLO_TIMEOUT_MS, 0);
+    (void)uv_timer_start(&link->registration_timer, on_registration_timeout, REGISTRATION_TIMEOUT_MS, 0);
     (void)uv_poll_start(&link->poll, UV_READABLE, on_link);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_channel.h - the agent's Unix socket for its workers: connections, messages, descriptors.
  *
- * A connection says hello first, within five seconds and in one small message; until on_hello accepts it, nothing it
- * sends reaches the agent. Garbage, oversize messages and a peer of another user close the connection with one line in
- * the log. All callbacks run on the loop. */
+ * A connection registers first, within five seconds and in one small message; until on_registration accepts it, nothing
+ * it sends reaches the agent. Garbage, oversize messages and a peer of another user close the connection with one line
+ * in the log. All callbacks run on the loop. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_CHANNEL_H
 #define TITAN_DAEMON_AGENT_WORKER_CHANNEL_H
 
@@ -19,8 +19,8 @@ struct channel_link; /* one accepted connection */
 
 struct channel_events {
     /* Returns the connection's owner, or NULL to refuse it (reason in err). */
-    void *(*on_hello)(struct channel_link *link, const Titan__Internal__WorkerHello *hello, void *data,
-                      struct titan_error *err);
+    void *(*on_registration)(struct channel_link *link, const Titan__Internal__WorkerRegistration *registration,
+                             void *data, struct titan_error *err);
     /* Gets message_data; the others get channel_open's data. */
     void (*on_message)(void *owner, const Titan__Internal__WorkerToAgent *message, void *data);
     void *message_data;

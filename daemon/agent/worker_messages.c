@@ -31,21 +31,21 @@ void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_
     titan_assert(w->killed);
 }
 
-void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerHello *hello, int64_t now,
+void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerRegistration *registration, int64_t now,
                           struct agent_actions *out)
 {
     (void)now;
-    struct agent_worker *w = agent_worker_find(c, hello->worker_id);
+    struct agent_worker *w = agent_worker_find(c, registration->worker_id);
     struct titan_error why;
     if (!w)
         return;
-    if (!agent_fence_range(c, &hello->base, &why)) {
+    if (!agent_fence_range(c, &registration->base, &why)) {
         agent_worker_faulty(w, why.msg, out);
         return;
     }
-    w->rank = hello->rank;
-    w->told_epoch = MAX(w->told_epoch, hello->epoch);
-    (void)snprintf(w->address, sizeof(w->address), "%s", hello->address);
+    w->rank = registration->rank;
+    w->told_epoch = MAX(w->told_epoch, registration->epoch);
+    (void)snprintf(w->address, sizeof(w->address), "%s", registration->address);
 }
 
 static void on_quiesced(struct agent_core *c, struct agent_worker *w, const Titan__Internal__WorkerQuiesced *m,

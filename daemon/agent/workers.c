@@ -231,15 +231,15 @@ static bool token_equal(const ProtobufCBinaryData *token, const unsigned char ex
     return !differs;
 }
 
-static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHello *hello, void *data,
-                      struct titan_error *err)
+static void *on_registration(struct channel_link *link, const Titan__Internal__WorkerRegistration *registration,
+                             void *data, struct titan_error *err)
 {
     struct workers *set = data;
-    struct worker *w = workers_find(set, hello->worker_id);
-    if (!w || w->dying || w->start || w->job_id != hello->job_id || hello->pid != w->process.pid ||
-        !token_equal(&hello->token, w->page->token)) {
+    struct worker *w = workers_find(set, registration->worker_id);
+    if (!w || w->dying || w->start || w->job_id != registration->job_id || registration->pid != w->process.pid ||
+        !token_equal(&registration->token, w->page->token)) {
         (void)titan_fail(err, TITAN_EPERM, "worker %" PRIu64 " of job %" PRIu64 " (process %" PRId64 ") is not ours",
-                         hello->worker_id, hello->job_id, hello->pid);
+                         registration->worker_id, registration->job_id, registration->pid);
         return NULL;
     }
     titan_assert(w->link != link);
@@ -252,7 +252,7 @@ static void *on_hello(struct channel_link *link, const Titan__Internal__WorkerHe
         channel_send_queue(w->link, &w->pending);
     tlog_debug(&set->log, "worker connected", "job=%" PRIu64 " worker=%" PRIu64 " adopted=%d", w->job_id, w->id,
                w->adopted);
-    set->events.on_connected(w, hello, set->data);
+    set->events.on_connected(w, registration, set->data);
     return w;
 }
 
@@ -750,8 +750,10 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
         snprintf(jobs, PATH_MAX, "%s/jobs", o->run_dir) >= PATH_MAX)
         status = titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->run_dir);
     status = status == TITAN_OK ? dir_make(jobs, err) : status;
-    struct channel_events channel_events = {
-        .on_hello = on_hello, .on_message = events->on_message, .message_data = data, .on_close = on_link_closed};
+    struct channel_events channel_events = {.on_registration = on_registration,
+                                            .on_message = events->on_message,
+                                            .message_data = data,
+                                            .on_close = on_link_closed};
     status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
     if (status != TITAN_OK) {
         free(set);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* workers.h - the workers of this node: started or adopted, talked to, watched, stopped, buried.
  *
- *   start ──► process runs ──► hello (link, watch) ──► ... ──► death noticed ──► reported ──► reaped, slot free
+ *   start ──► process runs ──► registration (link, watch) ──► ... ──► death noticed ──► reported ──► reaped, slot free
  *     │   adopt ──┘
  *     └──► not started ──► reported, slot free
  *
@@ -69,7 +69,7 @@ struct workers_events {
     void (*on_not_started)(struct worker *w, const struct titan_error *why, void *data);
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
     /* It is connected (again), with the right token. */
-    void (*on_connected)(struct worker *w, const Titan__Internal__WorkerHello *hello, void *data);
+    void (*on_connected)(struct worker *w, const Titan__Internal__WorkerRegistration *registration, void *data);
     /* Once; the worker no longer counts, the struct goes away later. */
     void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
 };

@@ -92,9 +92,9 @@ titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, cons
     if (who->kind != RPC_ID_CERT || (pki_uri_parse(who->name, &name) == PKI_NODE && strcmp(name, node) == 0))
         return TITAN_OK;
     e->counters.cert_name++;
-    tlog_warn(&e->log, "hello refused: not its certificate's name", "peer=\"%s\" certificate=\"%s\" node=\"%.253s\"",
-              rpc_call_peer(call), who->name, node);
-    return titan_fail(err, TITAN_EPERM, "hello of node %.200s: the certificate is that of %s", node, who->name);
+    tlog_warn(&e->log, "registration refused: not its certificate's name",
+              "peer=\"%s\" certificate=\"%s\" node=\"%.253s\"", rpc_call_peer(call), who->name, node);
+    return titan_fail(err, TITAN_EPERM, "registration of node %.200s: the certificate is that of %s", node, who->name);
 }
 
 /* --- a call that waits for the store ------------------------------------------------------------------------------ */

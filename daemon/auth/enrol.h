@@ -17,7 +17,7 @@ struct enrol;
 #define ENROL_COUNTERS(X)                                                                                              \
     X(certificates_signed, "certificates signed for nodes, the first and the next ones")                               \
     X(join_refused, "requests of nodes refused: without a good join token")                                            \
-    X(cert_name, "hellos refused: of another node than their certificate's")                                           \
+    X(cert_name, "registrations refused: of another node than their certificate's")                                    \
     X(cert_revoked, "calls refused: with a certificate that is revoked")
 struct enrol_counters {
 #define ENROL_COUNTER(name, text) uint64_t name;

@@ -72,7 +72,7 @@ static Titan__Internal__CoordinatorMessage *add_message(struct batch *b, struct 
     titan__internal__coordinator_message__init(message);
     message->term = b->term;
     message->kind_case = kind;
-    message->welcome = body; /* all members of the oneof are pointers */
+    message->ack = body; /* all members of the oneof are pointers */
     append(b, tail, session, message);
     return message;
 }

@@ -140,8 +140,8 @@ titan_status core_drain(struct core *c, const char *node, const struct core_drai
 /* Into service again, whatever took it out. */
 titan_status core_undrain(struct core *c, const char *node, struct core_time now, struct batch *out,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Anything an agent says but log chunks. session: a number unique to the stream; its first message is the hello. An
- * error means that the session is of no use and is to be ended with it. */
+/* Anything an agent says but log chunks. session: a number unique to the stream; its first message is the registration.
+ * An error means that the session is of no use and is to be ended with it. */
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
                         struct batch *out, struct titan_error *err) TITAN_MUST_USE;
 /* Before the session's first message: who has opened it, as the transport has proved it. Another identity cannot take
@@ -191,8 +191,8 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(state_buddy, "epochs whose missing parts came from keepers")                                                     \
     X(old_term, "reports refused: said to another coordinator")                                                        \
     X(old_epoch, "reports refused: about an epoch that is over")                                                       \
-    X(unknown_node, "reports refused: without a hello, or of a node that was given up")                                \
-    X(name_taken, "hellos refused: in the name of a node that is alive")                                               \
+    X(unknown_node, "reports refused: of a session that has not registered, or of a node that was given up")           \
+    X(name_taken, "registrations refused: in the name of a node that is alive")                                        \
     X(unknown_worker, "reports refused: about a worker that node does not have")                                       \
     X(unknown_rank, "reports refused: about an epoch the worker has no place in")                                      \
     X(out_of_range, "messages refused: a field is not what it can ever be")                                            \

@@ -157,7 +157,7 @@ class Session:
 
 
 def hello(node, incarnation=1, slots=2, address="127.0.0.1", **more):
-    return agent.AgentMessage(hello=agent.AgentHello(node=node, slots=slots, device="cpu", address=address, version="0.1.0",
+    return agent.AgentMessage(registration=agent.AgentRegistration(node=node, slots=slots, device="cpu", address=address, version="0.1.0",
                                                      memory_bytes=8 << 30, incarnation=incarnation, **more))
 
 

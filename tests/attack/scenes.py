@@ -96,7 +96,7 @@ def epoch_by_session(a):
     """a node without a worker of the job refuses its epoch for number 2^64-1: nothing is made of it"""
     s = Session(a.tcp)
     s.send(hello("evil"))
-    assert s.hear().WhichOneof("kind") == "welcome"
+    assert s.hear().WhichOneof("kind") == "ack"
     for job in (a.mine, a.beside):
         for seen in (HUGE, HUGE - 1, 1 << 63, 1 << 33, 1000):
             s.send(agent.AgentMessage(term=a.term(), refused=agent.EpochRefused(job_id=job, epoch=a.status(job)["epoch"], seen_epoch=seen)))
@@ -111,7 +111,7 @@ def log_of_no_rank(a):
     """a piece of a log of a rank that no job has: the session that brings it ends"""
     s = Session(a.tcp)
     s.send(hello("evil"))
-    known = s.hear().welcome
+    known = s.hear().ack
     s.send(agent.AgentMessage(term=known.term, log=agent.AgentLogChunk(request_id=1, rank=-7, data=b"x")))
     until("it is refused", lambda: s.ended, 10)
     assert s.ended[0] == "INVALID_ARGUMENT", s.ended
@@ -124,7 +124,7 @@ def judged_by_the_unasked(a):
     """a node tells what it knows of nodes it was not asked for: nobody is lost"""
     s = Session(a.tcp)
     s.send(hello("evil"))
-    known = s.hear().welcome
+    known = s.hear().ack
     for probe in range(1, 200):
         for node in ("n1", "n2"):
             s.send(agent.AgentMessage(term=known.term, probe_result=agent.ProbeResult(probe_id=probe, node=node, reached=False)))
@@ -139,7 +139,7 @@ def checked_by_the_unasked(a):
     """a node answers for others what an operator's check asked them, and what nobody asked; its own answer, in an older version's words, counts"""
     s = Session(a.tcp)
     s.send(hello("evil"))
-    term = s.hear().welcome.term
+    term = s.hear().ack.term
     done = []
     operator = threading.Thread(target=lambda: done.append(command(BIN / "titanctl", "-s", a.unix, "-o", "json", "admin", "check")))
     operator.start()
@@ -173,7 +173,7 @@ def checked_by_the_unasked(a):
 def fenced_by_a_stranger(a):
     """a term of 2^62 without a hello: the coordinator goes on to accept requests"""
     for message in (agent.AgentMessage(term=1 << 62, beat=agent.AgentBeat(number=1)),
-                    agent.AgentMessage(hello=agent.AgentHello(node="evil", slots=1, device="cpu", incarnation=3, seen_term=1 << 62))):
+                    agent.AgentMessage(registration=agent.AgentRegistration(node="evil", slots=1, device="cpu", incarnation=3, seen_term=1 << 62))):
         s = Session(a.tcp)
         s.send(message)
         until("it was heard", lambda: s.ended or s.hear(0.5) is None, 10)
@@ -187,7 +187,7 @@ def fenced_by_a_node(a):
     """a node tells of a later coordinator without the proof of its term: it is refused, and others are served"""
     s = Session(a.tcp)
     s.send(hello("evil"))
-    known = s.hear().welcome
+    known = s.hear().ack
     assert len(known.term_proof) == 32, known
     s.send(agent.AgentMessage(term=known.term, refused=agent.EpochRefused(seen_term=known.term + 1, seen_proof=known.term_proof)))
     until("it is refused", lambda: s.ended, 10)
@@ -383,7 +383,7 @@ def broken_protocol(a):
     def lie(sock, p):
         """It may be too early: the worker's own connection comes later and takes the place of this one."""
         frames = Frames(sock)
-        frames.send(worker.WorkerToAgent(hello=worker.WorkerHello(job_id=p.job, worker_id=p.worker, token=p.token, pid=p.pid,
+        frames.send(worker.WorkerToAgent(registration=worker.WorkerRegistration(job_id=p.job, worker_id=p.worker, token=p.token, pid=p.pid,
                                                                   address="127.0.0.1:1")).SerializeToString())
         frames.send(worker.WorkerToAgent(progress=agent.WorkerProgress(job_id=p.job, worker_id=p.worker, epoch=1,
                                                                        step_ms=float("nan"))).SerializeToString())
@@ -472,7 +472,7 @@ def ends_of_others(a):
     before = [e for e in listed() if e["type"] != "checkpoint.committed"]
     s = Session(a.tcp)
     s.send(hello("evil"))
-    known = s.hear().welcome
+    known = s.hear().ack
     for m in forged(a, a.beside):
         m.term = known.term
         assert s.send(m), s.ended
@@ -500,7 +500,7 @@ def name_over_tls(_):
                 s.close()
         s = Session(a.tcp, a.pair("evil"))
         s.send(hello("evil"))
-        known = s.hear(20).welcome
+        known = s.hear(20).ack
         for m in forged(a, a.beside):
             m.term = known.term
             assert s.send(m), s.ended

@@ -215,7 +215,7 @@ class AsAgent(Speaker):
 
     def known(self, r, field, path):
         name = path[-1]
-        if name in ("node", "leader") and "hello" in path:
+        if name in ("node", "leader") and "registration" in path:
             return "evil"
         if name == "slots":
             return 2
@@ -249,7 +249,7 @@ class AsAgent(Speaker):
         try:
             read = agent.AgentMessage.FromString(payload)
             # What takes a name is a scene of its own (scenes.py).
-            if what == "hello" and read.hello.node in ("n1", "n2"):
+            if what == "registration" and read.registration.node in ("n1", "n2"):
                 return "skipped"
         except Exception:
             pass
@@ -294,7 +294,7 @@ class AsWorker(Speaker):
         except OSError:
             return False
         if page and self.random.random() < 0.9:
-            m = worker.WorkerToAgent(hello=worker.WorkerHello(job_id=page.job, worker_id=page.worker, token=page.token, pid=page.pid,
+            m = worker.WorkerToAgent(registration=worker.WorkerRegistration(job_id=page.job, worker_id=page.worker, token=page.token, pid=page.pid,
                                                               phase=self.random.randrange(5), address="127.0.0.1:1"))
             return self.frames.send(m.SerializeToString())
         return True

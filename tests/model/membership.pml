@@ -46,8 +46,8 @@
 #ifndef FENCE
 #define FENCE 1 /* a number is accepted once, and never a lower one */
 #endif
-#ifndef HELLO
-#define HELLO 1 /* a leader's epochs are adopted before their agent counts */
+#ifndef REGISTRATION
+#define REGISTRATION 1 /* a leader's epochs are adopted before their agent counts */
 #endif
 #ifndef VOID
 #define VOID 1 /* epochs the run has gone on without are over, also for who was in them */
@@ -93,7 +93,7 @@ byte void_below = 0; /* epochs of lower numbers are over: it went on without the
 byte base = 1;     /* newest id it knows to have made a step */
 int needs = 0;     /* as must[] */
 byte view = 0;     /* agents it hears */
-byte said = 0;     /* those it has heard a hello of that it has not answered yet */
+byte said = 0;     /* those it has heard a registration of that it has not answered yet */
 byte gone = 0;     /* those it has decided without: out of its books, and perhaps alive */
 byte broken = 0;   /* links, so far */
 
@@ -236,7 +236,7 @@ end:
             id = accepted[i];
             last_number = MAX(last_number, seen[i]);
             if
-            :: HELLO && by_leader[id] && number[id] > number[last_id] ->
+            :: REGISTRATION && by_leader[id] && number[id] > number[last_id] ->
                 needs = needs | (1 << mask[id]);
                 last_id = id;
                 if
@@ -271,7 +271,7 @@ end:
     :: atomic { select(i : 0 .. N - 1);
         if
         :: HAS(view, i) && number[held[i]] > number[base] && trained[held[i]] &&
-           (!VOID || number[held[i]] >= void_below) && (HELLO || !by_leader[held[i]]) ->
+           (!VOID || number[held[i]] >= void_below) && (REGISTRATION || !by_leader[held[i]]) ->
             base = held[i];
             needs = 1 << mask[base];
             for (k : 1 .. IDS) {

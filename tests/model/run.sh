@@ -63,7 +63,7 @@ done
 for rule in TOLD DEPARTING; do
     every "without $rule, later" violation "${later[@]}" "-D$rule=0"
 done
-every "without HELLO, 4 agents, unheard" violation "${unheard[@]}" -DHELLO=0
+every "without REGISTRATION, 4 agents, unheard" violation "${unheard[@]}" -DREGISTRATION=0
 every "${N:-3} agents, coarse, links break once" none -DN="${N:-3}" -DIDS="${IDS:-3}" -DCUTS=1 -DCOARSE=1
 every "3 agents, later" none "${later[@]}"
 if [ "${1:-quick}" != quick ]; then

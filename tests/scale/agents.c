@@ -7,7 +7,7 @@
  * node.
  *
  * Speaks HTTP/2 and gRPC by hand: a thousand of gRPC's own clients would cost more than what is measured. Each agent
- * (node "s0001" ...) says hello, beats as it is told to (by datagrams of one socket for all, and in its stream), starts
+ * (node "s0001" ...) registers, beats as it is told to (by datagrams of one socket for all, and in its stream), starts
  * workers that exist in name only, forms, leaves and pauses epochs at once, and answers probes of others with the
  * truth. Rank 0 of a job says a step of progress twice a second.
  *
@@ -67,8 +67,8 @@ struct sim_agent {
     int fd;
     SSL *ssl; /* NULL = plain text */
     X509 *certificate;
-    bool dead, up, greeted, welcomed; /* up: TCP; greeted: and TLS, the stream is open */
-    struct proof_keys keys;           /* of the session */
+    bool dead, up, greeted, registered; /* up: TCP; greeted: and TLS, the stream is open */
+    struct proof_keys keys;             /* of the session */
     char name[16];
     uint64_t incarnation, beats;
     int64_t next_beat_ms, stream_beat_ms, retry_ms;
@@ -251,9 +251,9 @@ static const char *worker_address(const struct sim_agent *a)
     return text;
 }
 
-static void say_hello(struct sim_agent *a)
+static void say_registration(struct sim_agent *a)
 {
-    Titan__Internal__AgentHello hello = MESSAGE(AGENT_HELLO);
+    Titan__Internal__AgentRegistration registration = MESSAGE(AGENT_REGISTRATION);
     Titan__Internal__LiveWorker live[WORKERS_MAX], *list[WORKERS_MAX];
     char address[32];
     snprintf(address, sizeof(address), "%s", worker_address(a));
@@ -269,19 +269,19 @@ static void say_hello(struct sim_agent *a)
         live[i].address = address;
         list[i] = &live[i];
     }
-    hello.node = a->name;
-    hello.slots = 1;
-    hello.device = (char *)"cpu";
-    hello.address = (char *)"127.0.0.1";
-    hello.version = (char *)"simulated";
-    hello.memory_bytes = UINT64_C(1) << 34;
-    hello.workers = list;
-    hello.n_workers = a->n_workers;
-    hello.incarnation = a->incarnation;
-    hello.seen_term = sim.term;
-    hello.peer_port = 7071;
-    hello.proves = true;
-    SEND(a, HELLO, hello, &hello);
+    registration.node = a->name;
+    registration.slots = 1;
+    registration.device = (char *)"cpu";
+    registration.address = (char *)"127.0.0.1";
+    registration.version = (char *)"simulated";
+    registration.memory_bytes = UINT64_C(1) << 34;
+    registration.workers = list;
+    registration.n_workers = a->n_workers;
+    registration.incarnation = a->incarnation;
+    registration.seen_term = sim.term;
+    registration.peer_port = 7071;
+    registration.proves = true;
+    SEND(a, REGISTRATION, registration, &registration);
 }
 
 static void say_progress(struct sim_agent *a, const struct sim_worker *w, uint64_t step)
@@ -445,14 +445,14 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
     if (m->term > sim.term)
         sim.term = m->term;
     switch (m->kind_case) {
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME:
-        a->welcomed = true;
-        sim.term = m->welcome->term > sim.term ? m->welcome->term : sim.term;
-        a->beat_ms = m->welcome->beat_ms * 3 / 4 ? m->welcome->beat_ms * 3 / 4 : 1;
-        a->away_ms = m->welcome->away_ms;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK:
+        a->registered = true;
+        sim.term = m->ack->term > sim.term ? m->ack->term : sim.term;
+        a->beat_ms = m->ack->beat_ms * 3 / 4 ? m->ack->beat_ms * 3 / 4 : 1;
+        a->away_ms = m->ack->away_ms;
         a->keys.n = 0;
-        if (m->welcome->key.len == MAC_BYTES)
-            proof_add_key(&a->keys, m->welcome->key.data);
+        if (m->ack->key.len == MAC_BYTES)
+            proof_add_key(&a->keys, m->ack->key.data);
         a->next_beat_ms = a->stream_beat_ms = sim.now + (int64_t)(draw() % a->beat_ms);
         a->answered_ms = sim.now;
         break;
@@ -496,7 +496,7 @@ static void disconnect(struct sim_agent *a)
         close(a->fd);
     a->fd = -1;
     a->ssl = NULL;
-    a->up = a->greeted = a->welcomed = false;
+    a->up = a->greeted = a->registered = false;
     buf_clear(&a->in);
     buf_clear(&a->out);
     buf_clear(&a->message);
@@ -552,7 +552,7 @@ static void greet(struct sim_agent *a)
     a->greeted = true;
     sim.connects++;
     open_stream(a);
-    say_hello(a);
+    say_registration(a);
 }
 
 /* > 0 bytes, 0 at the end of the connection, -1 when there are none now. */
@@ -714,7 +714,7 @@ static void turn(void)
             continue;
         if (a->fd < 0 && a->retry_ms <= sim.now)
             connect_agent(a);
-        if (!a->welcomed)
+        if (!a->registered)
             continue;
         if (a->next_beat_ms <= sim.now)
             beat(a);
@@ -760,15 +760,15 @@ static void lose(double loss)
 
 static void stats(void)
 {
-    uint32_t welcomed = 0, training = 0;
+    uint32_t registered = 0, training = 0;
     for (uint32_t i = 0; i < sim.n_agents; i++) {
-        welcomed += sim.agents[i].welcomed && !sim.agents[i].dead;
+        registered += sim.agents[i].registered && !sim.agents[i].dead;
         for (uint32_t k = 0; k < sim.agents[i].n_workers; k++)
             training += sim.agents[i].workers[k].training && !sim.agents[i].dead;
     }
     printf("{\"welcomed\": %u, \"training\": %u, \"sent\": %llu, \"received\": %llu, \"connects\": %llu, \"beat_ms\": "
            "%u, \"datagrams\": %llu, \"answered\": %llu}\n",
-           welcomed, training, (unsigned long long)sim.sent, (unsigned long long)sim.received,
+           registered, training, (unsigned long long)sim.sent, (unsigned long long)sim.received,
            (unsigned long long)sim.connects, sim.agents[0].beat_ms, (unsigned long long)sim.datagrams_sent,
            (unsigned long long)sim.datagrams_answered);
 }

@@ -85,7 +85,7 @@ def storm(c, agents, n, job):
     lost = [r["at_ms"] for r in c.rows("SELECT at_ms FROM events WHERE type = 'node.lost' AND id > ?", since)]
     forming = c.rows("SELECT id, at_ms FROM events WHERE job_id = ? AND id > ? AND type = 'epoch.forming' ORDER BY id", job, since)
     agents.ask("revive")
-    agents.await_counts(welcomed=n, training=n)
+    agents.await_counts(registered=n, training=n)
     return {"noticed_ms": max(lost) - at, "decided_ms": max(0, forming[-1]["at_ms"] - max(lost)), "formed_ms": at_formed - at,
             "epochs": len(forming)}
 
@@ -99,7 +99,7 @@ def measure(n):
     with Coordinator(HOME / "state") as c:
         agents = Agents(n, "127.0.0.1", PORT, pki=c.pki)
         try:
-            agents.await_counts(welcomed=n)
+            agents.await_counts(registered=n)
             out["idle_percent"] = share_of_core(c)
             job = int(c.submit("tiny", k))
             agents.await_counts(training=n)
@@ -119,7 +119,7 @@ def measure(n):
             c.kill()
             c.start()
             out["api_back_ms"] = c.ready_ms
-            until("all agents are back", lambda: (lambda s: s["connects"] >= sessions + n and s["welcomed"] == n)(agents.ask("stats")), 60,
+            until("all agents are back", lambda: (lambda s: s["connects"] >= sessions + n and s["registered"] == n)(agents.ask("stats")), 60,
                   0.02)
             out["all_back_ms"] = 1000 * (time.monotonic() - c.begun)
             time.sleep(5)

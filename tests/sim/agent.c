@@ -13,7 +13,7 @@
 
 #define LEASE_MS 8000
 #define SAMPLE (S->plan->scale ? 500 * MS : 50 * MS)
-#define ADOPTION (200 * MS) /* for adopted workers to say where they are, before the first hello */
+#define ADOPTION (200 * MS) /* for adopted workers to say where they are, before the first registration */
 #define PORT 7000
 #define COORDINATOR "c:1"
 
@@ -652,21 +652,21 @@ void agent_hears(int h, const coord_message *m)
 {
     struct agent *a = agent_of(h);
     uint64_t seen = agent_core_term(a->core), fenced = agent_core_counters(a->core)->fenced_terms;
-    bool listens = agent_core_welcome(a->core);
+    bool listens = agent_core_registered(a->core);
     a->hearing_term = m->term;
     CORE(h, agent_core_coordinator, m);
     a->hearing_term = 0;
     CHECK("I2", !listens || m->term == 0 || m->term >= seen || agent_core_counters(a->core)->fenced_terms > fenced,
           "agent %s has seen term %llu and takes a message of %llu", S->hosts[h].name, LL(seen), LL(m->term));
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME && agent_core_welcome(agent_of(h)->core))
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK && agent_core_registered(agent_of(h)->core))
         agent_of(h)->retry = 20 * MS;
 }
 
 void agent_hears_worker(int h, uint64_t worker, const worker_message *m)
 {
-    if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO) {
+    if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION) {
         send_lease(h, worker);
-        CORE(h, agent_core_connected, m->hello);
+        CORE(h, agent_core_connected, m->registration);
         send_waiting(h, worker);
     } else {
         const uint64_t refused = agent_core_counters(agent_of(h)->core)->out_of_range;

@@ -55,25 +55,25 @@ static ProtobufCBinaryData made_up_proof(unsigned char proof[MAC_BYTES])
 }
 
 /* A node of its own, with slots that no job can use. */
-static void say_hello(uint64_t session, const char *node, const char *address, uint64_t seen_term)
+static void say_registration(uint64_t session, const char *node, const char *address, uint64_t seen_term)
 {
     unsigned char proof[MAC_BYTES];
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
-    m.hello = &hello;
-    hello.node = (char *)node;
-    hello.slots = 4;
-    hello.device = (char *)"cuda";
-    hello.address = (char *)address;
-    hello.version = (char *)"1";
-    hello.incarnation = 1000 + roll(1000);
-    hello.seen_term = seen_term;
-    hello.seen_proof = made_up_proof(proof);
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
+    m.registration = &registration;
+    registration.node = (char *)node;
+    registration.slots = 4;
+    registration.device = (char *)"cuda";
+    registration.address = (char *)address;
+    registration.version = (char *)"1";
+    registration.incarnation = 1000 + roll(1000);
+    registration.seen_term = seen_term;
+    registration.seen_proof = made_up_proof(proof);
     (void)say(session, &m);
 }
 
-/* In a session that is welcome. */
+/* In a session that is acknowledgement. */
 static void say_refused_for(uint64_t session, uint64_t seen_term)
 {
     unsigned char proof[MAC_BYTES];
@@ -581,29 +581,29 @@ static void turned_probe(int host, uint64_t session)
 }
 
 /* Of its own node, once more: workers that are somebody else's, and its own in any phase. Returns the session. */
-static uint64_t turned_hello(int host)
+static uint64_t turned_registration(int host)
 {
     static Titan__Internal__LiveWorker live[SIM_WORLD], *workers[SIM_WORLD];
     static Titan__Internal__WorkerQuiesced quiesced[SIM_WORLD];
     Titan__Internal__LeaderEpoch leader_epochs, *one = &leader_epochs;
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     const uint64_t session = open_session();
     S->streams[session].strange = false;
     S->streams[session].host = host;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
-    m.hello = &hello;
-    hello.node = hello.address = S->hosts[host].name;
-    hello.slots = S->plan->slots[host];
-    hello.device = (char *)"cpu";
-    hello.version = (char *)"1";
-    hello.incarnation = S->hosts[host].life + 1;
-    hello.seen_term = S->coord.term;
-    hello.workers = workers;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
+    m.registration = &registration;
+    registration.node = registration.address = S->hosts[host].name;
+    registration.slots = S->plan->slots[host];
+    registration.device = (char *)"cpu";
+    registration.version = (char *)"1";
+    registration.incarnation = S->hosts[host].life + 1;
+    registration.seen_term = S->coord.term;
+    registration.workers = workers;
     for (int job = 1; job <= S->plan->jobs; job++) {
         const struct jobrec *j = core_find_job(S->coord.core, (uint64_t)job);
-        for (size_t i = 0; j && i < j->n_workers && hello.n_workers < SIM_WORLD; i++) {
-            Titan__Internal__LiveWorker *l = &live[hello.n_workers];
+        for (size_t i = 0; j && i < j->n_workers && registration.n_workers < SIM_WORLD; i++) {
+            Titan__Internal__LiveWorker *l = &live[registration.n_workers];
             if (roll(3) == 0)
                 continue;
             titan__internal__live_worker__init(l);
@@ -612,16 +612,16 @@ static uint64_t turned_hello(int host)
             l->epoch = an_epoch(j);
             l->step = a_step(j);
             l->state = (uint32_t)roll(7);
-            l->address = hello.address;
+            l->address = registration.address;
             if (roll(2)) {
-                quiesced[hello.n_workers] = a_quiesced(j, l->worker_id);
-                l->quiesced = &quiesced[hello.n_workers];
+                quiesced[registration.n_workers] = a_quiesced(j, l->worker_id);
+                l->quiesced = &quiesced[registration.n_workers];
             }
-            workers[hello.n_workers++] = l;
+            workers[registration.n_workers++] = l;
         }
-        if (j && roll(2) && !hello.n_leader_epochs && an_epoch_of(j, &leader_epochs)) {
-            hello.leader_epochs = &one;
-            hello.n_leader_epochs = 1;
+        if (j && roll(2) && !registration.n_leader_epochs && an_epoch_of(j, &leader_epochs)) {
+            registration.leader_epochs = &one;
+            registration.n_leader_epochs = 1;
         }
     }
     say_turned(host, session, &m, 0);
@@ -638,7 +638,7 @@ static void turned(const struct fault *f)
     TRACE("the agent of %s has turned", S->hosts[host].name);
     S->hosts[host].turned = true;
     if (roll(4) == 0)
-        session = turned_hello(host);
+        session = turned_registration(host);
     for (int i = 0; i < 2 * LIES && listens() && S->streams[session].coord_open && !S->streams[session].dropped; i++) {
         const struct jobrec *j = job_now((uint32_t)roll(1000));
         const struct workrec *w = j ? pick_worker(j, roll(4) ? host : -1) : NULL;
@@ -671,7 +671,7 @@ static void take_name(const struct fault *f)
     if (!was)
         return;
     const bool beats = was == victim->session && S->now - victim->heard_at < 100 * MS;
-    say_hello(open_session(), victim->name, victim->name, 0);
+    say_registration(open_session(), victim->name, victim->name, 0);
     CHECK("I7", !beats || !listens() || core_node_session(S->coord.core, victim->name) == was,
           "another identity took the name of %s, which is there", victim->name);
 }
@@ -682,13 +682,13 @@ void byzantine_agent(const struct fault *f)
     if (!listens())
         return;
     switch (roll(5)) {
-    case 0: /* a term that there was never, with a hello, behind it and without */
-        say_hello(open_session(), "evil", "evil", S->coord.term + 1 + roll(4));
+    case 0: /* a term that there was never, with a registration, behind it and without */
+        say_registration(open_session(), "evil", "evil", S->coord.term + 1 + roll(4));
         if (listens())
-            say_hello(open_session(), "evil", "evil", too_far(S->coord.term));
+            say_registration(open_session(), "evil", "evil", too_far(S->coord.term));
         if (listens()) {
             uint64_t session = open_session();
-            say_hello(session, "evil", "evil", 0);
+            say_registration(session, "evil", "evil", 0);
             if (listens() && S->streams[session].coord_open)
                 say_refused_for(session, S->coord.term + 1 + roll(4));
             if (listens() && S->streams[session].coord_open)
@@ -718,7 +718,7 @@ void byzantine_agent(const struct fault *f)
     default:
         for (int i = 0; i < LIES && listens(); i++) {
             uint64_t session = open_session();
-            say_hello(session, "evil", "evil", 0);
+            say_registration(session, "evil", "evil", 0);
             from_outside(f, session);
             if (listens() && S->streams[session].coord_open)
                 coord_session_closed(session);

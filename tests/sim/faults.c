@@ -127,19 +127,19 @@ static void trouble_worker(const struct fault *f)
 /* It has a session as anybody who reaches the port, and says nonsense, or claims to be a node that is there. */
 static void false_name(const struct fault *f)
 {
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     const struct host *victim = &S->hosts[pick_host(f->pick)];
     if (!S->coord.core || S->coord.stopped)
         return;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
-    m.hello = &hello;
-    hello.node = f->pick2 % 6 == 0 ? (char *)"no/name" : (char *)victim->name;
-    hello.slots = f->pick2 % 6 == 1 ? 0 : 2;
-    hello.device = (char *)(f->pick2 % 6 == 2 ? "abacus" : "cpu");
-    hello.address = (char *)"elsewhere";
-    hello.version = (char *)"1";
-    hello.incarnation = f->pick2;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
+    m.registration = &registration;
+    registration.node = f->pick2 % 6 == 0 ? (char *)"no/name" : (char *)victim->name;
+    registration.slots = f->pick2 % 6 == 1 ? 0 : 2;
+    registration.device = (char *)(f->pick2 % 6 == 2 ? "abacus" : "cpu");
+    registration.address = (char *)"elsewhere";
+    registration.version = (char *)"1";
+    registration.incarnation = f->pick2;
     uint32_t len;
     uint64_t session = S->next_session++, was = core_node_session(S->coord.core, victim->name);
     bool beats = was && was == victim->session && S->now - victim->heard_at < 100 * MS;

@@ -59,10 +59,10 @@ static void first_told(struct told *t, const Titan__Internal__FormEpoch *f)
 
 void must_told(const coord_message *m)
 {
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
-        S->leases |= m->welcome->leader_lease_ms > 0;
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK)
+        S->leases |= m->ack->leader_lease_ms > 0;
     CHECK("I2",
-          !S->store.old || m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME ||
+          !S->store.old || m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK ||
               m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER,
           "a coordinator on an old backup gives orders");
     if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)

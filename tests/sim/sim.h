@@ -99,7 +99,7 @@ enum fault_kind {
     FAULT_REPLAY_UP, /* an old message is heard again */
     FAULT_REPLAY_DOWN,
     FAULT_REPLAY_ORDER,
-    FAULT_FALSE_NAME, /* a stranger says hello in a node's name, or with nonsense */
+    FAULT_FALSE_NAME, /* a stranger registers in a node's name, or with nonsense */
     FAULT_LYING_AGENT,
     FAULT_LYING_WORKER,
     FAULT_LYING_CLIENT,

@@ -56,17 +56,17 @@ static inline titan_status say(struct bench *b, uint64_t session, const Titan__I
     (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##CASE;                                                    \
     (name).member = &(body)
 
-static inline titan_status hello(struct bench *b, uint64_t session, const char *node, uint32_t slots,
-                                 Titan__Internal__LiveWorker **workers, size_t n)
+static inline titan_status registration(struct bench *b, uint64_t session, const char *node, uint32_t slots,
+                                        Titan__Internal__LiveWorker **workers, size_t n)
 {
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)node;
     body.slots = slots;
     body.device = (char *)"cpu";
     body.incarnation = session; /* each from an agent of its own */
     body.workers = workers;
     body.n_workers = n;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     return say(b, session, &m);
 }
 
@@ -287,7 +287,7 @@ static inline void assert_members(const Titan__Internal__FormEpoch *f, size_t wa
 static inline void running_job(struct bench *b)
 {
     open_bench(b);
-    assert_int_equal(hello(b, 1, "a", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 1, "a", 4, NULL, 0), TITAN_OK);
     beat(b, 1);
     submit(b, 1, 2, 4);
     const Titan__Internal__CoordinatorMessage *m = told(b, START, 1);

@@ -144,7 +144,7 @@ def names():
 
         def hello(node):
             with channel(c, c.dir / "n8") as ch:
-                m = agent.AgentMessage(hello=agent.AgentHello(node=node, slots=1, device="cpu", address="127.0.0.1", incarnation=7))
+                m = agent.AgentMessage(registration=agent.AgentRegistration(node=node, slots=1, device="cpu", address="127.0.0.1", incarnation=7))
                 stream = ch.stream_stream("/titan.internal.Coordinator/Session", request_serializer=agent.AgentMessage.SerializeToString,
                                           response_deserializer=agent.CoordinatorMessage.FromString)
                 done = threading.Event()
@@ -158,7 +158,7 @@ def names():
                     done.set()
         refused(grpc.StatusCode.PERMISSION_DENIED, lambda: hello("n9"), "n9", "spiffe://titan/node/n8")
         assert c.counter("cert_name") == 1 and not c.nodes()
-        assert hello("n8").HasField("welcome")
+        assert hello("n8").HasField("ack")
         request = subprocess.run(["openssl", "req", "-new", "-key", c.dir / "n8/key.pem", "-subj", "/CN=n9"], stdout=subprocess.PIPE,
                                  check=True).stdout
         renew = "/titan.internal.Enrolment/Renew"

@@ -292,7 +292,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
 
 static void say(const struct member *m, const worker_message *message)
 {
-    titan_assert(message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND__NOT_SET && message->hello);
+    titan_assert(message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND__NOT_SET && message->registration);
     if (m->state.connected)
         m->host.say(m->host.arg, message);
 }
@@ -315,19 +315,19 @@ static void say(const struct member *m, const worker_message *message)
         part_;                                                                                                         \
     })
 
-static void say_hello(struct member *m)
+static void say_registration(struct member *m)
 {
-    Titan__Internal__WorkerHello hello = PART(m, WORKER_HELLO, WorkerHello);
+    Titan__Internal__WorkerRegistration registration = PART(m, WORKER_REGISTRATION, WorkerRegistration);
 
-    hello.token.data = m->opt.token;
-    hello.token.len = sizeof m->opt.token;
-    hello.pid = m->opt.pid;
-    hello.epoch = m->state.epoch;
-    hello.rank = (uint32_t)m->state.rank;
-    hello.step = m->state.step;
-    hello.phase = m->state.phase;
-    hello.address = m->address;
-    SAY(m, HELLO, hello, &hello);
+    registration.token.data = m->opt.token;
+    registration.token.len = sizeof m->opt.token;
+    registration.pid = m->opt.pid;
+    registration.epoch = m->state.epoch;
+    registration.rank = (uint32_t)m->state.rank;
+    registration.step = m->state.step;
+    registration.phase = m->state.phase;
+    registration.address = m->address;
+    SAY(m, REGISTRATION, registration, &registration);
 }
 
 static void say_ready(struct member *m)
@@ -417,7 +417,7 @@ void member_connected(struct member *m, int64_t now_ms)
     (void)now_ms; /* a connection alone does not keep the lease */
     m->state.connected = true;
     m->complaints = 0;
-    say_hello(m);
+    say_registration(m);
     if (m->state.phase == PHASE(IDLE))
         say_ready(m);
     if (m->state.phase == PHASE(QUIESCED))

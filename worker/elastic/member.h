@@ -17,7 +17,7 @@
  * When the lease of its epoch is over it is out of every epoch, as if it had been revoked.
  * The same order again is counted as a duplicate and has no effect either.
  *
- * What the agent may have kept to itself before it died is state here, not a queue: member_connected says hello and all
+ * What the agent may have kept to itself before it died is state here, not a queue: member_connected registers and all
  * that still holds, so everything said may be lost with a connection, and may be heard twice. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBER_H
 #define TITAN_WORKER_ELASTIC_MEMBER_H
@@ -70,7 +70,7 @@ struct member_counters {
     uint64_t duplicates; /* orders that were known */
 };
 
-/* Where it stands; for the page, hellos and invariants. */
+/* Where it stands; for the page, registrations and invariants. */
 struct member_state {
     uint64_t term;    /* highest heard */
     uint64_t seen;    /* highest epoch it was offered, formed or was told to leave */
@@ -92,7 +92,7 @@ void member_close(struct member *m); /* NULL is fine */
 
 /* --- the agent and the time --------------------------------------------------------------------------------------- */
 
-/* The connection is up: hello and what holds is said. */
+/* The connection is up: registration and what holds is said. */
 void member_connected(struct member *m, int64_t now_ms);
 /* It is down; nothing is said until it is up again. */
 void member_disconnected(struct member *m);

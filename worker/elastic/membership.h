@@ -34,7 +34,7 @@ struct epoch_view {
     uint64_t epoch;
     unsigned char comm_id[16];
     bool keyed;
-    unsigned char key[32]; /* for hellos among the members */
+    unsigned char key[32]; /* for registrations among the members */
     int rank, world;
     /* Members of the source epoch that hand their parts over and are out when the state is installed: ranks world and
      * up of the communicator the state moves over. rank >= world: this worker is one. */

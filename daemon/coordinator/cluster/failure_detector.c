@@ -38,7 +38,7 @@ void detector_set_interval(struct core *c)
     o->away_ms = scaled(asked->away_ms, interval, asked->beat_ms);
     for (struct noderec *n = c->nodes; n; n = n->next)
         if (n->session)
-            send_welcome(c, n);
+            send_registration_ack(c, n);
 }
 
 static bool beats_well(const struct core *c, const struct noderec *n)
@@ -140,7 +140,7 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
     bool late = late_until(c) > INT64_MIN;
-    /* Until it has heard its welcome it says nothing, and if that is lost it is as if it had no session yet. */
+    /* Until it has heard its acknowledgement it says nothing, and if that is lost it is as if it had no session yet. */
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
     if (p->reached || (p->held && !denied) || late || (!denied && others_there(c, n)))

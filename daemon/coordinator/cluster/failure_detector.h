@@ -5,7 +5,7 @@
  * try to reach it. It is lost when they say that they do not, kept for longer when one of them does or none says
  * anything (reachable_ms), and given node_timeout_ms when there is nobody to ask. A stream that was closed says that
  * the machine lives and its agent does not: peers are asked at once, and it has twice node_timeout_ms to come back and
- * to answer its welcome. When this process itself stood still, silence says nothing about the nodes. */
+ * to answer its acknowledgement. When this process itself stood still, silence says nothing about the nodes. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H
 #define TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H
 
@@ -32,7 +32,7 @@ void detector_shift(struct core *c, int64_t ms);
 /* Each tick: a round, a look at each node, and the heartbeat interval. Words: how it is lost; NULL = it is not. */
 void detector_round(struct core *c);
 const char *detector_look(struct core *c, struct noderec *n);
-void detector_answered(struct core *c, struct noderec *n); /* a beat of it, or its hello */
+void detector_answered(struct core *c, struct noderec *n); /* a beat of it, or its registration */
 void detector_streams(struct core *c, struct noderec *n);  /* a message has come in its stream */
 
 #endif

@@ -59,9 +59,9 @@ static uint64_t seen_term(const Titan__Internal__AgentMessage *m, ProtobufCBinar
 {
     uint64_t seen = 0;
     *ret_proof = (ProtobufCBinaryData){0};
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
-        seen = m->hello->seen_term;
-        *ret_proof = m->hello->seen_proof;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION) {
+        seen = m->registration->seen_term;
+        *ret_proof = m->registration->seen_proof;
     } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
         seen = m->refused->seen_term;
         *ret_proof = m->refused->seen_proof;
@@ -121,13 +121,13 @@ titan_status fence_range(struct core *c, struct noderec *n, const Titan__Interna
             .type = "report.refused", .message = batch_printf(c->out, "node %s: %s", n->name, why.msg), .node = n};
         emit_event(c, NULL, say);
     }
-    return titan_fail(err, TITAN_EINVAL, "node %s: %s", n ? n->name : "(without a hello)", why.msg);
+    return titan_fail(err, TITAN_EINVAL, "node %s: %s", n ? n->name : "(not registered)", why.msg);
 }
 
 titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
                            struct titan_error *err)
 {
-    const bool hello = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
+    const bool registration = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
     ProtobufCBinaryData proof;
     const uint64_t seen = seen_term(m, &proof);
     *ret_drop = false;
@@ -135,15 +135,15 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
         return unproved(c, seen, node, err);
     if (seen > c->options.term && !MUTANT(COORD_UNFENCED))
         return fence(c, seen, node, err);
-    /* A hello says what was seen before; all else is said to one coordinator, and only to that. */
-    if (!hello && m->term && m->term < c->options.term) {
+    /* A registration says what was seen before; all else is said to one coordinator, and only to that. */
+    if (!registration && m->term && m->term < c->options.term) {
         c->counters.old_term++;
         *ret_drop = true;
     }
     return TITAN_OK;
 }
 
-titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
                         const char *identity, struct titan_error *err)
 {
     bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
@@ -158,7 +158,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
         return TITAN_OK;
     c->counters.name_taken++;
     titan_status status =
-        titan_fail(err, TITAN_EEXIST, "hello from %s: the name '%s' is taken by the node at %s, which is alive",
+        titan_fail(err, TITAN_EEXIST, "registration from %s: the name '%s' is taken by the node at %s, which is alive",
                    *m->address ? m->address : "somewhere", m->node, *n->address ? n->address : "another place");
     if (err)
         titan_error_hint(err, "give one of the two another name (node.name in its titand.toml)");

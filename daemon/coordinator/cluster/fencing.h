@@ -9,14 +9,14 @@
 /* Is every field what it can be? n may be NULL. */
 titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Fences the core when a node whose hello is accepted, or is about to be, proves a higher term; without a proof the
- * session is refused. *ret_drop: the message is of a lower one. */
+/* Fences the core when a node whose registration is accepted, or is about to be, proves a higher term; without a proof
+ * the session is refused. *ret_drop: the message is of a lower one. */
 titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
                            struct titan_error *err) TITAN_MUST_USE;
 /* Is the name its own? */
-titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *m,
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
                         const char *identity, struct titan_error *err) TITAN_MUST_USE;
-/* Of a session that has not said hello: to be freed. "" = not known. */
+/* Of a session that has not registered: to be freed. "" = not known. */
 char *fence_take_identity(struct core *c, uint64_t session);
 /* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */
 void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);

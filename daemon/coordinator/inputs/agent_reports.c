@@ -7,7 +7,7 @@
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/cluster/fencing.h"
 #include "daemon/coordinator/inputs/input.h"
-#include "daemon/coordinator/inputs/node_hello.h"
+#include "daemon/coordinator/inputs/node_registration.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/leader_epochs.h"
@@ -71,7 +71,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         if (!n->unconfirmed)
             return true;
         n->unconfirmed = false;
-        detector_has_key(n); /* its welcome has come */
+        detector_has_key(n); /* its acknowledgement has come */
         jobs_look_again(c, n);
         return false;
     }
@@ -101,17 +101,18 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
     struct noderec *n = core_find_session(c, session);
     bool drop = false;
     titan_status status = fence_range(c, n, m, err);
-    if (status == TITAN_OK && n && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
+    if (status == TITAN_OK && n && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION)
         status = fence_message(c, n->name, m, &drop, err);
-    if (status == TITAN_OK && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO) {
-        status = node_hello(c, session, m, err);
+    if (status == TITAN_OK && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION) {
+        status = node_registration(c, session, m, err);
     } else if (status == TITAN_OK && !n) {
         c->counters.unknown_node++;
-        status = titan_fail(err, TITAN_ECONFLICT, "the session has said no hello, or its node was given up");
+        status = titan_fail(err, TITAN_ECONFLICT, "the session has not registered, or its node was given up");
     } else if (status == TITAN_OK && c->options.leader_lease_ms &&
                now.mono_ms - n->answered_mono >= c->options.away_ms) {
-        /* What lay in its stream may be older than an epoch it has formed without us: a hello tells of that first. */
-        status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it says hello anew", n->name,
+        /* What lay in its stream may be older than an epoch it has formed without us: a registration tells of that
+         * first. */
+        status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it registers again", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {
         const bool suspected = n->probe.at != 0; /* it may be asked for later than it is suspected again */

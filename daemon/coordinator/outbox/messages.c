@@ -7,10 +7,10 @@
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/proof.h"
 
-void send_welcome(struct core *c, struct noderec *n)
+void send_registration_ack(struct core *c, struct noderec *n)
 {
-    Titan__Internal__Welcome *m = batch_alloc(c->out, sizeof(*m));
-    titan__internal__welcome__init(m);
+    Titan__Internal__RegistrationAck *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__registration_ack__init(m);
     m->term = c->options.term;
     m->beat_ms = c->options.beat_ms;
     m->away_ms = c->options.away_ms;
@@ -23,7 +23,7 @@ void send_welcome(struct core *c, struct noderec *n)
         m->key.data = batch_alloc(c->out, MAC_BYTES);
         memcpy(m->key.data, n->key, MAC_BYTES);
     }
-    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME, m);
+    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK, m);
 }
 
 void send_check(struct core *c, struct noderec *n)

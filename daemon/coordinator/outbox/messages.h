@@ -15,7 +15,7 @@ void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
 /* All workers of the node, at once. */
 void send_stop_all(struct core *c, struct noderec *n, const char *reason);
 void send_stop_unknown(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id);
-void send_welcome(struct core *c, struct noderec *n);
+void send_registration_ack(struct core *c, struct noderec *n);
 void send_check(struct core *c, struct noderec *n); /* are the jobs' folders seen there? */
 void send_epochs(struct core *c, uint64_t session); /* to tell them */
 /* Call tell for every node with a rank slot or a departing rank of the current epoch, once each. */

@@ -35,7 +35,7 @@ struct core {
     struct jobrec *active, *active_last;
     size_t pending;
     struct noderec *sessions[CORE_BUCKETS];
-    struct greeting { /* sessions of a known identity that have not said hello */
+    struct greeting { /* sessions of a known identity that have not registered */
         struct greeting *next;
         uint64_t session;
         char *identity;

@@ -24,7 +24,7 @@ struct probe {
 struct noderec {
     struct noderec *next, *hash_next;
     char *name, *device, *address, *version;
-    char *identity; /* of who said its last hello; "" = not known */
+    char *identity; /* of who said its last registration; "" = not known */
     enum node_state state;
     uint64_t session; /* 0 = not connected */
     uint32_t slots, used;
@@ -33,7 +33,8 @@ struct noderec {
     bool unchecked;     /* it has not said yet whether jobs can have their folders there */
     char *unfit;        /* ... why they cannot; "" or NULL = they can */
     int64_t seen_mono, seen_wall;
-    /* For its datagrams: of the newest session; and the newest that it is known to have, as its welcome may be late. */
+    /* For its datagrams: of the newest session; and the newest that it is known to have, as its acknowledgement may be
+     * late. */
     bool keyed, key_had, unkeyed; /* unkeyed: its agent is of an older version, and proves nothing */
     uint8_t key[MAC_BYTES], had[MAC_BYTES];
     int64_t stream_mono, datagram_mono; /* a message of its stream, a beat as a datagram, last */
@@ -51,7 +52,7 @@ struct noderec {
     } crashes[NODE_CRASHES]; /* the last ones, as a ring */
     uint64_t n_crashes;
     int64_t answered_mono; /* a beat of it, last */
-    bool unconfirmed;      /* no beat has followed its hello, which may be older than what its agent has done since */
+    bool unconfirmed; /* no beat has followed its registration, which may be older than what its agent has done since */
     struct noderec *session_next;
     struct probe probe;
     int64_t lost_mono;           /* last; 0 = never */
@@ -69,7 +70,7 @@ struct noderec {
 struct noderec *core_find_node(const struct core *c, const char *name);
 struct noderec *core_find_session(const struct core *c, uint64_t session);
 struct noderec *core_add_node(struct core *c, const char *name, enum node_state state);
-struct noderec *core_expect_node(struct core *c, const char *name);         /* found, or one that is to say hello yet */
+struct noderec *core_expect_node(struct core *c, const char *name);         /* found, or one that is to register yet */
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 bool node_name_ok(const char *name);
 bool node_leaves(const struct noderec *n);  /* its agent is told to stop: what ends there is drained */

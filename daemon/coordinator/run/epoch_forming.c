@@ -180,7 +180,7 @@ static bool all_quiet(const struct jobrec *j)
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
         const struct workrec *w = j->rank_slots[i].worker;
         bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of an acting leader's: on their way here */
-        if (w && w->missing) /* it has ended; whether it had finished comes right behind the hello */
+        if (w && w->missing) /* it has ended; whether it had finished comes right behind the registration */
             return false;
         if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
             return false;
@@ -208,8 +208,8 @@ static bool others_heard(struct jobrec *j, bool *ret_reachable)
     return heard;
 }
 
-/* A hello may have lain in a link while its agent formed an epoch with others, without us. What an agent says when it
- * is taken in tells of that, and a beat follows. */
+/* A registration may have lain in a link while its agent formed an epoch with others, without us. What an agent says
+ * when it is taken in tells of that, and a beat follows. */
 static bool all_confirmed(const struct core *c, const struct jobrec *j)
 {
     for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)

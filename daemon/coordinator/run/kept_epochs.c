@@ -131,26 +131,27 @@ void kept_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
     }
 }
 
-static bool lists(const Titan__Internal__AgentHello *hello, uint64_t worker_id)
+static bool lists(const Titan__Internal__AgentRegistration *registration, uint64_t worker_id)
 {
-    for (size_t i = 0; hello && i < hello->n_workers; i++)
-        if (hello->workers[i]->worker_id == worker_id)
+    for (size_t i = 0; registration && i < registration->n_workers; i++)
+        if (registration->workers[i]->worker_id == worker_id)
             return true;
     return false;
 }
 
-static void node_known_to(struct jobrec *j, const struct noderec *n, const Titan__Internal__AgentHello *hello)
+static void node_known_to(struct jobrec *j, const struct noderec *n,
+                          const Titan__Internal__AgentRegistration *registration)
 {
     for (size_t b = 0; b < j->n_kept; b++)
         for (uint32_t i = 0; i < j->kept[b].n; i++) {
             struct kept_member *m = &j->kept[b].members[i];
-            m->told |= m->node == n && !job_worker(j, m->worker_id) && !lists(hello, m->worker_id);
+            m->told |= m->node == n && !job_worker(j, m->worker_id) && !lists(registration, m->worker_id);
         }
 }
 
-void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentHello *hello)
+void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration)
 {
     for (size_t b = 0; b < CORE_BUCKETS; b++) /* also those that wait: one that was queued again has a past */
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
-            node_known_to(j, n, hello);
+            node_known_to(j, n, registration);
 }

@@ -164,7 +164,7 @@ void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Intern
 }
 
 /* In the order of their numbers. */
-void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
+void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m)
 {
     uint64_t done = 0;
     for (size_t round = 0; round < m->n_leader_epochs; round++) {

@@ -6,7 +6,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m);
+void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m);
 void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d);
 typedef bool leader_epochs_knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m);
 /* Can it be an epoch of the job? Each member and departing rank is one that knows() accepts, and named once. */

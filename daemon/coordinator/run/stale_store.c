@@ -22,7 +22,7 @@
 
 #define TAKEN_EACH 8 /* workers of one job that are not in the store, for each that it may have */
 
-bool stale_asks(const struct core *c, const Titan__Internal__AgentHello *m)
+bool stale_asks(const struct core *c, const Titan__Internal__AgentRegistration *m)
 {
     return c->options.restored_term && !m->told;
 }
@@ -183,7 +183,8 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
 }
 
 /* A job submitted after the backup: nobody knows whose it is and what may be done with it. */
-static void emit_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m, uint64_t job_id)
+static void emit_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m,
+                         uint64_t job_id)
 {
     unsigned workers = 0;
     for (size_t i = 0; i < m->n_workers; i++)
@@ -202,7 +203,7 @@ static void emit_orphans(struct core *c, struct noderec *n, const Titan__Interna
                                                     workers)});
 }
 
-void stale_hello(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m)
+void stale_registration(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m)
 {
     for (size_t i = 0; i < m->n_known && c->options.restored_term; i++) {
         struct jobrec *j = core_find_job(c, m->known[i]->job_id);

@@ -8,7 +8,7 @@
 /* Whom a report is about; false when it is about no worker. */
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret);
 void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m);
-/* A worker listed in a hello, seen alive. */
+/* A worker listed in a registration, seen alive. */
 void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live);
 
 #endif

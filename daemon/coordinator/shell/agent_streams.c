@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agents' streams: hello, reports in; commands out. */
+/* Agents' streams: registration, reports in; commands out. */
 #include "daemon/coordinator/shell/sessions.h"
 
 #include <stdio.h>
@@ -34,13 +34,13 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
         know_folder(c, m->checkpoint->job_id);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH && m->leader_epoch->epoch)
         know_folder(c, m->leader_epoch->epoch->job_id);
-    if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
+    if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION)
         return;
-    for (size_t i = 0; i < m->hello->n_leader_epochs; i++)
-        if (m->hello->leader_epochs[i]->epoch)
-            know_folder(c, m->hello->leader_epochs[i]->epoch->job_id);
-    for (size_t i = 0; i < m->hello->n_known; i++)
-        know_folder(c, m->hello->known[i]->job_id);
+    for (size_t i = 0; i < m->registration->n_leader_epochs; i++)
+        if (m->registration->leader_epochs[i]->epoch)
+            know_folder(c, m->registration->leader_epochs[i]->epoch->job_id);
+    for (size_t i = 0; i < m->registration->n_known; i++)
+        know_folder(c, m->registration->known[i]->job_id);
 }
 
 /* Most of what is heard are beats: their answer is all there is to do, and no deadline comes sooner for them. */
@@ -89,8 +89,8 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
             sessions_end(c, s, &err);
         return;
     }
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO &&
-        enrol_speaks_for(c->enrol, call, m->hello->node, &err) != TITAN_OK) {
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION &&
+        enrol_speaks_for(c->enrol, call, m->registration->node, &err) != TITAN_OK) {
         sessions_end(c, s, &err);
         return;
     }

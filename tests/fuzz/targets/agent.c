@@ -84,7 +84,7 @@ static void hear(struct agent_core *c, struct fuzz_input *in, uint8_t what, stru
 {
     const ProtobufCMessageDescriptor *const types[] = {
         &titan__internal__coordinator_message__descriptor, &titan__internal__worker_to_agent__descriptor,
-        &titan__internal__peer_message__descriptor, &titan__internal__worker_hello__descriptor};
+        &titan__internal__peer_message__descriptor, &titan__internal__worker_registration__descriptor};
     int type = what % 4;
     ProtobufCMessage *m = fuzz_message(in, types[type], texts, type == 3 ? -1 : what / 4);
     if (type == 0) {
@@ -96,7 +96,7 @@ static void hear(struct agent_core *c, struct fuzz_input *in, uint8_t what, stru
         ((Titan__Internal__PeerMessage *)m)->term %= 4;
         agent_core_peer(c, (Titan__Internal__PeerMessage *)m, texts[4 + what / 4 % 2], now, out);
     } else {
-        agent_core_connected(c, (Titan__Internal__WorkerHello *)m, now, out);
+        agent_core_connected(c, (Titan__Internal__WorkerRegistration *)m, now, out);
     }
     protobuf_c_message_free_unpacked(m, NULL);
 }
@@ -158,9 +158,9 @@ static void keyed_epoch(struct agent_core *c, struct agent_actions *out, Titan__
 {
     static uint8_t key[MAC_BYTES] = "the agents' key of that epoch..", id[16] = "its communicator";
     static const char *const at[] = {"10.0.0.1:7", "127.0.0.1:7", "127.0.0.1:8"};
-    Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
+    Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     Titan__Internal__StartWorkers start = TITAN__INTERNAL__START_WORKERS__INIT;
-    Titan__Internal__WorkerHello hello = TITAN__INTERNAL__WORKER_HELLO__INIT;
+    Titan__Internal__WorkerRegistration registration = TITAN__INTERNAL__WORKER_REGISTRATION__INIT;
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
     Titan__Internal__Member members[3], *list[3];
     uint64_t worker = 1;
@@ -168,19 +168,19 @@ static void keyed_epoch(struct agent_core *c, struct agent_actions *out, Titan__
     if (!session)
         agent_core_session_up(c, now, out);
     session = true;
-    welcome.leader_lease_ms = 20000;
-    welcome.away_ms = 500;
-    SAY(WELCOME, welcome, welcome);
+    ack.leader_lease_ms = 20000;
+    ack.away_ms = 500;
+    SAY(ACK, ack, ack);
     start.job_id = 1;
     start.worker_ids = &worker;
     start.n_worker_ids = 1;
     SAY(START, start, start);
-    hello.job_id = hello.worker_id = 1;
-    hello.pid = 4711;
-    hello.token = (ProtobufCBinaryData){sizeof(id), id};
-    hello.address = (char *)at[0];
+    registration.job_id = registration.worker_id = 1;
+    registration.pid = 4711;
+    registration.token = (ProtobufCBinaryData){sizeof(id), id};
+    registration.address = (char *)at[0];
     const uint64_t refused = agent_core_counters(c)->out_of_range;
-    agent_core_connected(c, &hello, now, out);
+    agent_core_connected(c, &registration, now, out);
     fuzz_assert(agent_core_counters(c)->out_of_range == refused);
     for (size_t i = 0; i < ARRAY_SIZE(members); i++) {
         titan__internal__member__init(&members[i]);

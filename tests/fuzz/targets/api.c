@@ -497,24 +497,24 @@ static void agent_comes(int agent)
 {
     static const char *const names[] = {"a", "b"};
     struct rpc_call *call = &agents[agent];
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     call_close(call);
     *call = (struct rpc_call){.method = method_of(POLICY_SESSION), .by = &callers[ROOT], .node = names[agent]};
     call->open = call->stream = true;
     call->room = UINT32_MAX;
     call->identity = (struct rpc_identity){.kind = RPC_ID_CERT, .secure = true};
     (void)snprintf(call->identity.name, sizeof(call->identity.name), "spiffe://titan/node/%s", names[agent]);
-    hello.node = (char *)names[agent];
-    hello.slots = 2;
-    hello.device = (char *)"cpu";
-    hello.address = (char *)"10.0.0.1";
-    hello.version = (char *)"1";
-    hello.memory_bytes = UINT64_C(1) << 40;
-    hello.incarnation = (uint64_t)now_ms;
+    registration.node = (char *)names[agent];
+    registration.slots = 2;
+    registration.device = (char *)"cpu";
+    registration.address = (char *)"10.0.0.1";
+    registration.version = (char *)"1";
+    registration.memory_bytes = UINT64_C(1) << 40;
+    registration.incarnation = (uint64_t)now_ms;
     for (int i = 0; i < n_workers; i++)
         if (workers[i].agent == agent)
             workers[i].there = false; /* they end with their agent here */
-    SAY(agent, HELLO, hello, hello);
+    SAY(agent, REGISTRATION, registration, registration);
 }
 
 static void agent_hears(const struct rpc_call *call, const Titan__Internal__CoordinatorMessage *m)

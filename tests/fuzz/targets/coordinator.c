@@ -59,9 +59,9 @@ static void heard(struct bench *b, uint64_t session, const Titan__Internal__Agen
 static void job_runs(struct bench *b)
 {
     open_bench(b);
-    assert_int_equal(hello(b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 1, "a", 2, NULL, 0), TITAN_OK);
     store(b);
-    assert_int_equal(hello(b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 2, "b", 2, NULL, 0), TITAN_OK);
     store(b);
     for (uint64_t id = 1; id <= 2; id++) {
         struct titan_error err = {0};

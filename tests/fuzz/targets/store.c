@@ -45,7 +45,7 @@ static void work(struct bench *b)
     static const struct core_drain drain = {.reason = "new disk", .deadline_ms = 60000};
     struct titan_error err = {0};
     open_bench(b);
-    assert_int_equal(hello(b, 1, "a", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 1, "a", 4, NULL, 0), TITAN_OK);
     store(b);
     beat(b, 1);
     store(b);
@@ -59,7 +59,7 @@ static void work(struct bench *b)
     for (uint64_t w = 1; w <= 3; w++)
         STORED(quiesced(b, .worker = w, .epoch = 1, .step = 7));
     STORED(progress(b, .worker = 1, .epoch = 2, .step = 8));
-    assert_int_equal(hello(b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 2, "b", 2, NULL, 0), TITAN_OK);
     store(b);
     beat(b, 2);
     store(b);
@@ -189,7 +189,7 @@ static void go_on(struct bench *b, struct fuzz_input *in)
         live[i].step = 8;
         list[i] = &live[i];
     }
-    (void)!hello(b, 11, "a", 4, list, n);
+    (void)!registration(b, 11, "a", 4, list, n);
     for (int i = 0; i < 24; i++) {
         batch_free(&b->out);
         b->now += i < 12 ? 100 : 1000 + (int64_t)fuzz_take(in, 1) * 100;
@@ -197,7 +197,7 @@ static void go_on(struct bench *b, struct fuzz_input *in)
         core_check(b->core);
         (void)core_deadline(b->core);
         if (i == 5)
-            (void)!hello(b, 12, "b", 2, NULL, 0);
+            (void)!registration(b, 12, "b", 2, NULL, 0);
     }
 }
 

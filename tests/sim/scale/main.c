@@ -193,7 +193,7 @@ static bool begin(void)
 {
     static const struct handler submit = {"submit", on_submit, TARGET_WORLD};
     bool ok = await(all_there, 600 * SEC);
-    row(ok, "%d nodes say hello: all after %.1f s; %.2f ms of the coordinator's processor time each", plan.nodes,
+    row(ok, "%d nodes register: all after %.1f s; %.2f ms of the coordinator's processor time each", plan.nodes,
         s_of(S->now), ms_of(spent_ns(&S->costs)) / plan.nodes);
     if (!ok || !cluster_advance(S->now + SETTLE))
         return false;

@@ -162,7 +162,7 @@ static void on_costly(struct rpc_call *call, const ProtobufCMessage *message, vo
     rpc_call_reply(call, &reply.base);
 }
 
-/* Answers a beat with a welcome of the same number; ends when the client has closed its side. */
+/* Answers a beat with an acknowledgement of the same number; ends when the client has closed its side. */
 static void on_session(struct rpc_call *call, const ProtobufCMessage *message, void *data)
 {
     struct fixture *f = fix(data);
@@ -173,10 +173,10 @@ static void on_session(struct rpc_call *call, const ProtobufCMessage *message, v
     }
     const Titan__Internal__AgentMessage *said = (const Titan__Internal__AgentMessage *)message;
     Titan__Internal__CoordinatorMessage answer = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-    Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
-    welcome.term = said->beat ? said->beat->slots_used : 0;
-    answer.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
-    answer.welcome = &welcome;
+    Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
+    ack.term = said->beat ? said->beat->slots_used : 0;
+    answer.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;
+    answer.ack = &ack;
     assert_int_equal(rpc_call_send(call, &answer.base), TITAN_OK);
 }
 
@@ -434,12 +434,12 @@ static void test_back_pressure(void **state)
     assert_true(f->drained > 0);
 }
 
-static void on_welcome(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
+static void on_registration_ack(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
 {
     struct fixture *f = fix(data);
     const Titan__Internal__CoordinatorMessage *said = (const Titan__Internal__CoordinatorMessage *)message;
     f->messages++;
-    f->in_order = f->in_order && said->welcome && said->welcome->term == f->last_id + 1;
+    f->in_order = f->in_order && said->ack && said->ack->term == f->last_id + 1;
     f->last_id++;
     if (f->messages == 500)
         rpc_stream_close_send(stream);
@@ -457,7 +457,7 @@ static titan_status beat(struct rpc_stream *stream, uint32_t number)
 
 static void session(struct fixture *f, struct rpc_client *client)
 {
-    const struct rpc_stream_events events = {on_welcome, on_end};
+    const struct rpc_stream_events events = {on_registration_ack, on_end};
     f->in_order = true;
     assert_int_equal(rpc_client_stream(client, BIDI, NULL, false, &titan__internal__coordinator_message__descriptor,
                                        &events, f, &f->stream, NULL),

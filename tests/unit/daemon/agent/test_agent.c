@@ -168,7 +168,7 @@ static struct fixture {
     struct rpc_call *session;
     struct agent *agent;
     Titan__Internal__AgentMessage *inbox[INBOX_MAX];
-    size_t n, hellos, sessions;
+    size_t n, registrations, sessions;
     uint64_t term, beats; /* beats: the number of the session's newest; what was sent to a server that closed is lost */
     bool closed, down, silent;
 } f;
@@ -199,16 +199,16 @@ static void on_session_message(struct rpc_call *call, const ProtobufCMessage *re
     (void)titan__internal__agent_message__pack(m, bytes);
     f.inbox[f.n++] = titan__internal__agent_message__unpack(NULL, len, bytes);
     free(bytes);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO && !f.silent) {
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION && !f.silent) {
         f.session = call;
         f.beats = 0;
-        f.hellos++;
-        Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
+        f.registrations++;
+        Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
         Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-        welcome.beat_ms = 50;
-        welcome.term = f.term;
-        out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
-        out.welcome = &welcome;
+        ack.beat_ms = 50;
+        ack.term = f.term;
+        out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;
+        out.ack = &ack;
         say(&out);
     }
 }
@@ -492,8 +492,8 @@ static void test_workers_train(void **state)
     (void)state;
     assert_int_equal(setenv("SECRET", "x", 1), 0);
     train_two("# spin");
-    assert_string_equal(f.inbox[0]->hello->node, "here");
-    assert_int_equal(f.inbox[0]->hello->slots, 4);
+    assert_string_equal(f.inbox[0]->registration->node, "here");
+    assert_int_equal(f.inbox[0]->registration->slots, 4);
     UNTIL(log_has(10, "segment 0") && log_has(11, "segment 1"));
     UNTIL(log_has(10, "step 2"));
     assert_true(log_has(10, "leaked 0 secret no pgid 1"));
@@ -735,16 +735,16 @@ static void test_wrong_token(void **state)
 {
     (void)state;
     train_two("# spin");
-    Titan__Internal__WorkerHello hello = TITAN__INTERNAL__WORKER_HELLO__INIT;
+    Titan__Internal__WorkerRegistration registration = TITAN__INTERNAL__WORKER_REGISTRATION__INIT;
     Titan__Internal__WorkerToAgent message = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
     uint8_t token[16] = {0}, bytes[256];
-    hello.job_id = 1;
-    hello.worker_id = 10;
-    hello.pid = pid_of(10);
-    hello.token.data = token;
-    hello.token.len = sizeof(token);
-    message.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO;
-    message.hello = &hello;
+    registration.job_id = 1;
+    registration.worker_id = 10;
+    registration.pid = pid_of(10);
+    registration.token.data = token;
+    registration.token.len = sizeof(token);
+    message.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION;
+    message.registration = &registration;
     size_t len = titan__internal__worker_to_agent__pack(&message, bytes + 4);
     bytes[0] = (uint8_t)len;
     bytes[1] = bytes[2] = bytes[3] = 0;
@@ -908,7 +908,7 @@ static void test_expired_checkpoints(void **state)
     assert_int_equal(access(other, F_OK), 0);
 }
 
-/* The coordinator goes away and comes back: hello again with who is alive; what happened meanwhile is told. */
+/* The coordinator goes away and comes back: registration again with who is alive; what happened meanwhile is told. */
 static void test_coordinator_restarts(void **state)
 {
     (void)state;
@@ -921,13 +921,13 @@ static void test_coordinator_restarts(void **state)
     forget();
     server_open();
     UNTIL(f.session && GOT(0, WORKER_EXITED, 11));
-    Titan__Internal__AgentHello *hello = GOT(0, HELLO, 0)->hello;
-    assert_int_equal(hello->n_workers, 1);
-    assert_int_equal(hello->workers[0]->worker_id, 10);
-    assert_int_equal(hello->workers[0]->job_id, 1);
-    assert_int_equal(hello->workers[0]->epoch, 1);
-    assert_int_equal(hello->workers[0]->state, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
-    assert_string_equal(hello->workers[0]->address, address);
+    Titan__Internal__AgentRegistration *registration = GOT(0, REGISTRATION, 0)->registration;
+    assert_int_equal(registration->n_workers, 1);
+    assert_int_equal(registration->workers[0]->worker_id, 10);
+    assert_int_equal(registration->workers[0]->job_id, 1);
+    assert_int_equal(registration->workers[0]->epoch, 1);
+    assert_int_equal(registration->workers[0]->state, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
+    assert_string_equal(registration->workers[0]->address, address);
     UNTIL(GOT(0, PROGRESS, 10));
     free(address);
 }
@@ -968,14 +968,14 @@ static void test_adoption(void **state)
     UNTIL(GOT(seen, PROGRESS, 10));
     print_message("# from the new agent's start to an adopted worker's progress: %.1f ms\n",
                   (double)(clock_mono_ns() - start) / 1e6);
-    Titan__Internal__AgentHello *hello = GOT(seen, HELLO, 0)->hello;
-    assert_int_equal(hello->n_workers, 2);
+    Titan__Internal__AgentRegistration *registration = GOT(seen, REGISTRATION, 0)->registration;
+    assert_int_equal(registration->n_workers, 2);
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(hello->workers[i]->epoch, 1);
-        assert_int_equal(hello->workers[i]->rank, hello->workers[i]->worker_id - 10);
-        assert_string_equal(hello->workers[i]->address,
-                            GOT(0, WORKER_READY, hello->workers[i]->worker_id)->worker_ready->address);
-        assert_true(hello->workers[i]->step > 0);
+        assert_int_equal(registration->workers[i]->epoch, 1);
+        assert_int_equal(registration->workers[i]->rank, registration->workers[i]->worker_id - 10);
+        assert_string_equal(registration->workers[i]->address,
+                            GOT(0, WORKER_READY, registration->workers[i]->worker_id)->worker_ready->address);
+        assert_true(registration->workers[i]->step > 0);
     }
     start = clock_mono_ns();
     assert_int_equal(kill(worker, SIGKILL), 0);
@@ -1005,7 +1005,7 @@ static void test_lease(void **state)
     assert_true(log_has(10, "no agent for the whole lease"));
     size_t seen = f.n;
     pid_t second = agent_process();
-    assert_int_equal(GOT(seen, HELLO, 0)->hello->n_workers, 0);
+    assert_int_equal(GOT(seen, REGISTRATION, 0)->registration->n_workers, 0);
     char path[PATH_MAX];
     (void)snprintf(path, sizeof(path), "%s/run/w10.page", f.folder);
     assert_int_equal(access(path, F_OK), -1);
@@ -1059,8 +1059,8 @@ static void test_an_older_coordinator_is_refused(void **state)
     forget();
     f.term = 4;
     agent_up();
-    UNTIL(GOT(0, HELLO, 0) && GOT(0, REFUSED, 0));
-    assert_int_equal(GOT(0, HELLO, 0)->hello->seen_term, 5);
+    UNTIL(GOT(0, REGISTRATION, 0) && GOT(0, REFUSED, 0));
+    assert_int_equal(GOT(0, REGISTRATION, 0)->registration->seen_term, 5);
     assert_int_equal(GOT(0, REFUSED, 0)->refused->seen_term, 5);
     UNTIL(!f.session); /* ended by the agent */
     assert_false(agent_connected(f.agent));
@@ -1081,8 +1081,8 @@ static void test_keep_workers(void **state)
     assert_false(gone(worker));
     size_t seen = f.n;
     agent_up();
-    UNTIL(GOT(seen, HELLO, 0));
-    assert_int_equal(GOT(seen, HELLO, 0)->hello->n_workers, 2);
+    UNTIL(GOT(seen, REGISTRATION, 0));
+    assert_int_equal(GOT(seen, REGISTRATION, 0)->registration->n_workers, 2);
     stop_workers(0);
     /* They are this process's children still: reaped here, as init would. */
     UNTIL(GOT(seen, WORKER_EXITED, 10) && GOT(seen, WORKER_EXITED, 11));

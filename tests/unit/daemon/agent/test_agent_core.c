@@ -118,21 +118,21 @@ static void hear(coordinator_message *m)
     (name).kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_##KIND;                                              \
     (name).field = (body)
 
-static void welcome(void)
+static void ack(void)
 {
-    Titan__Internal__Welcome w = TITAN__INTERNAL__WELCOME__INIT;
+    Titan__Internal__RegistrationAck w = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     w.term = term;
     w.beat_ms = 100;
     w.term_proof = term_proof;
-    MESSAGE(m, WELCOME, welcome, &w);
+    MESSAGE(m, ACK, ack, &w);
     hear(&m);
 }
 
 static void session(void)
 {
     INPUT(agent_core_session_up);
-    assert_non_null(SENT(HELLO));
-    welcome();
+    assert_non_null(SENT(REGISTRATION));
+    ack();
 }
 
 static void tell_epochs(uint64_t restored_term)
@@ -257,12 +257,12 @@ static void test_term_is_recorded_before_it_is_obeyed(void **state)
 {
     (void)state;
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->seen_term, 0);
-    welcome();
+    assert_int_equal(SENT(REGISTRATION)->registration->seen_term, 0);
+    ack();
     assert_int_equal(out.first->kind, AGENT_RECORD_TERM);
     assert_int_equal(out.first->seen.term, 3);
     assert_false(out.first->seen.proved); /* of an older version */
-    assert_true(agent_core_welcome(c));
+    assert_true(agent_core_registered(c));
     INPUT(agent_core_session_down);
     session();
     assert_int_equal(count(AGENT_RECORD_TERM), 0); /* the same again */
@@ -283,9 +283,9 @@ static void test_lower_terms_are_refused(void **state)
     assert_null(out.first);
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->seen_term, 3);
-    welcome(); /* a whole session of an older one */
-    assert_false(agent_core_welcome(c));
+    assert_int_equal(SENT(REGISTRATION)->registration->seen_term, 3);
+    ack(); /* a whole session of an older one */
+    assert_false(agent_core_registered(c));
     assert_int_equal(SENT(REFUSED)->refused->seen_term, 3);
     assert_int_equal(count(AGENT_END_SESSION), 1);
     start(12);
@@ -298,9 +298,9 @@ static void test_term_survives_a_restart(void **state)
     agent_core_free(c);
     core_up(9);
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->seen_term, 9);
-    welcome();
-    assert_false(agent_core_welcome(c));
+    assert_int_equal(SENT(REGISTRATION)->registration->seen_term, 9);
+    ack();
+    assert_false(agent_core_registered(c));
 }
 
 /* What proves a term is kept with it, and handed back; a coordinator of the same store has another for its own. */
@@ -309,35 +309,35 @@ static void test_term_and_its_proof(void **state)
     (void)state;
     uint8_t first[MAC_BYTES] = {1}, second[MAC_BYTES] = {2};
     INPUT(agent_core_session_up);
-    welcome();
+    ack();
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->seen_proof.len, 0);
+    assert_int_equal(SENT(REGISTRATION)->registration->seen_proof.len, 0);
     term_proof = (ProtobufCBinaryData){MAC_BYTES, first};
-    welcome(); /* the same term, of a coordinator that is newer than the agent's record */
+    ack(); /* the same term, of a coordinator that is newer than the agent's record */
     assert_int_equal(out.first->kind, AGENT_RECORD_TERM);
     assert_true(out.first->seen.term == 3 && out.first->seen.proved);
     assert_memory_equal(out.first->seen.proof, first, MAC_BYTES);
-    welcome();
+    ack();
     assert_int_equal(count(AGENT_RECORD_TERM), 0); /* the same again */
     term = 4;
     term_proof.data = second;
-    welcome();
+    ack();
     assert_memory_equal(out.first->seen.proof, second, MAC_BYTES);
     const struct seen_term seen = out.first->seen;
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_memory_equal(SENT(HELLO)->hello->seen_proof.data, second, MAC_BYTES);
+    assert_memory_equal(SENT(REGISTRATION)->registration->seen_proof.data, second, MAC_BYTES);
     agent_core_free(c);
     core_up(0);
     agent_core_restore_term(c, &seen);
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->seen_term, 4);
-    assert_memory_equal(SENT(HELLO)->hello->seen_proof.data, second, MAC_BYTES);
+    assert_int_equal(SENT(REGISTRATION)->registration->seen_term, 4);
+    assert_memory_equal(SENT(REGISTRATION)->registration->seen_proof.data, second, MAC_BYTES);
     term = 3;
     term_proof.data = first;
-    welcome(); /* of one that is over */
-    assert_false(agent_core_welcome(c));
+    ack(); /* of one that is over */
+    assert_false(agent_core_registered(c));
     assert_int_equal(SENT(REFUSED)->refused->seen_term, 4);
     assert_memory_equal(SENT(REFUSED)->refused->seen_proof.data, second, MAC_BYTES);
     term_proof = (ProtobufCBinaryData){0};
@@ -351,11 +351,11 @@ static void test_epochs_are_told_on_request(void **state)
     form_with(2, 2); /* epoch 1 is complete, 2 not yet */
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_false(SENT(HELLO)->hello->told);
-    assert_int_equal(SENT(HELLO)->hello->n_known, 0); /* nobody needs it */
+    assert_false(SENT(REGISTRATION)->registration->told);
+    assert_int_equal(SENT(REGISTRATION)->registration->n_known, 0); /* nobody needs it */
     term = 1000004;
     tell_epochs(1000003);
-    const Titan__Internal__AgentHello *h = SENT(HELLO)->hello;
+    const Titan__Internal__AgentRegistration *h = SENT(REGISTRATION)->registration;
     assert_true(h->told);
     assert_int_equal(h->n_known, 1);
     assert_int_equal(h->known[0]->job_id, 1);
@@ -363,18 +363,18 @@ static void test_epochs_are_told_on_request(void **state)
     assert_int_equal(h->known[0]->epochs[0]->epoch, 1);
     assert_int_equal(h->known[0]->epochs[1]->epoch, 2);
     assert_int_equal(h->n_workers, 1);
-    assert_int_equal(agent_core_term(c), 3); /* not before it is welcome */
-    welcome();
+    assert_int_equal(agent_core_term(c), 3); /* not before it is acknowledgement */
+    ack();
     assert_int_equal(agent_core_term(c), 1000004);
     form_with(3, 3); /* the next one is that coordinator's own */
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
     tell_epochs(1000003);
-    assert_true(SENT(HELLO)->hello->told);
-    assert_int_equal(SENT(HELLO)->hello->n_known, 0);
+    assert_true(SENT(REGISTRATION)->registration->told);
+    assert_int_equal(SENT(REGISTRATION)->registration->n_known, 0);
     term = 4; /* one that is over asks: refused, as everything it says */
     tell_epochs(3);
-    assert_null(SENT(HELLO));
+    assert_null(SENT(REGISTRATION));
     assert_int_equal(SENT(REFUSED)->refused->seen_term, 1000004);
 }
 
@@ -525,7 +525,8 @@ static void test_reports_do_not_grow(void **state)
     }
 }
 
-/* A welcome that lay in the stream is an older coordinator's: what was said to it, the one at the other end drops. */
+/* An acknowledgement that lay in the stream is an older coordinator's: what was said to it, the one at the other end
+ * drops. */
 static void test_reports_are_said_to_the_newest(void **state)
 {
     (void)state;
@@ -533,10 +534,10 @@ static void test_reports_are_said_to_the_newest(void **state)
     start(11);
     ended(1, 0, false);
     assert_int_equal(SENT(WORKER_EXITED)->term, 3);
-    welcome();
+    ack();
     assert_null(SENT(WORKER_EXITED)); /* heard twice */
     term = 4;
-    welcome();
+    ack();
     assert_int_equal(SENT(WORKER_EXITED)->term, 4);
 }
 
@@ -550,7 +551,7 @@ static void test_worker_speaks_for_itself(void **state)
     say_quiesced(12, 1);
     assert_null(out.first); /* said once */
     assert_int_equal(agent_core_counters(c)->forged, 2);
-    welcome();
+    ack();
     assert_int_equal(SENT(BEAT)->beat->forged, 2); /* and told */
     assert_int_equal(SENT(BEAT)->beat->old_terms, 0);
 }
@@ -585,7 +586,7 @@ static void test_worker_says_what_cannot_be(void **state)
     assert_int_equal(cause(), TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY);
 }
 
-/* Its page is its own to write; the hello tells of no more than can be. */
+/* Its page is its own to write; the registration tells of no more than can be. */
 static void test_page_says_what_cannot_be(void **state)
 {
     (void)state;
@@ -596,7 +597,7 @@ static void test_page_says_what_cannot_be(void **state)
     assert_int_equal(agent_core_counters(c)->out_of_range, 1);
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->workers[0]->epoch, 1);
+    assert_int_equal(SENT(REGISTRATION)->registration->workers[0]->epoch, 1);
 }
 
 static void test_last_words_are_fit_to_be_read(void **state)
@@ -630,26 +631,26 @@ static void test_coordinator_says_what_cannot_be(void **state)
     assert_int_equal(agent_core_counters(c)->out_of_range, 2);
 }
 
-static void test_hello_tells_what_was_quiesced(void **state)
+static void test_registration_lists_what_was_quiesced(void **state)
 {
     (void)state;
     in_training();
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    const Titan__Internal__AgentHello *hello = SENT(HELLO)->hello;
-    assert_int_equal(hello->n_workers, 1);
-    assert_int_equal(hello->workers[0]->epoch, 1);
-    assert_null(hello->workers[0]->quiesced);
-    assert_int_equal(hello->peer_port, 7);
+    const Titan__Internal__AgentRegistration *registration = SENT(REGISTRATION)->registration;
+    assert_int_equal(registration->n_workers, 1);
+    assert_int_equal(registration->workers[0]->epoch, 1);
+    assert_null(registration->workers[0]->quiesced);
+    assert_int_equal(registration->peer_port, 7);
     look(1, TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED, 40);
     say_quiesced(11, 1);
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_int_equal(SENT(HELLO)->hello->workers[0]->quiesced->last_step, 40);
+    assert_int_equal(SENT(REGISTRATION)->registration->workers[0]->quiesced->last_step, 40);
     look(2, TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING, 41); /* it is in the next one */
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_null(SENT(HELLO)->hello->workers[0]->quiesced);
+    assert_null(SENT(REGISTRATION)->registration->workers[0]->quiesced);
 }
 
 /* Jobs come and go: the records of the oldest that have no worker here are let go of. */
@@ -698,7 +699,7 @@ static void test_records_are_bounded(void **state)
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
     tell_epochs(term);
-    const Titan__Internal__AgentHello *h = SENT(HELLO)->hello;
+    const Titan__Internal__AgentRegistration *h = SENT(REGISTRATION)->registration;
     assert_int_equal(h->n_known, 15);
     assert_int_equal(h->known[0]->job_id, 300);
     assert_int_equal(h->known[14]->job_id, 286);
@@ -842,7 +843,7 @@ static void test_beats(void **state)
     (void)state;
     session();
     int64_t last = now;
-    assert_int_equal(SENT(BEAT)->beat->number, 1); /* right behind the welcome */
+    assert_int_equal(SENT(BEAT)->beat->number, 1); /* right behind the acknowledgement */
     for (uint64_t i = 2; i <= 10; i++) {
         assert_int_equal(beat(), i);
         assert_in_range(now - last, 1, 100);
@@ -894,7 +895,7 @@ static void test_beats_as_datagrams(void **state)
     session();
     assert_int_equal(datagram()->incarnation, 5);
     assert_int_equal(datagram()->number, SENT(BEAT)->beat->number);
-    assert_true(datagram()->hears); /* the welcome */
+    assert_true(datagram()->hears); /* the acknowledgement */
     unsigned in_stream = 0;
     for (int i = 0; i < 100; i++) { /* nobody answers: both */
         tick_at_deadline();
@@ -922,7 +923,7 @@ static void test_datagrams_between_sessions(void **state)
     agent_core_free(c);
     core_up_with(0, "c:1");
     INPUT(agent_core_tick);
-    assert_null(datagram()); /* to nobody before the first welcome */
+    assert_null(datagram()); /* to nobody before the first acknowledgement */
     session();
     INPUT(agent_core_session_down);
     int64_t begin = now;
@@ -1101,13 +1102,13 @@ static bool pinged(const struct proof_keys *keys, const char *to)
     return action(AGENT_PEER) != NULL;
 }
 
-static void welcome_with(const uint8_t *key)
+static void ack_with(const uint8_t *key)
 {
-    Titan__Internal__Welcome w = TITAN__INTERNAL__WELCOME__INIT;
+    Titan__Internal__RegistrationAck w = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     w.term = 5;
     w.beat_ms = 50;
     w.key = (ProtobufCBinaryData){key ? MAC_BYTES : 0, (uint8_t *)(uintptr_t)key};
-    MESSAGE(m, WELCOME, welcome, &w);
+    MESSAGE(m, ACK, ack, &w);
     INPUT(agent_core_coordinator, &m);
 }
 
@@ -1123,7 +1124,7 @@ static void test_ping_is_answered(void **state)
     memcpy(whole.key[0], session_key, MAC_BYTES);
     assert_false(pinged(&none, "here")); /* it has had no session yet */
     INPUT(agent_core_session_up);
-    welcome_with(session_key);
+    ack_with(session_key);
     assert_false(pinged(&none, "here"));
     assert_false(pinged(&next, "here"));
     assert_false(pinged(&whole, "here"));
@@ -1134,11 +1135,11 @@ static void test_ping_is_answered(void **state)
     assert_int_equal(pong->kind_case, TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG);
     assert_string_equal(pong->from, "here");
     assert_int_equal(proof_find(pong, &right, &at), 0);
-    welcome_with(next_key); /* the coordinator may not know yet that it has come */
+    ack_with(next_key); /* the coordinator may not know yet that it has come */
     assert_true(pinged(&right, "here"));
     assert_int_equal(proof_find(action(AGENT_PEER)->peer, &right, &at), 0);
     assert_true(pinged(&next, "here"));
-    welcome_with(NULL); /* an older coordinator has none */
+    ack_with(NULL); /* an older coordinator has none */
     assert_true(pinged(&none, "here"));
 }
 
@@ -1169,7 +1170,7 @@ static void test_leaves(void **state)
     INPUT(agent_core_session_up);
     assert_null(SENT(LEAVES));
     now += 2000;
-    welcome();
+    ack();
     assert_int_equal(SENT(LEAVES)->leaves->deadline_ms, 3000);
 }
 
@@ -1194,7 +1195,7 @@ int main(void)
         TEST(test_reports_do_not_grow),
         TEST(test_reports_are_said_to_the_newest),
         TEST(test_worker_speaks_for_itself),
-        TEST(test_hello_tells_what_was_quiesced),
+        TEST(test_registration_lists_what_was_quiesced),
         TEST(test_records_are_bounded),
         TEST(test_causes),
         TEST(test_revoked_and_not_quiet_is_killed),

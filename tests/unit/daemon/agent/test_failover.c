@@ -74,7 +74,7 @@ static struct {
     struct seen seen[EPOCHS_MAX];
     int n_seen;
     uint64_t committed_by[STEPS_MAX], furthest;
-    uint64_t reported; /* highest epoch in a hello or a report */
+    uint64_t reported; /* highest epoch in a registration or a report */
     size_t refused;
 } w;
 
@@ -293,9 +293,9 @@ static void agent_dies(int n, bool with_worker)
 
 static void coordinator_hears(const Titan__Internal__AgentMessage *m)
 {
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO)
-        for (size_t i = 0; i < m->hello->n_leader_epochs; i++)
-            w.reported = MAX(w.reported, m->hello->leader_epochs[i]->epoch->epoch);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION)
+        for (size_t i = 0; i < m->registration->n_leader_epochs; i++)
+            w.reported = MAX(w.reported, m->registration->leader_epochs[i]->epoch->epoch);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH)
         w.reported = MAX(w.reported, m->leader_epoch->epoch->epoch);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
@@ -416,24 +416,24 @@ static void deliver(void)
 
 /* --- the coordinator ---------------------------------------------------------------------------------------------- */
 
-static void say_welcome(int n)
+static void say_ack(int n)
 {
-    Titan__Internal__Welcome welcome = TITAN__INTERNAL__WELCOME__INIT;
+    Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-    welcome.term = w.term;
-    welcome.beat_ms = 50;
-    welcome.away_ms = AWAY_MS;
-    welcome.leader_lease_ms = LEASE_MS;
-    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME;
-    m.welcome = &welcome;
+    ack.term = w.term;
+    ack.beat_ms = 50;
+    ack.away_ms = AWAY_MS;
+    ack.leader_lease_ms = LEASE_MS;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;
+    m.ack = &ack;
     coordinator_says(n, &m);
 }
 
-static void welcome(int n)
+static void ack(int n)
 {
     w.nodes[n].session = true;
     INPUT(n, agent_core_session_up);
-    say_welcome(n);
+    say_ack(n);
 }
 
 static void form(uint64_t epoch, uint64_t source)
@@ -504,7 +504,7 @@ static void coordinator_comes(void)
     w.term++;
     for (int i = 0; i < N; i++)
         if (w.nodes[i].alive)
-            welcome(i);
+            ack(i);
 }
 
 /* --- the world ---------------------------------------------------------------------------------------------------- */
@@ -520,7 +520,7 @@ static void advance(int64_t ms)
                 x->restart_at = 0;
                 agent_up(i);
                 if (w.coordinator)
-                    welcome(i);
+                    ack(i);
             }
             if (!x->alive)
                 continue;
@@ -549,7 +549,7 @@ static void world_new(uint64_t seed)
         (void)snprintf(x->address, sizeof(x->address), "10.0.0.%d:1", i);
         x->worker = true;
         agent_up(i);
-        welcome(i);
+        ack(i);
     }
     form(1, 0);
     advance(2000);
@@ -627,8 +627,9 @@ static void test_death_without_coordinator(void **state)
     world_free();
 }
 
-/* A hello lies in a link while an epoch is formed: its welcome is answered with what it does not tell. */
-static void test_old_hello(void **state)
+/* A registration lies in a link while an epoch is formed: its acknowledgement is answered with what it does not tell.
+ */
+static void test_old_registration(void **state)
 {
     (void)state;
     world_new(9);
@@ -643,7 +644,7 @@ static void test_old_hello(void **state)
     assert_int_equal(w.reported, 0);
     w.coordinator = true;
     w.term++;
-    say_welcome(1);
+    say_ack(1);
     assert_int_equal(w.reported, 1024);
     world_free();
 }
@@ -1343,7 +1344,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_death_without_coordinator),
-        cmocka_unit_test(test_old_hello),
+        cmocka_unit_test(test_old_registration),
         cmocka_unit_test(test_partitions),
         cmocka_unit_test(test_no_majority),
         cmocka_unit_test(test_lease_ends),

@@ -20,7 +20,7 @@
 #define RESTORED_TERM (3 * BACKUP_TERM_STEP + 7)
 #define FIRST_EPOCH (UINT64_C(3) << 32)
 #define TELL TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS
-#define WELCOME TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME
+#define ACK TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK
 #define TRAINING TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING
 
 static struct world {
@@ -89,14 +89,14 @@ struct known {                  /* one job, one epoch of it, and the workers tha
 
 static const char *const node_names[N + 1] = {"", "a", "b", "c"};
 
-static void says_hello(int i, bool told, const struct known *k)
+static void registers(int i, bool told, const struct known *k)
 {
     static unsigned char id[16] = {1, 2, 3};
     Titan__Internal__Member members[N], *list[N];
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT, *forms = &form;
     Titan__Internal__EpochsKnown known = TITAN__INTERNAL__EPOCHS_KNOWN__INIT, *knowns = &known;
     Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *lives = &live;
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)node_names[i];
     body.slots = 1;
     body.device = (char *)"cpu";
@@ -136,12 +136,12 @@ static void says_hello(int i, bool told, const struct known *k)
         body.workers = &lives;
         body.n_workers = 1;
     }
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     if (!told)
         W.session[i] = ++W.next_session;
     assert_int_equal(say(&W.b, W.session[i], &m), TITAN_OK);
     commit();
-    if (W.answers[WELCOME] == 0)
+    if (W.answers[ACK] == 0)
         return;
     beat(&W.b, W.session[i]);
     commit();
@@ -151,12 +151,12 @@ static void says_hello(int i, bool told, const struct known *k)
 static void back(int i, const struct known *k)
 {
     forget_seen();
-    says_hello(i, false, k);
+    registers(i, false, k);
     assert_int_equal(W.answers[TELL], 1);
-    assert_int_equal(W.answers[WELCOME], 0); /* nothing is decided about what it has not told yet */
+    assert_int_equal(W.answers[ACK], 0); /* nothing is decided about what it has not told yet */
     assert_int_equal(W.stops, 0);
-    says_hello(i, true, k);
-    assert_int_equal(W.answers[WELCOME], 1);
+    registers(i, true, k);
+    assert_int_equal(W.answers[ACK], 1);
 }
 
 static void pass(int64_t ms)
@@ -223,7 +223,7 @@ static void open_world(void)
     assert_int_equal(schema_migrate(&schema_store, W.db, &err), TITAN_OK);
     start_core(false, 1);
     for (int i = 1; i <= 2; i++)
-        says_hello(i, false, NULL);
+        registers(i, false, NULL);
     submit_stored(1, 2, 2);
     for (int i = 1; i <= 2; i++) {
         ready(&W.b, .session = W.session[i], .worker = (uint64_t)i);

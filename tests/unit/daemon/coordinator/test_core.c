@@ -280,7 +280,7 @@ static void test_time_to_form(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    hello(&b, 1, "a", 4, NULL, 0);
+    registration(&b, 1, "a", 4, NULL, 0);
     submit(&b, 1, 2, 4);
     for (uint64_t w = 1; w <= 4; w++)
         ready(&b, .worker = w);
@@ -309,8 +309,8 @@ static void test_order_to_form_is_one(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 4);
     for (uint64_t w = 1; w <= 4; w++)
         ready(&b, .session = w <= 2 ? 1 : 2, .worker = w);
@@ -339,8 +339,8 @@ static void test_ranks_of_a_node_are_neighbours(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 4);
     for (uint64_t w = 1; w <= 4; w++)
         ready(&b, .session = w <= 2 ? 1 : 2, .worker = w);
@@ -429,7 +429,7 @@ static void test_crash_loop(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    hello(&b, 1, "a", 1, NULL, 0);
+    registration(&b, 1, "a", 1, NULL, 0);
     submit(&b, 1, 1, 1);
     static const int64_t waits[] = {200, 400, 500};
     for (int i = 0; i < 3; i++) {
@@ -522,7 +522,7 @@ static void test_queue(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    hello(&b, 1, "a", 4, NULL, 0);
+    registration(&b, 1, "a", 4, NULL, 0);
     submit(&b, 1, 8, 8); /* more than there is: stepped over */
     submit(&b, 2, 2, 3);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
@@ -531,7 +531,7 @@ static void test_queue(void **state)
     submit(&b, 4, 1, 1);
     assert_null(told(&b, START, 0));
     assert_int_equal(core_pending(b.core), 3);
-    hello(&b, 2, "b", 1, NULL, 0); /* now there are two free slots, on two nodes */
+    registration(&b, 2, "b", 1, NULL, 0); /* now there are two free slots, on two nodes */
     const Titan__Internal__CoordinatorMessage *m = told(&b, START, 1);
     assert_non_null(m);
     assert_int_equal(m->start->job_id, 3);
@@ -539,7 +539,7 @@ static void test_queue(void **state)
     m = told(&b, START, 2);
     assert_non_null(m);
     assert_int_equal(m->start->job_id, 3);
-    hello(&b, 3, "c", 2, NULL, 0); /* seven slots in all: job 1 is still stepped over */
+    registration(&b, 3, "c", 2, NULL, 0); /* seven slots in all: job 1 is still stepped over */
     assert_int_equal(told(&b, START, 3)->start->job_id, 4);
     assert_int_equal(core_pending(b.core), 1);
     close_bench(&b);
@@ -550,11 +550,11 @@ static void test_growth_waits_for_the_queue(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    hello(&b, 1, "a", 2, NULL, 0);
+    registration(&b, 1, "a", 2, NULL, 0);
     submit(&b, 1, 1, 4);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
     submit(&b, 2, 3, 3); /* waits for three */
-    hello(&b, 2, "b", 2, NULL, 0);
+    registration(&b, 2, "b", 2, NULL, 0);
     assert_null(told(&b, START, 0));
     enum job_state got;
     assert_int_equal(cancel(&b, 2, &got), TITAN_OK);
@@ -568,7 +568,7 @@ static void test_node_lost(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    hello(&b, 2, "b", 4, NULL, 0);
+    registration(&b, 2, "b", 4, NULL, 0);
     for (int i = 0; i < 9; i++) {
         beat(&b, 2);
         tick(&b, 100);
@@ -590,8 +590,8 @@ static void test_node_lost(void **state)
 static void mesh_job(struct bench *b, const uint32_t *worlds)
 {
     open_bench(b);
-    hello(b, 1, "a", 3, NULL, 0);
-    hello(b, 2, "b", 1, NULL, 0);
+    registration(b, 1, "a", 3, NULL, 0);
+    registration(b, 2, "b", 1, NULL, 0);
     struct job job = job_of(1, worlds[0], worlds[0]);
     for (; *worlds; worlds++) {
         world_set_add(&job.spec.worlds, *worlds);
@@ -640,7 +640,7 @@ static void test_smaller_mesh(void **state)
         assert_null(told(&b, STOP, 0));
         assert_null(reason(&b));
     }
-    hello(&b, 3, "b", 1, NULL, 0);
+    registration(&b, 3, "b", 1, NULL, 0);
     assert_ids(told(&b, START, 3)->start->worker_ids, 1, 1, 5);
     ready(&b, .session = 3, .worker = 5);
     assert_non_null(told(&b, PAUSE, 1));
@@ -672,7 +672,7 @@ static void test_waits_for_a_mesh(void **state)
         assert_null(told(&b, START, 0));
         assert_null(reason(&b));
     }
-    hello(&b, 3, "b", 1, NULL, 0);
+    registration(&b, 3, "b", 1, NULL, 0);
     assert_ids(told(&b, START, 1)->start->worker_ids, 1, 1, 5);
     assert_ids(told(&b, START, 3)->start->worker_ids, 1, 1, 6);
     ready(&b, .worker = 5);
@@ -689,7 +689,7 @@ static void test_needs_nodes(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    hello(&b, 1, "a", 3, NULL, 0);
+    registration(&b, 1, "a", 3, NULL, 0);
     struct job job = job_of(1, 4, 4);
     world_set_add(&job.spec.worlds, 4);
     strcpy(job.spec.mesh, "pp=2 tp=2");
@@ -698,7 +698,7 @@ static void test_needs_nodes(void **state)
     assert_string_equal(reason(&b)->job.reason,
                         "waiting for nodes: the mesh pp=2 tp=2 needs 4 workers, all nodes together have 3 slots");
     assert_string_equal(event(&b, "job.waiting")->detail, "{\"lacks\":1,\"needs\":4,\"workers\":0}");
-    hello(&b, 2, "b", 1, NULL, 0);
+    registration(&b, 2, "b", 1, NULL, 0);
     assert_string_equal(reason(&b)->job.reason, "");
     assert_non_null(told(&b, START, 1));
     assert_non_null(told(&b, START, 2));
@@ -719,7 +719,7 @@ static void test_waits_without_workers(void **state)
     assert_string_equal(reason(&b)->job.reason, "waiting for 4 more workers: the mesh pp=2 tp=2 needs 4, 0 are there");
     for (uint64_t w = 1; w <= 3; w++)
         exited(&b, .worker = w);
-    hello(&b, 3, "b", 1, NULL, 0);
+    registration(&b, 3, "b", 1, NULL, 0);
     assert_non_null(told(&b, START, 1));
     assert_non_null(told(&b, START, 3));
     close_bench(&b);
@@ -766,7 +766,7 @@ static void test_agent_comes_back(void **state)
     core_session_closed(b.core, 1, at(&b), &b.out);
     tick(&b, 500);
     list_workers(4, 1, 12, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
-    assert_int_equal(hello(&b, 2, "a", 4, lives, 4), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "a", 4, lives, 4), TITAN_OK);
     assert_null(told(&b, FORM, 0));
     assert_null(told(&b, STOP, 0));
     assert_null(moved(&b, JOB_RECOVERING));
@@ -774,8 +774,8 @@ static void test_agent_comes_back(void **state)
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.step, 12);
 
-    /* One has gone meanwhile; its end is told right behind the hello. */
-    assert_int_equal(hello(&b, 3, "a", 4, lives, 3), TITAN_OK);
+    /* One has gone meanwhile; its end is told right behind the registration. */
+    assert_int_equal(registration(&b, 3, "a", 4, lives, 3), TITAN_OK);
     assert_non_null(b.out.drops); /* the older stream of the node */
     assert_null(moved(&b, JOB_RECOVERING));
     exited(&b, .session = 3, .worker = 4, .code = 139, .reason = "a reason worth having");
@@ -784,7 +784,7 @@ static void test_agent_comes_back(void **state)
 
     /* Another has gone and nobody says how. */
     list_workers(2, 1, 12, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
-    assert_int_equal(hello(&b, 4, "a", 4, lives, 2), TITAN_OK);
+    assert_int_equal(registration(&b, 4, "a", 4, lives, 2), TITAN_OK);
     assert_non_null(told(&b, REVOKE, 4)); /* in force, so it is said again */
     tick(&b, 300);
     assert_non_null(event(&b, "worker.lost"));
@@ -796,7 +796,7 @@ static void test_commands_are_said_again(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    hello(&b, 1, "a", 2, NULL, 0);
+    registration(&b, 1, "a", 2, NULL, 0);
     submit(&b, 1, 2, 2);
     ready(&b, .worker = 1);
     ready(&b, .worker = 2);
@@ -805,20 +805,20 @@ static void test_commands_are_said_again(void **state)
     memcpy(id, m->form->comm_id.data, 16);
     /* The stream broke before FormEpoch arrived. */
     list_workers(2, 0, 0, TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE);
-    assert_int_equal(hello(&b, 2, "a", 2, lives, 2), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "a", 2, lives, 2), TITAN_OK);
     m = told(&b, FORM, 2);
     assert_non_null(m);
     assert_int_equal(m->form->epoch, 1);
     assert_memory_equal(m->form->comm_id.data, id, 16);
     /* It did arrive: not again. */
     list_workers(2, 1, 0, TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING);
-    assert_int_equal(hello(&b, 3, "a", 2, lives, 2), TITAN_OK);
+    assert_int_equal(registration(&b, 3, "a", 2, lives, 2), TITAN_OK);
     assert_null(told(&b, FORM, 0));
     /* StartWorkers never arrived: other workers, at no cost to the budget. */
     submit(&b, 2, 2, 2);
-    assert_int_equal(hello(&b, 4, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 4, "b", 2, NULL, 0), TITAN_OK);
     assert_non_null(told(&b, START, 4));
-    assert_int_equal(hello(&b, 5, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 5, "b", 2, NULL, 0), TITAN_OK);
     tick(&b, 300);
     m = told(&b, START, 5);
     assert_non_null(m);
@@ -836,14 +836,14 @@ static void test_unknown_senders(void **state)
     open_bench(&b);
     Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
     MESSAGE(m, BEAT, beat, body);
-    assert_int_equal(say(&b, 1, &m), TITAN_ECONFLICT); /* no hello */
-    assert_int_equal(hello(&b, 1, "", 4, NULL, 0), TITAN_EINVAL);
-    assert_int_equal(hello(&b, 1, "../etc", 4, NULL, 0), TITAN_EINVAL);
-    assert_int_equal(hello(&b, 1, "a", 0, NULL, 0), TITAN_EINVAL);
-    assert_int_equal(hello(&b, 1, "a", 1000000, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(say(&b, 1, &m), TITAN_ECONFLICT); /* no registration */
+    assert_int_equal(registration(&b, 1, "", 4, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(registration(&b, 1, "../etc", 4, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(registration(&b, 1, "a", 0, NULL, 0), TITAN_EINVAL);
+    assert_int_equal(registration(&b, 1, "a", 1000000, NULL, 0), TITAN_EINVAL);
     /* Workers of a job that is over are stopped. */
     list_workers(2, 3, 50, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
-    assert_int_equal(hello(&b, 1, "a", 4, lives, 2), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 4, lives, 2), TITAN_OK);
     assert_non_null(told(&b, STOP, 1));
     progress(&b, .job = 7, .worker = 7, .epoch = 1, .step = 1);
     assert_ids(told(&b, STOP, 1)->stop->worker_ids, 1, 1, 7);
@@ -875,7 +875,7 @@ static void test_node_is_short(void **state)
     struct bench b;
     char why[200];
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 1);
     const uint64_t first = told(&b, START, 1)->start->worker_ids[0];
     for (uint64_t id = first, tries = 0; tries < 12; tries++) {
@@ -913,7 +913,7 @@ static void test_no_such_device(void **state)
     struct bench b;
     char why[200];
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     strcpy(job.spec.device, "cuda");
     submit_job(&b, &job);

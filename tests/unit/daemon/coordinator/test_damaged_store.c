@@ -39,7 +39,7 @@ static int set_up(void **state)
     job.spec.restart_window_s = 3600;
     job.spec.max_node_losses = 3;
     open_bench(&b);
-    STORED(assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK));
+    STORED(assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK));
     STORED(beat(&b, 1));
     assert_int_equal(job_submit(db, &job, "", &there, NULL), TITAN_OK);
     STORED(submit_job(&b, &job));
@@ -89,7 +89,7 @@ static titan_status start(const char *damage, int *ret_over)
     const titan_status status = core_restore_but(b.core, db, at(&b), passed_over, ret_over, &err);
     if (status == TITAN_OK) {
         core_check(b.core);
-        assert_int_equal(hello(&b, 11, "a", 4, NULL, 0), TITAN_OK);
+        assert_int_equal(registration(&b, 11, "a", 4, NULL, 0), TITAN_OK);
         tick(&b, 20000);
         core_check(b.core);
     }

@@ -28,7 +28,7 @@ static titan_status join(struct cluster *c, uint64_t session, char name, uint64_
 {
     char node[2] = {name, '\0'}, address[16];
     (void)snprintf(address, sizeof(address), "10.0.0.%d", name - 'a' + 1);
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = node;
     body.address = address;
     body.slots = slots;
@@ -36,7 +36,7 @@ static titan_status join(struct cluster *c, uint64_t session, char name, uint64_
     body.incarnation = incarnation;
     body.peer_port = 7000;
     body.proves = proving;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     return say(&c->b, session, &m);
 }
 
@@ -120,8 +120,8 @@ static void test_beats_are_answered(void **state)
     (void)state;
     struct cluster c;
     open_cluster(&c, 1, 1);
-    assert_int_equal(c.b.out.answers->message->kind_case, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME);
-    assert_int_equal(c.b.out.answers->message->welcome->beat_ms, 50);
+    assert_int_equal(c.b.out.answers->message->kind_case, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK);
+    assert_int_equal(c.b.out.answers->message->ack->beat_ms, 50);
     Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
     body.number = 77;
     MESSAGE(m, BEAT, beat, body);
@@ -219,7 +219,7 @@ static void test_pace_of_datagrams(void **state)
     open_cluster(&c, 0, 1);
     for (uint64_t i = 1; i <= 1000; i++) {
         (void)snprintf(name, sizeof(name), "n%u", (unsigned)i);
-        assert_int_equal(hello(&c.b, i, name, 1, NULL, 0), TITAN_OK);
+        assert_int_equal(registration(&c.b, i, name, 1, NULL, 0), TITAN_OK);
     }
     for (int turn = 0; turn < 20; turn++) {
         for (uint64_t i = 1; i <= 1000; i++) {
@@ -229,8 +229,8 @@ static void test_pace_of_datagrams(void **state)
         batch_free(&c.b.out);
         core_tick(c.b.core, at(&c.b), &c.b.out);
         for (const struct batch_message *m = c.b.out.answers; m; m = m->next)
-            if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
-                beat_ms = m->message->welcome->beat_ms;
+            if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK)
+                beat_ms = m->message->ack->beat_ms;
         c.b.now += 50;
     }
     assert_int_equal(beat_ms, 200);
@@ -251,11 +251,11 @@ static void test_pace(void **state)
     for (uint64_t i = 1; i <= 1000; i++) {
         char name[16];
         (void)snprintf(name, sizeof(name), "n%d", (int)i);
-        assert_int_equal(hello(&b, i, name, 1, NULL, 0), TITAN_OK);
+        assert_int_equal(registration(&b, i, name, 1, NULL, 0), TITAN_OK);
         for (const struct batch_message *m = b.out.answers; m; m = m->next)
-            if (m->session == 1 && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
+            if (m->session == 1 && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK) {
                 told++;
-                slowest = m->message->welcome->beat_ms;
+                slowest = m->message->ack->beat_ms;
             }
     }
     assert_true(slowest >= 320 && slowest <= 400); /* a quarter less than it should be, at most */
@@ -358,8 +358,8 @@ static void test_others_reach_it(void **state)
     close_bench(&c.b);
 }
 
-/* A welcome that is lost: whoever has not heard it says nothing. */
-static void test_lost_welcome(void **state)
+/* An acknowledgement that is lost: whoever has not heard it says nothing. */
+static void test_lost_ack(void **state)
 {
     (void)state;
     struct cluster c;
@@ -556,14 +556,14 @@ static void test_straggler(void **state)
     close_bench(&b);
 }
 
-/* The key of that session's welcome; false: it has none. */
-static bool welcome_key(struct cluster *c, uint64_t session, struct proof_keys *ret)
+/* The key of that session's acknowledgement; false: it has none. */
+static bool ack_key(struct cluster *c, uint64_t session, struct proof_keys *ret)
 {
     ret->n = 0;
     for (const struct batch_message *m = c->b.out.answers; m; m = m->next)
-        if (m->session == session && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME &&
-            m->message->welcome->key.len == MAC_BYTES)
-            proof_add_key(ret, m->message->welcome->key.data);
+        if (m->session == session && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK &&
+            m->message->ack->key.len == MAC_BYTES)
+            proof_add_key(ret, m->message->ack->key.data);
     return ret->n > 0;
 }
 
@@ -598,23 +598,23 @@ static void test_beats_are_proved(void **state)
     proving = true;
     open_cluster_with(&c, 0, 1, 20000);
     assert_int_equal(join(&c, 1, 'a', 1, 1), TITAN_OK);
-    assert_true(welcome_key(&c, 1, &first));
+    assert_true(ack_key(&c, 1, &first));
     assert_int_equal(join(&c, 2, 'b', 1, 1), TITAN_OK);
-    assert_true(welcome_key(&c, 2, &other));
+    assert_true(ack_key(&c, 2, &other));
     assert_false(beat_under(&c, "a", "", &none));
     assert_false(beat_under(&c, "a", "", &other)); /* another node's */
     assert_false(beat_under(&c, "a", "a", &first));
     assert_true(beat_under(&c, "a", "", &first));
     assert_int_equal(core_counters(c.b.core)->unproved, 3);
-    assert_int_equal(join(&c, 3, 'a', 1, 1), TITAN_OK); /* the same agent: its welcome may lie in the link */
-    assert_true(welcome_key(&c, 3, &second));
+    assert_int_equal(join(&c, 3, 'a', 1, 1), TITAN_OK); /* the same agent: its acknowledgement may lie in the link */
+    assert_true(ack_key(&c, 3, &second));
     assert_false(mac_equal(first.key[0], second.key[0]));
     assert_true(beat_under(&c, "a", "", &first));
     assert_true(beat_under(&c, "a", "", &second));
     assert_false(beat_under(&c, "a", "", &first)); /* it has the newer one */
     proving = false;
     assert_int_equal(join(&c, 4, 'a', 1, 1), TITAN_OK); /* of an older version */
-    assert_false(welcome_key(&c, 4, &none));
+    assert_false(ack_key(&c, 4, &none));
     assert_true(beat_under(&c, "a", "", &none));
     close_bench(&c.b);
 }
@@ -630,7 +630,7 @@ int main(void)
         cmocka_unit_test(test_unasked_answers),
         cmocka_unit_test(test_nobody_to_ask),
         cmocka_unit_test(test_others_reach_it),
-        cmocka_unit_test(test_lost_welcome),
+        cmocka_unit_test(test_lost_ack),
         cmocka_unit_test(test_it_was_only_slow),
         cmocka_unit_test(test_closed_stream),
         cmocka_unit_test(test_own_stall),

@@ -21,10 +21,10 @@ static ProtobufCBinaryData proof_of(const uint8_t secret[MAC_BYTES], uint64_t te
     return (ProtobufCBinaryData){sizeof(proof), proof};
 }
 
-static titan_status hello_proving(struct bench *b, uint64_t session, const char *node, uint64_t seen_term,
-                                  ProtobufCBinaryData proof, struct titan_error *err)
+static titan_status registration_proving(struct bench *b, uint64_t session, const char *node, uint64_t seen_term,
+                                         ProtobufCBinaryData proof, struct titan_error *err)
 {
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)node;
     body.address = (char *)"10.0.0.9";
     body.slots = 2;
@@ -32,23 +32,23 @@ static titan_status hello_proving(struct bench *b, uint64_t session, const char 
     body.incarnation = 1;
     body.seen_term = seen_term;
     body.seen_proof = proof;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     m.term = seen_term;
     batch_free(&b->out);
     return core_agent(b->core, session, &m, at(b), &b->out, err);
 }
 
-static titan_status hello_from(struct bench *b, uint64_t session, const char *node, const char *address,
-                               uint64_t incarnation, uint64_t seen_term, struct titan_error *err)
+static titan_status registration_from(struct bench *b, uint64_t session, const char *node, const char *address,
+                                      uint64_t incarnation, uint64_t seen_term, struct titan_error *err)
 {
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)node;
     body.address = (char *)address;
     body.slots = 2;
     body.device = (char *)"cpu";
     body.incarnation = incarnation;
     body.seen_term = seen_term;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     m.term = seen_term;
     batch_free(&b->out);
     return core_agent(b->core, session, &m, at(b), &b->out, err);
@@ -70,10 +70,10 @@ static void test_higher_term(void **state)
     struct bench b;
     struct titan_error err = {0};
     open_term(&b, 3);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 2, &err), TITAN_OK); /* has seen the one before us */
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 2, &err), TITAN_OK); /* has seen the one before us */
     submit(&b, 1, 2, 2);
     assert_non_null(told(&b, START, 1));
-    assert_int_equal(hello_proving(&b, 2, "b", 7, proof_of(store_secret, 7), &err), TITAN_EUNREACHABLE);
+    assert_int_equal(registration_proving(&b, 2, "b", 7, proof_of(store_secret, 7), &err), TITAN_EUNREACHABLE);
     assert_true(core_fenced(b.core));
     assert_string_equal(event(&b, "coordinator.fenced")->detail, "{\"term\":3,\"seen_term\":7}");
     assert_null(b.out.messages);
@@ -105,7 +105,7 @@ static void test_refusal_for_the_term(void **state)
     (void)state;
     struct bench b;
     open_term(&b, 3);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
     Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     body.seen_term = 4;
     body.seen_proof = proof_of(store_secret, 4);
@@ -124,13 +124,13 @@ static void test_terms_without_a_proof(void **state)
     struct titan_error err = {0};
     uint8_t flipped[MAC_BYTES];
     open_term(&b, 3);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 3, &err), TITAN_OK); /* ours needs none */
-    ProtobufCBinaryData welcomed = {0};
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 3, &err), TITAN_OK); /* ours needs none */
+    ProtobufCBinaryData registered = {0};
     for (const struct batch_message *m = b.out.answers; m; m = m->next)
-        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME)
-            welcomed = m->message->welcome->term_proof;
-    assert_int_equal(welcomed.len, MAC_BYTES);
-    assert_memory_equal(welcomed.data, proof_of(store_secret, 3).data, MAC_BYTES);
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK)
+            registered = m->message->ack->term_proof;
+    assert_int_equal(registered.len, MAC_BYTES);
+    assert_memory_equal(registered.data, proof_of(store_secret, 3).data, MAC_BYTES);
     memcpy(flipped, proof_of(store_secret, 4).data, MAC_BYTES);
     flipped[MAC_BYTES - 1] ^= 1;
     const struct {
@@ -138,14 +138,15 @@ static void test_terms_without_a_proof(void **state)
         ProtobufCBinaryData proof;
     } lies[] = {{4, {0}}, {4, {MAC_BYTES, flipped}}, {UINT64_C(1) << 40, {MAC_BYTES, flipped}}};
     for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(hello_proving(&b, 2 + i, "evil", lies[i].term, lies[i].proof, &err), TITAN_EPERM);
+        assert_int_equal(registration_proving(&b, 2 + i, "evil", lies[i].term, lies[i].proof, &err), TITAN_EPERM);
         assert_int_equal(event(&b, "report.refused") != NULL, i == 0); /* told once a minute */
     }
-    assert_int_equal(hello_proving(&b, 8, "evil", 4, proof_of(store_secret, 3), &err), TITAN_EPERM); /* another's */
-    assert_int_equal(hello_proving(&b, 9, "evil", 4, proof_of(other_secret, 4), &err), TITAN_EPERM);
+    assert_int_equal(registration_proving(&b, 8, "evil", 4, proof_of(store_secret, 3), &err),
+                     TITAN_EPERM); /* another's */
+    assert_int_equal(registration_proving(&b, 9, "evil", 4, proof_of(other_secret, 4), &err), TITAN_EPERM);
     assert_non_null(strstr(err.msg, "node evil tells of a coordinator of term 4, this one's is 3"));
     assert_non_null(strstr(err.hint, "run/term"));
-    /* Behind a hello, and as the term of a message. */
+    /* Behind a registration, and as the term of a message. */
     Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     body.seen_term = 5;
     MESSAGE(m, REFUSED, refused, body);
@@ -156,11 +157,11 @@ static void test_terms_without_a_proof(void **state)
     assert_int_equal(say(&b, 1, &m), TITAN_EPERM);
     assert_int_equal(core_counters(b.core)->term_unproved, 7);
     assert_false(core_fenced(b.core));
-    assert_int_equal(hello_from(&b, 10, "b", "10.0.0.2", 1, 2, &err), TITAN_OK);
+    assert_int_equal(registration_from(&b, 10, "b", "10.0.0.2", 1, 2, &err), TITAN_OK);
     submit(&b, 1, 4, 4);
     assert_true(told(&b, START, 1) && told(&b, START, 10));
     b.now += 60000;
-    assert_int_equal(hello_proving(&b, 11, "evil", 4, lies[0].proof, &err), TITAN_EPERM);
+    assert_int_equal(registration_proving(&b, 11, "evil", 4, lies[0].proof, &err), TITAN_EPERM);
     assert_string_equal(event(&b, "report.refused")->detail, "{\"term\":3,\"seen_term\":4}");
     close_bench(&b);
 }
@@ -171,7 +172,7 @@ static void test_lower_term(void **state)
     (void)state;
     struct bench b;
     open_term(&b, 3);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
     submit(&b, 1, 1, 1);
     Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
     body.job_id = body.worker_id = 1;
@@ -193,20 +194,21 @@ static void test_name_taken(void **state)
     struct bench b;
     struct titan_error err = {0};
     open_term(&b, 1);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, &err), TITAN_OK);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 0, &err), TITAN_OK);
     b.now += 100;
-    assert_int_equal(hello_from(&b, 2, "a", "10.0.0.2", 9, 0, &err), TITAN_EEXIST);
-    assert_string_equal(err.msg, "hello from 10.0.0.2: the name 'a' is taken by the node at 10.0.0.1, which is alive");
+    assert_int_equal(registration_from(&b, 2, "a", "10.0.0.2", 9, 0, &err), TITAN_EEXIST);
+    assert_string_equal(err.msg,
+                        "registration from 10.0.0.2: the name 'a' is taken by the node at 10.0.0.1, which is alive");
     assert_null(b.out.drops);
     assert_int_equal(core_node_session(b.core, "a"), 1);
     assert_int_equal(core_counters(b.core)->name_taken, 1);
     /* The same machine with a new agent, or the same agent on a new stream: fine. */
-    assert_int_equal(hello_from(&b, 3, "a", "10.0.0.1", 2, 0, &err), TITAN_OK);
-    assert_int_equal(hello_from(&b, 4, "a", "10.0.0.1", 2, 0, &err), TITAN_OK);
+    assert_int_equal(registration_from(&b, 3, "a", "10.0.0.1", 2, 0, &err), TITAN_OK);
+    assert_int_equal(registration_from(&b, 4, "a", "10.0.0.1", 2, 0, &err), TITAN_OK);
     assert_int_equal(core_node_session(b.core, "a"), 4);
     /* It has moved to another address, and nothing is heard from the old one. */
     tick(&b, 300);
-    assert_int_equal(hello_from(&b, 5, "a", "10.0.0.3", 3, 0, &err), TITAN_OK);
+    assert_int_equal(registration_from(&b, 5, "a", "10.0.0.3", 3, 0, &err), TITAN_OK);
     assert_int_equal(core_node_session(b.core, "a"), 5);
     close_bench(&b);
 }
@@ -225,13 +227,13 @@ static void test_name_of_who_is_to_come(void **state)
                          .incarnation = 1};
     open_term(&b, 2);
     core_restore_node(b.core, &saved, at(&b));
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.2", 9, 1, NULL), TITAN_EEXIST);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 1, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.2", 9, 1, NULL), TITAN_EEXIST);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 1, NULL), TITAN_OK);
     close_bench(&b);
     open_term(&b, 2);
     core_restore_node(b.core, &saved, at(&b));
     tick(&b, 7000);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.2", 9, 1, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.2", 9, 1, NULL), TITAN_OK);
     close_bench(&b);
 }
 
@@ -241,7 +243,7 @@ static void test_others_workers(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     progress(&b, .session = 2, .worker = 1, .epoch = 1, .step = 50);
     assert_null(told(&b, STOP, 0)); /* it is not b's to be stopped */
     assert_string_equal(event(&b, "report.refused")->detail, "{\"job\":1,\"worker\":1}");
@@ -280,18 +282,18 @@ static void test_refused_by_agents(void **state)
     struct bench b;
     open_term(&b, 3);
     const struct core_counters *counters = core_counters(b.core);
-    assert_int_equal(hello_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
-    assert_int_equal(hello_from(&b, 2, "b", "10.0.0.2", 1, 0, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 1, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 2, "b", "10.0.0.2", 1, 0, NULL), TITAN_OK);
     refusals(&b, 1, 2, 0);
     refusals(&b, 1, 2, 1);
     refusals(&b, 2, 5, 0);
     assert_int_equal(counters->agents_old_term, 7);
     assert_int_equal(counters->agents_imposter, 1);
-    assert_int_equal(hello_from(&b, 3, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
+    assert_int_equal(registration_from(&b, 3, "a", "10.0.0.1", 1, 0, NULL), TITAN_OK);
     refusals(&b, 3, 3, 1);
     assert_int_equal(counters->agents_old_term, 8);
     assert_int_equal(counters->agents_imposter, 1);
-    assert_int_equal(hello_from(&b, 4, "a", "10.0.0.1", 2, 0, NULL), TITAN_OK); /* a new agent begins at 0 */
+    assert_int_equal(registration_from(&b, 4, "a", "10.0.0.1", 2, 0, NULL), TITAN_OK); /* a new agent begins at 0 */
     refusals(&b, 4, 1, 1);
     assert_int_equal(counters->agents_old_term, 9);
     assert_int_equal(counters->agents_imposter, 2);
@@ -303,7 +305,7 @@ static void test_said_twice(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_ECONFLICT);
+    assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_ECONFLICT);
     assert_int_equal(core_counters(b.core)->duplicate, 1);
     exited(&b, .worker = 3, .code = -1);
     exited(&b, .worker = 3, .code = -1);
@@ -322,7 +324,7 @@ static void test_refused_epochs(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    assert_int_equal(hello(&b, 2, "evil", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "evil", 1, NULL, 0), TITAN_OK);
     Titan__Internal__EpochRefused body = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
     body.job_id = 1;
     body.epoch = 1;
@@ -373,12 +375,12 @@ static void test_terms_of_unknown_senders(void **state)
     Titan__Internal__AgentBeat beat = TITAN__INTERNAL__AGENT_BEAT__INIT;
     MESSAGE(m, BEAT, beat, beat);
     m.term = 2;
-    assert_int_equal(say(&b, 9, &m), TITAN_ECONFLICT); /* no hello */
+    assert_int_equal(say(&b, 9, &m), TITAN_ECONFLICT); /* no registration */
     assert_false(core_fenced(b.core));
     m.term = (UINT64_C(1) << 33);
     assert_int_equal(say(&b, 1, &m), TITAN_EPERM);
     assert_false(core_fenced(b.core));
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)"a";
     body.slots = 1;
     body.device = (char *)"cpu";
@@ -386,7 +388,7 @@ static void test_terms_of_unknown_senders(void **state)
     body.incarnation = 77;
     body.seen_term = 2;
     body.seen_proof = proof_of((const uint8_t[MAC_BYTES]){0}, 2);
-    MESSAGE(thief, HELLO, hello, body);
+    MESSAGE(thief, REGISTRATION, registration, body);
     assert_int_equal(say(&b, 10, &thief), TITAN_EEXIST);
     assert_false(core_fenced(b.core));
     body.address = (char *)"h";
@@ -396,31 +398,31 @@ static void test_terms_of_unknown_senders(void **state)
     close_bench(&b);
 }
 
-static titan_status hello_as(struct bench *b, uint64_t session, const char *identity, uint64_t incarnation)
+static titan_status registration_as(struct bench *b, uint64_t session, const char *identity, uint64_t incarnation)
 {
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)"n";
     body.slots = 1;
     body.device = (char *)"cpu";
     body.address = (char *)"here";
     body.incarnation = incarnation;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     core_session_opened(b->core, session, identity);
     return say(b, session, &m);
 }
 
-/* The address is what the hello says: it is no proof. */
+/* The address is what the registration says: it is no proof. */
 static void test_identities(void **state)
 {
     (void)state;
     struct bench b;
     running_job(&b);
-    assert_int_equal(hello_as(&b, 5, "spiffe://titan/node/n", 1), TITAN_OK);
-    assert_int_equal(hello_as(&b, 6, "spiffe://titan/node/m", 2), TITAN_EEXIST);
+    assert_int_equal(registration_as(&b, 5, "spiffe://titan/node/n", 1), TITAN_OK);
+    assert_int_equal(registration_as(&b, 6, "spiffe://titan/node/m", 2), TITAN_EEXIST);
     assert_int_equal(core_node_session(b.core, "n"), 5);
     assert_int_equal(core_counters(b.core)->name_taken, 1);
-    assert_int_equal(hello_as(&b, 7, "", 2), TITAN_EEXIST);
-    assert_int_equal(hello_as(&b, 8, "spiffe://titan/node/n", 2), TITAN_OK); /* it was started again */
+    assert_int_equal(registration_as(&b, 7, "", 2), TITAN_EEXIST);
+    assert_int_equal(registration_as(&b, 8, "spiffe://titan/node/n", 2), TITAN_OK); /* it was started again */
     assert_int_equal(core_node_session(b.core, "n"), 8);
     core_session_closed(b.core, 7, at(&b), &b.out);
     close_bench(&b);

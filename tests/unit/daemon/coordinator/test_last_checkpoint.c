@@ -68,7 +68,7 @@ static int setup(void **state)
     forget_stop();
     assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
     assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     commit();
     submit_stored(1, 2, 0);
     for (uint64_t w = 1; w <= 2; w++) {
@@ -117,7 +117,7 @@ static void restart(void)
         live[i].address = (char *)"h:1";
         list[i] = &live[i];
     }
-    assert_int_equal(hello(&b, term, "a", 2, list, 2), TITAN_OK);
+    assert_int_equal(registration(&b, term, "a", 2, list, 2), TITAN_OK);
     commit();
 }
 
@@ -226,7 +226,7 @@ static void test_between_epochs(void **state)
 static void test_departing(void **state)
 {
     (void)state;
-    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     commit();
     const struct core_drain d = {0};
     assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);

@@ -94,13 +94,13 @@ static bool told_of(const char *type)
     return strstr(W.seen.types, type) != NULL;
 }
 
-/* Node i says hello, with its worker i in that phase of an epoch, and an acting leader's epoch (or NULL). */
-static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__LeaderEpoch *leader_epochs)
+/* Node i registers, with its worker i in that phase of an epoch, and an acting leader's epoch (or NULL). */
+static void registers(int i, uint64_t epoch, int phase, Titan__Internal__LeaderEpoch *leader_epochs)
 {
     char node[2] = {(char)('a' + i - 1), '\0'};
     Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *list = &live;
     Titan__Internal__WorkerQuiesced q = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     live.job_id = 1;
     live.worker_id = (uint64_t)i;
     live.epoch = q.epoch = q.installed_epoch = epoch;
@@ -118,7 +118,7 @@ static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__Leader
     body.n_workers = epoch > 0;
     body.leader_epochs = &leader_epochs;
     body.n_leader_epochs = leader_epochs != NULL;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     W.session[i] = ++W.next_session;
     assert_int_equal(say(&W.b, W.session[i], &m), TITAN_OK);
     commit();
@@ -126,7 +126,7 @@ static void says_hello(int i, uint64_t epoch, int phase, Titan__Internal__Leader
 
 static void back(int i, uint64_t epoch, int phase, Titan__Internal__LeaderEpoch *leader_epochs)
 {
-    says_hello(i, epoch, phase, leader_epochs);
+    registers(i, epoch, phase, leader_epochs);
     beat(&W.b, W.session[i]);
     commit();
 }
@@ -449,15 +449,15 @@ static void test_leader_epoch(void **state)
     close_world();
 }
 
-/* A hello from before an acting leader's epoch, heard after it: what its agent says behind it comes first. */
-static void test_old_hello(void **state)
+/* A registration from before an acting leader's epoch, heard after it: what its agent says behind it comes first. */
+static void test_old_registration(void **state)
 {
     (void)state;
     Titan__Internal__LeaderEpoch d = leader_epoch();
     open_world(2);
     lose(3);
     forget_seen();
-    says_hello(3, 1, QUIESCED, NULL);
+    registers(3, 1, QUIESCED, NULL);
     assert_int_equal(W.seen.form_epoch, 0);
     MESSAGE(m, LEADER_EPOCH, leader_epoch, d);
     assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
@@ -683,7 +683,7 @@ int main(void)
         cmocka_unit_test(test_unlisted_has_ended),
         cmocka_unit_test(test_cancel_does_not_wait),
         cmocka_unit_test(test_back_in_time),
-        cmocka_unit_test(test_old_hello),
+        cmocka_unit_test(test_old_registration),
         cmocka_unit_test(test_leader_epoch),
         cmocka_unit_test(test_leader_epoch_nonsense),
         cmocka_unit_test(test_leader_epoch_one_in_all_places),

@@ -128,12 +128,12 @@ static void test_surplus_goes(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 4);
     ready(&b, .worker = 1);
     ready(&b, .worker = 2);
     progress(&b, .worker = 1, .epoch = 1, .step = 5);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     assert_ids(told(&b, START, 2)->start->worker_ids, told(&b, START, 2)->start->n_worker_ids, 1, 3);
     assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
     assert_int_equal(told(&b, STOP, 2)->stop->worker_ids[0], 3);
@@ -155,7 +155,7 @@ static void test_resize_refused(void **state)
     struct bench b;
     struct titan_error err = {0};
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 8, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 2, 8);
     memset(&job.spec.worlds, 0, sizeof(job.spec.worlds));
     for (uint32_t w = 2; w <= 8; w += 2)
@@ -189,7 +189,7 @@ static void test_desired_size_is_kept(void **state)
     open_bench(&b);
     submit(&b, 1, 2, 4);
     assert_int_equal(resize(&b, 1, 0, 3, 3, NULL), TITAN_OK);
-    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 8, NULL, 0), TITAN_OK);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
     close_bench(&b);
 
@@ -197,7 +197,7 @@ static void test_desired_size_is_kept(void **state)
     struct core_saved_job saved = {.job = job_of(1, 2, 4)};
     saved.job.desired = (struct desired_size){.max = 2, .number = 1};
     core_restore_job(b.core, &saved, at(&b));
-    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 8, NULL, 0), TITAN_OK);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
     close_bench(&b);
 }
@@ -214,7 +214,7 @@ static void test_number_after_a_restart(void **state)
         struct core_saved_job saved = {.job = job_of(1, 1, 1), .run = 1};
         saved.job.status.epoch = 5;
         core_restore_job(b.core, &saved, at(&b));
-        assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+        assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
         assert_non_null(told(&b, START, 1));
         const uint64_t worker = told(&b, START, 1)->start->worker_ids[0];
         beat(&b, 1);
@@ -247,13 +247,13 @@ static void test_unfit_node(void **state)
     struct core_node n;
     char reason[300];
     open_bench(&b);
-    Titan__Internal__AgentHello body = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)"n1";
     body.slots = 4;
     body.device = (char *)"cpu";
     body.incarnation = 7;
     body.checks = true;
-    MESSAGE(m, HELLO, hello, body);
+    MESSAGE(m, REGISTRATION, registration, body);
     assert_int_equal(say(&b, 1, &m), TITAN_OK);
     const Titan__Internal__CoordinatorMessage *asked = NULL;
     for (const struct batch_message *at = b.out.answers; at; at = at->next)

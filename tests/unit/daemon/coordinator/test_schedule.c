@@ -100,7 +100,7 @@ static void test_order(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 1, 1, 0, "ann");
     submit_as(&b, 2, 1, 1, 0, "bob");
     submit_as(&b, 3, 1, 1, 0, "ann"); /* waits from here on */
@@ -131,7 +131,7 @@ static void test_fair_order(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 3, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 3, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 1, 1, 0, "ann");
     submit_as(&b, 2, 1, 1, 0, "ann");
     submit_as(&b, 3, 1, 1, 0, "bob");
@@ -161,8 +161,8 @@ static void test_reason_names_nodes(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(&b, 2, "b", 3, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 3, NULL, 0), TITAN_OK);
     submit(&b, 1, 3, 3);
     submit(&b, 2, 4, 4);
     submit(&b, 3, 1, 1); /* would fit, but keeps its place */
@@ -179,7 +179,7 @@ static void test_preemption_shrinks(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 8, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 4, 1, "ann");
     submit_as(&b, 2, 2, 4, 0, "ann");
     make_run(&b, 1, 1, 1, 4, 1, 5);
@@ -219,7 +219,7 @@ static void test_slots_are_held(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 5, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 5, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 2, 0, "ann");
     submit_as(&b, 2, 3, 3, 0, "ann");
     make_run(&b, 1, 1, 1, 2, 1, 5);
@@ -238,7 +238,7 @@ static void test_slots_are_held(void **state)
 
     /* What will not be enough in any case is not held. */
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 5, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 5, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 2, 0, "ann");
     submit_as(&b, 2, 3, 3, 9, "ann");
     make_run(&b, 1, 1, 1, 2, 1, 5);
@@ -261,7 +261,7 @@ static void test_preemption_stops(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 2, 0, "ann");
     submit_as(&b, 2, 2, 2, 1, "ann");
     make_run(&b, 1, 1, 1, 2, 1, 5);
@@ -306,10 +306,10 @@ static void test_drain_swaps(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 2);
     make_run(&b, 1, 1, 1, 2, 1, 5);
-    assert_int_equal(hello(&b, 2, "b", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 4, NULL, 0), TITAN_OK);
     assert_int_equal(drain(&b, "a", 0), TITAN_OK);
     assert_node(&b, "a", "draining");
     assert_null(told(&b, PAUSE, 0));
@@ -340,7 +340,7 @@ static void test_drain_swaps(void **state)
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
     /* Its agent comes back: the decision stands. */
-    assert_int_equal(hello(&b, 3, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 3, "a", 2, NULL, 0), TITAN_OK);
     assert_node(&b, "a", "drained");
     submit(&b, 2, 4, 4);
     assert_null(told(&b, START, 0));
@@ -356,8 +356,8 @@ static void test_drain_shrinks(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 3);
     ready(&b, .worker = 1);
     ready(&b, .worker = 2);
@@ -378,8 +378,8 @@ static void test_drain_deadline(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 2);
     make_run(&b, 1, 1, 1, 2, 1, 5);
     assert_int_equal(drain(&b, "a", 5000), TITAN_OK);
@@ -395,7 +395,7 @@ static void test_drain_deadline(void **state)
     assert_non_null(c);
     assert_int_equal(c->job.status.restarts, 0);
     assert_non_null(strstr(c->job.reason, "node a is drained"));
-    assert_int_equal(hello(&b, 3, "c", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 3, "c", 2, NULL, 0), TITAN_OK);
     assert_int_equal(started(&b), 1);
     close_bench(&b);
 }
@@ -406,7 +406,7 @@ static void test_maintenance(void **state)
     struct bench b;
     struct titan_error err = {0};
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     struct core_drain d = {.from_ms = at(&b).wall_ms + 60000, .for_ms = 30000, .deadline_ms = 10000};
     batch_free(&b.out);
     assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
@@ -446,7 +446,7 @@ static void test_quarantine(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     job.spec.max_restarts = 100;
     submit_job(&b, &job);
@@ -456,10 +456,11 @@ static void test_quarantine(void **state)
         w = crash(&b, 1, 1, w, 1);
     assert_node(&b, "a", "ready");
     undrain(&b, "a"); /* forgets them */
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     w = crash(&b, 1, 1, w, 2);
     w = crash(&b, 1, 1, w, 2);
-    assert_int_equal(hello(&b, 3, "a", 1, NULL, 0), TITAN_OK); /* no worker listed: it is gone, and nobody says how */
+    assert_int_equal(registration(&b, 3, "a", 1, NULL, 0),
+                     TITAN_OK); /* no worker listed: it is gone, and nobody says how */
     assert_node(&b, "a", "ready");
     close_bench(&b);
 }
@@ -469,13 +470,13 @@ static void test_quarantine_ends(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     job.spec.max_restarts = 100;
     submit_job(&b, &job);
     job.id = 2;
     submit_job(&b, &job);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     (void)crash(&b, 1, 1, 1, 2);
     (void)crash(&b, 1, 2, 2, 2);
     exited(&b, .worker = 3, .code = 1, .reason = "no such GPU");
@@ -483,7 +484,7 @@ static void test_quarantine_ends(void **state)
     assert_node(&b, "a", "quarantined");
     wait_ms(&b, 2, 1000);
     /* The jobs go on elsewhere; a rejoin does not clear it; ten minutes do. */
-    assert_int_equal(hello(&b, 3, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 3, "a", 1, NULL, 0), TITAN_OK);
     assert_node(&b, "a", "quarantined");
     for (int i = 0; i < 6000; i++) {
         beat(&b, 2);
@@ -500,11 +501,11 @@ static void test_quarantine_needs_a_witness(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     job.spec.max_restarts = 100;
     submit_job(&b, &job);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     uint64_t w = crash(&b, 1, 1, 1, 2);
     w = crash(&b, 1, 1, w, 2);
     exited(&b, .worker = w, .code = 1, .reason = "no such GPU");
@@ -522,9 +523,9 @@ static void test_quarantine_needs_a_witness(void **state)
 static void crash_beside(struct bench *b, bool other_too)
 {
     open_bench(b);
-    assert_int_equal(hello(b, 1, "a", 1, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(b, 2, "b", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(b, 3, "c", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(b, 3, "c", 1, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 4, 4);
     job.spec.max_restarts = 100;
     submit_job(b, &job);
@@ -555,8 +556,8 @@ static void test_faulty_workers(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
-    assert_int_equal(hello(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     job.spec.max_restarts = 5;
     job.spec.restart_window_s = 3600;
@@ -598,12 +599,12 @@ static void test_agent_leaves(void **state)
     struct bench b;
     struct job_status status;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 2, 2);
     job.spec.max_restarts = 0;
     submit_job(&b, &job);
     make_run(&b, 1, 1, 1, 2, 1, 5);
-    assert_int_equal(hello(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
     leaves.deadline_ms = 5000;
     MESSAGE(m, LEAVES, leaves, leaves);
@@ -616,7 +617,7 @@ static void test_agent_leaves(void **state)
     assert_false(said(&b, "node.draining"));
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
-    assert_int_equal(hello(&b, 3, "a", 2, NULL, 0), TITAN_OK); /* worker 2 is gone with the agent */
+    assert_int_equal(registration(&b, 3, "a", 2, NULL, 0), TITAN_OK); /* worker 2 is gone with the agent */
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
     assert_node(&b, "a", "ready");
@@ -629,7 +630,7 @@ static void test_agent_leaves_alone(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 1);
     make_run(&b, 1, 1, 1, 1, 1, 5);
     Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
@@ -657,7 +658,7 @@ static void test_quarantine_kept(void **state)
                             .quarantined_until_ms = at(&b).wall_ms + 5000,
                             .quarantines = 1};
     core_restore_policy(b.core, &p, at(&b));
-    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
     assert_node(&b, "a", "quarantined");
     wait_ms(&b, 1, 5100);
     assert_node(&b, "a", "ready");
@@ -671,7 +672,7 @@ static void test_budgets(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 1, 1);
     job.spec.max_restarts = 2;
     job.spec.max_node_losses = 1;
@@ -707,7 +708,7 @@ static void test_one_fault_is_charged_once(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    assert_int_equal(hello(&b, 1, "a", 4, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK);
     struct job job = job_of(1, 4, 4);
     job.spec.max_restarts = 3;
     submit_job(&b, &job);

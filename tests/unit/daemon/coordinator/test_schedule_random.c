@@ -331,7 +331,7 @@ static void run_round(uint64_t seed)
     assert_int_equal(core_new(&options, &w.b.core, NULL), TITAN_OK);
     for (int n = 0; n < NODES; n++) {
         w.slots[n] = 1 + roll(4);
-        assert_int_equal(hello(&w.b, (uint64_t)n + 1, names[n], w.slots[n], NULL, 0), TITAN_OK);
+        assert_int_equal(registration(&w.b, (uint64_t)n + 1, names[n], w.slots[n], NULL, 0), TITAN_OK);
         look();
     }
     for (int i = 0; i < ACTIONS; i++) {

@@ -40,7 +40,7 @@ struct fixture {
     struct rpc_stream *agent;
     bool answered;
     int answers;
-    bool welcomed, reply_here;
+    bool registered, reply_here;
     struct proof_keys keys; /* of the session */
     bool started;           /* StartWorkers received */
     int starts;
@@ -201,11 +201,11 @@ static void on_command(struct rpc_stream *stream, const ProtobufCMessage *base, 
     struct fixture *f = data;
     const Titan__Internal__CoordinatorMessage *m = (const Titan__Internal__CoordinatorMessage *)base;
     (void)stream;
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_WELCOME) {
-        f->welcomed = true;
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK) {
+        f->registered = true;
         f->keys.n = 0;
-        assert_int_equal(m->welcome->key.len, MAC_BYTES);
-        proof_add_key(&f->keys, m->welcome->key.data);
+        assert_int_equal(m->ack->key.len, MAC_BYTES);
+        proof_add_key(&f->keys, m->ack->key.data);
     }
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
         f->starts++;
@@ -226,14 +226,14 @@ static void on_stream_end(struct rpc_stream *stream, const struct titan_error *e
 static void connect_agent(struct fixture *f, const char *node)
 {
     static const struct rpc_stream_events events = {on_command, on_stream_end};
-    Titan__Internal__AgentHello hello = TITAN__INTERNAL__AGENT_HELLO__INIT;
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     Titan__Internal__AgentMessage m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    hello.node = (char *)node;
-    hello.slots = 1;
-    hello.device = (char *)"cpu";
-    hello.proves = true;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HELLO;
-    m.hello = &hello;
+    registration.node = (char *)node;
+    registration.slots = 1;
+    registration.device = (char *)"cpu";
+    registration.proves = true;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
+    m.registration = &registration;
     assert_int_equal(rpc_client_stream(f->client, "/titan.internal.Coordinator/Session", NULL, false,
                                        &titan__internal__coordinator_message__descriptor, &events, f, &f->agent, NULL),
                      TITAN_OK);
@@ -265,7 +265,7 @@ static void test_full_disk(void **state)
     assert_int_equal(submit(&f, "second"), 0);
     assert_int_equal(f.err.status, refused);
     connect_agent(&f, "n");
-    spin(&f, &f.welcomed);       /* that and the answers to beats rest on nothing new */
+    spin(&f, &f.registered);     /* that and the answers to beats rest on nothing new */
     for (int i = 0; i < 50; i++) /* some loop turns and retries */
         (void)state_of(&f, job);
     assert_int_equal(f.starts, 0); /* not durable, so not said */
@@ -321,13 +321,13 @@ static void test_change_while_tried_again(void **state)
     failpoint_on_call(slow_commit, NULL);
     assert_int_equal(failpoint_set("store.commit=call@1+", NULL), TITAN_OK);
     connect_agent(&f, "n");
-    spin(&f, &f.welcomed);
+    spin(&f, &f.registered);
     while (!atomic_load(&slow.tried))
         uv_run(&f.loop, UV_RUN_ONCE);
     struct rpc_stream *first = f.agent;
-    f.welcomed = false;
+    f.registered = false;
     connect_agent(&f, "m");
-    spin(&f, &f.welcomed);
+    spin(&f, &f.registered);
     assert_int_equal(sem_post(&slow.go), 0);
     spin(&f, &f.started);
     uint64_t second = 0;
@@ -396,7 +396,7 @@ static void test_check_that_hangs(void **state)
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
     submit_without_waiting(&f, "third", &third);
     connect_agent(&f, "n");
-    spin(&f, &f.welcomed);
+    spin(&f, &f.registered);
     assert_int_equal(cancel(&f, 1), TITAN_OK);
     while (third == 0) /* on another thread */
         uv_run(&f.loop, UV_RUN_ONCE);
@@ -490,7 +490,7 @@ static void test_beat_as_a_datagram(void **state)
     assert_int_equal(coordinator_listen(f.coordinator, address, NULL), TITAN_EEXIST);
     assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", on_datagram, &f, &agent, NULL), TITAN_OK);
     connect_agent(&f, "n");
-    spin(&f, &f.welcomed);
+    spin(&f, &f.registered);
     Titan__Internal__PeerBeat beat = TITAN__INTERNAL__PEER_BEAT__INIT;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     beat.number = 9;

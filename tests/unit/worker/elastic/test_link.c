@@ -120,14 +120,14 @@ static const Titan__Internal__WorkerToAgent *hear(void)
     return f.last;
 }
 
-static const Titan__Internal__WorkerHello *answer_the_call(void)
+static const Titan__Internal__WorkerRegistration *answer_the_call(void)
 {
     wait_for(f.listener, POLLIN);
     f.fd = accept4(f.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     assert_true(f.fd >= 0);
     const Titan__Internal__WorkerToAgent *m = hear();
-    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_HELLO);
-    return m->hello;
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION);
+    return m->registration;
 }
 
 static void say(Titan__Internal__AgentToWorker *m, int fd)
@@ -207,17 +207,17 @@ static void hear_quiesced(uint64_t epoch, uint64_t step)
         assert_true(condition);                                                                                        \
     } while (0)
 
-static void test_hello(void **state)
+static void test_registration(void **state)
 {
     (void)state;
-    const Titan__Internal__WorkerHello *hello = answer_the_call();
-    assert_int_equal(hello->job_id, JOB);
-    assert_int_equal(hello->worker_id, WORKER);
-    assert_int_equal(hello->pid, getpid());
-    assert_int_equal(hello->token.len, 16);
-    assert_memory_equal(hello->token.data, f.page->token, 16);
-    assert_int_equal(hello->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE);
-    char *address = strdup(hello->address);
+    const Titan__Internal__WorkerRegistration *registration = answer_the_call();
+    assert_int_equal(registration->job_id, JOB);
+    assert_int_equal(registration->worker_id, WORKER);
+    assert_int_equal(registration->pid, getpid());
+    assert_int_equal(registration->token.len, 16);
+    assert_memory_equal(registration->token.data, f.page->token, 16);
+    assert_int_equal(registration->phase, TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE);
+    char *address = strdup(registration->address);
     assert_int_equal(page_owner(f.page), PAGE_ALIVE);
     const Titan__Internal__WorkerToAgent *m = hear();
     assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_READY);
@@ -430,7 +430,8 @@ static void test_next_world(void **state)
     assert_int_equal(atomic_load(&later), 5);
 }
 
-/* The agent goes away and another comes: hello says where we are, what it may not know is said again, in order. */
+/* The agent goes away and another comes: registration says where we are, what it may not know is said again, in order.
+ */
 static void test_another_agent(void **state)
 {
     (void)state;
@@ -443,9 +444,9 @@ static void test_another_agent(void **state)
     f.m->ops->checkpoint_written(f.m, 20, "/c/step-20", 1234, 2);
     assert_int_equal(hear()->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT);
     hang_up();
-    const Titan__Internal__WorkerHello *hello = answer_the_call();
-    assert_int_equal(hello->epoch, 1);
-    assert_int_equal(hello->rank, 1);
+    const Titan__Internal__WorkerRegistration *registration = answer_the_call();
+    assert_int_equal(registration->epoch, 1);
+    assert_int_equal(registration->rank, 1);
     const Titan__Internal__WorkerToAgent *m = hear(); /* not confirmed: said again */
     assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT);
     assert_int_equal(m->checkpoint->step, 20);
@@ -473,8 +474,8 @@ static void test_another_agent(void **state)
     f.m->ops->progress(f.m, &report);
     f.m->ops->quiesced(f.m, &(struct quiesced){.epoch = 1, .last_step = 21, .paused = true});
     assert_int_equal(rename(away, f.socket), 0);
-    hello = answer_the_call();
-    assert_int_equal(hello->step, 21);
+    registration = answer_the_call();
+    assert_int_equal(registration->step, 21);
     m = hear();
     if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS)
         m = hear(); /* queued before the link saw that the agent was gone */
@@ -612,7 +613,7 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_never_quiesces, setup_agent, teardown),
-        cmocka_unit_test_setup_teardown(test_hello, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_registration, setup, teardown),
         cmocka_unit_test_setup_teardown(test_page_of_another, setup, teardown),
         cmocka_unit_test_setup_teardown(test_epoch_view, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_forms, setup, teardown),

@@ -615,7 +615,7 @@ static void test_said_again(void **state)
     member_disconnected(h.m);
     member_progress(h.m, &(struct step_report){.step = 8}, 0);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(HELLO)], 1);
+    assert_int_equal(h.said[SAID(REGISTRATION)], 1);
     assert_int_equal(h.said[SAID(READY)], 0);
     assert_int_equal(h.said[SAID(STATE_READY)], 1);
     assert_int_equal(h.said[SAID(PROGRESS)], 0); /* only worth something fresh */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/coordinator/inputs/node_hello.h"
+#include "daemon/coordinator/inputs/node_registration.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,17 +22,19 @@
 #include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 
-/* What an agent has left to say about a worker that is no more comes right behind its hello. */
+/* What an agent has left to say about a worker that is no more comes right behind its registration. */
 #define MISSING_MS 300
 
-static titan_status check_hello(const Titan__Internal__AgentHello *m, struct titan_error *err)
+static titan_status check_registration(const Titan__Internal__AgentRegistration *m, struct titan_error *err)
 {
     if (!node_name_ok(m->node))
-        return titan_fail(err, TITAN_EINVAL, "hello: a node's name has letters, digits, '.', '_', '-', at most 253");
+        return titan_fail(err, TITAN_EINVAL,
+                          "registration: a node's name has letters, digits, '.', '_', '-', at most 253");
     if (m->slots < 1 || m->slots > 4096)
-        return titan_fail(err, TITAN_EINVAL, "hello of node %s: %u slots; 1 to 4096 are possible", m->node, m->slots);
+        return titan_fail(err, TITAN_EINVAL, "registration of node %s: %u slots; 1 to 4096 are possible", m->node,
+                          m->slots);
     if (strcmp(m->device, "cpu") != 0 && strcmp(m->device, "cuda") != 0)
-        return titan_fail(err, TITAN_EINVAL, "hello of node %s: unknown device '%.32s'", m->node, m->device);
+        return titan_fail(err, TITAN_EINVAL, "registration of node %s: unknown device '%.32s'", m->node, m->device);
     return TITAN_OK;
 }
 
@@ -66,7 +68,7 @@ static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__
 }
 
 /* An agent that is new to us sees the jobs' folders, or it does not: its workers would have others of the same name. */
-static void ask_for_folders(struct core *c, struct noderec *n, const Titan__Internal__AgentHello *m, bool known)
+static void ask_for_folders(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m, bool known)
 {
     if (!known)
         core_set_string(&n->unfit, "");
@@ -86,17 +88,17 @@ void node_checked(struct core *c, struct noderec *n, const Titan__Internal__Node
     c->slots_changed = true;
 }
 
-titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
-                        struct titan_error *err)
+titan_status node_registration(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
+                               struct titan_error *err)
 {
-    const Titan__Internal__AgentHello *m = message->hello;
+    const Titan__Internal__AgentRegistration *m = message->registration;
     _cleanup_free_ char *identity = fence_take_identity(c, session);
     bool drop;
-    TRY(check_hello(m, err));
+    TRY(check_registration(m, err));
     /* A second one would be an old one: what it does not list would count as ended. */
     if (core_find_session(c, session)) {
         c->counters.duplicate++;
-        return titan_fail(err, TITAN_ECONFLICT, "hello of node %s: this session has said one before", m->node);
+        return titan_fail(err, TITAN_ECONFLICT, "registration of node %s: this session has registered before", m->node);
     }
     struct noderec *n = core_find_node(c, m->node);
     if (n)
@@ -132,10 +134,10 @@ titan_status node_hello(struct core *c, uint64_t session, const Titan__Internal_
     detector_streams(c, n);
     draw_key(c, n, m->proves);
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
-    send_welcome(c, n);
+    send_registration_ack(c, n);
     ask_for_folders(c, n, m, known);
     detector_set_interval(c);
-    stale_hello(c, n, m);
+    stale_registration(c, n, m);
     leader_epochs_register(c, n, m);
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)
