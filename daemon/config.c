@@ -157,7 +157,7 @@ static const struct setting settings[] = {
     NUMBER("limits", "user_calls", VALUE_U32, limits.user_calls, 1, 1000000),
     NUMBER("limits", "memory_mb", VALUE_U32, limits.memory_mb, 16, 65536),
     TEXT("detection", "profile", profile),
-    NUMBER("detection", "beat_ms", VALUE_U32, detection.beat_ms, 5, 60000),
+    NUMBER("detection", "heartbeat_ms", VALUE_U32, detection.heartbeat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
     NUMBER("detection", "confirm_ms", VALUE_U32, detection.confirm_ms, 10, 600000),
     NUMBER("detection", "node_timeout_ms", VALUE_U32, detection.node_timeout_ms, 20, 3600000),
@@ -166,6 +166,7 @@ static const struct setting settings[] = {
     NUMBER("detection", "leader_lease_ms", VALUE_U32, detection.leader_lease_ms, 0, UINT32_MAX),
     NUMBER("detection", "hang_floor_ms", VALUE_U32, detection.hang_floor_ms, 50, 3600000),
     /* Older names. */
+    NUMBER("detection", "beat_ms", VALUE_U32, detection.heartbeat_ms, 5, 60000),
     NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.leader_lease_ms, 0, UINT32_MAX),
 };
 
@@ -418,7 +419,7 @@ static const struct {
     struct detection d;
 } profiles[] = {
     {"lan",
-     {.beat_ms = 50,
+     {.heartbeat_ms = 50,
       .suspect_ms = 250,
       .confirm_ms = 150,
       .node_timeout_ms = 2000,
@@ -427,7 +428,7 @@ static const struct {
       .leader_lease_ms = 600000,
       .hang_floor_ms = 300}},
     {"wan",
-     {.beat_ms = 500,
+     {.heartbeat_ms = 500,
       .suspect_ms = 2500,
       .confirm_ms = 1500,
       .node_timeout_ms = 10000,
@@ -448,7 +449,7 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
     if (!p)
         return titan_fail(err, TITAN_EINVAL, "detection.profile: '%s' is not one of lan, wan", c->profile);
 #define OR_PROFILE(field) d->field = d->field ? d->field : p->field
-    OR_PROFILE(beat_ms);
+    OR_PROFILE(heartbeat_ms);
     OR_PROFILE(suspect_ms);
     OR_PROFILE(confirm_ms);
     OR_PROFILE(node_timeout_ms);
@@ -457,10 +458,10 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
     OR_PROFILE(leader_lease_ms);
     OR_PROFILE(hang_floor_ms);
 #undef OR_PROFILE
-    if (d->suspect_ms < 2 * d->beat_ms) {
-        (void)titan_fail(err, TITAN_EINVAL, "detection.suspect_ms: %u, but agents beat every %u ms", d->suspect_ms,
-                         d->beat_ms);
-        titan_error_hint(err, "one late beat would make a node suspect: at least two beats, better five");
+    if (d->suspect_ms < 2 * d->heartbeat_ms) {
+        (void)titan_fail(err, TITAN_EINVAL, "detection.suspect_ms: %u, but agents send a heartbeat every %u ms",
+                         d->suspect_ms, d->heartbeat_ms);
+        titan_error_hint(err, "one late heartbeat would make a node suspect: at least two heartbeats, better five");
         return TITAN_EINVAL;
     }
     if (d->leader_lease_ms && d->leader_lease_ms < 2 * d->away_ms)

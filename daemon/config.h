@@ -20,7 +20,7 @@
 
 /* Times of failure detection (docs/membership.md), all in milliseconds. */
 struct detection {
-    uint32_t beat_ms;         /* agents beat at least this often */
+    uint32_t heartbeat_ms;    /* agents send one at least this often */
     uint32_t suspect_ms;      /* silence after which others are asked for a node */
     uint32_t confirm_ms;      /* how long they try */
     uint32_t node_timeout_ms; /* silence after which a node nobody could be asked for is lost */

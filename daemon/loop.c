@@ -60,7 +60,7 @@ struct titand {
     struct log log;
     int lock;
     struct coordinator *coordinator;    /* NULL in role agent */
-    char beats[32];                     /* dev: where its agent's beats come in as datagrams, "" = nowhere */
+    char heartbeats[32];                /* dev: where its agent's heartbeats come in as datagrams, "" = nowhere */
     struct rpc_server *server, *agents; /* agents: on a socket, queue and thread of their own */
     struct agent *agent;                /* NULL in role coordinator */
     uv_signal_t signals[N_SIGNALS];
@@ -265,8 +265,8 @@ static bool takes_agents(const struct titand *d, const char *address)
     return !strncmp(address, "unix:", 5) || d->config->role == ROLE_COORDINATOR;
 }
 
-/* Where sessions come in, beats do as datagrams. */
-static titan_status listen_for_beats(struct titand *d, const char *address, struct titan_error *err)
+/* Where sessions come in, heartbeats do as datagrams. */
+static titan_status listen_for_heartbeats(struct titand *d, const char *address, struct titan_error *err)
 {
     if (!takes_agents(d, address) || !strncmp(address, "unix:", 5))
         return TITAN_OK;
@@ -274,7 +274,7 @@ static titan_status listen_for_beats(struct titand *d, const char *address, stru
     if (status == TITAN_EINVAL)
         return status;
     if (status != TITAN_OK)
-        tlog_warn(&d->log, "beats come in sessions only: a lossy link delays them", "reason=\"%s\"", err->msg);
+        tlog_warn(&d->log, "heartbeats come in sessions only: a lossy link delays them", "reason=\"%s\"", err->msg);
     return TITAN_OK;
 }
 
@@ -293,7 +293,7 @@ static titan_status listen_inherited(struct titand *d, struct buf *chosen, struc
             return TITAN_EINVAL;
         }
         TRY(rpc_server_adopt(d->server, fd, err));
-        TRY(listen_for_beats(d, address, err));
+        TRY(listen_for_heartbeats(d, address, err));
         buf_printf(chosen, "%s\n", address);
     }
     return TITAN_OK;
@@ -327,7 +327,7 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
             (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
         if (tls)
             coordinator_serves_tls(d->coordinator, text, false);
-        TRY(listen_for_beats(d, text, err));
+        TRY(listen_for_heartbeats(d, text, err));
         buf_printf(chosen, "%s\n", text);
         tlog_debug(&d->log, "listening", "address=%s", address);
     }
@@ -353,7 +353,7 @@ static titan_status listen_for_agents(struct titand *d, struct titan_error *err)
     (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
     if (tls)
         coordinator_serves_tls(d->coordinator, text, true);
-    TRY(listen_for_beats(d, text, err));
+    TRY(listen_for_heartbeats(d, text, err));
     (void)snprintf(d->agents_listening, sizeof(d->agents_listening), "%s\n", text);
     return TITAN_OK;
 }
@@ -388,7 +388,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .state_dir = d->config->state_dir,
                                           .jobs_dir = d->config->jobs_dir[0] ? d->config->jobs_dir : NULL,
                                           .one_machine = d->config->role == ROLE_DEV,
-                                          .beat_ms = t->beat_ms,
+                                          .heartbeat_ms = t->heartbeat_ms,
                                           .suspect_ms = t->suspect_ms,
                                           .confirm_ms = t->confirm_ms,
                                           .node_timeout_ms = t->node_timeout_ms,
@@ -566,7 +566,7 @@ static void raise_descriptors(void)
 /* gRPC's default polls all connections on whichever thread is free: a client whose headers take seconds to parse holds
  * up everybody. With poll() each queue has its own connections, so agents' are not where they have a queue of their
  * own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the clients' port
- * would not be parted (measured: as many sessions anew), and their beats are datagrams. */
+ * would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
 static void part_queues(const struct daemon_config *config)
 {
     if (config->role == ROLE_DEV || config->agents_listen[0])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.h - a socket for agents: that of another agent, and the coordinator's for their beats. UDP, one protobuf
+/* peers.h - a socket for agents: that of another agent, and the coordinator's for their heartbeats. UDP, one protobuf
  * message to a datagram.
  *
  * Anybody can send to it: what a message proves is looked at by the cores (daemon/proof.h). Datagrams may be lost,

@@ -113,16 +113,24 @@
 
 /* --- agents and the coordinator ----------------------------------------------------------------------------------- */
 static const struct range agent_message[] = {
-    PART(registration),      PART(beat),         PART(worker_started), PART(worker_ready),
-    PART(worker_quiesced),   PART(progress),     PART(worker_exited),  PART(checkpoint),
-    PART(finished),          PART(log),          PART(stalled),        PART(probe_result),
-    PART(state_ready),       PART(leader_epoch), PART(refused),        PART(straggles),
-    PART(checkpoint_failed), TERM(term),         PART(checked),        PART(leaves),
+    PART(registration), PART(heartbeat),         PART(worker_started), PART(worker_ready), PART(worker_quiesced),
+    PART(progress),     PART(worker_exited),     PART(checkpoint),     PART(finished),     PART(log),
+    PART(stalled),      PART(probe_result),      PART(state_ready),    PART(leader_epoch), PART(refused),
+    PART(straggles),    PART(checkpoint_failed), TERM(term),           PART(checked),      PART(leaves),
 };
 static const struct range coordinator_message[] = {
-    PART(ack),         PART(start), PART(form),        PART(revoke),
-    PART(pause),       PART(stop),  PART(log),         PART(checkpoint_committed),
-    PART(beat_answer), PART(probe), PART(tell_epochs), TERM(term),
+    PART(ack),
+    PART(start),
+    PART(form),
+    PART(revoke),
+    PART(pause),
+    PART(stop),
+    PART(log),
+    PART(checkpoint_committed),
+    PART(heartbeat_answer),
+    PART(probe),
+    PART(tell_epochs),
+    TERM(term),
     PART(check),
 };
 static const struct range check_node[] = {COUNT(request_id),
@@ -169,7 +177,7 @@ static const struct range live_worker[] = {
     ADDRESS(address),
     PART(quiesced),
 };
-static const struct range agent_beat[] = {
+static const struct range agent_heartbeat[] = {
     NUMBER(slots_used, 0, LIST_MAX),
     COUNT(number),
     COUNT(old_terms),
@@ -179,8 +187,8 @@ static const struct range agent_beat[] = {
     COUNT(out_of_range),
     COUNT(unproved),
 };
-static const struct range beat_answer[] = {COUNT(number)};
-static const struct range ack[] = {TERM(term), COUNT32(beat_ms), COUNT32(away_ms), COUNT32(leader_lease_ms),
+static const struct range heartbeat_answer[] = {COUNT(number)};
+static const struct range ack[] = {TERM(term), COUNT32(heartbeat_ms), COUNT32(away_ms), COUNT32(leader_lease_ms),
                                    KEY(key),   KEY(term_proof)};
 static const struct range probe_node[] = {RANDOM(probe_id), NODE(node), ADDRESS(address), COUNT32(timeout_ms),
                                           KEY(key)};
@@ -248,13 +256,13 @@ static const struct range peer_message[] = {
     BYTES(proof, 0, 8 * 32),
     PART(ask),
     PART(state),
-    PART(beat),
-    PART(beat_answer),
+    PART(heartbeat),
+    PART(heartbeat_answer),
     RANDOM(number), /* an epoch's, or a probe's */
     TEXT(to, 0, NAME_MAX_BYTES, NAME_SET),
     BYTES(covered_key, 0, 8 * 32),
 };
-static const struct range peer_beat[] = {RANDOM(incarnation), COUNT(number), FLAG(hears)};
+static const struct range peer_heartbeat[] = {RANDOM(incarnation), COUNT(number), FLAG(hears)};
 static const struct range peer_state[] = {
     EPOCH_OR_NONE(epoch),
     NUMBERS(alive, LIST_MAX, 1, RANGE_ID_MAX),
@@ -374,11 +382,11 @@ static const struct table {
     }
     TABLE(agent_message, agent_message),
     TABLE(worker_progress, progress),
-    TABLE(agent_beat, agent_beat),
+    TABLE(agent_heartbeat, agent_heartbeat),
     TABLE(coordinator_message, coordinator_message),
-    TABLE(beat_answer, beat_answer),
+    TABLE(heartbeat_answer, heartbeat_answer),
     TABLE(peer_message, peer_message),
-    TABLE(peer_beat, peer_beat),
+    TABLE(peer_heartbeat, peer_heartbeat),
     TABLE(form_epoch, form_epoch),
     TABLE(member, member),
     TABLE(worker_to_agent, worker_to_agent),

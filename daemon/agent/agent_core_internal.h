@@ -189,7 +189,7 @@ void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered w
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_heartbeat_deadline(const struct agent_core *c);
-void agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m, int64_t now,
+void agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__HeartbeatAnswer *m, int64_t now,
                                struct agent_actions *out);
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
 

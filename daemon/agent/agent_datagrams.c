@@ -64,7 +64,7 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG:
         agent_on_pong(c, m, from, out);
         break;
-    case TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER:
+    case TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT_ANSWER:
         if (agent_proof_holds(c, m, &c->session_keys))
             agent_on_heartbeat_datagram(c, m);
         else

@@ -172,8 +172,8 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
         on_stop(c, m->stop, out);
         break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER:
-        agent_on_heartbeat_answer(c, m->beat_answer, now, out);
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER:
+        agent_on_heartbeat_answer(c, m->heartbeat_answer, now, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE:
         agent_probe_start(c, m->probe, now, out);

@@ -43,7 +43,7 @@ static bool sends_heartbeats(const struct agent_core *c, int64_t now)
 
 static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    Titan__Internal__PeerBeat b = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerHeartbeat b = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     struct proof_keys newest = {0};
     b.incarnation = c->options.incarnation;
@@ -54,14 +54,14 @@ static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_a
         memcpy(newest.key[0], c->session_keys.key[0], MAC_BYTES);
     }
     titan_assert(c->coordinator);
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
-    m.beat = &b;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &b;
     (void)agent_peer_send(c, c->coordinator, &m, &newest, out);
 }
 
 static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    Titan__Internal__AgentBeat b = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    Titan__Internal__AgentHeartbeat b = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
     b.slots_used = agent_workers_alive(c);
     b.number = c->heartbeat;
     b.old_terms = c->counters.fenced_terms;
@@ -70,7 +70,7 @@ static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_act
     b.forged = c->counters.forged;
     b.out_of_range = c->counters.out_of_range;
     b.unproved = c->counters.unproved;
-    MESSAGE(m, BEAT, beat, &b);
+    MESSAGE(m, HEARTBEAT, heartbeat, &b);
     agent_send(c, &m, out);
     c->stream_heartbeat_at = now + c->away_ms / STREAM_HEARTBEATS;
 }
@@ -89,18 +89,18 @@ void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *ou
     if (c->registered && !c->ending && (!answered || now >= c->stream_heartbeat_at))
         heartbeat_stream(c, now, out);
     c->next_heartbeat_at =
-        now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every beat_ms, also when a timer is late */
+        now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every heartbeat_ms, also when a timer is late */
     titan_assert(c->next_heartbeat_at > now);
 }
 
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m)
 {
-    const uint64_t number = m->beat_answer->number;
+    const uint64_t number = m->heartbeat_answer->number;
     if (m->term == c->session_term && number && c->heartbeats[number % HEARTBEATS_KEPT].number == number)
         c->datagram_at = MAX(c->datagram_at, c->heartbeats[number % HEARTBEATS_KEPT].at);
 }
 
-void agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__BeatAnswer *m, int64_t now,
+void agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__HeartbeatAnswer *m, int64_t now,
                                struct agent_actions *out)
 {
     if (m->number == 0 || c->heartbeats[m->number % HEARTBEATS_KEPT].number != m->number)

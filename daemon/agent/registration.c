@@ -185,11 +185,12 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     c->registered = true;
     c->session_term = m->term;
     take_key(c, &m->key);
-    c->heartbeat_ms = m->beat_ms ? m->beat_ms : HEARTBEAT_MS;
+    c->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->leader_lease_ms = m->leader_lease_ms;
     agent_coordinator_heard(c, c->registration_at);
-    agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " beat_ms=%u", m->term, c->heartbeat_ms);
+    agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " heartbeat_ms=%u", m->term,
+              c->heartbeat_ms);
     send_leave(c, now, out);
     resend_leader_epochs(c, out);
     agent_reports_flush(c, now, out);

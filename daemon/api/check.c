@@ -50,7 +50,7 @@ struct check_request {
     uint64_t id;           /* of the round that is under way */
     bool reaching;         /* it is the second */
     struct arena memory;
-    struct checked_node *nodes; /* in the order of their names */
+    struct checked_node *nodes;   /* in the order of their names */
     size_t n, waiting, elsewhere; /* nodes with an address that others reach */
     struct check_probe *probes;
     Titan__Internal__CheckRoot **roots;
@@ -331,11 +331,11 @@ static void each_node(const struct core_node *node, void *data)
           alone ? arena_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
     /* It listens for them, and they are sent where there is a network on the way. */
-    if (r->owner->beats && !session_is_local(r->owner, n->session))
+    if (r->owner->heartbeat_sockets && !session_is_local(r->owner, n->session))
         found(r, n, "datagrams", !node->by_datagram,
               node->by_datagram
-                  ? "beats arrive as datagrams"
-                  : "beats arrive through the session only: UDP to the coordinator's port is closed or lossy");
+                  ? "heartbeats arrive as datagrams"
+                  : "heartbeats arrive through the session only: UDP to the coordinator's port is closed or lossy");
     ask(r, n);
 }
 

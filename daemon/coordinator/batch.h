@@ -51,7 +51,7 @@ Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t ses
                                                    Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
 /* The same message to one more session: it is packed once for all that follow each other. */
 void batch_message_again(struct batch *b, uint64_t session, Titan__Internal__CoordinatorMessage *message);
-/* As batch_message, for one that does not wait for the store: beats are answered however slow the disk is. */
+/* As batch_message, for one that does not wait for the store: heartbeats are answered however slow the disk is. */
 Titan__Internal__CoordinatorMessage *batch_answer(struct batch *b, uint64_t session,
                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
 struct metric *batch_metric(struct batch *b);

@@ -45,7 +45,7 @@ struct coordinator_options {
     const char *jobs_dir; /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
     bool one_machine;     /* workers run where the coordinator does: what a recipe names is looked at on submit */
     /* As in core_options; 0 = what core.h says. */
-    uint32_t beat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
+    uint32_t heartbeat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t leader_lease_ms;          /* agents may go on without a coordinator for so long; 0 = they may not */
     uint32_t quarantine_crashes;       /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
     bool adopt_state;                  /* the store may be a copy of another directory's */
@@ -60,7 +60,7 @@ struct coordinator_options {
  * TITAN_ECORRUPT for a damaged one; neither is touched then. */
 titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Takes agents' beats as datagrams at HOST:PORT, where their sessions come in too. */
+/* Takes agents' heartbeats as datagrams at HOST:PORT, where their sessions come in too. */
 titan_status coordinator_listen(struct coordinator *c, const char *address, struct titan_error *err) TITAN_MUST_USE;
 /* Its TLS identity: renewed when it is time, where STATE/pki has the CA's key. files are copied; they must fit each
  * other and be valid. Before the server listens. */

@@ -40,13 +40,13 @@ struct core_options {
     uint64_t next_worker_id;    /* above every id in the store */
     const char *jobs_dir;       /* jobs live in JOBS_DIR/ID; copied */
     const char *jobs_token;     /* nodes must find it there (daemon/jobs_dir.h); copied */
-    uint32_t beat_ms;           /* 0 = 50 */
-    uint32_t suspect_ms;        /* silence after which others are asked for a node; 0 = 5 beats */
-    uint32_t confirm_ms;        /* how long they try; 0 = 3 beats */
-    uint32_t node_timeout_ms;   /* silence after which a node is lost that nobody could be asked for; 0 = 20 beats */
-    uint32_t reachable_ms;      /* ... that others reach; 0 = 100 beats */
-    uint32_t away_ms;           /* agents take us for away after so long without an answer; 0 = 2 * node_timeout_ms */
-    uint32_t leader_lease_ms;   /* for which they may go on without us; 0 = they may not */
+    uint32_t heartbeat_ms;      /* 0 = 50 */
+    uint32_t suspect_ms;        /* silence after which others are asked for a node; 0 = 5 heartbeats */
+    uint32_t confirm_ms;        /* how long they try; 0 = 3 heartbeats */
+    uint32_t node_timeout_ms; /* silence after which a node is lost that nobody could be asked for; 0 = 20 heartbeats */
+    uint32_t reachable_ms;    /* ... that others reach; 0 = 100 heartbeats */
+    uint32_t away_ms;         /* agents take us for away after so long without an answer; 0 = 2 * node_timeout_ms */
+    uint32_t leader_lease_ms; /* for which they may go on without us; 0 = they may not */
     uint32_t adopt_ms;   /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms, at least 6 s */
     uint32_t start_ms;   /* spawn to ready; 0 = 120000 */
     uint32_t quiesce_ms; /* revoke to quiet; 0 = 10000 */
@@ -151,13 +151,14 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
 /* Where the job keeps its checkpoints, by its recipe: others are not taken for its own once this has been said. */
 bool core_wants_folder(const struct core *c, uint64_t job_id);
 void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
-/* A beat that came as a datagram. Returns whether it is to be answered, with its number and under the keys that are
- * put into *ret. No deadline comes sooner. */
-bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now, struct proof_keys *ret);
+/* A heartbeat that came as a datagram. Returns whether it is to be answered, with its number and under the keys that
+ * are put into *ret. No deadline comes sooner. */
+bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now,
+                    struct proof_keys *ret);
 /* The store contradicts what was decided about this job: it ends here without another change, and its workers are
  * stopped. The caller ends it in the store (state/quarantine.h). */
 void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out);
-/* Due at core_deadline() and at least every beat_ms. */
+/* Due at core_deadline() and at least every heartbeat_ms. */
 void core_tick(struct core *c, struct core_time now, struct batch *out);
 /* mono_ms of the next tick that can change something; INT64_MAX = none. */
 int64_t core_deadline(struct core *c);
@@ -204,7 +205,7 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(agents_old_term, "orders refused by agents, since they started: of an older coordinator")                        \
     X(agents_old_epoch, "orders refused by agents, since they started: about an epoch that is over")                   \
     X(agents_other_epoch, "orders refused by agents, since they started: a second communicator for an epoch")          \
-    X(unproved, "beats refused: datagrams without the right proof")                                                    \
+    X(unproved, "heartbeats refused: datagrams without the right proof")                                               \
     X(agents_unproved, "datagrams refused by agents, since they started: without the right proof")                     \
     X(agents_imposter, "messages refused by agents, since they started: in the name of another worker or node")        \
     X(agents_out_of_range, "messages refused by agents, since they started: a field is not what it can ever be")
@@ -240,7 +241,7 @@ struct core_peer {
 bool core_node_peer(const struct core *c, const char *node, uint64_t probe_id, struct core_peer *ret);
 struct core_node {
     const char *name, *device, *address, *version;
-    bool connected, by_datagram; /* by_datagram: beats come so */
+    bool connected, by_datagram; /* by_datagram: heartbeats come so */
     enum node_state state;
     const char *state_text, *reason; /* for people */
     const struct node_policy *policy;

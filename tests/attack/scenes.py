@@ -172,7 +172,7 @@ def checked_by_the_unasked(a):
 @scene()
 def fenced_by_a_stranger(a):
     """a term of 2^62 without a hello: the coordinator goes on to accept requests"""
-    for message in (agent.AgentMessage(term=1 << 62, beat=agent.AgentBeat(number=1)),
+    for message in (agent.AgentMessage(term=1 << 62, heartbeat=agent.AgentHeartbeat(number=1)),
                     agent.AgentMessage(registration=agent.AgentRegistration(node="evil", slots=1, device="cpu", incarnation=3, seen_term=1 << 62))):
         s = Session(a.tcp)
         s.send(message)

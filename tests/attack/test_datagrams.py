@@ -146,7 +146,7 @@ class Attacker:
         raise AssertionError(f"an answer of {len(data)} bytes from {sender}")
 
 
-def forge_beats(a):
+def forge_heartbeats(a):
     """To the coordinator: what was heard on the way, again and changed."""
     port = int(a.c.tcp.rsplit(":", 1)[1])
     beats = [data for up, data in list(a.c.link.captured) if up][-50:]
@@ -163,7 +163,7 @@ def forge_beats(a):
     assert heard <= len(beats)
     for data in beats:
         m = datagrams.internal["PeerMessage"].FromString(data)
-        m.beat.number += 1 << 20
+        m.heartbeat.number += 1 << 20
         a.socket.sendto(m.SerializeToString(), ("127.0.0.1", port))
         m.ClearField("proof")
         a.socket.sendto(m.SerializeToString(), ("127.0.0.1", port))
@@ -192,7 +192,7 @@ def with_coordinator():
                 a.strangers_round(name)
                 a.members_round(name, ("commit", "revoke", "quiesced", "state", "promise"))
             if rounds == 3:
-                forge_beats(a)
+                forge_heartbeats(a)
             rounds += 1
         print(f"# {rounds} rounds, {a.unproved} datagrams without a right proof")
         assert rounds > 4 and c.status(job)["epoch"] == epoch, c.status(job)

@@ -14,20 +14,20 @@ int main(void)
 {
     struct proof_keys keys = {.n = 1};
     memset(keys.key[0], 0x5a, MAC_BYTES);
-    Titan__Internal__PeerBeat beat = TITAN__INTERNAL__PEER_BEAT__INIT;
-    beat.incarnation = UINT64_MAX / 3;
-    beat.hears = true;
+    Titan__Internal__PeerHeartbeat heartbeat = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
+    heartbeat.incarnation = UINT64_MAX / 3;
+    heartbeat.hears = true;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     m.from = (char *)"node-0001.cluster.example";
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
-    m.beat = &beat;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &heartbeat;
     m.term = 12;
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     double make_ns = 1e9, check_ns = 1e9;
     for (int round = 0; round < ROUNDS; round++) {
         int64_t begin = clock_mono_ns();
         for (int i = 0; i < TIMES; i++) {
-            beat.number++;
+            heartbeat.number++;
             proof_make(&m, &keys, proofs);
         }
         const int64_t made = clock_mono_ns();

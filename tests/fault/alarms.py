@@ -77,13 +77,13 @@ def of_nodes(what, profile, link, others, borne, seconds):
     with Cluster(nodes=1, slots=1, config=CONFIG % profile, absent=("n1",)) as c:
         agents = Agents(NODES, c.c.address, PORT, c.hosts["n1"].space, pki=c.c.state / "pki")
         try:
-            agents.await_counts(welcomed=NODES)
+            agents.await_counts(registered=NODES)
             agents.ask(f"loss {link['loss']}")
             c.wire.both_ways("c", "n1", **link)
             with busy(others):
                 time.sleep(5)
                 n = counted(c, seconds)
-            beat = agents.ask("stats")["beat_ms"]
+            beat = agents.ask("stats")["heartbeat_ms"]
             c.wire.heal()
         finally:
             agents.close()

@@ -13,7 +13,7 @@ KEEN = """
 [coordinator]
 quarantine_crashes = 0
 [detection]
-beat_ms = 10
+heartbeat_ms = 10
 suspect_ms = 50
 confirm_ms = 35
 """

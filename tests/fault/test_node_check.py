@@ -123,7 +123,7 @@ def agent_of_this_machine():
         c.slots["n2"] = 1
         c.spawn("n2", "agent", "--coordinator", f"unix:{c.dir}/c/agents.sock", "--node", "n2", "--slots", 1)
         until("both are ready", lambda: c.nodes() == {"n1": "ready", "n2": "ready"}, 20)
-        until("beats of n1 arrive as datagrams", lambda: texts(check(c.unix)["n1"], "datagrams", False), 10)
+        until("heartbeats of n1 arrive as datagrams", lambda: texts(check(c.unix)["n1"], "datagrams", False), 10)
         found = check(c.unix)["n2"]
         assert not texts(found, "datagrams", True), found
         assert texts(found, "tcp", False) and texts(found, "udp", False), found

@@ -7,9 +7,9 @@
  * node.
  *
  * Speaks HTTP/2 and gRPC by hand: a thousand of gRPC's own clients would cost more than what is measured. Each agent
- * (node "s0001" ...) registers, beats as it is told to (by datagrams of one socket for all, and in its stream), starts
- * workers that exist in name only, forms, leaves and pauses epochs at once, and answers probes of others with the
- * truth. Rank 0 of a job says a step of progress twice a second.
+ * (node "s0001" ...) registers, heartbeats as it is told to (by datagrams of one socket for all, and in its stream),
+ * starts workers that exist in name only, forms, leaves and pauses epochs at once, and answers probes of others with
+ * the truth. Rank 0 of a job says a step of progress twice a second.
  *
  * Commands on stdin, one a line: "kill N" - N agents that live fall silent at once, their connections stay open;
  * "revive" - they come back as fresh starts; "loss P" - of a datagram between two agents, for their answers to probes;
@@ -70,10 +70,10 @@ struct sim_agent {
     bool dead, up, greeted, registered; /* up: TCP; greeted: and TLS, the stream is open */
     struct proof_keys keys;             /* of the session */
     char name[16];
-    uint64_t incarnation, beats;
-    int64_t next_beat_ms, stream_beat_ms, retry_ms;
+    uint64_t incarnation, heartbeats;
+    int64_t next_heartbeat_ms, stream_heartbeat_ms, retry_ms;
     int64_t answered_ms; /* by a datagram, last */
-    uint32_t beat_ms, away_ms;
+    uint32_t heartbeat_ms, away_ms;
     int64_t window_all, window_stream, window_initial; /* what we may still send */
     struct buf in, message, out;
     struct sim_worker workers[WORKERS_MAX];
@@ -201,7 +201,7 @@ static void send_message(struct sim_agent *a, Titan__Internal__AgentMessage *m)
     bytes[0] = 0;
     put_u32(bytes + 1, (uint32_t)n);
     titan__internal__agent_message__pack(m, bytes + 5);
-    /* A beat that finds no room is one beat less; nothing else is as frequent. */
+    /* A heartbeat that finds no room is one heartbeat less; nothing else is as frequent. */
     if (a->window_all >= (int64_t)n + 5 && a->window_stream >= (int64_t)n + 5) {
         put_frame(a, FRAME_DATA, 0, 1, bytes, n + 5);
         a->window_all -= (int64_t)n + 5;
@@ -448,12 +448,12 @@ static void on_message(struct sim_agent *a, const uint8_t *bytes, size_t n)
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK:
         a->registered = true;
         sim.term = m->ack->term > sim.term ? m->ack->term : sim.term;
-        a->beat_ms = m->ack->beat_ms * 3 / 4 ? m->ack->beat_ms * 3 / 4 : 1;
+        a->heartbeat_ms = m->ack->heartbeat_ms * 3 / 4 ? m->ack->heartbeat_ms * 3 / 4 : 1;
         a->away_ms = m->ack->away_ms;
         a->keys.n = 0;
         if (m->ack->key.len == MAC_BYTES)
             proof_add_key(&a->keys, m->ack->key.data);
-        a->next_beat_ms = a->stream_beat_ms = sim.now + (int64_t)(draw() % a->beat_ms);
+        a->next_heartbeat_ms = a->stream_heartbeat_ms = sim.now + (int64_t)(draw() % a->heartbeat_ms);
         a->answered_ms = sim.now;
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
@@ -643,19 +643,19 @@ static void read_agent(struct sim_agent *a)
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-/* The number says whose beat was answered. */
+/* The number says whose heartbeat was answered. */
 static void send_datagram(const struct sim_agent *a)
 {
     uint8_t bytes[512], proofs[PROOF_KEYS_MAX * MAC_BYTES];
-    Titan__Internal__PeerBeat b = MESSAGE(PEER_BEAT);
+    Titan__Internal__PeerHeartbeat b = MESSAGE(PEER_HEARTBEAT);
     Titan__Internal__PeerMessage m = MESSAGE(PEER_MESSAGE);
     b.incarnation = a->incarnation;
-    b.number = (uint64_t)(a - sim.agents) << 40 | a->beats;
+    b.number = (uint64_t)(a - sim.agents) << 40 | a->heartbeats;
     b.hears = sim.now - a->answered_ms < a->away_ms;
     m.from = (char *)(uintptr_t)a->name;
     m.term = sim.term;
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
-    m.beat = &b;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &b;
     proof_make(&m, &a->keys, proofs);
     const size_t n = titan__internal__peer_message__pack(&m, bytes);
     sim.datagrams_sent += send(sim.datagrams, bytes, n, MSG_DONTWAIT) == (ssize_t)n;
@@ -667,8 +667,8 @@ static void read_datagrams(void)
     ssize_t n;
     while ((n = recv(sim.datagrams, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
         Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(NULL, (size_t)n, bytes);
-        const bool answer = m && m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
-        const uint64_t at = answer ? m->beat_answer->number >> 40 : UINT64_MAX;
+        const bool answer = m && m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT_ANSWER;
+        const uint64_t at = answer ? m->heartbeat_answer->number >> 40 : UINT64_MAX;
         if (at < sim.n_agents && !sim.agents[at].dead) {
             sim.agents[at].answered_ms = sim.now;
             sim.datagrams_answered++;
@@ -678,20 +678,20 @@ static void read_datagrams(void)
     }
 }
 
-static void beat(struct sim_agent *a)
+static void heartbeat(struct sim_agent *a)
 {
-    Titan__Internal__AgentBeat b = MESSAGE(AGENT_BEAT);
-    a->beats++;
+    Titan__Internal__AgentHeartbeat b = MESSAGE(AGENT_HEARTBEAT);
+    a->heartbeats++;
     send_datagram(a);
-    if (sim.now >= a->stream_beat_ms || sim.now - a->answered_ms >= 4 * (int64_t)a->beat_ms) {
+    if (sim.now >= a->stream_heartbeat_ms || sim.now - a->answered_ms >= 4 * (int64_t)a->heartbeat_ms) {
         b.slots_used = a->n_workers;
-        b.number = a->beats;
-        SEND(a, BEAT, beat, &b);
-        a->stream_beat_ms = sim.now + a->away_ms / 4;
+        b.number = a->heartbeats;
+        SEND(a, HEARTBEAT, heartbeat, &b);
+        a->stream_heartbeat_ms = sim.now + a->away_ms / 4;
     }
-    a->next_beat_ms += a->beat_ms;
-    if (a->next_beat_ms <= sim.now)
-        a->next_beat_ms = sim.now + a->beat_ms;
+    a->next_heartbeat_ms += a->heartbeat_ms;
+    if (a->next_heartbeat_ms <= sim.now)
+        a->next_heartbeat_ms = sim.now + a->heartbeat_ms;
 }
 
 static void progress(struct sim_agent *a)
@@ -716,8 +716,8 @@ static void turn(void)
             connect_agent(a);
         if (!a->registered)
             continue;
-        if (a->next_beat_ms <= sim.now)
-            beat(a);
+        if (a->next_heartbeat_ms <= sim.now)
+            heartbeat(a);
         progress(a);
         deny_probes(a);
         if (a->out.len)
@@ -766,10 +766,11 @@ static void stats(void)
         for (uint32_t k = 0; k < sim.agents[i].n_workers; k++)
             training += sim.agents[i].workers[k].training && !sim.agents[i].dead;
     }
-    printf("{\"welcomed\": %u, \"training\": %u, \"sent\": %llu, \"received\": %llu, \"connects\": %llu, \"beat_ms\": "
+    printf("{\"registered\": %u, \"training\": %u, \"sent\": %llu, \"received\": %llu, \"connects\": %llu, "
+           "\"heartbeat_ms\": "
            "%u, \"datagrams\": %llu, \"answered\": %llu}\n",
            registered, training, (unsigned long long)sim.sent, (unsigned long long)sim.received,
-           (unsigned long long)sim.connects, sim.agents[0].beat_ms, (unsigned long long)sim.datagrams_sent,
+           (unsigned long long)sim.connects, sim.agents[0].heartbeat_ms, (unsigned long long)sim.datagrams_sent,
            (unsigned long long)sim.datagrams_answered);
 }
 

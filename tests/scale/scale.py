@@ -108,7 +108,7 @@ def measure(n):
             after = agents.ask("stats")
             print(f"# at rest {out['idle_percent']:.1f} %, with a job {out['steady_percent']:.1f} % of a core", flush=True)
             out["messages_per_s"] = sum(after[k] - before[k] for k in ("sent", "received", "datagrams", "answered")) / QUIET_S
-            out["beat_ms"] = after["beat_ms"]
+            out["heartbeat_ms"] = after["heartbeat_ms"]
             out["storms"] = []
             for _ in range(STORMS):
                 out["storms"].append(storm(c, agents, n, job))
@@ -142,7 +142,7 @@ def rows_of(out, n):
     return [
         row(f"coordinator at rest, {n} nodes", f"{out['idle_percent']:.1f} % of a core"),
         row(f"coordinator, a job of {n} workers in steady state ({out['messages_per_s']:,.0f} messages a second, a beat every "
-            f"{out['beat_ms']} ms)", f"{out['steady_percent']:.1f} % of a core", "≤ 30 %", out["steady_percent"] <= 30),
+            f"{out['heartbeat_ms']} ms)", f"{out['steady_percent']:.1f} % of a core", "≤ 30 %", out["steady_percent"] <= 30),
         row("its resident memory after all", f"{out['memory_mib']:.0f} MiB"),
         row(f"{n // 10} nodes die at once: last one noticed", spread(noticed)),
         row("then: new epoch decided and stored", spread(decided), "≤ 100 ms", decided["max"] <= 100),

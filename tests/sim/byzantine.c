@@ -670,9 +670,9 @@ static void take_name(const struct fault *f)
     const uint64_t was = core_node_session(S->coord.core, victim->name);
     if (!was)
         return;
-    const bool beats = was == victim->session && S->now - victim->heard_at < 100 * MS;
+    const bool heartbeats = was == victim->session && S->now - victim->heard_at < 100 * MS;
     say_registration(open_session(), victim->name, victim->name, 0);
-    CHECK("I7", !beats || !listens() || core_node_session(S->coord.core, victim->name) == was,
+    CHECK("I7", !heartbeats || !listens() || core_node_session(S->coord.core, victim->name) == was,
           "another identity took the name of %s, which is there", victim->name);
 }
 
@@ -696,10 +696,10 @@ void byzantine_agent(const struct fault *f)
             S->streams[session].coord_open = false;
         }
         if (listens()) {
-            Titan__Internal__AgentBeat beat = TITAN__INTERNAL__AGENT_BEAT__INIT;
+            Titan__Internal__AgentHeartbeat heartbeat = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
             agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-            m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT;
-            m.beat = &beat;
+            m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT;
+            m.heartbeat = &heartbeat;
             m.term = S->coord.term + 1;
             (void)say(open_session(), &m);
         }

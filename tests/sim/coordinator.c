@@ -14,7 +14,7 @@
 #include "daemon/coordinator/records/core_record.h"
 #include "daemon/proof.h"
 
-#define BEAT_MS 400
+#define HEARTBEAT_MS 400
 #define RETRY (250 * MS)
 
 struct core_time coord_now(void)
@@ -105,7 +105,7 @@ static void set_timer(void)
     int64_t due = core_deadline(c->core);
     cost_end(&S->costs.timers, begin);
     check_core(due);
-    usec when = S->now + BEAT_MS * MS;
+    usec when = S->now + HEARTBEAT_MS * MS;
     if (due != INT64_MAX) {
         usec reached = clock_reaches(&S->coord_clocks, due);
         when = reached < when ? reached : when;
@@ -228,10 +228,10 @@ static void on_commit(const struct ev *e)
 }
 static const struct handler commit_first = {"commit", on_commit, TARGET_COORD};
 
-static bool only_a_beat(const struct batch *b)
+static bool only_a_heartbeat(const struct batch *b)
 {
     return b->answers && !b->answers->next && !b->changes && !b->messages && !b->drops &&
-           b->answers->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER;
+           b->answers->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER;
 }
 
 /* What the core wants goes to the disk; messages follow when it is there. */
@@ -239,7 +239,7 @@ static void take(struct batch *b, int submit, int cancel)
 {
     struct coord *c = &S->coord;
     totals->inputs++;
-    if (!S->plan->scale || !only_a_beat(b)) /* as the shell, agent_streams.c */
+    if (!S->plan->scale || !only_a_heartbeat(b)) /* as the shell, agent_streams.c */
         set_timer();
     say(b->answers);
     b->answers = NULL;
@@ -296,7 +296,7 @@ void coord_start(void)
                                    .seed = S->plan->seed * 1000 + c->term,
                                    .next_worker_id = S->image.last_worker + 1,
                                    .jobs_dir = "/jobs",
-                                   .beat_ms = BEAT_MS,
+                                   .heartbeat_ms = HEARTBEAT_MS,
                                    .node_timeout_ms = 2000,
                                    .reachable_ms = reachable[S->plan->seed / 2 % 4],
                                    .start_ms = 4000,
@@ -417,22 +417,22 @@ bool coord_hears(uint64_t session, const void *bytes, uint32_t len)
     return status == TITAN_OK;
 }
 
-void coord_hears_beat(int from, const void *bytes, uint32_t len)
+void coord_hears_heartbeat(int from, const void *bytes, uint32_t len)
 {
     Titan__Internal__PeerMessage *m = titan__internal__peer_message__unpack(&event_memory, len, bytes);
     titan_assert(m);
     struct proof_keys keys;
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
-    if (!core_beat(S->coord.core, m, coord_now(), &keys))
+    if (!core_heartbeat(S->coord.core, m, coord_now(), &keys))
         return;
-    Titan__Internal__BeatAnswer number = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__HeartbeatAnswer number = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage answer = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    number.number = m->beat->number;
+    number.number = m->heartbeat->number;
     answer.from = (char *)"";
     answer.to = m->from;
     answer.term = m->term;
-    answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
-    answer.beat_answer = &number;
+    answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT_ANSWER;
+    answer.heartbeat_answer = &number;
     proof_make(&answer, &keys, proofs);
     net_peer(SIM_COORD, from, &answer.base);
 }

@@ -142,13 +142,13 @@ static void false_name(const struct fault *f)
     registration.incarnation = f->pick2;
     uint32_t len;
     uint64_t session = S->next_session++, was = core_node_session(S->coord.core, victim->name);
-    bool beats = was && was == victim->session && S->now - victim->heard_at < 100 * MS;
+    bool heartbeats = was && was == victim->session && S->now - victim->heard_at < 100 * MS;
     CHECK("sim", session < SIM_SESSIONS, "more sessions than the simulator keeps");
     S->streams[session] = (struct stream){.host = 0, .coord_life = S->coord.life, .coord_open = true, .strange = true};
     void *bytes = packed(&m.base, &len);
     (void)coord_hears(session, bytes, len);
     bytes_drop(bytes);
-    CHECK("I7", !beats || !S->coord.core || core_node_session(S->coord.core, victim->name) == was,
+    CHECK("I7", !heartbeats || !S->coord.core || core_node_session(S->coord.core, victim->name) == was,
           "a stranger took the name of %s, which is there", victim->name);
 }
 

@@ -63,7 +63,7 @@ void must_told(const coord_message *m)
         S->leases |= m->ack->leader_lease_ms > 0;
     CHECK("I2",
           !S->store.old || m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK ||
-              m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER,
+              m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER,
           "a coordinator on an old backup gives orders");
     if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)
         return;

@@ -347,12 +347,12 @@ static void on_peer(const struct ev *e)
 }
 static const struct handler peer = {"peer", on_peer, TARGET_AGENT};
 
-static void on_beat(const struct ev *e)
+static void on_heartbeat(const struct ev *e)
 {
     if (S->coord.core && net_reaches((int)e->b, SIM_COORD))
-        coord_hears_beat((int)e->b, e->bytes, e->len);
+        coord_hears_heartbeat((int)e->b, e->bytes, e->len);
 }
-static const struct handler beat = {"beat", on_beat, TARGET_COORD};
+static const struct handler heartbeat = {"beat", on_heartbeat, TARGET_COORD};
 
 /* Somebody who hears everything and has no key says that a proposal is decided, in the acting leader's name. */
 static void forge(int from, int to, const Titan__Internal__PeerMessage *m)
@@ -381,7 +381,7 @@ void net_peer(int from, int to, const ProtobufCMessage *m)
         return;
     int copies = S->now < l->doubles_until && chance(CHANCE_NET, 50) ? 2 : 1;
     for (int i = 0; i < copies; i++) {
-        const struct handler *h = to == SIM_COORD ? &beat : &peer;
+        const struct handler *h = to == SIM_COORD ? &heartbeat : &peer;
         struct ev *e = at(S->now + delay(from, to, false), h, (uint64_t)to, (uint64_t)from);
         e->bytes = packed(m, &e->len);
     }

@@ -344,8 +344,8 @@ void coord_kill(usec restart_after, bool power);
 void coord_stop(usec lasts);
 bool coord_hears(uint64_t session, const void *bytes, uint32_t len); /* false: the session is ended */
 void coord_session_closed(uint64_t session);
-void coord_hears_beat(int from, const void *bytes, uint32_t len); /* a datagram */
-void coord_request(int job);                                      /* submit, or cancel when it is there */
+void coord_hears_heartbeat(int from, const void *bytes, uint32_t len); /* a datagram */
+void coord_request(int job);                                           /* submit, or cancel when it is there */
 void coord_ask_later(int job, usec wait);
 void coord_resize(int job, uint32_t workers);
 void coord_drain(int node, bool drain);

@@ -32,7 +32,8 @@ static inline struct core_time at(const struct bench *b)
 
 static inline void open_bench(struct bench *b)
 {
-    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs", .beat_ms = 100, .node_timeout_ms = 1000};
+    struct core_options options = {
+        .term = 1, .seed = 1, .jobs_dir = "/jobs", .heartbeat_ms = 100, .node_timeout_ms = 1000};
     memset(b, 0, sizeof(*b));
     b->now = 1000;
     batch_init(&b->out);
@@ -194,7 +195,7 @@ static inline void bench_finished(struct bench *b, struct said s)
 
 static inline void tick(struct bench *b, int64_t ms)
 {
-    /* As the shell does: at least every beat. */
+    /* As the shell does: at least every heartbeat. */
     for (int64_t end = b->now + ms; b->now < end;) {
         b->now = b->now + 100 < end ? b->now + 100 : end;
         batch_free(&b->out);
@@ -202,10 +203,10 @@ static inline void tick(struct bench *b, int64_t ms)
     }
 }
 
-static inline void beat(struct bench *b, uint64_t session)
+static inline void heartbeat(struct bench *b, uint64_t session)
 {
-    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
-    MESSAGE(m, BEAT, beat, body);
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
     assert_int_equal(say(b, session, &m), TITAN_OK);
 }
 
@@ -288,7 +289,7 @@ static inline void running_job(struct bench *b)
 {
     open_bench(b);
     assert_int_equal(registration(b, 1, "a", 4, NULL, 0), TITAN_OK);
-    beat(b, 1);
+    heartbeat(b, 1);
     submit(b, 1, 2, 4);
     const Titan__Internal__CoordinatorMessage *m = told(b, START, 1);
     assert_non_null(m);

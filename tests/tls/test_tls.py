@@ -190,7 +190,7 @@ def join_tokens():
         def found():
             (node,) = json.loads(command(BIN / "titanctl", "-s", c.unix, "-o", "json", "admin", "check").out)["nodes"]
             return {f["what"]: f["text"] for f in node["findings"]}
-        until("its beats arrive as datagrams", lambda: found()["datagrams"] == "beats arrive as datagrams", 10)
+        until("its heartbeats arrive as datagrams", lambda: found()["datagrams"] == "heartbeats arrive as datagrams", 10)
         used = agent("thief", path)
         assert used.code == 5 and "used already" in used.err, used.err
         open_file = c.dir / "open.join"

@@ -9,16 +9,16 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/proof.h"
 
-#define QUIET_MS 2000        /* of good beats, before a node that was lost gets work again */
+#define QUIET_MS 2000        /* of good heartbeats, before a node that was lost gets work again */
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define BEATS_PER_S 5000        /* of all nodes together, and of those */
-#define STREAM_BEATS_PER_S 2500 /* ... whose datagrams do not come */
+#define HEARTBEATS_PER_S 5000        /* of all nodes together, and of those */
+#define STREAM_HEARTBEATS_PER_S 2500 /* ... whose datagrams do not come */
 
-static uint32_t scaled(uint32_t ms, uint32_t interval, uint32_t beat_ms)
+static uint32_t scaled(uint32_t ms, uint32_t interval, uint32_t heartbeat_ms)
 {
-    return (uint32_t)MIN((uint64_t)ms * interval / beat_ms, (uint64_t)UINT32_MAX);
+    return (uint32_t)MIN((uint64_t)ms * interval / heartbeat_ms, (uint64_t)UINT32_MAX);
 }
 
 void detector_set_interval(struct core *c)
@@ -26,22 +26,22 @@ void detector_set_interval(struct core *c)
     const struct core_options *asked = &c->asked;
     struct core_options *o = &c->options;
     const uint32_t by_stream = c->connected - MIN(c->by_datagram, c->connected);
-    uint32_t interval = MAX(c->connected * 1000 / BEATS_PER_S, by_stream * 1000 / STREAM_BEATS_PER_S);
-    interval = MAX(interval, asked->beat_ms);
-    if (4 * interval <= 5 * o->beat_ms && 3 * interval >= 2 * o->beat_ms)
+    uint32_t interval = MAX(c->connected * 1000 / HEARTBEATS_PER_S, by_stream * 1000 / STREAM_HEARTBEATS_PER_S);
+    interval = MAX(interval, asked->heartbeat_ms);
+    if (4 * interval <= 5 * o->heartbeat_ms && 3 * interval >= 2 * o->heartbeat_ms)
         return; /* near enough */
-    o->beat_ms = interval;
-    o->suspect_ms = scaled(asked->suspect_ms, interval, asked->beat_ms);
-    o->confirm_ms = scaled(asked->confirm_ms, interval, asked->beat_ms);
-    o->node_timeout_ms = scaled(asked->node_timeout_ms, interval, asked->beat_ms);
-    o->reachable_ms = scaled(asked->reachable_ms, interval, asked->beat_ms);
-    o->away_ms = scaled(asked->away_ms, interval, asked->beat_ms);
+    o->heartbeat_ms = interval;
+    o->suspect_ms = scaled(asked->suspect_ms, interval, asked->heartbeat_ms);
+    o->confirm_ms = scaled(asked->confirm_ms, interval, asked->heartbeat_ms);
+    o->node_timeout_ms = scaled(asked->node_timeout_ms, interval, asked->heartbeat_ms);
+    o->reachable_ms = scaled(asked->reachable_ms, interval, asked->heartbeat_ms);
+    o->away_ms = scaled(asked->away_ms, interval, asked->heartbeat_ms);
     for (struct noderec *n = c->nodes; n; n = n->next)
         if (n->session)
             send_registration_ack(c, n);
 }
 
-static bool beats_well(const struct core *c, const struct noderec *n)
+static bool answers_well(const struct core *c, const struct noderec *n)
 {
     return n->state == NODE_READY && n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
 }
@@ -78,7 +78,7 @@ static void send_probe(struct core *c, const struct noderec *asked, const struct
     batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
 }
 
-/* The next ones behind it in the list that beat well, so that different nodes ask different ones. */
+/* The next ones behind it in the list whose heartbeats come, so that different nodes ask different ones. */
 static void ask(struct core *c, struct noderec *n)
 {
     bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
@@ -88,7 +88,7 @@ static void ask(struct core *c, struct noderec *n)
         return;
     for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
          o = o->next ? o->next : c->nodes) {
-        if (!o->peer_port || !beats_well(c, o))
+        if (!o->peer_port || !answers_well(c, o))
             continue;
         send_probe(c, o, n);
         n->probe.sessions[n->probe.asked++] = o->session;
@@ -149,7 +149,7 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
         return n->seen_mono + alone;
     if (p->denied == p->asked)
         return p->at;
-    return MIN(p->at + o->confirm_ms + o->beat_ms, n->seen_mono + alone);
+    return MIN(p->at + o->confirm_ms + o->heartbeat_ms, n->seen_mono + alone);
 }
 
 /* Silence becomes suspicion. Without a session at once, unless datagrams have come since. */

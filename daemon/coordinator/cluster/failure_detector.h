@@ -19,11 +19,11 @@ void detector_probe_result(struct core *c, struct noderec *n, const Titan__Inter
 bool detector_by_datagram(const struct core *c, const struct noderec *n); /* do its heartbeats come so? */
 void detector_lost(struct core *c, struct noderec *n);
 void detector_returned(struct core *c, struct noderec *n, bool same_agent);
-/* Nodes have come: beats as often as the coordinator can take, and the times that count them in the same ratio. Who
- * beats at another interval than now is told. */
+/* Nodes have come: heartbeats as often as the coordinator can take, and the times that count them in the same ratio.
+ * Agents whose interval differs are sent the new one. */
 void detector_set_interval(struct core *c);
 int64_t detector_deadline(const struct core *c);
-/* A beat that came as a datagram: is it proved? *keys: those that the answer goes under. */
+/* A heartbeat that came as a datagram: is it proved? *keys: those that the answer goes under. */
 bool detector_proved(struct core *c, struct noderec *n, const Titan__Internal__PeerMessage *m, struct proof_keys *keys);
 /* ... and does it count? hears: the agent has had an answer lately. */
 bool detector_datagram(struct core *c, struct noderec *n, bool hears);
@@ -32,7 +32,7 @@ void detector_shift(struct core *c, int64_t ms);
 /* Each tick: a round, a look at each node, and the heartbeat interval. Words: how it is lost; NULL = it is not. */
 void detector_round(struct core *c);
 const char *detector_look(struct core *c, struct noderec *n);
-void detector_answered(struct core *c, struct noderec *n); /* a beat of it, or its registration */
+void detector_answered(struct core *c, struct noderec *n); /* a heartbeat of it, or its registration */
 void detector_streams(struct core *c, struct noderec *n);  /* a message has come in its stream */
 
 #endif

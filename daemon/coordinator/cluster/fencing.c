@@ -187,7 +187,7 @@ static void add_told(uint64_t *counter, uint64_t *told, uint64_t now)
     *told = MAX(*told, now);
 }
 
-void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *m)
+void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *m)
 {
     add_told(&c->counters.agents_old_term, &n->refusals.old_terms, m->old_terms);
     add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);

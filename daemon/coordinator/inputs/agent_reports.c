@@ -17,12 +17,12 @@
 #include "daemon/coordinator/sched/maintenance.h"
 #include "daemon/proof.h"
 
-static void answer_beat(struct core *c, struct noderec *n, const Titan__Internal__AgentBeat *beat)
+static void answer_heartbeat(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *heartbeat)
 {
-    Titan__Internal__BeatAnswer *m = batch_alloc(c->out, sizeof(*m));
-    titan__internal__beat_answer__init(m);
-    m->number = beat->number;
-    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER, m);
+    Titan__Internal__HeartbeatAnswer *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__heartbeat_answer__init(m);
+    m->number = heartbeat->number;
+    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER, m);
     detector_answered(c, n);
 }
 
@@ -65,9 +65,9 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
 {
     struct subject about;
     detector_streams(c, n);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
-        answer_beat(c, n, m->beat);
-        fence_told(c, n, m->beat);
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT) {
+        answer_heartbeat(c, n, m->heartbeat);
+        fence_told(c, n, m->heartbeat);
         if (!n->unconfirmed)
             return true;
         n->unconfirmed = false;
@@ -127,21 +127,21 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
     return status;
 }
 
-bool core_beat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now, struct proof_keys *ret)
+bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now, struct proof_keys *ret)
 {
-    if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT)
+    if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT)
         return false;
     if (m->term != c->options.term) { /* of a coordinator before this one, or none of ours at all */
         c->counters.old_term++;
         return false;
     }
     struct noderec *n = core_find_node(c, m->from);
-    if (!n || n->incarnation != m->beat->incarnation) {
+    if (!n || n->incarnation != m->heartbeat->incarnation) {
         c->counters.unknown_node++;
         return false;
     }
     if (!detector_proved(c, n, m, ret))
         return false;
     core_moves(c, now);
-    return detector_datagram(c, n, m->beat->hears);
+    return detector_datagram(c, n, m->heartbeat->hears);
 }

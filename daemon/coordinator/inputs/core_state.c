@@ -25,11 +25,11 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     c->options = *options;
 #define DEFAULT(field, value) c->options.field = c->options.field ? c->options.field : (value)
-    DEFAULT(beat_ms, 50);
-    DEFAULT(suspect_ms, 5 * c->options.beat_ms);
-    DEFAULT(confirm_ms, 3 * c->options.beat_ms);
-    DEFAULT(node_timeout_ms, 20 * c->options.beat_ms);
-    DEFAULT(reachable_ms, 100 * c->options.beat_ms);
+    DEFAULT(heartbeat_ms, 50);
+    DEFAULT(suspect_ms, 5 * c->options.heartbeat_ms);
+    DEFAULT(confirm_ms, 3 * c->options.heartbeat_ms);
+    DEFAULT(node_timeout_ms, 20 * c->options.heartbeat_ms);
+    DEFAULT(reachable_ms, 100 * c->options.heartbeat_ms);
     DEFAULT(away_ms, 2 * c->options.node_timeout_ms);
     DEFAULT(adopt_ms, MAX(3 * c->options.node_timeout_ms, 6000u));
     DEFAULT(start_ms, 120000);

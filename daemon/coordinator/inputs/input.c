@@ -8,10 +8,11 @@
 void core_moves(struct core *c, struct core_time now)
 {
     /* When the process itself stood still (stopped, starved), silence says nothing about the nodes. */
-    int64_t stall = c->last_input ? now.mono_ms - c->last_input - 2 * (int64_t)c->options.beat_ms : 0;
+    int64_t stall = c->last_input ? now.mono_ms - c->last_input - 2 * (int64_t)c->options.heartbeat_ms : 0;
     if (stall > 0)
         detector_shift(c, stall);
-    /* What is moved makes up for a short one; after a long one beats lie in queues, and probes' answers with them. */
+    /* What is moved makes up for a short one; after a long one heartbeats lie in queues, and probes' answers with them.
+     */
     if (stall >= (int64_t)c->options.suspect_ms)
         c->late_mono = now.mono_ms;
     if (!c->last_input)

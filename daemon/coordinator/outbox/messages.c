@@ -12,7 +12,7 @@ void send_registration_ack(struct core *c, struct noderec *n)
     Titan__Internal__RegistrationAck *m = batch_alloc(c->out, sizeof(*m));
     titan__internal__registration_ack__init(m);
     m->term = c->options.term;
-    m->beat_ms = c->options.beat_ms;
+    m->heartbeat_ms = c->options.heartbeat_ms;
     m->away_ms = c->options.away_ms;
     m->leader_lease_ms = c->options.leader_lease_ms;
     m->term_proof.len = MAC_BYTES;

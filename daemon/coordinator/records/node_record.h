@@ -37,7 +37,7 @@ struct noderec {
      * late. */
     bool keyed, key_had, unkeyed; /* unkeyed: its agent is of an older version, and proves nothing */
     uint8_t key[MAC_BYTES], had[MAC_BYTES];
-    int64_t stream_mono, datagram_mono; /* a message of its stream, a beat as a datagram, last */
+    int64_t stream_mono, datagram_mono; /* a message of its stream, a heartbeat as a datagram, last */
     struct node_policy policy;          /* name is ours; the texts are owned */
     bool in_window;                     /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
@@ -51,8 +51,9 @@ struct noderec {
         uint64_t job_id;
     } crashes[NODE_CRASHES]; /* the last ones, as a ring */
     uint64_t n_crashes;
-    int64_t answered_mono; /* a beat of it, last */
-    bool unconfirmed; /* no beat has followed its registration, which may be older than what its agent has done since */
+    int64_t answered_mono; /* a heartbeat of it, last */
+    bool unconfirmed; /* no heartbeat has followed its registration, which may be older than what its agent has done
+                         since */
     struct noderec *session_next;
     struct probe probe;
     int64_t lost_mono;           /* last; 0 = never */

@@ -209,7 +209,7 @@ static bool others_heard(struct jobrec *j, bool *ret_reachable)
 }
 
 /* A registration may have lain in a link while its agent formed an epoch with others, without us. What an agent says
- * when it is taken in tells of that, and a beat follows. */
+ * when it is taken in tells of that, and a heartbeat follows. */
 static bool all_confirmed(const struct core *c, const struct jobrec *j)
 {
     for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)

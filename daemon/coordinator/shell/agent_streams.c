@@ -43,13 +43,13 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
         know_folder(c, m->registration->known[i]->job_id);
 }
 
-/* Most of what is heard are beats: their answer is all there is to do, and no deadline comes sooner for them. */
-static bool was_beat(struct coordinator *c, struct agent_session *s, struct batch *batch)
+/* Most of what is heard are heartbeats: their answer is all there is to do, and no deadline comes sooner for them. */
+static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct batch *batch)
 {
     if (!batch->answers || batch->changes || batch->messages || batch->metrics || batch->drops)
         return false;
     for (const struct batch_message *m = batch->answers; m; m = m->next)
-        if (m->session != s->id || m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER)
+        if (m->session != s->id || m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER)
             return false;
     for (const struct batch_message *m = batch->answers; m && s->call; m = m->next)
         sessions_send(c, s, &m->message->base);
@@ -106,7 +106,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     batch_init(&batch);
     know_folders(c, m);
     titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
-    if (was_beat(c, s, &batch) || was_step(m, status, &batch))
+    if (was_heartbeat(c, s, &batch) || was_step(m, status, &batch))
         return;
     shell_commit(c, &batch, NULL, NULL);
     if (status != TITAN_OK)

@@ -101,7 +101,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .next_worker_id = last_worker + 1,
         .jobs_dir = c->jobs_dir,
         .jobs_token = c->jobs_token,
-        .beat_ms = c->options.beat_ms,
+        .heartbeat_ms = c->options.heartbeat_ms,
         .suspect_ms = c->options.suspect_ms,
         .confirm_ms = c->options.confirm_ms,
         .node_timeout_ms = c->options.node_timeout_ms,
@@ -151,7 +151,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     c->loop = loop;
     log_init(&c->log, "coordinator", "%s", "");
     c->options = *options;
-    c->options.beat_ms = options->beat_ms ? options->beat_ms : 50;
+    c->options.heartbeat_ms = options->heartbeat_ms ? options->heartbeat_ms : 50;
     c->options.check_ms = options->check_ms ? options->check_ms : 10000;
     c->options.max_pending_jobs = options->max_pending_jobs ? options->max_pending_jobs : 100000;
     c->started_wall_ms = clock_wall_ms();
@@ -233,7 +233,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->retry_timer);
     uv_timer_stop(&c->metrics_timer);
     uv_timer_stop(&c->audit_timer);
-    beats_close(c);
+    heartbeat_sockets_close(c);
     file_pool_close(c->files, on_files_closed, c);
     store_close(c->store, on_store_closed, c);
 }

@@ -18,7 +18,7 @@
 
 struct agent_session;
 struct backfill;
-struct beats;
+struct heartbeat_socket;
 struct enrol;
 struct commit;
 struct watcher;
@@ -64,8 +64,8 @@ struct coordinator {
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
-    struct beats *beats; /* sockets that take them */
-    struct enrol *enrol; /* certificates (daemon/auth) */
+    struct heartbeat_socket *heartbeat_sockets; /* sockets that take them */
+    struct enrol *enrol;                        /* certificates (daemon/auth) */
     bool backing_up;
     struct watcher *watchers;
     size_t n_watchers;
@@ -106,7 +106,7 @@ void session_drop(struct coordinator *c, uint64_t session);
  * number (0 = none), to which last orders are to go; session_drop ends it. How many they are. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
-/* --- beats.c ------------------------------------------------------------------------------------------------------ */
-void beats_close(struct coordinator *c); /* each socket is one of open_handles */
+/* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------------------ */
+void heartbeat_sockets_close(struct coordinator *c); /* each socket is one of open_handles */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator's core: a job that trains on two nodes, then whatever agents can say, beats, requests and time. What
- * it wants stored goes into a real store: a row that contradicts those before it is a finding. */
+/* The coordinator's core: a job that trains on two nodes, then whatever agents can say, heartbeats, requests and time.
+ * What it wants stored goes into a real store: a row that contradicts those before it is a finding. */
 #include "tests/fuzz/message.h"
 
 #define assert_int_equal(a, b) fuzz_assert((uint64_t)(a) == (uint64_t)(b))
@@ -136,7 +136,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         } else if (what < 210) {
             ProtobufCMessage *m = fuzz_message(&in, &titan__internal__peer_message__descriptor, texts, -1);
             struct proof_keys keys = {0};
-            (void)core_beat(b.core, (Titan__Internal__PeerMessage *)m, at(&b), &keys);
+            (void)core_heartbeat(b.core, (Titan__Internal__PeerMessage *)m, at(&b), &keys);
             protobuf_c_message_free_unpacked(m, NULL);
         } else if (what < 220) {
             core_session_closed(b.core, session, at(&b), &b.out);

@@ -47,7 +47,7 @@ static void work(struct bench *b)
     open_bench(b);
     assert_int_equal(registration(b, 1, "a", 4, NULL, 0), TITAN_OK);
     store(b);
-    beat(b, 1);
+    heartbeat(b, 1);
     store(b);
     submit_stored(b, 1, 2, 4);
 #define STORED(what) what, store(b)
@@ -61,7 +61,7 @@ static void work(struct bench *b)
     STORED(progress(b, .worker = 1, .epoch = 2, .step = 8));
     assert_int_equal(registration(b, 2, "b", 2, NULL, 0), TITAN_OK);
     store(b);
-    beat(b, 2);
+    heartbeat(b, 2);
     store(b);
     submit_stored(b, 2, 1, 2);
     submit_stored(b, 3, 8, 8);
@@ -204,7 +204,8 @@ static void go_on(struct bench *b, struct fuzz_input *in)
 /* As the coordinator does on a store that it finds; false: on this one it does not. */
 static bool start(struct bench *b)
 {
-    struct core_options options = {.term = 2, .seed = 1, .jobs_dir = "/jobs", .beat_ms = 100, .node_timeout_ms = 1000};
+    struct core_options options = {
+        .term = 2, .seed = 1, .jobs_dir = "/jobs", .heartbeat_ms = 100, .node_timeout_ms = 1000};
     uint64_t last = 0;
     struct titan_error err = {0};
     fuzz_assert(worker_last_id(db, &last, &err) == TITAN_OK);

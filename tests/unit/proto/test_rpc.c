@@ -162,7 +162,7 @@ static void on_costly(struct rpc_call *call, const ProtobufCMessage *message, vo
     rpc_call_reply(call, &reply.base);
 }
 
-/* Answers a beat with an acknowledgement of the same number; ends when the client has closed its side. */
+/* Answers a heartbeat with an acknowledgement of the same number; ends when the client has closed its side. */
 static void on_session(struct rpc_call *call, const ProtobufCMessage *message, void *data)
 {
     struct fixture *f = fix(data);
@@ -174,7 +174,7 @@ static void on_session(struct rpc_call *call, const ProtobufCMessage *message, v
     const Titan__Internal__AgentMessage *said = (const Titan__Internal__AgentMessage *)message;
     Titan__Internal__CoordinatorMessage answer = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
-    ack.term = said->beat ? said->beat->slots_used : 0;
+    ack.term = said->heartbeat ? said->heartbeat->slots_used : 0;
     answer.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;
     answer.ack = &ack;
     assert_int_equal(rpc_call_send(call, &answer.base), TITAN_OK);
@@ -445,13 +445,13 @@ static void on_registration_ack(struct rpc_stream *stream, const ProtobufCMessag
         rpc_stream_close_send(stream);
 }
 
-static titan_status beat(struct rpc_stream *stream, uint32_t number)
+static titan_status heartbeat(struct rpc_stream *stream, uint32_t number)
 {
     Titan__Internal__AgentMessage message = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
     body.slots_used = number;
-    message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT;
-    message.beat = &body;
+    message.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT;
+    message.heartbeat = &body;
     return rpc_stream_send(stream, &message.base);
 }
 
@@ -470,7 +470,7 @@ static void test_bidi(void **state)
     session(f, f->client);
     struct rpc_stream *stream = f->stream;
     for (uint32_t i = 1; i <= 500; i++)
-        assert_int_equal(beat(stream, i), TITAN_OK);
+        assert_int_equal(heartbeat(stream, i), TITAN_OK);
     f->opened++; /* on_session has no opening of its own */
     run_until_count(f, &f->ends, 1);
     assert_int_equal(f->error.status, TITAN_OK);
@@ -487,12 +487,12 @@ static void test_send_limit(void **state)
     titan_status status = TITAN_OK;
     int n = 0;
     for (; n < 20000 && status == TITAN_OK; n++)
-        status = beat(f->stream, 1);
+        status = heartbeat(f->stream, 1);
     assert_int_equal(status, TITAN_EAGAIN); /* the loop has not run: all of it is queued */
     assert_in_range(n, 8192, 8198);
     run_until_count(f, &f->messages, 1);
     rpc_stream_cancel(f->stream);
-    assert_int_equal(beat(f->stream, 1), TITAN_ECANCELLED);
+    assert_int_equal(heartbeat(f->stream, 1), TITAN_ECANCELLED);
     run_until_count(f, &f->ends, 1);
     assert_int_equal(f->error.status, TITAN_ECANCELLED);
     run_until_count(f, &f->closed, f->opened);

@@ -169,7 +169,8 @@ static struct fixture {
     struct agent *agent;
     Titan__Internal__AgentMessage *inbox[INBOX_MAX];
     size_t n, registrations, sessions;
-    uint64_t term, beats; /* beats: the number of the session's newest; what was sent to a server that closed is lost */
+    uint64_t term,
+        heartbeats; /* heartbeats: the number of the session's newest; what was sent to a server that closed is lost */
     bool closed, down, silent;
 } f;
 
@@ -187,9 +188,9 @@ static void on_session_message(struct rpc_call *call, const ProtobufCMessage *re
         return;
     }
     const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT) {
-        assert_true(f.beats == 0 || m->beat->number == f.beats + 1);
-        f.beats = m->beat->number;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT) {
+        assert_true(f.heartbeats == 0 || m->heartbeat->number == f.heartbeats + 1);
+        f.heartbeats = m->heartbeat->number;
         return;
     }
     if (f.n == INBOX_MAX)
@@ -201,11 +202,11 @@ static void on_session_message(struct rpc_call *call, const ProtobufCMessage *re
     free(bytes);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION && !f.silent) {
         f.session = call;
-        f.beats = 0;
+        f.heartbeats = 0;
         f.registrations++;
         Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
         Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-        ack.beat_ms = 50;
+        ack.heartbeat_ms = 50;
         ack.term = f.term;
         out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;
         out.ack = &ack;

@@ -122,7 +122,7 @@ static void ack(void)
 {
     Titan__Internal__RegistrationAck w = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     w.term = term;
-    w.beat_ms = 100;
+    w.heartbeat_ms = 100;
     w.term_proof = term_proof;
     MESSAGE(m, ACK, ack, &w);
     hear(&m);
@@ -145,18 +145,18 @@ static void tell_epochs(uint64_t restored_term)
 
 static void answer(uint64_t number)
 {
-    Titan__Internal__BeatAnswer a = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__HeartbeatAnswer a = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     a.number = number;
-    MESSAGE(m, BEAT_ANSWER, beat_answer, &a);
+    MESSAGE(m, HEARTBEAT_ANSWER, heartbeat_answer, &a);
     hear(&m);
 }
 
-static uint64_t beat(void)
+static uint64_t heartbeat(void)
 {
     now = MAX(now, agent_core_deadline(c));
     INPUT(agent_core_tick);
-    assert_non_null(SENT(BEAT));
-    return SENT(BEAT)->beat->number;
+    assert_non_null(SENT(HEARTBEAT));
+    return SENT(HEARTBEAT)->heartbeat->number;
 }
 
 static void start(uint64_t id)
@@ -479,8 +479,8 @@ static void test_reports_are_said_again(void **state)
     assert_int_equal(SENT(WORKER_STARTED)->term, 4);
     assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
     now += 6000; /* longer than they are kept for the next coordinator */
-    answer(beat());
-    (void)beat();
+    answer(heartbeat());
+    (void)heartbeat();
     INPUT(agent_core_session_down);
     session();
     assert_null(SENT(WORKER_EXITED));
@@ -516,7 +516,7 @@ static void test_reports_do_not_grow(void **state)
         INPUT(agent_core_session_down);
         term++;
         session();
-        assert_int_equal(count(AGENT_SEND), 3); /* that it had started, how it ended, a beat */
+        assert_int_equal(count(AGENT_SEND), 3); /* that it had started, how it ended, a heartbeat */
         start(11);
         assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
         MESSAGE(m, STOP, stop, &stop);
@@ -552,8 +552,8 @@ static void test_worker_speaks_for_itself(void **state)
     assert_null(out.first); /* said once */
     assert_int_equal(agent_core_counters(c)->forged, 2);
     ack();
-    assert_int_equal(SENT(BEAT)->beat->forged, 2); /* and told */
-    assert_int_equal(SENT(BEAT)->beat->old_terms, 0);
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->forged, 2); /* and told */
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->old_terms, 0);
 }
 
 static Titan__Internal__ExitCause cause(void)
@@ -838,14 +838,14 @@ static void test_straggler(void **state)
 
 /* --- the coordinator's signs of life ------------------------------------------------------------------------------ */
 
-static void test_beats(void **state)
+static void test_heartbeats(void **state)
 {
     (void)state;
     session();
     int64_t last = now;
-    assert_int_equal(SENT(BEAT)->beat->number, 1); /* right behind the acknowledgement */
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->number, 1); /* right behind the acknowledgement */
     for (uint64_t i = 2; i <= 10; i++) {
-        assert_int_equal(beat(), i);
+        assert_int_equal(heartbeat(), i);
         assert_in_range(now - last, 1, 100);
         last = now;
     }
@@ -858,25 +858,25 @@ static void test_beats(void **state)
     assert_int_equal(agent_core_contact(c), at);
 }
 
-static const Titan__Internal__PeerBeat *datagram(void)
+static const Titan__Internal__PeerHeartbeat *datagram(void)
 {
     const struct agent_action *a = action(AGENT_PEER);
-    if (!a || a->peer->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT)
+    if (!a || a->peer->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT)
         return NULL;
     assert_string_equal(a->text, "c:1");
     assert_string_equal(a->peer->from, "here");
-    return a->peer->beat;
+    return a->peer->heartbeat;
 }
 
 static void answer_datagram(uint64_t number, uint64_t of_term)
 {
-    Titan__Internal__BeatAnswer a = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__HeartbeatAnswer a = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     a.number = number;
     m.from = (char *)"";
     m.term = of_term;
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER;
-    m.beat_answer = &a;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT_ANSWER;
+    m.heartbeat_answer = &a;
     INPUT(agent_core_peer, &m, "c:1");
 }
 
@@ -886,30 +886,30 @@ static void tick_at_deadline(void)
     INPUT(agent_core_tick);
 }
 
-/* Datagrams carry the beats while they are answered, and the stream one now and then. */
-static void test_beats_as_datagrams(void **state)
+/* Datagrams carry the heartbeats while they are answered, and the stream one now and then. */
+static void test_heartbeats_as_datagrams(void **state)
 {
     (void)state;
     agent_core_free(c);
     core_up_with(0, "c:1");
     session();
     assert_int_equal(datagram()->incarnation, 5);
-    assert_int_equal(datagram()->number, SENT(BEAT)->beat->number);
+    assert_int_equal(datagram()->number, SENT(HEARTBEAT)->heartbeat->number);
     assert_true(datagram()->hears); /* the acknowledgement */
     unsigned in_stream = 0;
     for (int i = 0; i < 100; i++) { /* nobody answers: both */
         tick_at_deadline();
-        in_stream += SENT(BEAT) != NULL;
+        in_stream += SENT(HEARTBEAT) != NULL;
         assert_non_null(datagram());
-        if (SENT(BEAT) && i % 2)
-            answer(SENT(BEAT)->beat->number);
+        if (SENT(HEARTBEAT) && i % 2)
+            answer(SENT(HEARTBEAT)->heartbeat->number);
     }
     assert_int_equal(in_stream, 100);
     const int64_t begin = now;
     for (in_stream = 0; now < begin + 10000;) {
         tick_at_deadline();
         assert_true(datagram()->hears);
-        in_stream += SENT(BEAT) != NULL;
+        in_stream += SENT(HEARTBEAT) != NULL;
         answer_datagram(datagram()->number, term);
     }
     assert_in_range(in_stream, 30, 41); /* four a second, away_ms being one */
@@ -929,14 +929,14 @@ static void test_datagrams_between_sessions(void **state)
     int64_t begin = now;
     for (; now < begin + 5000; answer_datagram(datagram()->number, term)) {
         tick_at_deadline();
-        assert_null(SENT(BEAT));
+        assert_null(SENT(HEARTBEAT));
         assert_true(datagram()->hears);
     }
     begin = now;
     while (agent_core_deadline(c) < begin + 5000) {
         tick_at_deadline();
         answer_datagram(datagram() ? datagram()->number : 0, term - 1);
-        answer_datagram(1000000, term); /* no beat of ours */
+        answer_datagram(1000000, term); /* no heartbeat of ours */
     }
     assert_in_range(now, begin + 800, begin + 1100); /* then it is away, and the next session will tell */
     session();
@@ -945,23 +945,23 @@ static void test_datagrams_between_sessions(void **state)
     assert_false(datagram()->hears); /* the stream is there and nothing comes back */
 }
 
-/* A report stays until a beat behind it has been answered. */
+/* A report stays until a heartbeat behind it has been answered. */
 static void test_report_in_a_stalled_stream(void **state)
 {
     (void)state;
     session();
-    answer(beat());
+    answer(heartbeat());
     start(11);
     now += 100;
     INPUT(agent_core_started, 11, 77);
     assert_non_null(SENT(WORKER_STARTED));
     for (int64_t begin = now; now < begin + 8000;)
-        (void)beat();
+        (void)heartbeat();
     INPUT(agent_core_session_down);
     session();
     assert_non_null(SENT(WORKER_STARTED));
     for (int64_t begin = now; now < begin + 8000;)
-        answer(beat());
+        answer(heartbeat());
     INPUT(agent_core_session_down);
     session();
     assert_null(SENT(WORKER_STARTED));
@@ -971,11 +971,11 @@ static void test_deaf_coordinator(void **state)
 {
     (void)state;
     session();
-    answer(beat());
+    answer(heartbeat());
     int64_t begin = now;
     while (!count(AGENT_END_SESSION)) {
         assert_true(now < begin + 11000);
-        (void)beat();
+        (void)heartbeat();
     }
     assert_true(now >= begin + 10000);
 }
@@ -986,11 +986,11 @@ static void test_stale_order_waits(void **state)
     (void)state;
     session();
     start(11);
-    answer(beat());
+    answer(heartbeat());
     now += 5000;
     form_with(1, 1);
     assert_null(TOLD(FORM));
-    uint64_t fresh = beat();
+    uint64_t fresh = heartbeat();
     answer(fresh - 1);
     assert_null(TOLD(FORM));
     answer(fresh);
@@ -999,7 +999,7 @@ static void test_stale_order_waits(void **state)
     form_with(2, 2);
     INPUT(agent_core_session_down); /* it will be said again, if it still holds */
     session();
-    answer(beat());
+    answer(heartbeat());
     assert_null(TOLD(FORM));
 }
 
@@ -1106,7 +1106,7 @@ static void ack_with(const uint8_t *key)
 {
     Titan__Internal__RegistrationAck w = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     w.term = 5;
-    w.beat_ms = 50;
+    w.heartbeat_ms = 50;
     w.key = (ProtobufCBinaryData){key ? MAC_BYTES : 0, (uint8_t *)(uintptr_t)key};
     MESSAGE(m, ACK, ack, &w);
     INPUT(agent_core_coordinator, &m);
@@ -1203,8 +1203,8 @@ int main(void)
         TEST(test_moving_out_gets_more_time),
         TEST(test_stall_is_reported),
         TEST(test_straggler),
-        TEST(test_beats),
-        TEST(test_beats_as_datagrams),
+        TEST(test_heartbeats),
+        TEST(test_heartbeats_as_datagrams),
         TEST(test_datagrams_between_sessions),
         TEST(test_report_in_a_stalled_stream),
         TEST(test_deaf_coordinator),

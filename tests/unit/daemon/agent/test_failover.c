@@ -310,13 +310,13 @@ static void coordinator_says(int n, Titan__Internal__CoordinatorMessage *m)
     INPUT(n, agent_core_coordinator, m);
 }
 
-static void answer_beat(int n, uint64_t number)
+static void answer_heartbeat(int n, uint64_t number)
 {
-    Titan__Internal__BeatAnswer answer = TITAN__INTERNAL__BEAT_ANSWER__INIT;
+    Titan__Internal__HeartbeatAnswer answer = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     answer.number = number;
-    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_BEAT_ANSWER;
-    m.beat_answer = &answer;
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER;
+    m.heartbeat_answer = &answer;
     coordinator_says(n, &m);
 }
 
@@ -373,8 +373,8 @@ static void carry_out(int n, struct agent_actions *out)
         case AGENT_SEND:
             if (!w.coordinator || !x->session)
                 break;
-            if (a->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_BEAT)
-                answer_beat(n, a->send->beat->number);
+            if (a->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT)
+                answer_heartbeat(n, a->send->heartbeat->number);
             else
                 coordinator_hears(a->send);
             break;
@@ -421,7 +421,7 @@ static void say_ack(int n)
     Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     ack.term = w.term;
-    ack.beat_ms = 50;
+    ack.heartbeat_ms = 50;
     ack.away_ms = AWAY_MS;
     ack.leader_lease_ms = LEASE_MS;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;

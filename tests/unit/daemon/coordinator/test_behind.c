@@ -143,7 +143,7 @@ static void registers(int i, bool told, const struct known *k)
     commit();
     if (W.answers[ACK] == 0)
         return;
-    beat(&W.b, W.session[i]);
+    heartbeat(&W.b, W.session[i]);
     commit();
 }
 
@@ -164,7 +164,7 @@ static void pass(int64_t ms)
     for (int64_t end = W.b.now + ms; W.b.now < end; W.b.now += 50) {
         for (int i = 1; i <= N; i++)
             if (W.session[i]) {
-                beat(&W.b, W.session[i]);
+                heartbeat(&W.b, W.session[i]);
                 commit();
             }
         core_tick(W.b.core, at(&W.b), &W.b.out);

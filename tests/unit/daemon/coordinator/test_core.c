@@ -295,7 +295,7 @@ static void test_time_to_form(void **state)
         assert_int_equal(told(&b, FORM, 1)->form->epoch, 2 + loss);
         int64_t since = b.now;
         while (!told(&b, REVOKE, 1) && b.now - since < 400000) {
-            beat(&b, 1);
+            heartbeat(&b, 1);
             tick(&b, 100);
         }
         assert_int_equal(b.now - since, loss == 0 ? 8000 : 180000);
@@ -379,7 +379,7 @@ static void test_laggard_is_excluded(void **state)
     quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
     quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
     for (int i = 0; i < 101 && !told(&b, STOP, 1); i++) {
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
     }
     const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
@@ -404,14 +404,14 @@ static void test_hang(void **state)
     running_job(&b);
     int64_t since = b.now;
     while (!told(&b, REVOKE, 1) && b.now - since < 400000) {
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
     }
     assert_int_equal(b.now - since, 300000);
     for (uint64_t w = 1; w <= 3; w++)
         quiesced(&b, .worker = w, .epoch = 1, .step = 7);
     while (!told(&b, STOP, 1) && b.now - since < 400000) {
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
     }
     assert_int_equal(told(&b, STOP, 1)->stop->worker_ids[0], 4);
@@ -435,7 +435,7 @@ static void test_crash_loop(void **state)
     for (int i = 0; i < 3; i++) {
         exited(&b, .worker = 1 + (uint64_t)i, .code = 1, .reason = "no such library");
         assert_null(told(&b, START, 0));
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, waits[i] - 10);
         assert_null(told(&b, START, 0));
         tick(&b, 10);
@@ -507,7 +507,7 @@ static void test_grace_ends(void **state)
     running_job(&b);
     assert_int_equal(cancel(&b, 1, &got), TITAN_OK);
     for (int i = 0; i < 60; i++) {
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
         if (told(&b, STOP, 1))
             break;
@@ -570,11 +570,11 @@ static void test_node_lost(void **state)
     running_job(&b);
     registration(&b, 2, "b", 4, NULL, 0);
     for (int i = 0; i < 9; i++) {
-        beat(&b, 2);
+        heartbeat(&b, 2);
         tick(&b, 100);
     }
     assert_null(event(&b, "node.lost"));
-    beat(&b, 2);
+    heartbeat(&b, 2);
     tick(&b, 100);
     assert_non_null(b.out.drops); /* its stream is ended */
     assert_int_equal(b.out.drops->session, 1);
@@ -610,7 +610,7 @@ static void mesh_job(struct bench *b, const uint32_t *worlds)
 static void lose_node_b(struct bench *b)
 {
     while (!told(b, REVOKE, 1)) {
-        beat(b, 1);
+        heartbeat(b, 1);
         tick(b, 100);
     }
     for (uint64_t w = 1; w <= 3; w++)
@@ -635,7 +635,7 @@ static void test_smaller_mesh(void **state)
     assert_members(told(&b, FORM, 1)->form, 2, 1, 2);
     progress(&b, .worker = 1, .epoch = 2, .step = 3);
     for (int i = 0; i < 10; i++) {
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
         assert_null(told(&b, STOP, 0));
         assert_null(reason(&b));
@@ -661,13 +661,13 @@ static void test_waits_for_a_mesh(void **state)
     /* At once, while the back-off holds the replacement. */
     assert_string_equal(reason(&b)->job.reason, "waiting for 1 more worker: the mesh pp=2 tp=2 needs 4, 3 are there");
     assert_string_equal(event(&b, "job.waiting")->detail, "{\"lacks\":1,\"needs\":4,\"workers\":3}");
-    beat(&b, 1);
+    heartbeat(&b, 1);
     tick(&b, 100);
     assert_null(reason(&b)); /* once is enough */
     exited(&b, .worker = 3, .code = -1);
     assert_string_equal(reason(&b)->job.reason, "waiting for 2 more workers: the mesh pp=2 tp=2 needs 4, 2 are there");
     for (int i = 0; i < 20; i++) { /* the back-off is over, and the free slot on node a of no use alone */
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
         assert_null(told(&b, START, 0));
         assert_null(reason(&b));
@@ -713,7 +713,7 @@ static void test_waits_without_workers(void **state)
     mesh_job(&b, (const uint32_t[]){4, 0});
     lose_node_b(&b);
     while (!told(&b, STOP, 1)) {
-        beat(&b, 1);
+        heartbeat(&b, 1);
         tick(&b, 100);
     }
     assert_string_equal(reason(&b)->job.reason, "waiting for 4 more workers: the mesh pp=2 tp=2 needs 4, 0 are there");
@@ -834,8 +834,8 @@ static void test_unknown_senders(void **state)
     (void)state;
     struct bench b;
     open_bench(&b);
-    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
-    MESSAGE(m, BEAT, beat, body);
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
     assert_int_equal(say(&b, 1, &m), TITAN_ECONFLICT); /* no registration */
     assert_int_equal(registration(&b, 1, "", 4, NULL, 0), TITAN_EINVAL);
     assert_int_equal(registration(&b, 1, "../etc", 4, NULL, 0), TITAN_EINVAL);
@@ -893,7 +893,7 @@ static void test_node_is_short(void **state)
         id = 0;
         for (int64_t end = b.now + 120000; !id && b.now < end;) {
             b.now += 100;
-            beat(&b, 1);
+            heartbeat(&b, 1);
             batch_free(&b.out);
             core_tick(b.core, at(&b), &b.out);
             const Titan__Internal__CoordinatorMessage *start = told(&b, START, 1);

@@ -40,7 +40,7 @@ static int set_up(void **state)
     job.spec.max_node_losses = 3;
     open_bench(&b);
     STORED(assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK));
-    STORED(beat(&b, 1));
+    STORED(heartbeat(&b, 1));
     assert_int_equal(job_submit(db, &job, "", &there, NULL), TITAN_OK);
     STORED(submit_job(&b, &job));
     for (uint64_t w = 1; w <= 4; w++)
@@ -75,7 +75,8 @@ static void passed_over(uint64_t job_id, const char *why, void *data)
 static titan_status start(const char *damage, int *ret_over)
 {
     struct titan_error err = {0};
-    struct core_options options = {.term = 2, .seed = 1, .jobs_dir = "/jobs", .beat_ms = 100, .node_timeout_ms = 1000};
+    struct core_options options = {
+        .term = 2, .seed = 1, .jobs_dir = "/jobs", .heartbeat_ms = 100, .node_timeout_ms = 1000};
     struct bench b;
     *ret_over = 0;
     assert_int_equal(db_exec(db, "SAVEPOINT damage", NULL), TITAN_OK);

@@ -99,7 +99,7 @@ static int64_t until(struct cluster *c, const char *type, int64_t ms)
             if (c->silent[i] || c->b.now - c->beaten[i] < 50)
                 continue;
             c->beaten[i] = c->input = c->b.now;
-            beat(&c->b, (uint64_t)i);
+            heartbeat(&c->b, (uint64_t)i);
             look(c);
         }
         if (c->b.now >= core_deadline(c->b.core) || c->b.now - c->input >= 50) {
@@ -115,37 +115,37 @@ static int64_t until(struct cluster *c, const char *type, int64_t ms)
     return -1;
 }
 
-static void test_beats_are_answered(void **state)
+static void test_heartbeats_are_answered(void **state)
 {
     (void)state;
     struct cluster c;
     open_cluster(&c, 1, 1);
     assert_int_equal(c.b.out.answers->message->kind_case, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK);
-    assert_int_equal(c.b.out.answers->message->ack->beat_ms, 50);
-    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    assert_int_equal(c.b.out.answers->message->ack->heartbeat_ms, 50);
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
     body.number = 77;
-    MESSAGE(m, BEAT, beat, body);
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
     assert_int_equal(say(&c.b, 1, &m), TITAN_OK);
     assert_null(c.b.out.messages); /* nothing of it waits for the store */
     assert_null(c.b.out.changes);
     assert_int_equal(c.b.out.answers->session, 1);
-    assert_int_equal(c.b.out.answers->message->beat_answer->number, 77);
+    assert_int_equal(c.b.out.answers->message->heartbeat_answer->number, 77);
     close_bench(&c.b);
 }
 
 static bool datagram(struct cluster *c, const char *node, uint64_t incarnation, uint64_t term, bool hears)
 {
-    Titan__Internal__PeerBeat body = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerHeartbeat body = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     body.incarnation = incarnation;
     body.hears = hears;
     m.from = (char *)node;
     m.term = term;
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
-    m.beat = &body;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &body;
     c->input = c->b.now;
     struct proof_keys keys;
-    return core_beat(c->b.core, &m, at(&c->b), &keys);
+    return core_heartbeat(c->b.core, &m, at(&c->b), &keys);
 }
 
 /* Until it is lost, at most ms; its datagrams come meanwhile. */
@@ -209,13 +209,13 @@ static void test_datagrams_are_not_for_ever(void **state)
     close_bench(&c.b);
 }
 
-/* When their beats come as datagrams, a thousand nodes beat twice as often. */
+/* When their heartbeats come as datagrams, a thousand nodes heartbeat twice as often. */
 static void test_pace_of_datagrams(void **state)
 {
     (void)state;
     struct cluster c;
     char name[16];
-    uint32_t beat_ms = 0;
+    uint32_t heartbeat_ms = 0;
     open_cluster(&c, 0, 1);
     for (uint64_t i = 1; i <= 1000; i++) {
         (void)snprintf(name, sizeof(name), "n%u", (unsigned)i);
@@ -230,14 +230,14 @@ static void test_pace_of_datagrams(void **state)
         core_tick(c.b.core, at(&c.b), &c.b.out);
         for (const struct batch_message *m = c.b.out.answers; m; m = m->next)
             if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK)
-                beat_ms = m->message->ack->beat_ms;
+                heartbeat_ms = m->message->ack->heartbeat_ms;
         c.b.now += 50;
     }
-    assert_int_equal(beat_ms, 200);
+    assert_int_equal(heartbeat_ms, 200);
     close_bench(&c.b);
 }
 
-/* A thousand nodes beat every 400 ms, and who came when there were fewer is told. */
+/* A thousand nodes heartbeat every 400 ms, and who came when there were fewer is told. */
 static void test_pace(void **state)
 {
     (void)state;
@@ -255,7 +255,7 @@ static void test_pace(void **state)
         for (const struct batch_message *m = b.out.answers; m; m = m->next)
             if (m->session == 1 && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK) {
                 told++;
-                slowest = m->message->ack->beat_ms;
+                slowest = m->message->ack->heartbeat_ms;
             }
     }
     assert_true(slowest >= 320 && slowest <= 400); /* a quarter less than it should be, at most */
@@ -273,7 +273,7 @@ static void test_nobody_reaches_it(void **state)
     c.silent[2] = true;
     c.deaf[2] = -1;
     int64_t took = until(&c, "node.lost", 5000);
-    assert_true(took >= 200 && took <= 300); /* of silence: 250, and up to a beat before */
+    assert_true(took >= 200 && took <= 300); /* of silence: 250, and up to a heartbeat before */
     assert_int_equal(c.probes, 3);
     close_bench(&c.b);
 }
@@ -434,14 +434,14 @@ static void test_own_stall(void **state)
         look(&c);
         assert_null(strstr(c.seen, "node.lost"));
         for (uint64_t s = 1; s <= 3; s++)
-            beat(&c.b, s);
+            heartbeat(&c.b, s);
     }
     c.silent[3] = true; /* and one that dies is still found */
     assert_in_range(until(&c, "node.lost", 10000), 200, 5100);
     close_bench(&c.b);
 }
 
-/* The same agent comes and goes: new work only after a while of good beats, and each time after a longer one. */
+/* The same agent comes and goes: new work only after a while of good heartbeats, and each time after a longer one. */
 static void test_flapping(void **state)
 {
     (void)state;
@@ -568,9 +568,9 @@ static bool ack_key(struct cluster *c, uint64_t session, struct proof_keys *ret)
 }
 
 /* Is it answered, under the same key? */
-static bool beat_under(struct cluster *c, const char *node, const char *to, const struct proof_keys *keys)
+static bool heartbeat_under(struct cluster *c, const char *node, const char *to, const struct proof_keys *keys)
 {
-    Titan__Internal__PeerBeat body = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerHeartbeat body = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     struct proof_keys answer;
@@ -579,10 +579,10 @@ static bool beat_under(struct cluster *c, const char *node, const char *to, cons
     m.from = (char *)node;
     m.to = (char *)to;
     m.term = 1;
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
-    m.beat = &body;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &body;
     proof_make(&m, keys, proofs);
-    if (!core_beat(c->b.core, &m, at(&c->b), &answer))
+    if (!core_heartbeat(c->b.core, &m, at(&c->b), &answer))
         return false;
     assert_int_equal(answer.n, keys->n);
     if (keys->n)
@@ -590,7 +590,7 @@ static bool beat_under(struct cluster *c, const char *node, const char *to, cons
     return true;
 }
 
-static void test_beats_are_proved(void **state)
+static void test_heartbeats_are_proved(void **state)
 {
     (void)state;
     struct cluster c;
@@ -601,29 +601,29 @@ static void test_beats_are_proved(void **state)
     assert_true(ack_key(&c, 1, &first));
     assert_int_equal(join(&c, 2, 'b', 1, 1), TITAN_OK);
     assert_true(ack_key(&c, 2, &other));
-    assert_false(beat_under(&c, "a", "", &none));
-    assert_false(beat_under(&c, "a", "", &other)); /* another node's */
-    assert_false(beat_under(&c, "a", "a", &first));
-    assert_true(beat_under(&c, "a", "", &first));
+    assert_false(heartbeat_under(&c, "a", "", &none));
+    assert_false(heartbeat_under(&c, "a", "", &other)); /* another node's */
+    assert_false(heartbeat_under(&c, "a", "a", &first));
+    assert_true(heartbeat_under(&c, "a", "", &first));
     assert_int_equal(core_counters(c.b.core)->unproved, 3);
     assert_int_equal(join(&c, 3, 'a', 1, 1), TITAN_OK); /* the same agent: its acknowledgement may lie in the link */
     assert_true(ack_key(&c, 3, &second));
     assert_false(mac_equal(first.key[0], second.key[0]));
-    assert_true(beat_under(&c, "a", "", &first));
-    assert_true(beat_under(&c, "a", "", &second));
-    assert_false(beat_under(&c, "a", "", &first)); /* it has the newer one */
+    assert_true(heartbeat_under(&c, "a", "", &first));
+    assert_true(heartbeat_under(&c, "a", "", &second));
+    assert_false(heartbeat_under(&c, "a", "", &first)); /* it has the newer one */
     proving = false;
     assert_int_equal(join(&c, 4, 'a', 1, 1), TITAN_OK); /* of an older version */
     assert_false(ack_key(&c, 4, &none));
-    assert_true(beat_under(&c, "a", "", &none));
+    assert_true(heartbeat_under(&c, "a", "", &none));
     close_bench(&c.b);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beats_are_proved),
-        cmocka_unit_test(test_beats_are_answered),
+        cmocka_unit_test(test_heartbeats_are_proved),
+        cmocka_unit_test(test_heartbeats_are_answered),
         cmocka_unit_test(test_pace),
         cmocka_unit_test(test_nobody_reaches_it),
         cmocka_unit_test(test_nobody_answers),

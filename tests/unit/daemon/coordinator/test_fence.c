@@ -268,10 +268,10 @@ static void test_others_workers(void **state)
 
 static void refusals(struct bench *b, uint64_t session, uint64_t old_terms, uint64_t forged)
 {
-    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
     body.old_terms = old_terms;
     body.forged = forged;
-    MESSAGE(m, BEAT, beat, body);
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
     assert_int_equal(say(b, session, &m), TITAN_OK);
 }
 
@@ -311,8 +311,8 @@ static void test_said_twice(void **state)
     exited(&b, .worker = 3, .code = -1);
     assert_null(b.out.changes);
     assert_int_equal(core_counters(b.core)->duplicate, 2);
-    Titan__Internal__AgentBeat body = TITAN__INTERNAL__AGENT_BEAT__INIT;
-    MESSAGE(m, BEAT, beat, body);
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
     assert_int_equal(say(&b, 99, &m), TITAN_ECONFLICT);
     assert_int_equal(core_counters(b.core)->unknown_node, 1);
     close_bench(&b);
@@ -372,8 +372,8 @@ static void test_terms_of_unknown_senders(void **state)
     (void)state;
     struct bench b;
     running_job(&b);
-    Titan__Internal__AgentBeat beat = TITAN__INTERNAL__AGENT_BEAT__INIT;
-    MESSAGE(m, BEAT, beat, beat);
+    Titan__Internal__AgentHeartbeat heartbeat = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    MESSAGE(m, HEARTBEAT, heartbeat, heartbeat);
     m.term = 2;
     assert_int_equal(say(&b, 9, &m), TITAN_ECONFLICT); /* no registration */
     assert_false(core_fenced(b.core));

@@ -52,7 +52,7 @@ static void submit_stored(uint64_t id, uint32_t workers, int priority)
 static void pass(int64_t ms)
 {
     for (int64_t end = b.now + ms; b.now < end;) {
-        beat(&b, term);
+        heartbeat(&b, term);
         commit();
         tick(&b, 100);
         commit();
@@ -100,8 +100,12 @@ static void cancel(bool checkpoint, uint32_t grace_ms)
 /* Another coordinator over the same store; the node comes back with both workers, session 2. */
 static void restart(void)
 {
-    struct core_options options = {
-        .term = ++term, .seed = 1, .jobs_dir = "/jobs", .beat_ms = 100, .node_timeout_ms = 1000, .next_worker_id = 3};
+    struct core_options options = {.term = ++term,
+                                   .seed = 1,
+                                   .jobs_dir = "/jobs",
+                                   .heartbeat_ms = 100,
+                                   .node_timeout_ms = 1000,
+                                   .next_worker_id = 3};
     Titan__Internal__LiveWorker live[2], *list[2];
     core_free(b.core);
     forget_stop();

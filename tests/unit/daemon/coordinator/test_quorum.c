@@ -127,7 +127,7 @@ static void registers(int i, uint64_t epoch, int phase, Titan__Internal__LeaderE
 static void back(int i, uint64_t epoch, int phase, Titan__Internal__LeaderEpoch *leader_epochs)
 {
     registers(i, epoch, phase, leader_epochs);
-    beat(&W.b, W.session[i]);
+    heartbeat(&W.b, W.session[i]);
     commit();
 }
 
@@ -170,7 +170,7 @@ static void pass(int64_t ms)
         for (int i = 1; i <= N && W.b.now - W.beaten >= 50; i++) {
             if (!W.session[i])
                 continue;
-            beat(&W.b, W.session[i]);
+            heartbeat(&W.b, W.session[i]);
             commit();
         }
         W.beaten = W.b.now - W.beaten >= 50 ? W.b.now : W.beaten;
@@ -465,7 +465,7 @@ static void test_old_registration(void **state)
     assert_true(told_of("epoch.delegated"));
     quiesced(&W.b, .session = W.session[3], .worker = 3, .epoch = 1, .step = 7); /* kept by its agent until now */
     commit();
-    beat(&W.b, W.session[3]);
+    heartbeat(&W.b, W.session[3]);
     commit();
     assert_false(told_of("epoch.revoked"));
     assert_int_equal(W.seen.form_epoch, 0);

@@ -217,7 +217,7 @@ static void test_number_after_a_restart(void **state)
         assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
         assert_non_null(told(&b, START, 1));
         const uint64_t worker = told(&b, START, 1)->start->worker_ids[0];
-        beat(&b, 1);
+        heartbeat(&b, 1);
         ready(&b, .worker = worker);
         const uint64_t number = told(&b, FORM, 1)->form->epoch;
         assert_int_equal(number, lease_ms ? UINT64_C(1) << 20 : 6);

@@ -76,12 +76,12 @@ static void undrain(struct bench *b, const char *node)
     assert_int_equal(core_undrain(b->core, node, at(b), &b->out, NULL), TITAN_OK);
 }
 
-/* Time passes, agents 1..n beat; stops early when something of this kind was told or moved. */
+/* Time passes, agents 1..n heartbeat; stops early when something of this kind was told or moved. */
 static void wait_ms(struct bench *b, uint64_t sessions, int64_t ms)
 {
     for (int64_t end = b->now + ms; b->now < end;) {
         for (uint64_t s = 1; s <= sessions; s++)
-            beat(b, s);
+            heartbeat(b, s);
         tick(b, 100);
     }
 }
@@ -487,8 +487,8 @@ static void test_quarantine_ends(void **state)
     assert_int_equal(registration(&b, 3, "a", 1, NULL, 0), TITAN_OK);
     assert_node(&b, "a", "quarantined");
     for (int i = 0; i < 6000; i++) {
-        beat(&b, 2);
-        beat(&b, 3);
+        heartbeat(&b, 2);
+        heartbeat(&b, 3);
         tick(&b, 100);
     }
     assert_node(&b, "a", "ready");

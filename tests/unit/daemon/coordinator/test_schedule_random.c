@@ -259,7 +259,7 @@ static void pass(int64_t ms)
 {
     for (int64_t end = w.b.now + ms; w.b.now < end;) {
         for (uint64_t s = 1; s <= NODES; s++) {
-            beat(&w.b, s);
+            heartbeat(&w.b, s);
             look();
         }
         tick(&w.b, 100);
@@ -323,7 +323,7 @@ static void run_round(uint64_t seed)
     struct core_options options = {.term = 1,
                                    .seed = seed,
                                    .jobs_dir = "/jobs",
-                                   .beat_ms = 100,
+                                   .heartbeat_ms = 100,
                                    .node_timeout_ms = 1000,
                                    .quarantine_crashes = CORE_NO_QUARANTINE};
     w.b.now = 1000;

@@ -265,7 +265,7 @@ static void test_full_disk(void **state)
     assert_int_equal(submit(&f, "second"), 0);
     assert_int_equal(f.err.status, refused);
     connect_agent(&f, "n");
-    spin(&f, &f.registered);     /* that and the answers to beats rest on nothing new */
+    spin(&f, &f.registered);     /* that and the answers to heartbeats rest on nothing new */
     for (int i = 0; i < 50; i++) /* some loop turns and retries */
         (void)state_of(&f, job);
     assert_int_equal(f.starts, 0); /* not durable, so not said */
@@ -461,8 +461,8 @@ static void on_datagram(const Titan__Internal__PeerMessage *m, const char *from,
     struct fixture *f = data;
     size_t at;
     f->answers++;
-    f->answered = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT_ANSWER && m->beat_answer->number == 9 &&
-                  proof_find(m, &f->keys, &at) == 0;
+    f->answered = m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT_ANSWER &&
+                  m->heartbeat_answer->number == 9 && proof_find(m, &f->keys, &at) == 0;
 }
 
 /* A port for datagrams that nobody has. */
@@ -476,7 +476,7 @@ static void free_port(struct fixture *f, char address[32])
     spin(f, &closed);
 }
 
-static void test_beat_as_a_datagram(void **state)
+static void test_heartbeat_as_a_datagram(void **state)
 {
     (void)state;
     struct fixture f;
@@ -491,14 +491,14 @@ static void test_beat_as_a_datagram(void **state)
     assert_int_equal(peers_open(&f.loop, "127.0.0.1:0", on_datagram, &f, &agent, NULL), TITAN_OK);
     connect_agent(&f, "n");
     spin(&f, &f.registered);
-    Titan__Internal__PeerBeat beat = TITAN__INTERNAL__PEER_BEAT__INIT;
+    Titan__Internal__PeerHeartbeat heartbeat = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    beat.number = 9;
-    beat.hears = true;
+    heartbeat.number = 9;
+    heartbeat.hears = true;
     m.from = (char *)"n";
     m.term = 1;
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_BEAT;
-    m.beat = &beat;
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &heartbeat;
     peers_send(agent, address, &m); /* of anybody */
     struct proof_keys wrong = f.keys;
     wrong.key[0][0] ^= 1;
@@ -563,10 +563,12 @@ static void test_restart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_disk),          cmocka_unit_test(test_change_while_tried_again),
-        cmocka_unit_test(test_check_that_hangs),   cmocka_unit_test(test_all_checks_hang),
-        cmocka_unit_test(test_beat_as_a_datagram), cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_numbers_given_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_change_while_tried_again),
+                                       cmocka_unit_test(test_check_that_hangs),
+                                       cmocka_unit_test(test_all_checks_hang),
+                                       cmocka_unit_test(test_heartbeat_as_a_datagram),
+                                       cmocka_unit_test(test_restart),
+                                       cmocka_unit_test(test_numbers_given_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
