@@ -11,7 +11,7 @@
     X(AGENT_TERM_UNRECORDED, "agent forgets over its death which term it has seen")                                    \
     X(AGENT_EPOCH, "agent accepts an epoch older than the newest")                                                     \
     X(AGENT_RECORD_LATE, "agent obeys before its record is on disk")                                                   \
-    X(WORKER_TERM, "worker obeys an order of an older term")                                                           \
+    X(WORKER_TERM, "worker obeys a command of an older term")                                                          \
     X(WORKER_EPOCH, "worker forms an epoch it has left behind")                                                        \
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
     X(NAME_THEFT, "a registration in the name of another node, which is there, is accepted")                           \

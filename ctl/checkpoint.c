@@ -31,7 +31,7 @@ const struct command command_checkpoint = {
     .summary = "have running jobs write a checkpoint now",
     .arguments = "JOB...",
     .text =
-        "At the next step boundary, also when the run file asks for none. Returns when the order is on its way; the\n"
+        "At the next step boundary, also when the run file asks for none. Returns when the command is on its way; the\n"
         "event checkpoint.committed tells that it is there.",
     .min_args = 1,
     .max_args = ANY_NUMBER,

@@ -356,7 +356,7 @@ static void stop_worker(struct agent *a, const struct agent_action *x)
         workers_stop(w, x->grace_ms, x->grace_ms > 0, x->must_checkpoint, x->text);
 }
 
-/* Does what earlier inputs led to, and then turn, of the newest (NULL: none). Inputs that this leads to append turns.
+/* Does what earlier inputs led to, and then the newest batch (NULL: none). Inputs that this leads to append batches.
  */
 static void carry_out(struct agent *a, struct action_batch *batch)
 {

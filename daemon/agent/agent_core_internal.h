@@ -174,7 +174,7 @@ void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *ou
 /* Keeps a copy of a report, to be sent by the caller now if the session takes it, and again in the next session. */
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
 void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */
-void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out); /* all that wait, in order */
+void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out); /* all that wait, in command */
 void agent_reports_resend(struct agent_core *c);                                        /* at the next flush */
 void agent_reports_expire(struct agent_core *c, int64_t now);
 
@@ -199,7 +199,7 @@ void agent_command_form(struct agent_core *c, const form_epoch *form, struct age
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
                           struct agent_actions *out);
 void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out);
-void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *order,
+void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *command,
                        struct agent_actions *out);
 void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
                         enum end_cause cause, struct agent_actions *out);

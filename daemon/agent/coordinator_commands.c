@@ -36,7 +36,7 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
     struct agent_job *j = agent_job_make(c, m->job_id);
     switch (agent_fence_form(j, m)) {
     case FENCE_OLDER:
-        agent_fenced_epoch(c, "order to form", m->job_id, m->epoch, agent_job_accepted(j), out);
+        agent_fenced_epoch(c, "command to form", m->job_id, m->epoch, agent_job_accepted(j), out);
         agent_refuse_form(c, j, m, out);
         return;
     case FENCE_OTHER:
@@ -99,10 +99,10 @@ static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct 
         agent_fenced_epoch(c, "pause", m->job_id, m->epoch, agent_job_accepted(j), out);
         return;
     }
-    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    order.pause = m;
-    agent_command_job(c, m->job_id, &order, out);
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    command.pause = m;
+    agent_command_job(c, m->job_id, &command, out);
 }
 
 static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
@@ -121,12 +121,12 @@ static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m,
 static void on_committed(struct agent_core *c, const Titan__Internal__CheckpointCommitted *m, struct agent_actions *out)
 {
     Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
-    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     committed.job_id = m->job_id;
     committed.step = m->step;
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
-    order.checkpoint_committed = &committed;
-    agent_command_job(c, m->job_id, &order, out);
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
+    command.checkpoint_committed = &committed;
+    agent_command_job(c, m->job_id, &command, out);
 }
 
 void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)

@@ -15,13 +15,13 @@
 #define REGISTRATION_BYTES_MAX 4096
 #define UNREGISTERED_MAX 64 /* connections that have not registered */
 
-struct channel_link {
+struct channel_connection {
     struct channel *channel;
-    struct channel_link *next, *prev;
+    struct channel_connection *next, *prev;
     uv_poll_t poll;
     uv_timer_t registration_timer;
     int fd, open_handles;
-    bool closing, busy; /* busy: a callback of this link is on the stack */
+    bool closing, busy; /* busy: a callback of this connection is on the stack */
     void *owner;        /* NULL until registration was accepted */
     struct frame_reader in;
     struct frame_writer out;
@@ -35,7 +35,7 @@ struct channel {
     uv_poll_t listener;
     int fd, unregistered;
     char *path;
-    struct channel_link *links;
+    struct channel_connection *connections;
     bool closing, listener_closed;
     void (*done)(void *);
     void *done_data;
@@ -43,7 +43,7 @@ struct channel {
 
 static void channel_finish(struct channel *c)
 {
-    if (!c->closing || !c->listener_closed || c->links)
+    if (!c->closing || !c->listener_closed || c->connections)
         return;
     titan_assert(c->unregistered == 0);
     void (*done)(void *) = c->done;
@@ -54,129 +54,131 @@ static void channel_finish(struct channel *c)
         done(data);
 }
 
-static void link_freed(uv_handle_t *handle)
+static void connection_freed(uv_handle_t *handle)
 {
-    struct channel_link *link = handle->data;
-    if (--link->open_handles > 0)
+    struct channel_connection *connection = handle->data;
+    if (--connection->open_handles > 0)
         return;
-    struct channel *c = link->channel;
-    *(link->prev ? &link->prev->next : &c->links) = link->next;
-    if (link->next)
-        link->next->prev = link->prev;
-    (void)close(link->fd);
-    frame_reader_clear(&link->in);
-    frame_writer_clear(&link->out);
-    free(link);
+    struct channel *c = connection->channel;
+    *(connection->prev ? &connection->prev->next : &c->connections) = connection->next;
+    if (connection->next)
+        connection->next->prev = connection->prev;
+    (void)close(connection->fd);
+    frame_reader_clear(&connection->in);
+    frame_writer_clear(&connection->out);
+    free(connection);
     channel_finish(c);
 }
 
-void channel_drop(struct channel_link *link)
+void channel_drop(struct channel_connection *connection)
 {
-    if (!link || link->closing)
+    if (!connection || connection->closing)
         return;
-    link->closing = true;
-    titan_assert(link->open_handles == 2);
-    if (!link->owner)
-        link->channel->unregistered--;
-    titan_assert(link->channel->unregistered >= 0);
-    link->owner = NULL;
-    (void)uv_poll_stop(&link->poll);
-    uv_close((uv_handle_t *)&link->poll, link_freed);
-    uv_close((uv_handle_t *)&link->registration_timer, link_freed);
+    connection->closing = true;
+    titan_assert(connection->open_handles == 2);
+    if (!connection->owner)
+        connection->channel->unregistered--;
+    titan_assert(connection->channel->unregistered >= 0);
+    connection->owner = NULL;
+    (void)uv_poll_stop(&connection->poll);
+    uv_close((uv_handle_t *)&connection->poll, connection_freed);
+    uv_close((uv_handle_t *)&connection->registration_timer, connection_freed);
 }
 
 /* The connection is over: tell the owner, once. */
-static void link_lost(struct channel_link *link, const struct titan_error *why)
+static void connection_lost(struct channel_connection *connection, const struct titan_error *why)
 {
-    if (link->closing)
+    if (connection->closing)
         return;
-    struct channel *c = link->channel;
-    void *owner = link->owner;
+    struct channel *c = connection->channel;
+    void *owner = connection->owner;
     if (why && why->status != TITAN_OK && why->status != TITAN_EPEER)
         tlog_warn(&c->log, "worker connection closed", "reason=\"%s\"", why->msg);
-    channel_drop(link);
+    channel_drop(connection);
     if (owner)
         c->events.on_close(owner, c->data);
 }
 
-static void link_greet(struct channel_link *link, const Titan__Internal__WorkerToAgent *message,
-                       struct titan_error *err)
+static void connection_register(struct channel_connection *connection, const Titan__Internal__WorkerToAgent *message,
+                                struct titan_error *err)
 {
-    struct channel *c = link->channel;
-    titan_assert(!link->owner && !link->closing);
+    struct channel *c = connection->channel;
+    titan_assert(!connection->owner && !connection->closing);
     if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION) {
         (void)titan_fail(err, TITAN_EPERM, "first message is not a registration");
         return;
     }
-    void *owner = c->events.on_registration(link, message->registration, c->data, err);
+    void *owner = c->events.on_registration(connection, message->registration, c->data, err);
     if (!owner)
         return;
-    if (link->closing) { /* lost while it was being greeted */
+    if (connection->closing) { /* lost while it was being greeted */
         c->events.on_close(owner, c->data);
         return;
     }
     c->unregistered--;
     titan_assert(c->unregistered >= 0);
-    link->owner = owner;
-    (void)uv_timer_stop(&link->registration_timer);
+    connection->owner = owner;
+    (void)uv_timer_stop(&connection->registration_timer);
 }
 
 /* Read all that the socket holds, and hand out every whole message. */
-static void link_read(struct channel_link *link)
+static void connection_read(struct channel_connection *connection)
 {
-    struct channel *c = link->channel;
+    struct channel *c = connection->channel;
     struct titan_error err = {0};
     const uint8_t *data;
     size_t len;
     int fd;
-    titan_assert(!link->busy);
-    link->busy = true;
-    while (!link->closing && err.status == TITAN_OK && frame_receive(&link->in, link->fd, &err) == TITAN_OK)
-        while (!link->closing && err.status == TITAN_OK &&
-               frame_next(&link->in, link->owner ? FRAME_MAX : REGISTRATION_BYTES_MAX, &data, &len, &fd, &err) ==
-                   TITAN_OK) {
+    titan_assert(!connection->busy);
+    connection->busy = true;
+    while (!connection->closing && err.status == TITAN_OK &&
+           frame_receive(&connection->in, connection->fd, &err) == TITAN_OK)
+        while (!connection->closing && err.status == TITAN_OK &&
+               frame_next(&connection->in, connection->owner ? FRAME_MAX : REGISTRATION_BYTES_MAX, &data, &len, &fd,
+                          &err) == TITAN_OK) {
             if (fd >= 0)
                 (void)close(fd); /* workers send none */
             Titan__Internal__WorkerToAgent *message = titan__internal__worker_to_agent__unpack(NULL, len, data);
             if (!message)
                 (void)titan_fail(&err, TITAN_ECORRUPT, "%zu bytes that are no message", len);
-            else if (!link->owner)
-                link_greet(link, message, &err);
+            else if (!connection->owner)
+                connection_register(connection, message, &err);
             else if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION)
-                c->events.on_message(link->owner, message, c->events.message_data);
+                c->events.on_message(connection->owner, message, c->events.message_data);
             if (message)
                 titan__internal__worker_to_agent__free_unpacked(message, NULL);
         }
-    link->busy = false;
+    connection->busy = false;
     if (err.status != TITAN_OK)
-        link_lost(link, &err);
+        connection_lost(connection, &err);
 }
 
-static void on_link(uv_poll_t *handle, int status, int events);
+static void on_connection_ready(uv_poll_t *handle, int status, int events);
 
-static void link_flush(struct channel_link *link)
+static void connection_flush(struct channel_connection *connection)
 {
     struct titan_error err = {0};
-    titan_status status = frame_flush(&link->out, link->fd, &err);
+    titan_status status = frame_flush(&connection->out, connection->fd, &err);
     if (status == TITAN_OK || status == TITAN_EAGAIN)
-        (void)uv_poll_start(&link->poll, UV_READABLE | (status == TITAN_EAGAIN ? UV_WRITABLE : 0), on_link);
+        (void)uv_poll_start(&connection->poll, UV_READABLE | (status == TITAN_EAGAIN ? UV_WRITABLE : 0),
+                            on_connection_ready);
     /* A broken pipe shows on the reading side too, with whatever the worker said last. */
 }
 
-static void on_link(uv_poll_t *handle, int status, int events)
+static void on_connection_ready(uv_poll_t *handle, int status, int events)
 {
-    struct channel_link *link = handle->data;
+    struct channel_connection *connection = handle->data;
     if (status < 0 || events & (UV_READABLE | UV_DISCONNECT))
-        link_read(link);
-    if (!link->closing && events & UV_WRITABLE)
-        link_flush(link);
+        connection_read(connection);
+    if (!connection->closing && events & UV_WRITABLE)
+        connection_flush(connection);
 }
 
 static void on_registration_timeout(uv_timer_t *timer)
 {
     struct titan_error err;
     (void)titan_fail(&err, TITAN_ETIMEDOUT, "no registration within %d ms", REGISTRATION_TIMEOUT_MS);
-    link_lost(timer->data, &err);
+    connection_lost(timer->data, &err);
 }
 
 /* Only the agent's own user and root may speak here; the token then says which worker it is. */
@@ -187,28 +189,28 @@ static bool peer_allowed(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && (peer.uid == geteuid() || peer.uid == 0);
 }
 
-static void link_accept(struct channel *c, int fd)
+static void connection_accept(struct channel *c, int fd)
 {
-    struct channel_link *link = calloc(1, sizeof(*link));
-    if (!link || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(fd) ||
-        uv_poll_init(c->loop, &link->poll, fd) != 0) {
+    struct channel_connection *connection = calloc(1, sizeof(*connection));
+    if (!connection || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(fd) ||
+        uv_poll_init(c->loop, &connection->poll, fd) != 0) {
         tlog_warn(&c->log, "worker connection refused", "unregistered=%d", c->unregistered);
-        free(link);
+        free(connection);
         (void)close(fd);
         return;
     }
-    link->channel = c;
-    link->fd = fd;
-    link->open_handles = 2;
-    (void)uv_timer_init(c->loop, &link->registration_timer);
-    link->poll.data = link->registration_timer.data = link;
-    link->next = c->links;
-    if (c->links)
-        c->links->prev = link;
-    c->links = link;
+    connection->channel = c;
+    connection->fd = fd;
+    connection->open_handles = 2;
+    (void)uv_timer_init(c->loop, &connection->registration_timer);
+    connection->poll.data = connection->registration_timer.data = connection;
+    connection->next = c->connections;
+    if (c->connections)
+        c->connections->prev = connection;
+    c->connections = connection;
     c->unregistered++;
-    (void)uv_timer_start(&link->registration_timer, on_registration_timeout, REGISTRATION_TIMEOUT_MS, 0);
-    (void)uv_poll_start(&link->poll, UV_READABLE, on_link);
+    (void)uv_timer_start(&connection->registration_timer, on_registration_timeout, REGISTRATION_TIMEOUT_MS, 0);
+    (void)uv_poll_start(&connection->poll, UV_READABLE, on_connection_ready);
 }
 
 static void on_listener(uv_poll_t *handle, int status, int events)
@@ -219,7 +221,7 @@ static void on_listener(uv_poll_t *handle, int status, int events)
         int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        link_accept(c, fd);
+        connection_accept(c, fd);
     }
 }
 
@@ -267,8 +269,8 @@ void channel_close(struct channel *c, void (*done)(void *), void *data)
     c->done = done;
     c->done_data = data;
     (void)unlink(c->path);
-    for (struct channel_link *link = c->links; link; link = link->next)
-        channel_drop(link);
+    for (struct channel_connection *connection = c->connections; connection; connection = connection->next)
+        channel_drop(connection);
     (void)uv_poll_stop(&c->listener);
     uv_close((uv_handle_t *)&c->listener, on_listener_closed);
 }
@@ -287,28 +289,28 @@ titan_status channel_pack(struct frame_writer *queue, const Titan__Internal__Age
     return frame_put(queue, bytes, len, fd, err);
 }
 
-void channel_send(struct channel_link *link, const Titan__Internal__AgentToWorker *message, int fd)
+void channel_send(struct channel_connection *connection, const Titan__Internal__AgentToWorker *message, int fd)
 {
-    if (link->closing)
+    if (connection->closing)
         return;
     struct titan_error err = {0};
-    if (channel_pack(&link->out, message, fd, &err) != TITAN_OK) {
-        link_lost(link, &err);
+    if (channel_pack(&connection->out, message, fd, &err) != TITAN_OK) {
+        connection_lost(connection, &err);
         return;
     }
-    link_flush(link);
+    connection_flush(connection);
 }
 
-void channel_send_queue(struct channel_link *link, struct frame_writer *queue)
+void channel_send_queue(struct channel_connection *connection, struct frame_writer *queue)
 {
-    if (link->closing)
+    if (connection->closing)
         return;
-    frame_move(&link->out, queue);
-    link_flush(link);
+    frame_move(&connection->out, queue);
+    connection_flush(connection);
 }
 
-void channel_drain(struct channel_link *link)
+void channel_drain(struct channel_connection *connection)
 {
-    if (!link->busy && !link->closing)
-        link_read(link);
+    if (!connection->busy && !connection->closing)
+        connection_read(connection);
 }

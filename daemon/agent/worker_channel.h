@@ -15,16 +15,17 @@
 #include "titan/internal/worker.pb-c.h"
 
 struct channel;
-struct channel_link; /* one accepted connection */
+struct channel_connection; /* one accepted connection */
 
 struct channel_events {
     /* Returns the connection's owner, or NULL to refuse it (reason in err). */
-    void *(*on_registration)(struct channel_link *link, const Titan__Internal__WorkerRegistration *registration,
-                             void *data, struct titan_error *err);
+    void *(*on_registration)(struct channel_connection *connection,
+                             const Titan__Internal__WorkerRegistration *registration, void *data,
+                             struct titan_error *err);
     /* Gets message_data; the others get channel_open's data. */
     void (*on_message)(void *owner, const Titan__Internal__WorkerToAgent *message, void *data);
     void *message_data;
-    /* The connection is gone; the link must not be used again. */
+    /* The connection is gone; the connection must not be used again. */
     void (*on_close)(void *owner, void *data);
 };
 
@@ -38,12 +39,12 @@ titan_status channel_pack(struct frame_writer *queue, const Titan__Internal__Age
                           struct titan_error *err) TITAN_MUST_USE;
 /* Send now, or as soon as the socket takes it. A worker that does not read for so long that its queue is full loses
  * the connection. */
-void channel_send(struct channel_link *link, const Titan__Internal__AgentToWorker *message, int fd);
+void channel_send(struct channel_connection *connection, const Titan__Internal__AgentToWorker *message, int fd);
 /* Send what was queued while there was no connection. */
-void channel_send_queue(struct channel_link *link, struct frame_writer *queue);
-/* Deliver what the socket holds right now; used before a worker's end is reported. May close the link. */
-void channel_drain(struct channel_link *link);
+void channel_send_queue(struct channel_connection *connection, struct frame_writer *queue);
+/* Deliver what the socket holds right now; used before a worker's end is reported. May close the connection. */
+void channel_drain(struct channel_connection *connection);
 /* Close it; on_close is not called. */
-void channel_drop(struct channel_link *link);
+void channel_drop(struct channel_connection *connection);
 
 #endif

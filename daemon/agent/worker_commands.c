@@ -4,22 +4,23 @@
 #include "daemon/agent/agent_core_internal.h"
 #include "proto/ranges.h"
 
-static void tell(const struct agent_core *c, const struct agent_worker *w, command_to_worker *order,
+static void tell(const struct agent_core *c, const struct agent_worker *w, command_to_worker *command,
                  struct agent_actions *out)
 {
-    titan_assert(order->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND__NOT_SET);
-    order->term = c->seen.term;
+    titan_assert(command->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND__NOT_SET);
+    command->term = c->seen.term;
     struct agent_action *a = agent_action_add(out, AGENT_COMMAND);
     a->job_id = w->job_id;
     a->worker_id = w->id;
-    a->command = agent_action_copy(out, &order->base);
+    a->command = agent_action_copy(out, &command->base);
 }
 
-void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *order, struct agent_actions *out)
+void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *command,
+                       struct agent_actions *out)
 {
     for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == job_id)
-            tell(c, w, order, out);
+            tell(c, w, command, out);
 }
 
 /* rank below 0: a departing rank, which has none in the next epoch. */
@@ -27,7 +28,7 @@ static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t w
                         struct agent_actions *out)
 {
     struct agent_worker *w = agent_worker_find(c, worker_id);
-    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!w || w->job_id != form->job_id)
         return;
     titan_assert(form->epoch <= RANGE_EPOCH_MAX);
@@ -39,9 +40,9 @@ static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t w
         a->worker_id = w->id;
         a->rank = w->rank;
     }
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
-    order.form = (form_epoch *)form;
-    tell(c, w, &order, out);
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    command.form = (form_epoch *)form;
+    tell(c, w, &command, out);
 }
 
 /* Workers get the mesh key, which is made of the agents' key. */
@@ -63,12 +64,12 @@ void agent_command_form(struct agent_core *c, const form_epoch *said, struct age
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
-    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     revoke.job_id = job_id;
     revoke.epoch = epoch;
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
-    order.revoke = &revoke;
-    agent_command_job(c, job_id, &order, out);
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
+    command.revoke = &revoke;
+    agent_command_job(c, job_id, &command, out);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
         /* A worker that was told to stop has its grace. */
         if (w->job_id != job_id || w->end == END_ASKED || !agent_in_epoch(w, epoch) || w->revoked_epoch >= epoch)
@@ -82,12 +83,12 @@ void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch,
 void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out)
 {
     Titan__Internal__PauseJob pause = TITAN__INTERNAL__PAUSE_JOB__INIT;
-    command_to_worker order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     pause.job_id = job_id;
     pause.epoch = epoch;
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    order.pause = &pause;
-    agent_command_job(c, job_id, &order, out);
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    command.pause = &pause;
+    agent_command_job(c, job_id, &command, out);
 }
 
 void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,

@@ -90,8 +90,8 @@ static void worker_close(struct worker *w)
         return;
     titan_assert(!w->start);
     w->closing = true;
-    channel_drop(w->link);
-    w->link = NULL;
+    channel_drop(w->connection);
+    w->connection = NULL;
     if (w->process_polled)
         uv_close((uv_handle_t *)&w->process_poll, on_handle_closed);
     uv_close((uv_handle_t *)&w->kill_timer, on_handle_closed);
@@ -139,10 +139,10 @@ static void worker_dying(struct worker *w)
     if (w->dying)
         return;
     w->dying = true;
-    if (w->link)
-        channel_drain(w->link);
-    channel_drop(w->link);
-    w->link = NULL;
+    if (w->connection)
+        channel_drain(w->connection);
+    channel_drop(w->connection);
+    w->connection = NULL;
     (void)uv_timer_stop(&w->kill_timer);
     (void)uv_timer_start(&w->report_timer, on_report_timer, STATUS_WAIT_MS, 0);
 }
@@ -204,8 +204,8 @@ static void send_lease(struct worker *w)
     message.term = w->set->term;
     message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     message.lease = &lease;
-    if (w->link)
-        channel_send(w->link, &message, -1);
+    if (w->connection)
+        channel_send(w->connection, &message, -1);
 }
 
 static void send_leases(struct workers *set)
@@ -231,8 +231,9 @@ static bool token_equal(const ProtobufCBinaryData *token, const unsigned char ex
     return !differs;
 }
 
-static void *on_registration(struct channel_link *link, const Titan__Internal__WorkerRegistration *registration,
-                             void *data, struct titan_error *err)
+static void *on_registration(struct channel_connection *connection,
+                             const Titan__Internal__WorkerRegistration *registration, void *data,
+                             struct titan_error *err)
 {
     struct workers *set = data;
     struct worker *w = workers_find(set, registration->worker_id);
@@ -242,24 +243,24 @@ static void *on_registration(struct channel_link *link, const Titan__Internal__W
                          registration->worker_id, registration->job_id, registration->pid);
         return NULL;
     }
-    titan_assert(w->link != link);
-    channel_drop(w->link);
-    w->link = link;
+    titan_assert(w->connection != connection);
+    channel_drop(w->connection);
+    w->connection = connection;
     w->greeted = true;
     worker_watch(w);
     send_lease(w);
-    if (w->link)
-        channel_send_queue(w->link, &w->pending);
+    if (w->connection)
+        channel_send_queue(w->connection, &w->pending);
     tlog_debug(&set->log, "worker connected", "job=%" PRIu64 " worker=%" PRIu64 " adopted=%d", w->job_id, w->id,
                w->adopted);
     set->events.on_connected(w, registration, set->data);
     return w;
 }
 
-static void on_link_closed(void *owner, void *data)
+static void on_connection_closed(void *owner, void *data)
 {
     (void)data;
-    ((struct worker *)owner)->link = NULL;
+    ((struct worker *)owner)->connection = NULL;
 }
 
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd)
@@ -267,8 +268,8 @@ void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message
     struct titan_error err = {0};
     if (w->dying)
         return;
-    if (w->link)
-        channel_send(w->link, message, fd);
+    if (w->connection)
+        channel_send(w->connection, message, fd);
     else if (channel_pack(&w->pending, message, fd, &err) != TITAN_OK)
         tlog_error(&w->set->log, "message to worker lost", "worker=%" PRIu64 " reason=\"%s\"", w->id, err.msg);
 }
@@ -426,7 +427,7 @@ static void worker_not_started(struct worker *w, const struct titan_error *why)
     (void)uv_timer_start(&w->report_timer, on_report_timer, 0, 0);
 }
 
-/* The process waits until its page names it (link.c). */
+/* The process waits until its page names it (connection.c). */
 static titan_status worker_take_process(struct worker *w, struct worker_start *s, struct titan_error *err)
 {
     TRY(job_folder_record(w->set->run_dir, w->job_id, w->job_dir, err));
@@ -598,11 +599,11 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
 /* The folder of an adopted worker's job: from the record, else from where the process runs. */
 static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
 {
-    char link[64];
+    char path[64];
     if (job_folder_find(w->set->run_dir, w->job_id, out))
         return;
-    (void)snprintf(link, sizeof(link), "/proc/%d/cwd", (int)w->page->pid);
-    ssize_t n = readlink(link, out, PATH_MAX - 1);
+    (void)snprintf(path, sizeof(path), "/proc/%d/cwd", (int)w->page->pid);
+    ssize_t n = readlink(path, out, PATH_MAX - 1);
     out[n > 0 ? n : 0] = '\0';
 }
 
@@ -753,7 +754,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     struct channel_events channel_events = {.on_registration = on_registration,
                                             .on_message = events->on_message,
                                             .message_data = data,
-                                            .on_close = on_link_closed};
+                                            .on_close = on_connection_closed};
     status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
     if (status != TITAN_OK) {
         free(set);
@@ -790,9 +791,9 @@ bool workers_check(const struct workers *set)
         titan_assert(w->prev ? w->prev->next == w : set->first == w);
         titan_assert(!w->next || w->next->prev == w);
         titan_assert(!w->reported || w->dying);
-        titan_assert(!w->start || (!w->dying && !w->process_polled && !w->link));
+        titan_assert(!w->start || (!w->dying && !w->process_polled && !w->connection));
         titan_assert(w->start || w->process_polled || w->start_error.status != TITAN_OK);
-        titan_assert(!w->link || (w->greeted && !w->dying && !w->closing));
+        titan_assert(!w->connection || (w->greeted && !w->dying && !w->closing));
         titan_assert(w->adopted || w->slot < set->slots);
         titan_assert(!w->watch_started || w->watch);
         titan_assert(w->open_handles > 0);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* workers.h - the workers of this node: started or adopted, talked to, watched, stopped, buried.
  *
- *   start ──► process runs ──► registration (link, watch) ──► ... ──► death noticed ──► reported ──► reaped, slot free
- *     │   adopt ──┘
- *     └──► not started ──► reported, slot free
+ *   start ──► process runs ──► registration ((connection, watch)) ──► ... ──► death noticed ──► reported ──► reaped,
+ * slot free │   adopt ──┘ └──► not started ──► reported, slot free
  *
  * A start opens its job's folder on a thread of the file pool (worker_start.h). What does not answer within the pool's
  * deadline is not started; a process that comes of it later is ended before it does anything.
@@ -46,7 +45,7 @@ struct worker {
     bool recorded; /* the rank is in the job's record */
     int stat_fd;   /* /proc/PID/stat */
     uint64_t rss_max;
-    struct channel_link *link;
+    struct channel_connection *connection;
     struct frame_writer pending; /* for when it is not connected */
     struct page_watch *watch;
     int exit_code, exit_signal;

@@ -202,9 +202,9 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(quarantined, "jobs ended because the job store contradicted what was decided about them")                        \
     X(duplicate, "reports that had been taken before")                                                                 \
     X(epoch_refused, "epochs that an agent did not take from us")                                                      \
-    X(agents_old_term, "orders refused by agents, since they started: of an older coordinator")                        \
-    X(agents_old_epoch, "orders refused by agents, since they started: about an epoch that is over")                   \
-    X(agents_other_epoch, "orders refused by agents, since they started: a second communicator for an epoch")          \
+    X(agents_old_term, "commands refused by agents, since they started: of an older coordinator")                      \
+    X(agents_old_epoch, "commands refused by agents, since they started: about an epoch that is over")                 \
+    X(agents_other_epoch, "commands refused by agents, since they started: a second communicator for an epoch")        \
     X(unproved, "heartbeats refused: datagrams without the right proof")                                               \
     X(agents_unproved, "datagrams refused by agents, since they started: without the right proof")                     \
     X(agents_imposter, "messages refused by agents, since they started: in the name of another worker or node")        \

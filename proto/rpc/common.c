@@ -441,7 +441,7 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair)
         arg_int(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
         arg_int(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
         arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_CLIENT_MESSAGE_MAX),
-        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* see front.c */
+        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* see tenant.c */
         arg_int(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LOOKAHEAD),
         arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
         arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),

@@ -19,10 +19,10 @@
 
 #include "base/cleanup.h"
 #include "proto/rpc/common.h"
-#include "proto/rpc/front.h"
+#include "proto/rpc/tenant.h"
 
 enum {
-    SLOTS_SERVED = 64, /* of a method and front, at most */
+    SLOTS_SERVED = 64, /* of a method and tenant, at most */
     SLOTS_OWN = 2,
     SPARE_CALLS = 1024,
     REQUEST_MS = 30000,
@@ -36,8 +36,8 @@ struct message {
 struct rpc_call {
     struct rpc_server *server;
     struct endpoint *endpoint;
-    struct front *front;
-    struct caller *caller; /* whose limit it counts against; NULL: the front's */
+    struct tenant *tenant;
+    struct caller *caller; /* whose limit it counts against; NULL: the tenant's */
     bool charged;
     grpc_call *call;
     unsigned pending; /* tags out */
@@ -183,8 +183,8 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
     struct titan_error err;
     ProtobufCMessage *message = NULL;
     const struct rpc_server_options *options = &call->server->options;
-    const size_t most = call->front->trusted || call->endpoint->method.large ? options->max_message_bytes
-                                                                             : options->max_user_message_bytes;
+    const size_t most = call->tenant->trusted || call->endpoint->method.large ? options->max_message_bytes
+                                                                              : options->max_user_message_bytes;
     const size_t len = grpc_byte_buffer_length(call->incoming);
     if (len > most) {
         (void)titan_fail(&err, TITAN_ELIMIT, "a message of %zu bytes; at most %zu are taken here", len, most);
@@ -267,19 +267,19 @@ static struct caller *caller_get(struct rpc_server *server, const struct rpc_ide
 /* Count the call against whoever makes it, now that this is known. Not NULL: why it is one too many. */
 static const char *charge(struct rpc_call *call)
 {
-    struct front *front = call->front;
+    struct tenant *tenant = call->tenant;
     const struct rpc_server_options *options = &call->server->options;
     const bool named = call->identity.kind == RPC_ID_CERT || call->identity.kind == RPC_ID_TOKEN;
-    if (front->trusted)
+    if (tenant->trusted)
         return NULL;
-    if (call->endpoint->own && front->n_own_calls >= options->max_own_calls)
+    if (call->endpoint->own && tenant->n_own_calls >= options->max_own_calls)
         return "too many calls of health and reflection are open from here";
     struct caller *caller = named ? caller_get(call->server, &call->identity) : NULL;
-    uint32_t *n = caller ? &caller->n_calls : &front->n_calls;
+    uint32_t *n = caller ? &caller->n_calls : &tenant->n_calls;
     if ((named && !caller) || *n >= options->max_user_calls)
         return "too many calls of this user are open";
     ++*n;
-    front->n_own_calls += call->endpoint->own;
+    tenant->n_own_calls += call->endpoint->own;
     call->caller = caller;
     call->charged = true;
     return NULL;
@@ -291,9 +291,9 @@ static void uncharge(struct rpc_call *call)
         return;
     struct caller *caller = TAKE(call->caller);
     call->charged = false;
-    call->front->n_own_calls -= call->endpoint->own;
+    call->tenant->n_own_calls -= call->endpoint->own;
     if (!caller) {
-        call->front->n_calls--;
+        call->tenant->n_calls--;
     } else if (--caller->n_calls == 0) {
         struct caller **at = caller_bucket(call->server, caller->name);
         while (*at != caller)
@@ -330,7 +330,7 @@ static void call_begin(struct rpc_call *call)
     struct endpoint *endpoint = call->endpoint;
     struct titan_error err;
     const char *beyond;
-    rpc_front_identify(call->front, call->call, &call->identity);
+    rpc_tenant_identify(call->tenant, call->call, &call->identity);
     call->next = server->open;
     if (call->next)
         call->next->prev = call;
@@ -366,13 +366,13 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     struct rpc_call *call = tag->owner;
     if (ok) {
         size_t endpoint = (size_t)(call->endpoint - call->server->endpoints);
-        struct front_method *method = &call->front->methods[endpoint];
-        rpc_slot_offer(call->front, endpoint);
+        struct tenant_method *method = &call->tenant->methods[endpoint];
+        rpc_slot_offer(call->tenant, endpoint);
         call_begin(call);
-        /* A front that is used takes more at a time; the others, and those of who may not call, stay small. */
+        /* A tenant that is used takes more at a time; the others, and those of who may not call, stay small. */
         if (!call->finishing && method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
             method->slots++;
-            rpc_slot_offer(call->front, endpoint);
+            rpc_slot_offer(call->tenant, endpoint);
         }
     } else {
         call->call = NULL;
@@ -380,26 +380,26 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
-void rpc_slot_offer(struct front *front, size_t endpoint)
+void rpc_slot_offer(struct tenant *tenant, size_t endpoint)
 {
-    struct rpc_server *server = front->owner;
+    struct rpc_server *server = tenant->owner;
     if (server->stopping)
         return;
     struct rpc_call *call = call_alloc(server);
     if (!call)
         return; /* one slot fewer; the calls in it wait for another */
     call->endpoint = &server->endpoints[endpoint];
-    call->front = front;
+    call->tenant = tenant;
     call->pending = 1;
     call->recv_tag.costly = call->endpoint->method.costly;
     grpc_completion_queue *cq = server->queue.cq;
     grpc_call_error rc;
     if (call->endpoint->method.path) {
-        rc = grpc_server_request_registered_call(front->server, front->methods[endpoint].registered, &call->call,
+        rc = grpc_server_request_registered_call(tenant->server, tenant->methods[endpoint].registered, &call->call,
                                                  &call->deadline, &call->metadata, NULL, cq, cq, &call->request_tag);
     } else {
         grpc_call_details_init(&call->details);
-        rc = grpc_server_request_call(front->server, &call->call, &call->details, &call->metadata, cq, cq,
+        rc = grpc_server_request_call(tenant->server, &call->call, &call->details, &call->metadata, cq, cq,
                                       &call->request_tag);
     }
     titan_assert(rc == GRPC_CALL_OK);
@@ -586,9 +586,9 @@ void *rpc_call_data(const struct rpc_call *call)
 const char *rpc_call_peer(const struct rpc_call *call)
 {
     struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* asked for once, kept */
-    const struct rpc_identity *front = &call->front->identity;
-    if (!self->peer && front->kind == RPC_ID_UID) {
-        if (asprintf(&self->peer, "unix:%s", front->name) < 0)
+    const struct rpc_identity *tenant = &call->tenant->identity;
+    if (!self->peer && tenant->kind == RPC_ID_UID) {
+        if (asprintf(&self->peer, "unix:%s", tenant->name) < 0)
             self->peer = NULL;
     } else if (!self->peer) {
         char *peer = grpc_call_get_peer(self->call);
@@ -699,7 +699,7 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
     (void)uv_timer_init(server->loop, &server->timer);
     server->timer.data = server;
     server->started = true;
-    return rpc_fronts_start(server, err);
+    return rpc_tenants_start(server, err);
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
@@ -716,7 +716,7 @@ void rpc_handle_closed(struct rpc_server *server)
 static void queue_stopped(void *data)
 {
     struct rpc_server *server = data;
-    rpc_fronts_destroy(server);
+    rpc_tenants_destroy(server);
     rpc_handle_closed(server);
 }
 
@@ -728,7 +728,7 @@ static void timer_closed(uv_handle_t *handle)
 /* The last step of shutdown, when gRPC has let go of everything. */
 void rpc_shutdown_advance(struct rpc_server *server)
 {
-    if (!server->stopping || server->stopped || server->fronts_up > 0 || server->n_calls > 0 || server->n_handing > 0)
+    if (!server->stopping || server->stopped || server->tenants_up > 0 || server->n_calls > 0 || server->n_handing > 0)
         return;
     server->stopped = true;
     server->handles = 2 + rpc_listeners_close(server) + rpc_connections_close(server);
@@ -739,31 +739,31 @@ void rpc_shutdown_advance(struct rpc_server *server)
 static void shutdown_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
-    struct front *front = tag->owner;
-    front->owner->fronts_up--;
-    rpc_shutdown_advance(front->owner);
+    struct tenant *tenant = tag->owner;
+    tenant->owner->tenants_up--;
+    rpc_shutdown_advance(tenant->owner);
 }
 
 /* Once no thread is inside it with a connection: what takes them goes with it. */
-void rpc_front_advance(struct front *front)
+void rpc_tenant_advance(struct tenant *tenant)
 {
-    struct rpc_server *server = front->owner;
-    if (!server->stopping || front->shutting || front->n_handing > 0)
+    struct rpc_server *server = tenant->owner;
+    if (!server->stopping || tenant->shutting || tenant->n_handing > 0)
         return;
-    front->shutting = true;
-    front->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = front};
-    grpc_server_shutdown_and_notify(front->server, server->queue.cq, &front->shutdown_tag);
+    tenant->shutting = true;
+    tenant->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = tenant};
+    grpc_server_shutdown_and_notify(tenant->server, server->queue.cq, &tenant->shutdown_tag);
     if (server->grace_is_over)
-        grpc_server_cancel_all_calls(front->server);
+        grpc_server_cancel_all_calls(tenant->server);
 }
 
 static void grace_over(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
     server->grace_is_over = true;
-    for (struct front *front = server->fronts; front; front = front->next)
-        if (front->shutting)
-            grpc_server_cancel_all_calls(front->server);
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
+        if (tenant->shutting)
+            grpc_server_cancel_all_calls(tenant->server);
     rpc_arrivals_cut(server);
 }
 
@@ -781,8 +781,8 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     rpc_health_set(&server->health, false);
     rpc_listeners_stop(server);
     rpc_arrivals_drop(server);
-    for (struct front *front = server->fronts; front; front = front->next)
-        rpc_front_advance(front);
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
+        rpc_tenant_advance(tenant);
     /* Health watches and reflection never end by themselves. */
     for (struct rpc_call *call = server->open; call; call = call->next)
         if (call->endpoint->own)
@@ -796,11 +796,11 @@ static void unstarted_close(struct rpc_server *server)
 {
     grpc_completion_queue *cq = server->queue.cq;
     gpr_timespec forever = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    for (struct front *front = server->fronts; front; front = front->next) {
-        grpc_server_shutdown_and_notify(front->server, cq, NULL);
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next) {
+        grpc_server_shutdown_and_notify(tenant->server, cq, NULL);
         (void)grpc_completion_queue_next(cq, forever, NULL);
     }
-    rpc_fronts_destroy(server);
+    rpc_tenants_destroy(server);
     grpc_completion_queue_shutdown(cq);
     while (grpc_completion_queue_next(cq, forever, NULL).type != GRPC_QUEUE_SHUTDOWN)
         ;

@@ -87,7 +87,7 @@ void worker_deadlines(struct core *c, struct jobrec *j)
         struct workrec *w = j->workers[i];
         if (!w->missing || c->now.mono_ms < w->missing)
             continue;
-        if (w->node->session) /* should an order to start it have come late after all */
+        if (w->node->session) /* should a command to start it have come late after all */
             send_stop(c, w->node->session, j->id, w->id, 0, "its agent did not list it");
         worker_ended(c, w, NULL,
                      w->started ? "it ended while its agent was away" : "its start never reached the agent");

@@ -21,7 +21,7 @@ struct commit {
     struct commit *next;
     struct coordinator *owner;
     struct batch batch;
-    uint64_t turn;
+    uint64_t sequence;
     bool in_flight;
     struct set_aside *asides;
     const struct change *failed; /* the one the store refused; NULL = it was none */
@@ -212,12 +212,13 @@ static bool forms_an_epoch(const struct batch *batch)
     return k;
 }
 
-/* Runs on the writer thread. The turn is kept in the store, so it moves with the transaction. */
+/* Runs on the writer thread. The sequence number is kept in the store, so it moves with the transaction. */
 static titan_status apply_commit(struct db *db, void *arg, struct titan_error *err)
 {
     struct commit *k = arg;
     k->failed = NULL;
-    TRY(db_run(db, err, "UPDATE meta SET value = ? WHERE key = 'turn' AND value = ?", "uu", k->turn, k->turn - 1));
+    TRY(db_run(db, err, "UPDATE meta SET value = ? WHERE key = 'turn' AND value = ?", "uu", k->sequence,
+               k->sequence - 1));
     if (db_changes(db) != 1)
         return titan_fail(err, TITAN_EAGAIN, "job store: an earlier change is not in yet");
     if (forms_an_epoch(&k->batch))
@@ -365,7 +366,7 @@ static void finish_commit(struct coordinator *c, struct commit *k)
     free(k);
 }
 
-/* 0 = no job's, or an order to stop, which is right in any case. */
+/* 0 = no job's, or a command to stop, which is right in any case. */
 static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
 {
     switch (m->kind_case) {
@@ -429,7 +430,7 @@ static bool set_aside(struct coordinator *c, struct commit *k, const struct tita
     a->next = k->asides;
     k->asides = a;
     job_cache_begin(c->jobs, &change);
-    for (struct commit *x = k; x; x = x->next) /* those behind it have been refused, or will be: its turn comes first */
+    for (struct commit *x = k; x; x = x->next) /* those behind it have been refused, or will be: it comes first */
         strip(c, &x->batch, job_id);
     c->again = true;
     batch_init(&batch);
@@ -531,7 +532,7 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
     k->batch.answers_tail = &k->batch.answers;
     batch_init(batch);
     job_cache_begin(c->jobs, k->batch.changes);
-    k->turn = c->next_turn++;
+    k->sequence = c->next_sequence++;
     k->done = done;
     k->arg = arg;
     *c->commits_tail = k;

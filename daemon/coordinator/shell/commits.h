@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commits.h - what the shell's files know of commits: a batch of the core is one, and goes into the store in its turn.
+/* commits.h - what the shell's files know of commits: a batch of the core is one, and goes into the store in its order.
  */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_COMMITS_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_COMMITS_H

@@ -74,12 +74,12 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
 {
     struct db *db = store_reader(c->store);
     uint64_t last_worker = 0, last_job = 0;
-    int64_t turn = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup this store comes from */
+    int64_t sequence = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup this store comes from */
     struct backup_origin origin;
     TRY(backup_origin(db, &origin, err));
     TRY(worker_last_id(db, &last_worker, err));
     TRY(job_last_id(db, &last_job, err));
-    TRY(db_int(db, 0, &turn, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
+    TRY(db_int(db, 0, &sequence, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
     TRY(db_int(db, 0, &gone_job, err, "SELECT value FROM meta WHERE key = 'last_job'", ""));
     TRY(db_int(db, 0, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
     last_job = MAX(last_job, (uint64_t)gone_job);
@@ -89,7 +89,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
                           "job store: numbers up to job %" PRIu64 " and worker %" PRIu64 " are given out", last_job,
                           last_worker);
     c->next_job_id = last_job + 1;
-    c->next_turn = (uint64_t)turn + 1;
+    c->next_sequence = (uint64_t)sequence + 1;
     uint8_t secret[MAC_BYTES];
     if (getrandom(secret, sizeof(secret), 0) != (ssize_t)sizeof(secret))
         return titan_fail_errno(err, "no random numbers");

@@ -9,7 +9,7 @@ struct agent_session {
     struct agent_session *next;
     uint64_t id;
     struct rpc_call *call; /* NULL once it is over */
-    bool revoked;          /* its certificate is: nothing more is taken; it ends when the last orders are out */
+    bool revoked;          /* its certificate is: nothing more is taken; it ends when the last commands are out */
 };
 
 /* The first message of a call makes one; NULL = no memory. */

@@ -43,10 +43,10 @@ struct coordinator {
     int open_handles;
     bool closing;
 
-    /* Batches on their way into the store, in order. Each carries the number of its turn; the store takes them in
-     * turn only, so one that fails (full disk) holds up those behind it until it goes in. */
+    /* Batches on their way into the store, in order. Each carries its sequence number; the store takes them in
+     * sequence only, so one that fails (full disk) holds up those behind it until it goes in. */
     struct commit *commits, **commits_tail;
-    uint64_t next_turn;
+    uint64_t next_sequence;
     size_t in_flight;
     bool stalled; /* the store refused; new work is refused until it is through */
     bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
@@ -103,7 +103,7 @@ bool session_is_local(const struct coordinator *c, uint64_t session);
 void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
 /* Of a certificate's name that is revoked: nothing more is heard from them. They are ended, but for the one of this
- * number (0 = none), to which last orders are to go; session_drop ends it. How many they are. */
+ * number (0 = none), to which last commands are to go; session_drop ends it. How many they are. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
 /* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------------------ */

@@ -484,7 +484,7 @@ static void test_reports_are_said_again(void **state)
     INPUT(agent_core_session_down);
     session();
     assert_null(SENT(WORKER_EXITED));
-    start(11); /* an order that was on its way: it has ended, which is said */
+    start(11); /* a command that was on its way: it has ended, which is said */
     assert_int_equal(count(AGENT_START_WORKER), 0);
     assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
     uint64_t id = 11;
@@ -498,7 +498,7 @@ static void test_reports_are_said_again(void **state)
     assert_int_equal(SENT(WORKER_EXITED)->worker_exited->exit_code, 1);
 }
 
-/* Coordinators come and go, and each gives orders about a worker that has ended. */
+/* Coordinators come and go, and each gives commands about a worker that has ended. */
 static void test_reports_do_not_grow(void **state)
 {
     (void)state;
@@ -914,7 +914,7 @@ static void test_heartbeats_as_datagrams(void **state)
     }
     assert_in_range(in_stream, 30, 41); /* four a second, away_ms being one */
     answer(0);
-    assert_true(agent_core_contact(c) <= begin); /* leases and orders rest on the stream alone */
+    assert_true(agent_core_contact(c) <= begin); /* leases and commands rest on the stream alone */
 }
 
 static void test_datagrams_between_sessions(void **state)

@@ -1071,7 +1071,8 @@ static void test_commit_believed(void **state)
     titan__internal__form_epoch__free_unpacked(f, NULL);
 }
 
-/* Who has promised and hears the coordinator again takes neither a revocation nor a commit: its orders come from there.
+/* Who has promised and hears the coordinator again takes neither a revocation nor a commit: its commands come from
+ * there.
  */
 static void test_promised_then_heard(void **state)
 {

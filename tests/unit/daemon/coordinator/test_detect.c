@@ -197,7 +197,7 @@ static void test_datagrams_are_signs_of_life(void **state)
     }
 }
 
-/* Without a stream it can be given no orders: it is kept for as long as its workers could train without any. */
+/* Without a stream it can be given no commands: it is kept for as long as its workers could train without any. */
 static void test_datagrams_are_not_for_ever(void **state)
 {
     (void)state;

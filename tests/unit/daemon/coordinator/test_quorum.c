@@ -296,7 +296,7 @@ static void test_certificate_revoked(void **state)
 }
 
 /* Who returns after an epoch was decided without it is stopped. Until its end is told it may be in an acting leader's
- * epoch: the order may never arrive. */
+ * epoch: the command may never arrive. */
 static void test_stopped_counts_until_it_has_ended(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* front.h - what a server is made of: its methods, its listeners, and its fronts. Private to proto/rpc.
+/* tenant.h - what a server is made of: its methods, its listeners, and its tenants. Private to proto/rpc.
  *
- * A front is a gRPC server of its own for every identity that a connection gives: gRPC does not say by which listener
+ * A tenant is a gRPC server for one identity of connections: gRPC does not say by which listener
  * or connection a call came, and its name of a connection that was handed to it is a descriptor's number, which comes
- * again. Over TCP it is one for each address: what gRPC holds is bounded by front. Fronts share the completion queue;
+ * again. Over TCP it is one for each address: what gRPC holds is bounded by tenant. Tenants share the completion queue;
  * they are made when the first connection comes. One of an address that has no connection left goes to another. */
-#ifndef TITAN_PROTO_RPC_FRONT_H
-#define TITAN_PROTO_RPC_FRONT_H
+#ifndef TITAN_PROTO_RPC_TENANT_H
+#define TITAN_PROTO_RPC_TENANT_H
 
 #include <sys/un.h>
 
@@ -26,13 +26,13 @@ struct peer {
     uint8_t address[16]; /* IPv4 as IPv6 has it */
 };
 
-struct front {
-    struct front *next;
+struct tenant {
+    struct tenant *next;
     struct rpc_server *owner;
     grpc_server *server;
     struct rpc_identity identity; /* of its connections; with TLS each may have another */
     struct rpc_pair *pair;        /* with TLS; the server's */
-    struct peer peer;             /* of TCP: has this front to itself, unless there are too many of them */
+    struct peer peer;             /* of TCP: has this tenant to itself, unless there are too many of them */
     grpc_resource_quota *quota;
     void *taker; /* gRPC's, of connections that are accepted here; of TCP, with and without TLS */
     struct rpc_tag shutdown_tag;
@@ -43,7 +43,7 @@ struct front {
     bool shutting;        /* gRPC was told to shut it down */
     struct arrival *waiting, **waiting_last;
     int n_handing; /* arrivals on their way into gRPC, each on a thread */
-    struct front_method {
+    struct tenant_method {
         void *registered;
         int slots; /* calls that can be taken in one turn of the loop; further ones wait inside gRPC */
     } methods[];   /* as the server's endpoints */
@@ -64,7 +64,7 @@ struct connection {
     struct connection *next, *prev;
     struct connection *next_peer, *prev_peer; /* of TCP: in the bucket of its peer */
     struct peer peer;
-    struct front *front;
+    struct tenant *tenant;
     int fd;
     struct arrival *arrival; /* until gRPC has let go of the thread that brought it */
     uv_poll_t poll;
@@ -76,7 +76,7 @@ struct arrival {
     struct arrival *next;
     struct rpc_tag tag;
     pthread_t thread;
-    struct front *front;
+    struct tenant *tenant;
     struct connection *connection; /* NULL once that has ended */
     int fd;
 };
@@ -98,10 +98,10 @@ struct listener {
 struct rpc_server {
     uv_loop_t *loop;
     struct rpc_queue queue;
-    struct front *fronts;
+    struct tenant *tenants;
     struct rpc_pair *pair;   /* of its listeners with TLS, or NULL */
-    uint32_t n_users;        /* fronts of uids */
-    uint32_t n_peers[2];     /* fronts of TCP, without and with TLS */
+    uint32_t n_users;        /* tenants of uids */
+    uint32_t n_peers[2];     /* tenants of TCP, without and with TLS */
     uint32_t n_peers_active; /* of them with connections */
     uint64_t peer_share;     /* of memory; 0 = options.memory_bytes */
     struct caller *callers[CALLER_BUCKETS];
@@ -122,7 +122,7 @@ struct rpc_server {
     struct rpc_call *open, *spare;
     size_t n_calls, n_spare; /* slots and calls alive; spare ones not counted */
     bool started, stopping, stopped, grace_is_over;
-    int fronts_up, n_handing;
+    int tenants_up, n_handing;
     uv_timer_t timer; /* requests that are late; from the shutdown on, its end */
     int handles;      /* still to be closed */
     void (*done)(void *);
@@ -130,18 +130,18 @@ struct rpc_server {
 };
 
 /* server.c: offer gRPC a slot for the next call of this method. */
-void rpc_slot_offer(struct front *front, size_t endpoint);
+void rpc_slot_offer(struct tenant *tenant, size_t endpoint);
 /* server.c: one of server->handles is closed. */
 void rpc_handle_closed(struct rpc_server *server);
 
-/* server.c: go on with the shutdown of this front, and of the server, if there is one. */
-void rpc_front_advance(struct front *front);
+/* server.c: go on with the shutdown of this tenant, and of the server, if there is one. */
+void rpc_tenant_advance(struct tenant *tenant);
 void rpc_shutdown_advance(struct rpc_server *server);
 
 /* What the client of this call has proved. */
-void rpc_front_identify(const struct front *front, grpc_call *call, struct rpc_identity *ret);
-/* Start every front that is there, and take connections from now on. */
-titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
+void rpc_tenant_identify(const struct tenant *tenant, grpc_call *call, struct rpc_identity *ret);
+/* Start every tenant that is there, and take connections from now on. */
+titan_status rpc_tenants_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
 /* Take no more connections. Descriptors of listeners of ours are closed and their files removed. */
 void rpc_listeners_stop(struct rpc_server *server);
 /* Close the handles of listeners; each calls rpc_handle_closed. Returns how many. */
@@ -151,7 +151,7 @@ void rpc_arrivals_drop(struct rpc_server *server);
 void rpc_arrivals_cut(struct rpc_server *server);
 /* The same for connections, of which each is freed. */
 int rpc_connections_close(struct rpc_server *server);
-void rpc_fronts_destroy(struct rpc_server *server); /* after they are shut down */
+void rpc_tenants_destroy(struct rpc_server *server); /* after they are shut down */
 void rpc_listeners_free(struct rpc_server *server);
 
 #endif

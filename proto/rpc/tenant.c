@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* front.c - listeners, the identity of their connections, and the gRPC server ("front") of each identity; see front.h.
+/* tenant.c - listeners, the identity of their connections, and the gRPC server ("tenant") of each identity; see
+ * tenant.h.
  */
-#include "proto/rpc/front.h"
+#include "proto/rpc/tenant.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,13 +26,13 @@
 #include "proto/rpc/pair.h"
 
 enum {
-    USERS_MAX = 512, /* uids, each with a front */
-    PEERS_MAX = 64,  /* addresses with a front each, of TCP with or without TLS; more of them share */
-    SHARES = 4,      /* so many times memory_bytes for all fronts of TCP together */
-    SLOTS_FIRST = 2, /* of a method; a front that is used gets more */
+    USERS_MAX = 512, /* uids, each with a tenant */
+    PEERS_MAX = 64,  /* addresses with a tenant each, of TCP with or without TLS; more of them share */
+    SHARES = 4,      /* so many times memory_bytes for all tenants of TCP together */
+    SLOTS_FIRST = 2, /* of a method; a tenant that is used gets more */
     LISTEN_BACKLOG = 4096,
     ACCEPTS = 64,       /* in one turn of the loop */
-    HANDING_MAX = 4,    /* of a front at a time */
+    HANDING_MAX = 4,    /* of a tenant at a time */
     FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
     METADATA_MAX = 16384,
     CONNECTION_IDLE_MS = 600000,
@@ -80,38 +81,38 @@ static int taker_compare(void *a, void *b)
 
 static const grpc_arg_pointer_vtable taker_vtable = {taker_copy, taker_destroy, taker_compare};
 
-/* Once, before the front starts. */
-static titan_status taker_open(struct front *front, struct titan_error *err)
+/* Once, before the tenant starts. */
+static titan_status taker_open(struct tenant *tenant, struct titan_error *err)
 {
     if (strncmp(grpc_version_string(), TAKER_CORE, strlen(TAKER_CORE)) != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "rpc: TCP needs gRPC core %sx, and this is %s", TAKER_CORE,
                           grpc_version_string());
-    grpc_server_credentials *credentials = front->pair
-                                               ? rpc_pair_server(front->pair, front->owner->options.certificates_only)
+    grpc_server_credentials *credentials = tenant->pair
+                                               ? rpc_pair_server(tenant->pair, tenant->owner->options.certificates_only)
                                                : grpc_insecure_server_credentials_create();
-    (void)grpc_server_add_http2_port(front->server, TAKER, credentials);
+    (void)grpc_server_add_http2_port(tenant->server, TAKER, credentials);
     grpc_server_credentials_release(credentials);
-    return front->taker ? TITAN_OK : titan_fail(err, TITAN_EBUG, "rpc: gRPC takes no connections of ours");
+    return tenant->taker ? TITAN_OK : titan_fail(err, TITAN_EBUG, "rpc: gRPC takes no connections of ours");
 }
 
-/* --- fronts ------------------------------------------------------------------------------------------------------- */
+/* --- tenants ------------------------------------------------------------------------------------------------------- */
 
 static grpc_arg arg_int(const char *key, int value)
 {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-static titan_status front_open(struct rpc_server *server, const struct rpc_identity *identity, struct front **ret,
-                               struct titan_error *err)
+static titan_status tenant_open(struct rpc_server *server, const struct rpc_identity *identity, struct tenant **ret,
+                                struct titan_error *err)
 {
-    struct front *front = calloc(1, sizeof(*front) + server->n_endpoints * sizeof(front->methods[0]));
-    if (!front)
+    struct tenant *tenant = calloc(1, sizeof(*tenant) + server->n_endpoints * sizeof(tenant->methods[0]));
+    if (!tenant)
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
     const struct rpc_server_options *options = &server->options;
-    front->trusted = identity->kind == RPC_ID_UID && (identity->uid == 0 || identity->uid == geteuid());
+    tenant->trusted = identity->kind == RPC_ID_UID && (identity->uid == 0 || identity->uid == geteuid());
     uint32_t message_max =
-        identity->kind == RPC_ID_UID && !front->trusted ? options->max_user_message_bytes : options->max_message_bytes;
-    grpc_resource_quota *quota = front->quota = grpc_resource_quota_create(identity->name);
+        identity->kind == RPC_ID_UID && !tenant->trusted ? options->max_user_message_bytes : options->max_message_bytes;
+    grpc_resource_quota *quota = tenant->quota = grpc_resource_quota_create(identity->name);
     grpc_resource_quota_resize(quota, (size_t)options->memory_bytes);
     grpc_arg args[] = {
         arg_int(GRPC_ARG_ALLOW_REUSEPORT, 0),
@@ -122,7 +123,7 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
         arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS, identity->kind == RPC_ID_UID ? CONNECTION_IDLE_MS : TCP_IDLE_MS),
-        {.type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)TAKER, .value.pointer = {&front->taker, &taker_vtable}},
+        {.type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)TAKER, .value.pointer = {&tenant->taker, &taker_vtable}},
         /* Its pings on every connection cost more than all else: with 1,000 agents 63 % of a core, without them 23 %.
          */
         arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
@@ -136,34 +137,34 @@ static titan_status front_open(struct rpc_server *server, const struct rpc_ident
         arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
-    front->owner = server;
-    front->identity = *identity;
-    front->waiting_last = &front->waiting;
-    front->server = grpc_server_create(&list, NULL);
-    grpc_server_register_completion_queue(front->server, server->queue.cq, NULL);
-    front->next = server->fronts; /* from here on the server's, also when it fails below */
-    server->fronts = front;
+    tenant->owner = server;
+    tenant->identity = *identity;
+    tenant->waiting_last = &tenant->waiting;
+    tenant->server = grpc_server_create(&list, NULL);
+    grpc_server_register_completion_queue(tenant->server, server->queue.cq, NULL);
+    tenant->next = server->tenants; /* from here on the server's, also when it fails below */
+    server->tenants = tenant;
     for (size_t i = 0; i < server->n_endpoints; i++) {
         const struct rpc_method *method = &server->endpoints[i].method;
         if (!method->path)
             continue;
-        front->methods[i].registered =
-            grpc_server_register_method(front->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
-        titan_assert(front->methods[i].registered); /* or a method is in the table twice */
+        tenant->methods[i].registered =
+            grpc_server_register_method(tenant->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
+        titan_assert(tenant->methods[i].registered); /* or a method is in the table twice */
     }
-    *ret = front;
+    *ret = tenant;
     return TITAN_OK;
 }
 
 static const struct rpc_identity anonymous = {
     .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
 
-/* A front for connections of an address, with the server's TLS or without. */
-static titan_status tcp_open(struct rpc_server *server, bool secure, struct front **ret, struct titan_error *err)
+/* A tenant for connections of an address, with the server's TLS or without. */
+static titan_status tcp_open(struct rpc_server *server, bool secure, struct tenant **ret, struct titan_error *err)
 {
     struct rpc_identity identity = anonymous;
     identity.secure = secure;
-    TRY(front_open(server, &identity, ret, err));
+    TRY(tenant_open(server, &identity, ret, err));
     (*ret)->pair = secure ? server->pair : NULL;
     server->n_peers[secure]++;
     return taker_open(*ret, err);
@@ -172,19 +173,19 @@ static titan_status tcp_open(struct rpc_server *server, bool secure, struct fron
 /* The first of its kind is made before the server starts: what would not work is told then. */
 static titan_status tcp_prepare(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
 {
-    struct front *front;
+    struct tenant *tenant;
     if (tls && !tls->certificate[0])
         return titan_fail(err, TITAN_EINVAL, "tls: a server needs a certificate of its own");
     if (tls && !server->pair)
         TRY(rpc_pair_open(tls, &server->pair, err));
-    return server->n_peers[tls != NULL] ? TITAN_OK : tcp_open(server, tls != NULL, &front, err);
+    return server->n_peers[tls != NULL] ? TITAN_OK : tcp_open(server, tls != NULL, &tenant, err);
 }
 
 /* The certificate of a session that was resumed was not looked at again: it may have expired since. */
-void rpc_front_identify(const struct front *front, grpc_call *call, struct rpc_identity *ret)
+void rpc_tenant_identify(const struct tenant *tenant, grpc_call *call, struct rpc_identity *ret)
 {
-    *ret = front->identity;
-    if (!front->pair)
+    *ret = tenant->identity;
+    if (!tenant->pair)
         return;
     grpc_auth_context *context = grpc_call_auth_context(call);
     grpc_auth_property_iterator it =
@@ -201,13 +202,13 @@ void rpc_front_identify(const struct front *front, grpc_call *call, struct rpc_i
     grpc_auth_context_release(context);
 }
 
-static void front_start(struct front *front)
+static void tenant_start(struct tenant *tenant)
 {
-    grpc_server_start(front->server);
-    front->owner->fronts_up++;
-    for (size_t i = 0; i < front->owner->n_endpoints; i++)
-        for (front->methods[i].slots = 0; front->methods[i].slots < SLOTS_FIRST; front->methods[i].slots++)
-            rpc_slot_offer(front, i);
+    grpc_server_start(tenant->server);
+    tenant->owner->tenants_up++;
+    for (size_t i = 0; i < tenant->owner->n_endpoints; i++)
+        for (tenant->methods[i].slots = 0; tenant->methods[i].slots < SLOTS_FIRST; tenant->methods[i].slots++)
+            rpc_slot_offer(tenant, i);
 }
 
 /* As NSS names it, or "uid:N". */
@@ -225,44 +226,44 @@ static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
     }
 }
 
-/* The front of this end's uid; NULL when it gets none. */
-static struct front *front_of_user(struct rpc_server *server, int fd)
+/* The tenant of this end's uid; NULL when it gets none. */
+static struct tenant *tenant_of_user(struct rpc_server *server, int fd)
 {
     struct ucred peer;
     socklen_t len = sizeof(peer);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0 || len != sizeof(peer))
         return NULL;
-    for (struct front *front = server->fronts; front; front = front->next)
-        if (front->identity.kind == RPC_ID_UID && front->identity.uid == peer.uid)
-            return front;
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
+        if (tenant->identity.kind == RPC_ID_UID && tenant->identity.uid == peer.uid)
+            return tenant;
     struct rpc_identity identity;
-    struct front *front = NULL;
+    struct tenant *tenant = NULL;
     uid_identity(&peer, &identity);
-    if (server->n_users >= USERS_MAX || front_open(server, &identity, &front, NULL) != TITAN_OK)
+    if (server->n_users >= USERS_MAX || tenant_open(server, &identity, &tenant, NULL) != TITAN_OK)
         return NULL;
     server->n_users++;
-    front_start(front);
-    return front;
+    tenant_start(tenant);
+    return tenant;
 }
 
-/* The front of this address: its own, one that no address has now, a new one, or that of the fewest connections. */
-static struct front *front_of_peer(struct rpc_server *server, bool secure, const struct peer *peer)
+/* The tenant of this address: its own, one that no address has now, a new one, or that of the fewest connections. */
+static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, const struct peer *peer)
 {
-    struct front *idle = NULL, *fewest = NULL, *fresh = NULL;
-    for (struct front *front = server->fronts; front; front = front->next) {
-        if (!front->taker || front->identity.secure != secure)
+    struct tenant *idle = NULL, *fewest = NULL, *fresh = NULL;
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next) {
+        if (!tenant->taker || tenant->identity.secure != secure)
             continue;
-        if (memcmp(&front->peer, peer, sizeof(*peer)) == 0)
-            return front;
-        if (front->n_connections == 0 && front->n_calls == 0 && !front->waiting && front->n_handing == 0)
-            idle = front;
-        if (!fewest || front->n_connections < fewest->n_connections)
-            fewest = front;
+        if (memcmp(&tenant->peer, peer, sizeof(*peer)) == 0)
+            return tenant;
+        if (tenant->n_connections == 0 && tenant->n_calls == 0 && !tenant->waiting && tenant->n_handing == 0)
+            idle = tenant;
+        if (!fewest || tenant->n_connections < fewest->n_connections)
+            fewest = tenant;
     }
     if (!idle && server->n_peers[secure] < PEERS_MAX) {
         titan_status status = tcp_open(server, secure, &fresh, NULL);
         if (fresh)
-            front_start(fresh);
+            tenant_start(fresh);
         if (status == TITAN_OK)
             idle = fresh;
     }
@@ -279,19 +280,19 @@ static void memory_share(struct rpc_server *server)
     if (share == server->peer_share)
         return;
     server->peer_share = share;
-    for (struct front *front = server->fronts; front; front = front->next)
-        if (front->taker)
-            grpc_resource_quota_resize(front->quota, (size_t)share);
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
+        if (tenant->taker)
+            grpc_resource_quota_resize(tenant->quota, (size_t)share);
 }
 
-void rpc_fronts_destroy(struct rpc_server *server)
+void rpc_tenants_destroy(struct rpc_server *server)
 {
-    while (server->fronts) {
-        struct front *front = server->fronts;
-        server->fronts = front->next;
-        grpc_server_destroy(front->server);
-        grpc_resource_quota_unref(front->quota);
-        free(front);
+    while (server->tenants) {
+        struct tenant *tenant = server->tenants;
+        server->tenants = tenant->next;
+        grpc_server_destroy(tenant->server);
+        grpc_resource_quota_unref(tenant->quota);
+        free(tenant);
     }
     rpc_pair_free(TAKE(server->pair));
 }
@@ -521,7 +522,7 @@ static uint32_t peer_connections(struct rpc_server *server, const struct peer *p
 static void connection_closed(uv_handle_t *handle)
 {
     struct connection *connection = handle->data;
-    struct rpc_server *server = connection->front->owner;
+    struct rpc_server *server = connection->tenant->owner;
     bool counted = connection->fd < 0; /* at the server's end it is one of its handles */
     free(connection);
     if (counted)
@@ -530,19 +531,19 @@ static void connection_closed(uv_handle_t *handle)
 
 static void connection_end(struct connection *connection)
 {
-    struct front *front = connection->front;
-    struct rpc_server *server = front->owner;
-    front->n_connections--;
-    if (front->taker) {
+    struct tenant *tenant = connection->tenant;
+    struct rpc_server *server = tenant->owner;
+    tenant->n_connections--;
+    if (tenant->taker) {
         server->n_tcp--;
-        server->n_peers_active -= front->n_connections == 0;
+        server->n_peers_active -= tenant->n_connections == 0;
         memory_share(server);
         *(connection->prev_peer ? &connection->prev_peer->next_peer : peer_bucket(server, &connection->peer)) =
             connection->next_peer;
         if (connection->next_peer)
             connection->next_peer->prev_peer = connection->prev_peer;
     } else {
-        server->n_connections -= !front->trusted;
+        server->n_connections -= !tenant->trusted;
     }
     *(connection->prev ? &connection->prev->next : &server->connections) = connection->next;
     if (connection->next)
@@ -574,28 +575,28 @@ int rpc_connections_close(struct rpc_server *server)
 }
 
 /* Watch for its end with a descriptor of our own: gRPC shuts a socket down before it closes it. */
-static struct connection *connection_watch(struct front *front, int fd, const struct peer *peer)
+static struct connection *connection_watch(struct tenant *tenant, int fd, const struct peer *peer)
 {
-    struct rpc_server *server = front->owner;
+    struct rpc_server *server = tenant->owner;
     struct connection *connection = calloc(1, sizeof(*connection));
     int own = connection ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (own < 0 || (own > fd_max() && !front->trusted) || uv_poll_init(server->loop, &connection->poll, own) != 0) {
+    if (own < 0 || (own > fd_max() && !tenant->trusted) || uv_poll_init(server->loop, &connection->poll, own) != 0) {
         if (own >= 0)
             (void)close(own);
         free(connection);
         return NULL;
     }
-    connection->front = front;
+    connection->tenant = tenant;
     connection->fd = own;
     connection->next = server->connections;
     if (connection->next)
         connection->next->prev = connection;
     server->connections = connection;
-    front->n_connections++;
-    if (front->taker) {
+    tenant->n_connections++;
+    if (tenant->taker) {
         struct connection **bucket = peer_bucket(server, peer);
         server->n_tcp++;
-        server->n_peers_active += front->n_connections == 1;
+        server->n_peers_active += tenant->n_connections == 1;
         memory_share(server);
         connection->peer = *peer;
         connection->next_peer = *bucket;
@@ -603,7 +604,7 @@ static struct connection *connection_watch(struct front *front, int fd, const st
             connection->next_peer->prev_peer = connection;
         *bucket = connection;
     } else {
-        server->n_connections += !front->trusted;
+        server->n_connections += !tenant->trusted;
     }
     connection->poll.data = connection;
     (void)uv_poll_start(&connection->poll, UV_DISCONNECT, on_hangup);
@@ -622,75 +623,75 @@ static void arrival_free(struct arrival *arrival)
 static void *hand_over(void *arg)
 {
     struct arrival *arrival = arg;
-    if (arrival->front->taker) {
-        taker_handle(arrival->front->taker, arrival->fd);
+    if (arrival->tenant->taker) {
+        taker_handle(arrival->tenant->taker, arrival->fd);
     } else {
         grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-        grpc_server_add_channel_from_fd(arrival->front->server, arrival->fd, credentials); /* takes it */
+        grpc_server_add_channel_from_fd(arrival->tenant->server, arrival->fd, credentials); /* takes it */
         grpc_server_credentials_release(credentials);
     }
     arrival->fd = -1;
-    rpc_queue_post(&arrival->front->owner->queue, &arrival->tag);
+    rpc_queue_post(&arrival->tenant->owner->queue, &arrival->tag);
     return NULL;
 }
 
-static void arrivals_advance(struct front *front);
+static void arrivals_advance(struct tenant *tenant);
 
 static void handed_over(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
     struct arrival *arrival = tag->owner;
-    struct front *front = arrival->front;
+    struct tenant *tenant = arrival->tenant;
     (void)pthread_join(arrival->thread, NULL);
     arrival_free(arrival);
-    front->n_handing--;
-    front->owner->n_handing--;
-    arrivals_advance(front);
-    rpc_front_advance(front);
-    rpc_shutdown_advance(front->owner);
+    tenant->n_handing--;
+    tenant->owner->n_handing--;
+    arrivals_advance(tenant);
+    rpc_tenant_advance(tenant);
+    rpc_shutdown_advance(tenant->owner);
 }
 
-static void arrivals_advance(struct front *front)
+static void arrivals_advance(struct tenant *tenant)
 {
-    while (front->waiting && front->n_handing < HANDING_MAX) {
-        struct arrival *arrival = front->waiting;
-        front->waiting = arrival->next;
-        if (!front->waiting)
-            front->waiting_last = &front->waiting;
+    while (tenant->waiting && tenant->n_handing < HANDING_MAX) {
+        struct arrival *arrival = tenant->waiting;
+        tenant->waiting = arrival->next;
+        if (!tenant->waiting)
+            tenant->waiting_last = &tenant->waiting;
         if (rpc_thread_start(&arrival->thread, "titan-accept", hand_over, arrival) != 0) {
             arrival_free(arrival); /* the client sees its end */
             continue;
         }
-        front->n_handing++;
-        front->owner->n_handing++;
+        tenant->n_handing++;
+        tenant->owner->n_handing++;
     }
 }
 
 /* Takes fd on success. */
 static bool arrival_add(struct connection *connection, int fd)
 {
-    struct front *front = connection->front;
+    struct tenant *tenant = connection->tenant;
     struct arrival *arrival = calloc(1, sizeof(*arrival));
     if (!arrival)
         return false;
-    *arrival = (struct arrival){.front = front, .connection = connection, .fd = fd};
+    *arrival = (struct arrival){.tenant = tenant, .connection = connection, .fd = fd};
     arrival->tag = (struct rpc_tag){.fn = handed_over, .owner = arrival};
     connection->arrival = arrival;
-    *front->waiting_last = arrival;
-    front->waiting_last = &arrival->next;
-    arrivals_advance(front);
+    *tenant->waiting_last = arrival;
+    tenant->waiting_last = &arrival->next;
+    arrivals_advance(tenant);
     return true;
 }
 
 void rpc_arrivals_drop(struct rpc_server *server)
 {
-    for (struct front *front = server->fronts; front; front = front->next) {
-        while (front->waiting) {
-            struct arrival *arrival = front->waiting;
-            front->waiting = arrival->next;
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next) {
+        while (tenant->waiting) {
+            struct arrival *arrival = tenant->waiting;
+            tenant->waiting = arrival->next;
             arrival_free(arrival);
         }
-        front->waiting_last = &front->waiting;
+        tenant->waiting_last = &tenant->waiting;
     }
 }
 
@@ -701,14 +702,14 @@ void rpc_arrivals_cut(struct rpc_server *server)
             (void)shutdown(connection->fd, SHUT_RDWR);
 }
 
-static const char *local_refusal(const struct front *front, int fd)
+static const char *local_refusal(const struct tenant *tenant, int fd)
 {
-    const struct rpc_server *server = front->owner;
-    if (front->trusted)
+    const struct rpc_server *server = tenant->owner;
+    if (tenant->trusted)
         return NULL;
     if (fd > fd_max())
         return "descriptors are short";
-    if (front->n_connections >= server->options.max_user_connections)
+    if (tenant->n_connections >= server->options.max_user_connections)
         return "too many connections of one user";
     return server->n_connections >= server->options.max_connections ? "too many connections" : NULL;
 }
@@ -730,15 +731,15 @@ static const char *connection_take(struct listener *l, int fd)
 {
     struct peer peer = {0};
     const bool local = l->kind == LISTENER_LOCAL;
-    struct front *front = local ? front_of_user(l->server, fd) : NULL;
-    if (local && !front)
+    struct tenant *tenant = local ? tenant_of_user(l->server, fd) : NULL;
+    if (local && !tenant)
         return "too many users are connected";
-    const char *why = local ? local_refusal(front, fd) : tcp_refusal(l->server, fd, &peer);
+    const char *why = local ? local_refusal(tenant, fd) : tcp_refusal(l->server, fd, &peer);
     if (why)
         return why;
     if (!local)
-        front = front_of_peer(l->server, l->kind == LISTENER_TLS, &peer);
-    struct connection *connection = connection_watch(front, fd, &peer);
+        tenant = tenant_of_peer(l->server, l->kind == LISTENER_TLS, &peer);
+    struct connection *connection = connection_watch(tenant, fd, &peer);
     if (!connection)
         return "descriptors are short";
     if (!arrival_add(connection, fd)) {
@@ -786,12 +787,12 @@ static void on_connection(uv_poll_t *poll, int status, int events)
     }
 }
 
-titan_status rpc_fronts_start(struct rpc_server *server, struct titan_error *err)
+titan_status rpc_tenants_start(struct rpc_server *server, struct titan_error *err)
 {
     server->spare_fd = spare_open();
     /* Those of uids come later, one by one. */
-    for (struct front *front = server->fronts; front; front = front->next)
-        front_start(front);
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
+        tenant_start(tenant);
     for (struct listener *l = server->listeners; l; l = l->next) {
         if (uv_poll_init(server->loop, &l->poll, l->fd) != 0)
             return titan_fail(err, TITAN_EIO, "cannot watch socket %d", l->fd);
