@@ -403,7 +403,7 @@ static const struct table {
     TABLE(agent_leaves, agent_leaves),
     TABLE(node_finding, node_finding),
     TABLE(epochs_known, epochs_known),
-    TABLE(ack, ack),
+    TABLE(registration_ack, ack),
     TABLE(probe_node, probe_node),
     TABLE(probe_result, probe_result),
     TABLE(peer_state, peer_state),

@@ -4,12 +4,13 @@
  *   agent_core.c            life, time, questions         coordinator_commands.c  what the coordinator says
  *   worker_table.c          workers of this node          worker_messages.c       what workers say
  *   job_table.c             jobs of this node             worker_commands.c       commands to workers
- *   registration.c          registration and its acknowledgement             worker_watch.c          samples, late
- * departing ranks of an epoch heartbeats.c            heartbeats, last contact      straggler.c             slow
- * workers report_queue.c messages that must arrive     exit_cause.c            why a worker ended epoch_fence.c terms
- * and epochs accepted     epoch_record.c          their records agent_datagrams.c       datagrams and their proofs
- * probes.c pings agent_actions.c         the list of actions           agent_core_check.c      what holds between two
- * inputs failover/               epochs without a coordinator */
+ *   registration.c          registration, its answer      worker_watch.c          samples, ranks that leave an epoch late
+ *   heartbeats.c            heartbeats, last contact      straggler.c             slow workers
+ *   report_queue.c          messages that must arrive     exit_cause.c            why a worker ended
+ *   epoch_fence.c           terms and epochs accepted     epoch_record.c          their records
+ *   agent_datagrams.c       datagrams and their proofs    probes.c                pings
+ *   agent_actions.c         the list of actions           agent_core_check.c      what holds between two inputs
+ *   failover/               epochs without a coordinator */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 
