@@ -4,7 +4,7 @@
  *   agent_core.c            life, time, questions         coordinator_commands.c  what the coordinator says
  *   worker_table.c          workers of this node          worker_messages.c       what workers say
  *   job_table.c             jobs of this node             worker_commands.c       commands to workers
- *   registration.c          registration, its answer      worker_watch.c          samples, ranks that leave an epoch late
+ *   registration.c          registration, its answer      worker_watch.c          samples, ranks that leave late
  *   heartbeats.c            heartbeats, last contact      straggler.c             slow workers
  *   report_queue.c          messages that must arrive     exit_cause.c            why a worker ended
  *   epoch_fence.c           terms and epochs accepted     epoch_record.c          their records

@@ -487,7 +487,7 @@ static void look_outside(struct request *r, const Titan__Internal__CheckNode *m)
         start_look(k);
 }
 
-/* --- the acknowledgement's ------------------------------------------------------------------------------------------------ */
+/* --- the acknowledgement's ---------------------------------------------------------------------------------------- */
 
 static void start(struct placement *p);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* workers.h - the workers of this node: started or adopted, talked to, watched, stopped, buried.
  *
- *   start ──► process runs ──► registration ((connection, watch)) ──► ... ──► death noticed ──► reported ──► reaped,
- * slot free │   adopt ──┘ └──► not started ──► reported, slot free
+ *   start ──► process runs ──► registered (connection, watch) ──► ... ──► death noticed ──► reported ──► reaped
+ *     │   adopt ──┘
+ *     └──► not started ──► reported, slot free
  *
  * A start opens its job's folder on a thread of the file pool (worker_start.h). What does not answer within the pool's
  * deadline is not started; a process that comes of it later is ended before it does anything.

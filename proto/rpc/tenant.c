@@ -95,7 +95,7 @@ static titan_status taker_open(struct tenant *tenant, struct titan_error *err)
     return tenant->taker ? TITAN_OK : titan_fail(err, TITAN_EBUG, "rpc: gRPC takes no connections of ours");
 }
 
-/* --- tenants ------------------------------------------------------------------------------------------------------- */
+/* --- tenants ------------------------------------------------------------------------------------------------------ */
 
 static grpc_arg arg_int(const char *key, int value)
 {

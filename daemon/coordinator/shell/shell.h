@@ -106,7 +106,7 @@ void session_drop(struct coordinator *c, uint64_t session);
  * number (0 = none), to which last commands are to go; session_drop ends it. How many they are. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
-/* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------------------ */
+/* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------ */
 void heartbeat_sockets_close(struct coordinator *c); /* each socket is one of open_handles */
 
 #endif
