@@ -40,7 +40,7 @@
     X(INSTALLED_FREED, "installed state is freed before the barrier")                                                  \
     X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
-    X(TOLD_ALONE, "a worker tells of a step when it has the sum, whoever else has")                                    \
+    X(PUBLISHED_ALONE, "a worker tells of a step when it has the sum, whoever else has")                               \
     X(RANGES_UNCHECKED, "coordinator takes a field for what it can never be")                                          \
     X(TERM_UNPROVED, "a term that nothing proves fences the coordinator")                                              \
     X(IDENTITY_THEFT, "another identity takes over the name of a node that is there")                                  \

@@ -136,7 +136,7 @@ static void *thread_main(void *arg)
         t->at = NULL;
         if (atomic_load(&k->given_up)) {
             k->returned = true;
-            if (!k->told) /* give_up() frees it */
+            if (!k->owner_notified) /* give_up() frees it */
                 continue;
             pthread_mutex_unlock(&p->lock);
             k->calls->free(k);
@@ -208,7 +208,8 @@ static void on_wake(uv_async_t *wake)
         deliver(p);
 }
 
-/* Those that have had their time. What a thread has may come back while its owner is told: then it is freed here. */
+/* Those that have had their time. What a thread has may come back while its owner is notified: then it is freed here.
+ */
 static void give_up(struct file_pool *p, int64_t before_ms)
 {
     struct file_task *started[FILE_THREADS_MAX], *unstarted = NULL, **tail = &unstarted;
@@ -230,7 +231,7 @@ static void give_up(struct file_pool *p, int64_t before_ms)
         struct file_task *k = started[i];
         k->calls->given_up(k, true);
         pthread_mutex_lock(&p->lock);
-        k->told = true;
+        k->owner_notified = true;
         const bool returned = k->returned;
         pthread_mutex_unlock(&p->lock);
         if (returned)
@@ -298,7 +299,7 @@ titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struc
         k->next = NULL;
         k->bytes = bytes;
         k->since_ms = now;
-        k->told = k->returned = false;
+        k->owner_notified = k->returned = false;
         atomic_store(&k->given_up, false);
         *p->last = k;
         p->last = &k->next;
@@ -343,7 +344,7 @@ bool file_pool_abandon(struct file_pool *p, struct file_task *k)
         }
     if (!ours) {
         titan_assert(!atomic_load(&k->given_up));
-        k->told = true;
+        k->owner_notified = true;
         atomic_store(&k->given_up, true);
     }
     pthread_mutex_unlock(&p->lock);

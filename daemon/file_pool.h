@@ -4,9 +4,10 @@
  * may be on one.
  *
  * A thread takes what waits, in order. When it has been at one task for long, another one takes the rest, up to
- * FILE_THREADS_MAX; a task that is not through after its deadline is given up: its owner is told, and the thread, which
- * cannot be ended, frees it whenever it comes back. Nobody waits for such a thread, neither at the end. Of tasks with
- * the same key one at most is at work, so that a path that hangs holds one thread, however often it is asked for. */
+ * FILE_THREADS_MAX; a task that is not through after its deadline is given up: its owner is notified, and the thread,
+ * which cannot be ended, frees it whenever it comes back. Nobody waits for such a thread, neither at the end. Of tasks
+ * with the same key one at most is at work, so that a path that hangs holds one thread, however often it is asked for.
+ */
 #ifndef TITAN_DAEMON_FILE_POOL_H
 #define TITAN_DAEMON_FILE_POOL_H
 
@@ -40,7 +41,7 @@ struct file_task {
     size_t bytes;
     int64_t since_ms;
     atomic_bool given_up;
-    bool told, returned; /* of one that is given up: its owner knows; its thread has come back */
+    bool owner_notified, returned; /* of one that is given up: its owner knows; its thread has come back */
 };
 
 titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_pool **ret,

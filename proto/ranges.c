@@ -129,7 +129,7 @@ static const struct range coordinator_message[] = {
     PART(checkpoint_committed),
     PART(heartbeat_answer),
     PART(probe),
-    PART(tell_epochs),
+    PART(list_epochs),
     TERM(term),
     PART(check),
 };
@@ -160,13 +160,13 @@ static const struct range agent_registration[] = {
     TERM(seen_term),
     NUMBER(peer_port, 0, 65535),
     PARTS(leader_epochs, 0, LIST_MAX),
-    FLAG(told),
+    FLAG(lists_epochs),
     PARTS(known, 0, LIST_MAX),
     FLAG(proves),
     KEY(seen_proof),
     FLAG(checks),
 };
-static const struct range tell_epochs[] = {TERM(restored_term)};
+static const struct range list_epochs[] = {TERM(restored_term)};
 static const struct range epochs_known[] = {JOB(job_id), PARTS(epochs, 0, LIST_MAX), PATH(checkpoint_path)};
 static const struct range live_worker[] = {
     SUBJECT,
@@ -394,7 +394,7 @@ static const struct table {
     TABLE(worker_lease, worker_lease),
     TABLE(agent_registration, agent_registration),
     TABLE(live_worker, live_worker),
-    TABLE(tell_epochs, tell_epochs),
+    TABLE(list_epochs, list_epochs),
     TABLE(check_node, check_node),
     TABLE(node_checked, node_checked),
     TABLE(check_root, check_root),

@@ -25,9 +25,10 @@ titan_status node_put(struct db *db, const struct node *n, const struct event *e
         " last_seen_ms = excluded.last_seen_ms, peer_port = excluded.peer_port",
         "tiitttuuii", n->name, (int64_t)n->state, (int64_t)n->slots, n->device, n->address, n->version, n->memory_bytes,
         n->incarnation, n->last_seen_ms, (int64_t)n->peer_port));
-    struct event untold = {.at_ms = n->last_seen_ms, .type = "node.state", .node = n->name, .rank = -1};
+    struct event default_event = {.at_ms = n->last_seen_ms, .type = "node.state", .node = n->name, .rank = -1};
     if (from != (int64_t)n->state)
-        return event_add_change(db, event ? event : &untold, &node_sm, n->name, (int)from, (int)n->state, 0, err);
+        return event_add_change(db, event ? event : &default_event, &node_sm, n->name, (int)from, (int)n->state, 0,
+                                err);
     return event ? event_add(db, event, err) : TITAN_OK;
 }
 

@@ -51,7 +51,7 @@ static void check_worker(const struct agent_core *c, const struct agent_worker *
 {
     titan_assert(agent_worker_find(c, w->id) == w); /* once */
     titan_assert(agent_sample_legal(&w->sample));
-    titan_assert(w->told_epoch <= RANGE_EPOCH_MAX);
+    titan_assert(w->commanded_epoch <= RANGE_EPOCH_MAX);
     titan_assert(memchr(w->address, '\0', sizeof(w->address)));
     titan_assert(!w->fault || w->killed);
     titan_assert(w->end != END_HUNG || w->killed);

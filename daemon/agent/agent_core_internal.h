@@ -59,7 +59,7 @@ struct agent_worker {
     char *fault; /* the illegal thing it said, for which it is killed; NULL = none */
     struct agent_sample sample;
     struct watch watch;
-    uint64_t told_epoch;                       /* newest it was told to form */
+    uint64_t commanded_epoch;                  /* newest it was told to form */
     Titan__Internal__WorkerQuiesced *quiesced; /* what it said last when it left an epoch; owned */
     uint64_t revoked_epoch;                    /* must be out of it; 0 = of none */
     int64_t revoked_at;
@@ -182,7 +182,7 @@ void agent_reports_expire(struct agent_core *c, int64_t now);
 /* --- registration.c ----------------------------------------------------------------------------------------------- */
 void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__RegistrationAck *m, int64_t now,
                                struct agent_actions *out);
-void agent_on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
+void agent_on_list_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out);
 
 /* --- heartbeats.c ------------------------------------------------------------------------------------------------- */

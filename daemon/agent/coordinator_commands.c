@@ -145,8 +145,8 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         agent_on_registration_ack(c, m->ack, now, out);
         return;
     }
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS) {
-        agent_on_tell_epochs(c, m->term, m->tell_epochs->restored_term, now, out);
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LIST_EPOCHS) {
+        agent_on_list_epochs(c, m->term, m->list_epochs->restored_term, now, out);
         return;
     }
     /* A message without a term has that of the session's acknowledgement. */

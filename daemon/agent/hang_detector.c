@@ -70,14 +70,14 @@ uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits
 
 bool watch_hangs(const struct watch *w)
 {
-    return w->told;
+    return w->reported;
 }
 
 /* A step, or several since the last sample. */
 static void count_steps(struct watch *w, uint64_t steps)
 {
     titan_assert(steps > 0);
-    if (!w->first && !w->told)
+    if (!w->first && !w->reported)
         for (uint64_t i = 0; i < MIN(steps, (uint64_t)64); i++)
             tail_add(&w->steps, w->own_ms / steps);
     w->first = false;
@@ -107,8 +107,8 @@ static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
         w->moved_at = now;
     if (moved || s->waiting > 0 || !works(s->phase)) {
         w->still_since = now;
-        if (w->told && s->process_state != 'T' && s->process_state != 't') {
-            w->told = false;
+        if (w->reported && s->process_state != 'T' && s->process_state != 't') {
+            w->reported = false;
             w->own_ms = 0;
         }
     }
@@ -132,10 +132,10 @@ enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, c
     int64_t still = now - w->still_since;
     bool hangs = (uint64_t)still > patience;
     enum watch_verdict verdict = w->stopped >= STOPPED_SAMPLES ? WATCH_STOPPED : hangs ? WATCH_HANGS : WATCH_WELL;
-    if (verdict == WATCH_WELL || (w->told && now - w->told_at < AGAIN_MS))
+    if (verdict == WATCH_WELL || (w->reported && now - w->reported_at < AGAIN_MS))
         return WATCH_WELL;
-    w->told = true;
-    w->told_at = now;
+    w->reported = true;
+    w->reported_at = now;
     *ret_ms = (uint32_t)MIN(verdict == WATCH_STOPPED ? now - w->moved_at : still, (int64_t)UINT32_MAX);
     return verdict;
 }

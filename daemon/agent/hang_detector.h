@@ -26,14 +26,14 @@ uint64_t tail_p999(const struct tail *t);
 struct watch {
     struct tail steps;
     uint64_t actions, step, epoch;
-    int64_t seen_at;     /* of the last sample */
-    int64_t still_since; /* nothing has moved since, though it waits for no other */
-    int64_t moved_at;    /* when anything last moved, waiting or not */
-    uint64_t own_ms;     /* outside of waits, since the last step */
-    bool seen;           /* there was one */
-    bool first, told;    /* no step finished in this epoch yet; said to hang since the last */
-    unsigned stopped;    /* samples in a row that found the process stopped */
-    int64_t told_at;
+    int64_t seen_at;      /* of the last sample */
+    int64_t still_since;  /* nothing has moved since, though it waits for no other */
+    int64_t moved_at;     /* when anything last moved, waiting or not */
+    uint64_t own_ms;      /* outside of waits, since the last step */
+    bool seen;            /* there was one */
+    bool first, reported; /* no step finished in this epoch yet; said to hang since the last */
+    unsigned stopped;     /* samples in a row that found the process stopped */
+    int64_t reported_at;
 };
 enum watch_verdict { WATCH_WELL, WATCH_HANGS, WATCH_STOPPED };
 struct watch_limits {
@@ -44,6 +44,6 @@ enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, c
                                 int64_t now, uint32_t *ret_ms);
 /* How long it may stand still; unknown_ms while its step time is not known. */
 uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits);
-bool watch_hangs(const struct watch *w); /* told, and has not moved since */
+bool watch_hangs(const struct watch *w); /* reported, and has not moved since */
 
 #endif

@@ -93,10 +93,10 @@ void oom_watch_look(struct oom_watch *o)
 bool oom_verdict(struct oom_watch *o, const struct worker_process *p, uint64_t rss_max, char *reason, size_t cap)
 {
     uint64_t own = 0, all = 0;
-    const uint64_t before = MAX(o->told, o->kills[o->looks % OOM_LOOKS]); /* the oldest */
+    const uint64_t before = MAX(o->attributed, o->kills[o->looks % OOM_LOOKS]); /* the oldest */
     bool machine = file_number(o->vmstat, "oom_kill ", &all) && all > before;
     if (machine)
-        o->told = before + 1; /* one process for one kill */
+        o->attributed = before + 1; /* one process for one kill */
     bool known = p->cgroup[0] && cgroup_number(p->cgroup, "memory.events", "oom_kill ", &own);
     if (known ? own == 0 : !machine)
         return false;

@@ -15,7 +15,7 @@
 #define OOM_LOOKS 20 /* a process with much memory takes seconds to go */
 struct oom_watch {
     uint64_t kills[OOM_LOOKS];        /* of the machine, at the newest looks, as a ring */
-    uint64_t looks, told;             /* told: kills up to this one have had their process */
+    uint64_t looks, attributed;       /* attributed: kills up to this one have had their process */
     const char *vmstat, *cgroup_root; /* where they are; tests have their own */
     char home[PATH_MAX];              /* the agent's own cgroup, for workers that have none; "" = none either */
 };

@@ -97,7 +97,7 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
     registration.checks = c->options.checks;
     registration.workers = list;
     registration.leader_epochs = leader_epochs;
-    registration.told = known_term != 0;
+    registration.lists_epochs = known_term != 0;
     registration.proves = true;
     registration.known = known_list;
     if (known_term)
@@ -199,7 +199,7 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
 }
 
 /* A restored coordinator asks before its acknowledgement, so its term counts only with that acknowledgement. */
-void agent_on_tell_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
+void agent_on_list_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out)
 {
     if (c->registered || (term < c->seen.term && !agent_fence_term(c, term, NULL, out)))

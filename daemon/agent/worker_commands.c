@@ -4,8 +4,8 @@
 #include "daemon/agent/agent_core_internal.h"
 #include "proto/ranges.h"
 
-static void tell(const struct agent_core *c, const struct agent_worker *w, command_to_worker *command,
-                 struct agent_actions *out)
+static void command_one(const struct agent_core *c, const struct agent_worker *w, command_to_worker *command,
+                        struct agent_actions *out)
 {
     titan_assert(command->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND__NOT_SET);
     command->term = c->seen.term;
@@ -20,19 +20,19 @@ void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_w
 {
     for (const struct agent_worker *w = c->workers; w; w = w->next)
         if (w->job_id == job_id)
-            tell(c, w, command, out);
+            command_one(c, w, command, out);
 }
 
 /* rank below 0: a departing rank, which has none in the next epoch. */
-static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t worker_id, int32_t rank,
-                        struct agent_actions *out)
+static void command_member(struct agent_core *c, const form_epoch *form, uint64_t worker_id, int32_t rank,
+                           struct agent_actions *out)
 {
     struct agent_worker *w = agent_worker_find(c, worker_id);
     command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!w || w->job_id != form->job_id)
         return;
     titan_assert(form->epoch <= RANGE_EPOCH_MAX);
-    w->told_epoch = MAX(w->told_epoch, form->epoch);
+    w->commanded_epoch = MAX(w->commanded_epoch, form->epoch);
     if (rank >= 0) {
         w->rank = (uint32_t)rank;
         struct agent_action *a = agent_action_add(out, AGENT_RANK);
@@ -42,23 +42,23 @@ static void tell_member(struct agent_core *c, const form_epoch *form, uint64_t w
     }
     command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     command.form = (form_epoch *)form;
-    tell(c, w, &command, out);
+    command_one(c, w, &command, out);
 }
 
 /* Workers get the mesh key, which is made of the agents' key. */
 void agent_command_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
 {
     uint8_t mesh[MAC_BYTES];
-    form_epoch told = *said;
-    const form_epoch *form = &told;
+    form_epoch sent = *said;
+    const form_epoch *form = &sent;
     titan_assert(said->n_members > 0);
-    if (told.key.len == MAC_BYTES)
+    if (sent.key.len == MAC_BYTES)
         proof_mesh(said, mesh);
-    told.key = (ProtobufCBinaryData){told.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
+    sent.key = (ProtobufCBinaryData){sent.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
     for (size_t i = 0; i < form->n_members; i++)
-        tell_member(c, form, form->members[i]->worker_id, (int32_t)i, out);
+        command_member(c, form, form->members[i]->worker_id, (int32_t)i, out);
     for (size_t i = 0; i < form->n_departing; i++)
-        tell_member(c, form, form->departing[i]->worker_id, -1, out);
+        command_member(c, form, form->departing[i]->worker_id, -1, out);
 }
 
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)

@@ -44,7 +44,7 @@ void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerReg
         return;
     }
     w->rank = registration->rank;
-    w->told_epoch = MAX(w->told_epoch, registration->epoch);
+    w->commanded_epoch = MAX(w->commanded_epoch, registration->epoch);
     (void)snprintf(w->address, sizeof(w->address), "%s", registration->address);
 }
 

@@ -60,12 +60,12 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
     if (!agent_sample_legal(sample))
         return; /* the next sample of it ends it */
     w->sample = *sample;
-    w->told_epoch = sample->epoch;
+    w->commanded_epoch = sample->epoch;
 }
 
 bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch)
 {
-    uint64_t newest = MAX(w->told_epoch, w->sample.epoch);
+    uint64_t newest = MAX(w->commanded_epoch, w->sample.epoch);
     return newest > 0 && newest <= epoch && !(w->quiesced && w->quiesced->epoch >= newest) &&
            w->sample.phase != TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE;
 }

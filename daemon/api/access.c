@@ -143,9 +143,9 @@ static bool of_caller(titan_status status)
 void api_failed(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
                 const struct titan_error *err)
 {
-    bool told = err->status == TITAN_EPERM || (policy_audits(method) && of_caller(err->status));
+    bool audited = err->status == TITAN_EPERM || (policy_audits(method) && of_caller(err->status));
     struct titan_error closed = {0};
-    if (!c->auth || !told || shell_accepts(c, &closed) != TITAN_OK)
+    if (!c->auth || !audited || shell_accepts(c, &closed) != TITAN_OK)
         return; /* nothing is stored now, and what fails fails for that */
     struct audit_record r = record_of(u, method, job_id);
     r.outcome = err->status;

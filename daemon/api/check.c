@@ -158,7 +158,7 @@ static void send_probe(struct check_request *r, struct check_probe *p)
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE;
     m.probe = &body;
     r->waiting++;
-    session_tell(c, p->from->session, &m);
+    session_post(c, p->from->session, &m);
 }
 
 static void add_probe(struct check_request *r, struct checked_node *from, struct checked_node *to)
@@ -214,7 +214,7 @@ static void send_reach(struct check_request *r, struct checked_node *const *ther
     m.check = &body;
     n->waiting = true;
     r->waiting++;
-    session_tell(r->owner, n->session, &m);
+    session_post(r->owner, n->session, &m);
 }
 
 static void reach_each_other(struct check_request *r)
@@ -295,7 +295,7 @@ static void ask(struct check_request *r, struct checked_node *n)
     m.check = &body;
     n->waiting = true;
     r->waiting++;
-    session_tell(r->owner, n->session, &m);
+    session_post(r->owner, n->session, &m);
 }
 
 static void each_address(const struct core_node *node, void *data)

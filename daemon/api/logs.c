@@ -53,7 +53,7 @@ static void tell(struct log_request *r, uint64_t session, bool cancel)
     body.cancel = cancel;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG;
     m.log = &body;
-    session_tell(r->owner, session, &m);
+    session_post(r->owner, session, &m);
 }
 
 static void cancel_all(struct log_request *r)

@@ -261,10 +261,11 @@ static void check_told(const struct comm *c, const struct ledger *l)
     for (size_t i = 1; i < S->n_numbers[c->job]; i++) {
         uint64_t epoch = S->numbers[c->job][i];
         CHECK_OF(c->job, "I3",
-                 epoch >= c->epoch || epoch < l->epoch[l->told] || !promised(c->workers, c->ranks, c->job, epoch) ||
-                     !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step >= l->told,
+                 epoch >= c->epoch || epoch < l->epoch[l->published] ||
+                     !promised(c->workers, c->ranks, c->job, epoch) ||
+                     !must_cover(c->workers, c->ranks, epoch, &found, &replica, &rolled) || found.step >= l->published,
                  "job %llu epoch %llu starts from step %llu: step %llu was told of, and its members hold all of %llu",
-                 LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->told), LL(found.step));
+                 LL(c->job), LL(c->epoch), LL(c->target.step), LL(l->published), LL(found.step));
     }
 }
 
@@ -272,7 +273,7 @@ void must_tell(const struct proc *p, const struct comm *c)
 {
     struct ledger *l = &S->ledgers[c->job];
     if (c->epoch >= l->newest)
-        l->told = MAX(l->told, p->installed.step);
+        l->published = MAX(l->published, p->installed.step);
 }
 
 void must_start(struct comm *c)
@@ -298,9 +299,9 @@ void must_start(struct comm *c)
              LL(c->target.step));
     if (c->target.step < l->top)
         check_forgotten(c, l);
-    if (c->target.step < l->told)
+    if (c->target.step < l->published)
         check_told(c, l);
-    l->told = MIN(l->told, c->target.step);
+    l->published = MIN(l->published, c->target.step);
 }
 
 uint64_t must_commit(const struct proc *p, const struct comm *c)

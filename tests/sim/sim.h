@@ -501,7 +501,7 @@ struct proc {
     uint64_t entered; /* newest epoch */
     struct holding installed, pending;
     bool prepared;                      /* the step after installed.step */
-    bool untold;                        /* installed.step: others may not have its sum */
+    bool unpublished;                   /* installed.step: others may not have its sum */
     usec up_last, down_last;            /* its socket keeps the order */
     int64_t contact_ms, epoch_until_ms; /* in its page, for the next agent */
     int exit_code, exit_signal;
@@ -531,8 +531,8 @@ void faults_begin(void);
 struct ledger {
     uint64_t top;
     uint64_t content[SIM_STEPS + 1], epoch[SIM_STEPS + 1];
-    uint64_t newest; /* epoch that has started from some state */
-    uint64_t told;   /* the newest step that a worker has told of */
+    uint64_t newest;    /* epoch that has started from some state */
+    uint64_t published; /* the newest step that a worker has told of */
 };
 /* Epochs' numbers have gaps: where this one is kept; 0 for no epoch. */
 size_t epoch_slot(uint64_t job, uint64_t epoch);

@@ -397,9 +397,9 @@ static void finish(struct proc *p);
 static void tell(struct proc *p, const struct comm *c)
 {
     struct step_report r = {.step = p->installed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
-    if (!p->untold)
+    if (!p->unpublished)
         return;
-    p->untold = false;
+    p->unpublished = false;
     must_tell(p, c);
     member_progress(p->member, &r, clock_wall_of(&S->hosts[p->host].clocks));
 }
@@ -497,9 +497,9 @@ static void commit(struct proc *p, struct comm *c, int barrier)
     p->installed.content = must_commit(p, c);
     p->installed.step++;
     p->prepared = false;
-    p->untold = true;
+    p->unpublished = true;
     totals->steps++;
-    if (c->world == 1 || MUTANT(TOLD_ALONE))
+    if (c->world == 1 || MUTANT(PUBLISHED_ALONE))
         tell(p, c);
     p->pausing = c->agreed & (ORDER_PAUSE | ORDER_STOP);
     bool writes = write_checkpoint(p, c);
@@ -532,7 +532,7 @@ static void seal(struct proc *p, struct comm *c)
     p->installed = p->pending;
     p->pending = (struct holding){0};
     p->prepared = false;
-    p->untold = p->rank == 0 && p->installed.step > S->ledgers[c->job].told;
+    p->unpublished = p->rank == 0 && p->installed.step > S->ledgers[c->job].published;
     if (p->rank == 0)
         member_state_ready(p->member, &(struct state_ready){.epoch = c->epoch,
                                                             .step = c->target.step,
@@ -541,7 +541,7 @@ static void seal(struct proc *p, struct comm *c)
                                                             .params_hash = c->target.content,
                                                             .rolled_forward = c->rolled_forward,
                                                             .damaged_checkpoint = ""});
-    p->untold |= p->installed.step >= steps_of(c->job);
+    p->unpublished |= p->installed.step >= steps_of(c->job);
     tell(p, c);
     if (p->installed.step >= steps_of(c->job) && write_checkpoint(p, c))
         return;

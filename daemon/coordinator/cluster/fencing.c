@@ -181,20 +181,20 @@ void fence_unknown_worker(struct core *c, struct noderec *n, const struct subjec
                                              (unsigned long long)about->job_id, (unsigned long long)about->worker_id)});
 }
 
-static void add_told(uint64_t *counter, uint64_t *told, uint64_t now)
+static void add_increase(uint64_t *counter, uint64_t *seen, uint64_t now)
 {
-    *counter += now - MIN(*told, now);
-    *told = MAX(*told, now);
+    *counter += now - MIN(*seen, now);
+    *seen = MAX(*seen, now);
 }
 
-void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *m)
+void fence_refusals(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *m)
 {
-    add_told(&c->counters.agents_old_term, &n->refusals.old_terms, m->old_terms);
-    add_told(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
-    add_told(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
-    add_told(&c->counters.agents_imposter, &n->refusals.forged, m->forged);
-    add_told(&c->counters.agents_unproved, &n->refusals.unproved, m->unproved);
-    add_told(&c->counters.agents_out_of_range, &n->refusals.out_of_range, m->out_of_range);
+    add_increase(&c->counters.agents_old_term, &n->refusals.old_terms, m->old_terms);
+    add_increase(&c->counters.agents_old_epoch, &n->refusals.old_epochs, m->old_epochs);
+    add_increase(&c->counters.agents_other_epoch, &n->refusals.other_epochs, m->other_epochs);
+    add_increase(&c->counters.agents_imposter, &n->refusals.forged, m->forged);
+    add_increase(&c->counters.agents_unproved, &n->refusals.unproved, m->unproved);
+    add_increase(&c->counters.agents_out_of_range, &n->refusals.out_of_range, m->out_of_range);
 }
 
 void core_session_opened(struct core *c, uint64_t session, const char *identity)

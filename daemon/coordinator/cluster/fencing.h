@@ -23,6 +23,6 @@ void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const
 /* A report about a worker that is not there. */
 void fence_unknown_worker(struct core *c, struct noderec *n, const struct subject *about);
 /* What the node's agent has refused itself. */
-void fence_told(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *m);
+void fence_refusals(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *m);
 
 #endif

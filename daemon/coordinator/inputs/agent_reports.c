@@ -49,7 +49,7 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
     } else if (exited) {
         c->counters.duplicate++; /* kept by its agent, and said on another session before */
         if (j && !w) {           /* or out of our books before it had ended */
-            kept_told(j, n, about->worker_id);
+            kept_release(j, n, about->worker_id);
             job_heard(c, j);
         }
     } else {
@@ -67,7 +67,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
     detector_streams(c, n);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT) {
         answer_heartbeat(c, n, m->heartbeat);
-        fence_told(c, n, m->heartbeat);
+        fence_refusals(c, n, m->heartbeat);
         if (!n->unconfirmed)
             return true;
         n->unconfirmed = false;

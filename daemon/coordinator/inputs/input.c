@@ -25,7 +25,7 @@ void core_begin(struct core *c, struct core_time now, struct batch *out)
 {
     core_moves(c, now);
     c->out = out;
-    c->form_told = NULL;
+    c->form_sent = NULL;
     c->due = (struct due){0};
     out->term = c->options.term;
 }

@@ -45,13 +45,13 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
 }
 
 /* It is not coming back: nobody waits for what it may know. */
-static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *untold)
+static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *default_event)
 {
     n->given_up = true;
     if (n->state == NODE_READY)
         node_lose(c, n, words);
     else
-        emit_event(c, NULL, *untold);
+        emit_event(c, NULL, *default_event);
     for (struct jobrec *j = c->active; j; j = j->next)
         quorum_end_away(c, j, n);
     kept_node_known(c, n, NULL);

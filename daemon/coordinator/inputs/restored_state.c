@@ -68,7 +68,8 @@ static void restore_bases(struct core *c, struct jobrec *j, const struct core_sa
         j->kept[b].complete = base->complete;
         for (uint32_t i = 0; i < base->n; i++) {
             const struct workrec *w = job_worker(j, base->workers[i]);
-            members[i] = (struct kept_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .told = !w};
+            members[i] =
+                (struct kept_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .released = !w};
             for (size_t k = 0; k < saved->n_lost; k++)
                 if (saved->lost[k].id == base->workers[i])
                     members[i] = (struct kept_member){.worker_id = base->workers[i],

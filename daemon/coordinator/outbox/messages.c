@@ -37,10 +37,10 @@ void send_check(struct core *c, struct noderec *n)
 
 void send_epochs(struct core *c, uint64_t session)
 {
-    Titan__Internal__TellEpochs *m = batch_alloc(c->out, sizeof(*m));
-    titan__internal__tell_epochs__init(m);
+    Titan__Internal__ListEpochs *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__list_epochs__init(m);
     m->restored_term = c->options.restored_term;
-    batch_answer(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS, m);
+    batch_answer(c->out, session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LIST_EPOCHS, m);
 }
 
 void send_start(struct core *c, struct jobrec *j, struct noderec *n, const uint64_t *ids, size_t count)
@@ -79,9 +79,9 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
     if (!n->session)
         return;
     titan_assert(epoch_live(j) && j->n_members > 0);
-    const Titan__Internal__FormEpoch *told = c->form_told ? c->form_told->form : NULL;
-    if (told && told->job_id == j->id && told->epoch == j->status.epoch) {
-        batch_message_again(c->out, n->session, c->form_told);
+    const Titan__Internal__FormEpoch *sent = c->form_sent ? c->form_sent->form : NULL;
+    if (sent && sent->job_id == j->id && sent->epoch == j->status.epoch) {
+        batch_message_again(c->out, n->session, c->form_sent);
         return;
     }
     Titan__Internal__FormEpoch *m = batch_alloc(c->out, sizeof(*m));
@@ -121,7 +121,7 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
             m->older_checkpoints[m->n_older_checkpoints++] = batch_strdup(c->out, j->ckpts[i].path);
         older |= strcmp(j->ckpts[i].path, j->source.checkpoint) == 0;
     }
-    c->form_told = batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
+    c->form_sent = batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM, m);
 }
 
 void send_revoke(struct core *c, struct jobrec *j, struct noderec *n)
@@ -192,25 +192,25 @@ void send_stop_all(struct core *c, struct noderec *n, const char *reason)
 }
 
 static void send_once(struct core *c, struct jobrec *j, struct noderec *n,
-                      void (*tell)(struct core *, struct jobrec *, struct noderec *))
+                      void (*send)(struct core *, struct jobrec *, struct noderec *))
 {
     if (!n || n->round == c->send_round)
         return;
     n->round = c->send_round;
-    tell(c, j, n);
+    send(c, j, n);
 }
 
-void send_to_members(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
+void send_to_members(struct core *c, struct jobrec *j, void (*send)(struct core *, struct jobrec *, struct noderec *))
 {
     c->send_round++;
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++)
-        send_once(c, j, j->rank_slots[i].worker ? j->rank_slots[i].worker->node : NULL, tell);
+        send_once(c, j, j->rank_slots[i].worker ? j->rank_slots[i].worker->node : NULL, send);
 }
 
-void send_all(struct core *c, struct jobrec *j, void (*tell)(struct core *, struct jobrec *, struct noderec *))
+void send_all(struct core *c, struct jobrec *j, void (*send)(struct core *, struct jobrec *, struct noderec *))
 {
-    send_to_members(c, j, tell);
+    send_to_members(c, j, send);
     for (size_t i = 0; i < j->n_workers; i++)
         if (j->workers[i]->state == WORKER_READY)
-            send_once(c, j, j->workers[i]->node, tell);
+            send_once(c, j, j->workers[i]->node, send);
 }

@@ -25,7 +25,7 @@ struct core {
     struct noderec *nodes, *last_node, *names[CORE_BUCKETS];
     uint32_t connected, by_datagram;                /* nodes; of those, whose datagrams come */
     uint64_t send_round;                            /* number of the newest */
-    Titan__Internal__CoordinatorMessage *form_told; /* in this input; it goes to all members alike */
+    Titan__Internal__CoordinatorMessage *form_sent; /* in this input; it goes to all members alike */
     struct jobrec *buckets[CORE_BUCKETS];
     struct user *users;     /* all there have been */
     struct lane *lanes;     /* the queue */

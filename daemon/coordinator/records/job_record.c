@@ -142,13 +142,13 @@ struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *
     return w;
 }
 
-void worker_told(struct workrec *w, uint64_t epoch)
+void worker_knows(struct workrec *w, uint64_t epoch)
 {
     w->epoch = epoch;
 }
 
 void worker_enters(struct workrec *w, uint64_t epoch)
 {
-    worker_told(w, epoch);
+    worker_knows(w, epoch);
     w->quiesced = false;
 }

@@ -49,7 +49,7 @@ struct rank_slot {
 struct kept_member {
     uint64_t worker_id;
     const struct noderec *node; /* NULL = not known any more, and so told of */
-    bool told;                  /* it has ended, or its agent knows that the run goes on without it */
+    bool released;              /* it has ended, or its agent knows that the run goes on without it */
 };
 
 struct kept_epoch {
@@ -250,7 +250,7 @@ bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
 /* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */
 struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address);
-void worker_told(struct workrec *w, uint64_t epoch);               /* of this epoch */
+void worker_knows(struct workrec *w, uint64_t epoch);              /* of this epoch */
 void worker_enters(struct workrec *w, uint64_t epoch);             /* it was told to be in it */
 void job_remove_worker(struct jobrec *j, const struct workrec *w); /* its slot is free */
 

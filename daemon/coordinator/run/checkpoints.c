@@ -37,15 +37,15 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
     store_status(c, j);
     checkpoints_well(j);
     size_t keep = j->spec.keep_latest ? j->spec.keep_latest : SIZE_MAX;
-    Titan__Internal__CheckpointCommitted *told = batch_alloc(c->out, sizeof(*told));
-    titan__internal__checkpoint_committed__init(told);
-    told->job_id = j->id;
-    told->step = m->step;
-    told->expired_paths = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
+    Titan__Internal__CheckpointCommitted *committed = batch_alloc(c->out, sizeof(*committed));
+    titan__internal__checkpoint_committed__init(committed);
+    committed->job_id = j->id;
+    committed->step = m->step;
+    committed->expired_paths = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
     while (j->n_ckpts > (MUTANT(EXPIRED_NEWEST) && keep == 1 ? 0 : keep)) {
         struct ckptrec *old = &j->ckpts[--j->n_ckpts];
         emit_checkpoint_expired(c, j, old);
-        told->expired_paths[told->n_expired_paths++] = batch_strdup(c->out, old->path);
+        committed->expired_paths[committed->n_expired_paths++] = batch_strdup(c->out, old->path);
         free(old->path);
     }
     const struct workrec *first = NULL;
@@ -53,7 +53,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         first = j->rank_slots[i].worker;
     if (first && first->node->session)
         batch_message(c->out, first->node->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED,
-                      told);
+                      committed);
 }
 
 void checkpoints_well(struct jobrec *j)

@@ -160,7 +160,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n && job_rank_slot(j, j->workers[i]))
-                worker_told(j->workers[i], j->status.epoch);
+                worker_knows(j->workers[i], j->status.epoch);
     }
     if (j->epoch_state == EPOCH_REVOKED)
         send_revoke(c, j, n);

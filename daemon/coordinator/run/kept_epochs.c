@@ -100,7 +100,7 @@ void kept_formed(struct jobrec *j)
     for (uint32_t i = 0; i < j->n_members; i++)
         members[i] = (struct kept_member){.worker_id = j->rank_slots[i].worker_id,
                                           .node = j->rank_slots[i].worker ? j->rank_slots[i].worker->node : NULL,
-                                          .told = !j->rank_slots[i].worker};
+                                          .released = !j->rank_slots[i].worker};
 }
 
 void kept_complete(struct jobrec *j)
@@ -122,12 +122,12 @@ void kept_trained(struct jobrec *j)
     kept_complete(j);
 }
 
-void kept_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
+void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
 {
     for (size_t b = 0; b < j->n_kept; b++) {
         struct kept_member *m = find_member(j, b, worker_id);
         if (m && m->node == n)
-            m->told = true;
+            m->released = true;
     }
 }
 
@@ -145,7 +145,7 @@ static void node_known_to(struct jobrec *j, const struct noderec *n,
     for (size_t b = 0; b < j->n_kept; b++)
         for (uint32_t i = 0; i < j->kept[b].n; i++) {
             struct kept_member *m = &j->kept[b].members[i];
-            m->told |= m->node == n && !job_worker(j, m->worker_id) && !lists(registration, m->worker_id);
+            m->released |= m->node == n && !job_worker(j, m->worker_id) && !lists(registration, m->worker_id);
         }
 }
 

@@ -19,7 +19,7 @@ void kept_formed(struct jobrec *j);                                         /* t
 /* ... and has its state: those before it are not any more, but somebody may still hold one of them. */
 void kept_complete(struct jobrec *j);
 void kept_trained(struct jobrec *j); /* ... has made a step: everybody in it holds it, and those before go */
-void kept_told(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* of its end, on that node */
+void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* of its end, on that node */
 /* Its agent has registered: whom it does not list has ended. Whoever it does list and is not in our books is being
  * stopped, and counts until it is told of: the command may not arrive. Without a registration the node is given up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);

@@ -49,7 +49,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
         for (uint32_t i = 0; i < base->n; i++) {
             const struct kept_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
-            if (m->told || !m->node || counted_on(w))
+            if (m->released || !m->node || counted_on(w))
                 continue;
             unknown++;
             q->node = m->node;

@@ -24,7 +24,7 @@
 
 bool stale_asks(const struct core *c, const Titan__Internal__AgentRegistration *m)
 {
-    return c->options.restored_term && !m->told;
+    return c->options.restored_term && !m->lists_epochs;
 }
 
 const struct noderec *stale_awaits(const struct core *c)

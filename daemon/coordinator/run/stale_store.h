@@ -2,7 +2,7 @@
 /* stale_store.h - a store that was put back from a backup knows less than the agents: epochs, workers and checkpoints
  * of the time since (docs/membership.md, "A store from a backup").
  *
- * Before it is acknowledged each agent is asked for the epochs it knows (TellEpochs); they are stored as they are, and
+ * Before it is acknowledged each agent is asked for the epochs it knows (ListEpochs); they are stored as they are, and
  * runs go on in them. Until all known nodes have spoken, or no worker can go on without a coordinator any more, nothing
  * is started or formed, so that no run is begun twice. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_STALE_STORE_H

@@ -59,7 +59,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     if (rank_slot)
         rank_slot->worker = NULL;
     if (report || w->missing)
-        kept_told(j, node, w->id);
+        kept_release(j, node, w->id);
     worker_forget(c, w);
     if (permanent)
         job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));

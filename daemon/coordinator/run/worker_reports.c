@@ -19,7 +19,7 @@
 #include "daemon/coordinator/run/recovery_source.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-static enum loss_cause cause_told(Titan__Internal__ExitCause cause)
+static enum loss_cause cause_from_report(Titan__Internal__ExitCause cause)
 {
     switch (cause) {
     case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY:
@@ -116,7 +116,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     worker_missing(w, 0);
     w->unseen = false;
     w->started = true;
-    worker_told(w, live->epoch);
+    worker_knows(w, live->epoch);
     Titan__Internal__WorkerQuiesced said = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
     said.epoch = live->epoch;
     said.last_step = live->step;
@@ -277,7 +277,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         worker_ended(c, w,
                      &(struct exit_report){.exit_code = x->exit_code,
                                            .signal = x->signal,
-                                           .cause = cause_told(x->cause),
+                                           .cause = cause_from_report(x->cause),
                                            .node_short = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT,
                                            .reason = x->reason},
                      NULL);

@@ -283,7 +283,7 @@ static void release_messages(struct coordinator *c, const struct batch *batch)
             packed = rpc_packed_new(&m->message->base);
             last = m->message;
         }
-        session_tell_packed(c, m->session, packed);
+        session_post_packed(c, m->session, packed);
     }
     rpc_packed_free(packed);
     for (const struct batch_drop *d = batch->drops; d; d = d->next)
@@ -504,7 +504,7 @@ void shell_set_timer(struct coordinator *c)
 static void send_answers(struct coordinator *c, struct batch *batch)
 {
     for (const struct batch_message *m = batch->answers; m; m = m->next)
-        session_tell(c, m->session, m->message);
+        session_post(c, m->session, m->message);
     batch->answers = NULL;
     batch->answers_tail = &batch->answers;
 }

@@ -63,14 +63,14 @@ bool session_is_local(const struct coordinator *c, uint64_t session)
     return s && s->call && !strncmp(rpc_call_peer(s->call), "unix:", 5);
 }
 
-void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m)
+void session_post(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m)
 {
     struct agent_session *s = find(c, session);
     if (s && s->call)
         sessions_send(c, s, &m->base);
 }
 
-void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed)
+void session_post_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed)
 {
     struct agent_session *s = find(c, session);
     if (s && s->call)

@@ -97,10 +97,10 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
 void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 /* --- sessions.c --------------------------------------------------------------------------------------------------- */
 /* Send to a session; nothing happens when it is over. */
-void session_tell(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
+void session_post(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
 /* It came over a Unix socket: from this machine. */
 bool session_is_local(const struct coordinator *c, uint64_t session);
-void session_tell_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
+void session_post_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
 /* Of a certificate's name that is revoked: nothing more is heard from them. They are ended, but for the one of this
  * number (0 = none), to which last commands are to go; session_drop ends it. How many they are. */

@@ -135,11 +135,11 @@ static void session(void)
     ack();
 }
 
-static void tell_epochs(uint64_t restored_term)
+static void list_epochs(uint64_t restored_term)
 {
-    Titan__Internal__TellEpochs t = {.base = PROTOBUF_C_MESSAGE_INIT(&titan__internal__tell_epochs__descriptor),
+    Titan__Internal__ListEpochs t = {.base = PROTOBUF_C_MESSAGE_INIT(&titan__internal__list_epochs__descriptor),
                                      .restored_term = restored_term};
-    MESSAGE(m, TELL_EPOCHS, tell_epochs, &t);
+    MESSAGE(m, LIST_EPOCHS, list_epochs, &t);
     hear(&m);
 }
 
@@ -344,19 +344,19 @@ static void test_term_and_its_proof(void **state)
 }
 
 /* A coordinator over a backup asks before it is obeyed, and hears of what those before it have formed. */
-static void test_epochs_are_told_on_request(void **state)
+static void test_epochs_are_listed_on_request(void **state)
 {
     (void)state;
     in_training();
     form_with(2, 2); /* epoch 1 is complete, 2 not yet */
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    assert_false(SENT(REGISTRATION)->registration->told);
+    assert_false(SENT(REGISTRATION)->registration->lists_epochs);
     assert_int_equal(SENT(REGISTRATION)->registration->n_known, 0); /* nobody needs it */
     term = 1000004;
-    tell_epochs(1000003);
+    list_epochs(1000003);
     const Titan__Internal__AgentRegistration *h = SENT(REGISTRATION)->registration;
-    assert_true(h->told);
+    assert_true(h->lists_epochs);
     assert_int_equal(h->n_known, 1);
     assert_int_equal(h->known[0]->job_id, 1);
     assert_int_equal(h->known[0]->n_epochs, 2);
@@ -369,11 +369,11 @@ static void test_epochs_are_told_on_request(void **state)
     form_with(3, 3); /* the next one is that coordinator's own */
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    tell_epochs(1000003);
-    assert_true(SENT(REGISTRATION)->registration->told);
+    list_epochs(1000003);
+    assert_true(SENT(REGISTRATION)->registration->lists_epochs);
     assert_int_equal(SENT(REGISTRATION)->registration->n_known, 0);
     term = 4; /* one that is over asks: refused, as everything it says */
-    tell_epochs(3);
+    list_epochs(3);
     assert_null(SENT(REGISTRATION));
     assert_int_equal(SENT(REFUSED)->refused->seen_term, 1000004);
 }
@@ -698,7 +698,7 @@ static void test_records_are_bounded(void **state)
     /* Nor is more told of them than a message has room for: of the newest. */
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
-    tell_epochs(term);
+    list_epochs(term);
     const Titan__Internal__AgentRegistration *h = SENT(REGISTRATION)->registration;
     assert_int_equal(h->n_known, 15);
     assert_int_equal(h->known[0]->job_id, 300);
@@ -1182,7 +1182,7 @@ int main(void)
         TEST(test_lower_terms_are_refused),
         TEST(test_term_and_its_proof),
         TEST(test_term_survives_a_restart),
-        TEST(test_epochs_are_told_on_request),
+        TEST(test_epochs_are_listed_on_request),
         TEST(test_epoch_is_recorded_before_it_is_formed),
         TEST(test_worker_in_two_places),
         TEST(test_older_epochs_are_dropped),

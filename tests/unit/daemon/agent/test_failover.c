@@ -65,7 +65,7 @@ static struct {
     uint64_t random;
     struct node nodes[N];
     bool coordinator;
-    uint64_t term, told_epoch;
+    uint64_t term, commanded_epoch;
     double loss;
     bool keyed;
     int deaf; /* does not hear the next order to form; -1 = none */
@@ -300,7 +300,7 @@ static void coordinator_hears(const Titan__Internal__AgentMessage *m)
         w.reported = MAX(w.reported, m->leader_epoch->epoch->epoch);
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
         w.refused++;
-        w.told_epoch = MAX(w.told_epoch, m->refused->seen_epoch);
+        w.commanded_epoch = MAX(w.commanded_epoch, m->refused->seen_epoch);
     }
 }
 
@@ -469,7 +469,7 @@ static void form(uint64_t epoch, uint64_t source)
     f.n_state_holders = source ? f.n_members : 0;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM;
     m.form = &f;
-    w.told_epoch = epoch;
+    w.commanded_epoch = epoch;
     for (int i = 0; i < N; i++)
         if (w.nodes[i].session && i != w.deaf)
             coordinator_says(i, &m);
@@ -587,18 +587,18 @@ static void coordinator_takes_over(void)
     part(0);
     coordinator_comes();
     assert_true(w.reported == 0 || w.reported >= newest_trained());
-    revoke_epoch(MAX(w.reported, w.told_epoch));
+    revoke_epoch(MAX(w.reported, w.commanded_epoch));
     advance(1500);
     for (int tries = 0; tries < 3; tries++) {
         size_t refused = w.refused;
-        form(MAX(w.reported, w.told_epoch) + 1, newest_trained());
+        form(MAX(w.reported, w.commanded_epoch) + 1, newest_trained());
         if (w.refused == refused)
             break;
     }
     uint64_t before = w.furthest;
     advance(1000);
     assert_true(w.furthest > before + 10);
-    assert_int_equal(newest_trained(), w.told_epoch);
+    assert_int_equal(newest_trained(), w.commanded_epoch);
 }
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
@@ -623,7 +623,7 @@ static void test_death_without_coordinator(void **state)
     advance(2000);
     assert_int_equal(newest_trained(), 2048);
     coordinator_takes_over();
-    assert_true(w.reported == 2048 && w.told_epoch == 2049);
+    assert_true(w.reported == 2048 && w.commanded_epoch == 2049);
     world_free();
 }
 

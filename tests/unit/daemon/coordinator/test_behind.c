@@ -19,7 +19,7 @@
 #define ADOPT 6000
 #define RESTORED_TERM (3 * BACKUP_TERM_STEP + 7)
 #define FIRST_EPOCH (UINT64_C(3) << 32)
-#define TELL TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_TELL_EPOCHS
+#define TELL TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LIST_EPOCHS
 #define ACK TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK
 #define TRAINING TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING
 
@@ -101,7 +101,7 @@ static void registers(int i, bool told, const struct known *k)
     body.slots = 1;
     body.device = (char *)"cpu";
     body.incarnation = 1;
-    body.told = told;
+    body.lists_epochs = told;
     body.seen_term = W.restored ? 9 : 0;
     if (k && told) {
         form.job_id = known.job_id = k->job;

@@ -27,7 +27,7 @@ static struct world {
     struct {
         char types[4096], reason[256];
         uint64_t form_epoch; /* the newest FormEpoch that was told, and to whom */
-        size_t form_members, form_told, starts, stops, revokes;
+        size_t form_members, form_sent, starts, stops, revokes;
         bool form_twice; /* a worker had two places in it */
     } seen;
 } W;
@@ -75,7 +75,7 @@ static void commit(void)
         W.seen.form_epoch = m->message->form->epoch;
         W.seen.form_members = m->message->form->n_members;
         W.seen.form_twice |= worker_twice(m->message->form);
-        W.seen.form_told++;
+        W.seen.form_sent++;
     }
     assert_int_equal(db_exec(W.db, "BEGIN", &err), TITAN_OK);
     if (change_apply(W.db, W.b.out.changes, &err) != TITAN_OK)
@@ -430,7 +430,7 @@ static void test_leader_epoch(void **state)
     progress(&W.b, .session = W.session[3], .worker = 3, .epoch = 1024, .step = 30);
     commit();
     assert_true(told_of("epoch.formed"));
-    assert_int_equal(W.seen.form_told, 0); /* nobody is told what they have themselves decided */
+    assert_int_equal(W.seen.form_sent, 0); /* nobody is told what they have themselves decided */
     assert_int_equal(W.seen.stops, 0);
     /* Then they grow to five again, which revokes nothing. */
     for (int i = 3; i <= N; i++) {
@@ -650,7 +650,7 @@ static void test_restart(void **state)
     progress(&W.b, .session = W.session[2], .worker = 2, .epoch = 1, .step = 9);
     commit();
     pass(1000);
-    assert_int_equal(W.seen.form_told + W.seen.revokes + W.seen.stops, 0);
+    assert_int_equal(W.seen.form_sent + W.seen.revokes + W.seen.stops, 0);
     close_world();
 }
 
