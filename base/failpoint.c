@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failpoint.c - armed places. In an archive nobody asks for: whoever wants failpoints links it by name. */
+/* failpoint.c - armed places. In an archive that no program needs: a program that wants failpoints links it by name. */
 #include "base/failpoint.h"
 
 #include <pthread.h>

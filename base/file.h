@@ -25,7 +25,8 @@ titan_status file_replace_private(const char *path, const void *data, size_t len
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len,
                              struct titan_error *err) TITAN_MUST_USE;
 /* From now on this process opens what a run file names only where no part of the path is a link: the path was checked
- * when it was submitted, and who submitted it may have put a link there since. For good; before there are threads. */
+ * when it was submitted, and the submitting user may have put a link there since. For good; before there are threads.
+ */
 void file_refuse_links(void);
 bool file_refuses_links(void);
 /* open(2) of such a path: -1 and errno, ELOOP for a link that is refused. */

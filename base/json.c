@@ -173,7 +173,7 @@ static titan_status parse_number(struct parser *p, struct json *node)
         if (!errno)
             return TITAN_OK;
     }
-    /* An integer beyond 64 bits is read as the nearest real, as everybody does. */
+    /* An integer beyond 64 bits is read as the nearest real, as other parsers do. */
     node->type = JSON_REAL;
     node->real = strtod(text, NULL);
     return isfinite(node->real) ? TITAN_OK : fail(p, "number out of range");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mac.h - HMAC-SHA256 (RFC 2104, FIPS 180-4): what proves that a message is of somebody who has the key.
+/* mac.h - HMAC-SHA256 (RFC 2104, FIPS 180-4): proves that the sender of a message has the key.
  *
  * Here and not of a library because workers load none: it is used for datagrams and handshakes, a few hundred bytes at
  * a time, never for data of a run. No branch and no address depends on a key or on what is hashed. */

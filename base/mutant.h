@@ -30,7 +30,7 @@
     X(EPOCH_SIZE, "an epoch of a size the mesh forbids is formed")                                                     \
     X(OLD_CHECKPOINT, "a checkpoint of an older epoch is accepted")                                                    \
     X(EXPIRED_NEWEST, "the newest checkpoint is let go with the old ones")                                             \
-    X(CHECKPOINT_EARLY, "a checkpoint is told of before every part is durable")                                        \
+    X(CHECKPOINT_EARLY, "a checkpoint is told of before every shard is durable")                                       \
     X(LOSS_UNCOUNTED, "the loss of a worker is not counted")                                                           \
     X(LOSS_TWICE, "the loss of a worker is counted twice")                                                             \
     X(CANCEL_LEAVES, "a worker is not stopped when its job is cancelled")                                              \
@@ -38,16 +38,16 @@
     X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
     X(DEPARTING_DROPPED, "a resize drops a departing rank before its shard has moved")                                 \
     X(INSTALLED_FREED, "installed state is freed before the barrier")                                                  \
-    X(ROLLED_TOO_FAR, "members roll forward to a step nobody has committed")                                           \
+    X(ROLLED_TOO_FAR, "members roll forward to a step that no rank has committed")                                     \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
-    X(PUBLISHED_ALONE, "a worker tells of a step when it has the sum, whoever else has")                               \
+    X(PUBLISHED_ALONE, "a worker publishes a step when it has the sum, though others lack it")                         \
     X(RANGES_UNCHECKED, "coordinator takes a field for what it can never be")                                          \
     X(TERM_UNPROVED, "a term that nothing proves fences the coordinator")                                              \
     X(IDENTITY_THEFT, "another identity takes over the name of a node that is there")                                  \
     X(EPOCH_UNBOUNDED, "the number of an epoch is believed whatever it is")                                            \
     X(PART_UNCHECKED, "an agent is believed about the epochs of a job it has no part in")                              \
     X(PATH_UNCHECKED, "a checkpoint outside of the job's folder is taken for its own")                                 \
-    X(STEP_UNBOUNDED, "a step that nobody can have made is believed")                                                  \
+    X(STEP_UNBOUNDED, "a step that cannot have been made is believed")                                                 \
     X(FINISHED_EARLY, "a worker that has not made all steps counts as finished")                                       \
     X(FAULTY_CHARGED, "a worker that breaks the protocol counts as a crash of its node")                               \
     X(FOREIGN_REPORT_BELIEVED, "what a node says of another one's worker counts")                                      \

@@ -27,11 +27,11 @@ static void publish(void)
     } while ((atomic_load(&working) == 0) != (seen == 0));
 }
 
-void progress_attach(const struct progress_words *words)
+void progress_attach(const struct progress_counters *counters)
 {
-    atomic_store(&actions, words ? words->actions : &own_actions);
-    atomic_store(&waiting, words ? words->waiting : &own_waiting);
-    atomic_store(&busy_ns, words ? words->busy_ns : &own_busy_ns);
+    atomic_store(&actions, counters ? counters->actions : &own_actions);
+    atomic_store(&waiting, counters ? counters->waiting : &own_waiting);
+    atomic_store(&busy_ns, counters ? counters->busy_ns : &own_busy_ns);
     publish();
 }
 

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.h - does this process work, wait, or hang? Words that somebody outside reads (proto/worker_page.h).
+/* progress.h - does this process work, wait, or hang? Counters that another process reads (proto/worker_page.h).
  *
  * A thread works from progress_work_begin to progress_work_end, except while it waits: for a peer, for another thread
- * of this process, for a disk. `waiting` is 1 while no thread works, so that standing still is nobody's fault here.
- * While it is 0, whatever works says so with progress_action: an operation begun, a message moved, a piece loaded. A
- * process whose `waiting` is 0 and whose `actions` stand still hangs, or is in one long operation.
+ * of this process, for a disk. `waiting` is 1 while no thread works, so that standing still is no fault of this
+ * process. While it is 0, whatever works says so with progress_action: an operation begun, a message moved, a piece
+ * loaded. A process whose `waiting` is 0 and whose `actions` stand still hangs, or is in one long operation.
  *
  * Cheap: an action is one relaxed addition. Begins and ends are one addition; only where the last thread stops working
  * or the first begins again, the clock is read and `waiting` is written. No system call. Pairs nest; threads that
  * have not begun to work may wait without effect. Any thread.
  *
- * Nobody needs to be attached: the words are then the process's own. A plug-in finds those of the program. */
+ * Nobody needs to be attached: the counters are then the process's own. A plug-in finds those of the program. */
 #ifndef TITAN_BASE_PROGRESS_H
 #define TITAN_BASE_PROGRESS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* From now on these words; they must stay for as long as the process. NULL: the process's own again. */
-struct progress_words {
+/* From now on these counters; they must stay for as long as the process. NULL: the process's own again. */
+struct progress_counters {
     _Atomic uint64_t *actions;
     _Atomic uint32_t *waiting;
     _Atomic uint64_t *busy_ns;
 };
-void progress_attach(const struct progress_words *words);
+void progress_attach(const struct progress_counters *words);
 
 void progress_action(void);
 /* actions as counted by now. */

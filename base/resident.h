@@ -3,7 +3,7 @@
  *
  * Where a cgroup or a machine runs out of memory the kernel takes pages of files first, and a program's own code is
  * such pages: they come back by a page fault, which in a cgroup at its limit waits for memory until the kernel has
- * killed somebody. A daemon that was to tell of that stands still itself, for seconds. mlockall() with MCL_ONFAULT
+ * killed a process. A daemon that was to report that stands still itself, for seconds. mlockall() with MCL_ONFAULT
  * keeps what has been touched once, and takes nothing that has not. */
 #ifndef TITAN_BASE_RESIDENT_H
 #define TITAN_BASE_RESIDENT_H

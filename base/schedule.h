@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h - who does what when in a pipeline: for every rank of the pp axis, the order of its actions.
+/* schedule.h - the work of a pipeline in order: for every rank of the pp axis, the order of its actions.
  *
  * A schedule is data: cells (action, stage, microbatch) in the order a rank issues them. Stages are numbered along the
  * model; a rank holds one stage (single), or several ("virtual") in loop order (stage s on rank s mod p) or V order

@@ -179,7 +179,8 @@ static struct cell awaited(const struct schedule *s, const struct schedule_walk 
     return cells[at];
 }
 
-/* Follow who waits for whom until it closes, then tell the ring; as many links as fit a message. */
+/* Follow the ranks that wait for each other until the ring closes, then tell the ring; as many links as fit a message.
+ */
 static titan_status deadlock(const struct schedule *s, const struct schedule_walk *w, int stuck,
                              struct titan_error *err)
 {

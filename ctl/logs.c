@@ -12,7 +12,7 @@
 struct printing {
     struct ctl *ctl;
     bool prefix; /* several ranks: say whose line it is */
-    bool gone;   /* nobody reads any more */
+    bool gone;   /* the reader has closed its end */
 };
 
 /* For a terminal, which is to obey nothing of what a worker has written. Tabs stay. */

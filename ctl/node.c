@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node.c - titanctl node: who is a node of the cluster. */
+/* node.c - titanctl node: which machines are nodes of the cluster. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -20,7 +20,7 @@ void output_message(struct json_writer *w, const char *key, const ProtobufCMessa
 /* The same for the named fields only, in the descriptor's order, inside an object the caller has begun. */
 void output_fields(struct json_writer *w, const ProtobufCMessage *message);
 
-/* Append the text to stdout with a newline and flush. False when nobody reads any more. */
+/* Append the text to stdout with a newline and flush. False when the reader has closed its end. */
 bool output_line(const struct buf *text);
 bool output_json(const ProtobufCMessage *message, bool pretty);
 

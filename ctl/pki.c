@@ -19,7 +19,7 @@
 #define CA_DAYS 3650
 #define DAYS_MAX 3650
 
-/* Where the coordinator keeps its state when nobody says: the unit's folder, root's, a user's own; and what is below.
+/* Where the coordinator keeps its state by default: the unit's folder, root's, a user's own; and what is below.
  */
 static titan_status state_dir(const struct args *args, const char *below, char out[PATH_MAX], struct titan_error *err)
 {

@@ -23,7 +23,7 @@ struct detection {
     uint32_t heartbeat_ms;    /* agents send one at least this often */
     uint32_t suspect_ms;      /* silence after which others are asked for a node */
     uint32_t confirm_ms;      /* how long they try */
-    uint32_t node_timeout_ms; /* silence after which a node nobody could be asked for is lost */
+    uint32_t node_timeout_ms; /* silence after which a node without probing peers is lost */
     uint32_t reachable_ms;    /* ... one that others reach */
     uint32_t away_ms;         /* without an answer, after which a coordinator is away */
     uint32_t leader_lease_ms; /* how long agents go on without one, and decide; 0 = the profile's */

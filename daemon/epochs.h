@@ -8,7 +8,7 @@
 
 #include "titan/internal/agent.pb-c.h"
 
-/* An acting leader's, or one that somebody has seen, is at most so far above the job's own: no run has that many, and
+/* An acting leader's, or one that an agent has seen, is at most so far above the job's own: no run has that many, and
  * above the highest there could be no next one. */
 #define EPOCH_STEP_MAX (UINT64_C(1) << 32)
 #define EPOCH_ID_BYTES 16       /* of a communicator's id */
@@ -16,7 +16,7 @@
 
 /* A worker has one place in an epoch: as a member or as a departing rank. */
 bool epoch_workers_distinct(const Titan__Internal__FormEpoch *f);
-/* ... and one among those who hold its state. */
+/* ... and one among the holders of its state. */
 bool epoch_holders_distinct(const Titan__Internal__FormEpoch *f);
 
 #endif

@@ -132,7 +132,7 @@ static void on_leave_poll(uv_timer_t *timer)
     agent_close(d->agent, true, alone ? d->config->grace_ms : 0, on_agent_closed, d);
 }
 
-/* A node that goes, by whoever stops its daemon (Slurm, Kubernetes): nothing of it is to count as a crash. */
+/* A node that goes, when Slurm or Kubernetes stops its daemon: nothing of it is to count as a crash. */
 static bool leaves(struct titand *d)
 {
     if (!d->config->drain_on_term || d->config->role != ROLE_AGENT || !d->agent || d->stopping > 1)
@@ -278,7 +278,7 @@ static titan_status listen_for_heartbeats(struct titand *d, const char *address,
     return TITAN_OK;
 }
 
-/* Those sockets stay when we go: who connects meanwhile waits instead of being refused. */
+/* Those sockets stay when we go: clients that connect meanwhile wait instead of being refused. */
 static titan_status listen_inherited(struct titand *d, struct buf *chosen, struct titan_error *err)
 {
     int first, n = notify_sockets(&first);
@@ -520,7 +520,7 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
     if (snprintf(run, sizeof(run), "%s/run", d->config->state_dir) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory is too long");
     TRY(lock_dir(d->config->state_dir, &d->lock, err));
-    /* Recipes, logs, the store: for nobody else. */
+    /* Recipes, logs, the store: for no other user. */
     if (stat(d->config->state_dir, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07077) &&
         chmod(d->config->state_dir, 0700) != 0)
         return titan_fail_errno(err, "state directory '%s' cannot be made 0700", d->config->state_dir);
@@ -564,7 +564,7 @@ static void raise_descriptors(void)
 }
 
 /* gRPC's default polls all connections on whichever thread is free: a client whose headers take seconds to parse holds
- * up everybody. With poll() each queue has its own connections, so agents' are not where they have a queue of their
+ * up all others. With poll() each queue has its own connections, so agents' are not where they have a queue of their
  * own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the clients' port
  * would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
 static void part_queues(const struct daemon_config *config)

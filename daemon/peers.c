@@ -191,7 +191,7 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
         p->on_message(m, sender, p->data);
     } else {
         p->refused++;
-        if (!p->refused_said && print_address(from, sender)) /* once: anybody can send datagrams */
+        if (!p->refused_said && print_address(from, sender)) /* once: any host can send datagrams */
             tlog_warn(&p->log, "datagram refused", "from=%s reason=\"no message\"", sender);
         p->refused_said = true;
     }

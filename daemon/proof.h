@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proof.h - what proves a datagram (docs/membership.md, "Keys").
  *
- * A proof is an HMAC-SHA256 of the whole message without its proofs: who sends it and to whom, about what, and the
+ * A proof is an HMAC-SHA256 of the whole message without its proofs: sender, receiver, subject, and the
  * number or id that makes it fresh. Keys are MAC_BYTES of a coordinator's or what is derived from them; a message may
  * carry proofs under several, and is right when one of them is. */
 #ifndef TITAN_DAEMON_PROOF_H

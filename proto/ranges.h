@@ -3,7 +3,7 @@
  *
  * Agents, the coordinator and workers check what they hear from each other here before any of it enters a state
  * machine. A row says what a field can ever be (a rank is no larger than a job, a path has no control characters);
- * what it may be *now* (this epoch, that worker) is for who hears it to say. Every field of every message has a row:
+ * what it may be *now* (this epoch, that worker) is for the receiver to say. Every field of every message has a row:
  * tests/unit/proto/test_ranges.c walks the descriptors.
  *
  * A oneof without a member that we know passes when the message has unknown fields: it is of a newer version. */

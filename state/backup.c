@@ -52,7 +52,7 @@ static titan_status copy_pages(struct db *from, const char *to, struct titan_err
     if (b) {
         (void)sqlite3_backup_step(b, -1); /* all at once: one view of the store, which the writer does not disturb */
         rc = sqlite3_backup_finish(b);
-        if (rc == SQLITE_OK) /* one file, also when somebody opens it */
+        if (rc == SQLITE_OK) /* one file, also when another process opens it */
             rc = sqlite3_exec(out, "PRAGMA journal_mode=DELETE", NULL, NULL, NULL);
     } else if (rc == SQLITE_OK) {
         rc = sqlite3_errcode(out);

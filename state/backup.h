@@ -35,9 +35,9 @@ struct restore_report {
  * touched when it is not sound. What was there is moved aside, not removed.
  *
  * Its term is raised above the backup's, that of the store that was there, that of an agent over the same directory,
- * and `above`, by BACKUP_TERM_STEP: agents obey it, and fence whoever still runs on an older one. Numbers that may have
- * been given out since the backup are not given again: events and workers go on BACKUP_ID_STEP later, jobs behind the
- * last one the old store or a job's folder knows. The event store.restored says all this. */
+ * and `above`, by BACKUP_TERM_STEP: agents obey it, and fence a coordinator that still runs on an older one. Numbers
+ * that may have been given out since the backup are not given again: events and workers go on BACKUP_ID_STEP later,
+ * jobs behind the last one the old store or a job's folder knows. The event store.restored says all this. */
 titan_status backup_restore(const char *backup, const char *state_dir, uint64_t above, int64_t now_ms,
                             struct restore_report *ret, struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* enrolment.h - who may become a node, and which certificates do not count any more.
+/* enrolment.h - which machines may become nodes, and which certificates do not count any more.
  *
  * A join token is good for one node, once, until it expires; the store has the SHA-256 of its secret. It is bound to
  * the first key it is used with: the same node may ask again with that key, should the answer have been lost. A name

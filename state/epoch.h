@@ -26,7 +26,7 @@ struct epoch {
     bool keyed; /* key is set; not so in epochs of an older version */
     unsigned char key[32];
     uint32_t world_size;
-    uint32_t departing;      /* members of source_epoch that hand their parts over and are not in this one */
+    uint32_t departing;      /* members of source_epoch that hand their state shards over and are not in this one */
     const uint64_t *workers; /* ids in rank order, then the departing ranks' */
     const char *leader;      /* node that committed it while the coordinator was away; "" = none */
     int64_t created_at_ms;

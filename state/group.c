@@ -56,7 +56,7 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
     return status;
 }
 
-/* The transaction over all of them is gone as a whole: find out who can still be written. */
+/* The transaction over all of them is gone as a whole: find out which writes can still be made. */
 static void commit_each(struct db *db, struct group_write *group, size_t n, struct group_stats *stats)
 {
     for (size_t i = 0; i < n; i++, group = group->next) {

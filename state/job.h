@@ -99,7 +99,7 @@ struct job_owner {
 struct job {
     uint64_t id;
     const char *name, *user;
-    int64_t uid, gid; /* of who submitted it; -1 = that identity has none here */
+    int64_t uid, gid; /* of the submitter; -1 = that identity has none here */
     enum job_state state;
     const char *reason;
     struct job_spec spec;
@@ -129,7 +129,7 @@ titan_status job_update(struct db *db, uint64_t id, const struct job_status *sta
                         struct titan_error *err) TITAN_MUST_USE;
 
 titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_size *desired, const struct event *event,
-                          struct titan_error *err) TITAN_MUST_USE;
+                             struct titan_error *err) TITAN_MUST_USE;
 
 /* Say something about a job that stays in its state. */
 titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, const struct event *event,

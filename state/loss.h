@@ -13,7 +13,7 @@ enum loss_cause {
     LOSS_NODE,   /* its node is lost, or its agent cannot say how it ended */
     LOSS_OOM,    /* killed for the memory it took */
     LOSS_FAULTY, /* it broke the protocol and was killed: its job's fault, never its node's */
-    LOSS_EPOCH,  /* nobody was lost, yet the members could not go on together */
+    LOSS_EPOCH,  /* no worker was lost, yet the members could not go on together */
 };
 #define LOSS_CAUSES 7
 const char *loss_name(enum loss_cause cause); /* "crash", "hang", "node_loss", "oom", "faulty" */

@@ -3,7 +3,7 @@
  *
  *   (new) -> STARTING --ready--> READY --told to stop--> STOPPING
  *               |                  |                        |
- *               `------------------`------------------------`--> EXITED (its agent said so), LOST (nobody can say)
+ *               `------------------`------------------------`--> EXITED (its agent said so), LOST (unknown)
  */
 #ifndef TITAN_STATE_MEMBER_H
 #define TITAN_STATE_MEMBER_H

@@ -104,8 +104,9 @@ static const char store_v3[] =
     "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, window_lead_ms INTEGER NOT NULL,"
     "  quarantined_until_ms INTEGER NOT NULL, quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, "
     "WITHOUT ROWID;"
-    /* Epochs: members that hand their parts over and go (members' rows behind the ranks), where the state came from in
-     * the end (titan.internal.RecoverySource, -1 = not known), the agent that committed it in the coordinator's place.
+    /* Epochs: members that hand their state shards over and go (members' rows behind the ranks), where the state came
+     * from in the end (titan.internal.RecoverySource, -1 = not known), the agent that committed it in the coordinator's
+     * place.
      */
     "ALTER TABLE epochs ADD COLUMN leavers INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE epochs ADD COLUMN rung INTEGER NOT NULL DEFAULT -1;"

@@ -2,8 +2,8 @@
 /* schema.h - the tables of the job store, and how an older store becomes a newer one.
  *
  * titan.db holds what must survive; metrics.db (a second file, cheaper durability) holds one row per training step.
- * Each file says whose it is (application_id) and how new (user_version). A file of a newer Titan is refused and left
- * alone; an older one is migrated step by step, each step in one transaction. */
+ * Each file says which store it is (application_id) and how new (user_version). A file of a newer Titan is refused and
+ * left alone; an older one is migrated step by step, each step in one transaction. */
 #ifndef TITAN_STATE_SCHEMA_H
 #define TITAN_STATE_SCHEMA_H
 

@@ -347,7 +347,7 @@ static titan_status open_metrics(struct store *s, const char *path, bool unclean
     return status;
 }
 
-/* Out of the way, for whoever wants to look into it. */
+/* Out of the way, for later inspection. */
 static void set_metrics_aside(const char *path)
 {
     char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32];

@@ -459,7 +459,7 @@ static titan_status open_peers(struct agent *a, const struct agent_options *o, s
     if (status == TITAN_EINVAL)
         return status; /* the address */
     if (status != TITAN_OK) {
-        tlog_warn(&a->log, "no socket for other agents: nobody can ask for this node, and it for nobody",
+        tlog_warn(&a->log, "no socket for other agents: this node can neither be probed nor probe others",
                   "reason=\"%s\"", err->msg);
         return TITAN_OK;
     }

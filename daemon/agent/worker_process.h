@@ -44,7 +44,7 @@ titan_status worker_process_start(const struct worker_command *command, struct w
 /* A process another agent started. TITAN_ENOTFOUND when pid is gone or is not the worker of this page. */
 titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_id, struct worker_process *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* One that nobody has been told of: killed, waited for, and cleared. */
+/* One that has not been reported: killed, waited for, and cleared. */
 void worker_process_undo(struct worker_process *p);
 /* SIGKILL to everything in its group and cgroup. */
 void worker_process_kill(const struct worker_process *p);

@@ -417,7 +417,7 @@ static void worker_enter(struct worker *w)
         (void)uv_timer_start(&set->lease_timer, on_lease_timer, AGENT_LEASE_MS, AGENT_LEASE_MS);
 }
 
-/* Reported by a timer: whoever gives a start up is not asked for another one meanwhile. */
+/* Reported by a timer: the caller that gives a start up is not called again within it. */
 static void worker_not_started(struct worker *w, const struct titan_error *why)
 {
     titan_assert(!w->start && !w->dying && !w->process_polled && why->status != TITAN_OK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c,
- * tokens.c, backup.c; access.c says who may. data is the coordinator. */
+ * tokens.c, backup.c; access.c decides what a caller may do. data is the coordinator. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 

@@ -2,7 +2,7 @@
 /* Submit: look at the request, check the recipe, store the job, tell the core, answer.
  *
  * The recipe is parsed, checked and printed on a thread of its own (daemon/file_pool.h). Not on the loop, on which
- * everybody waits, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a
+ * all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a
  * file server that does not answer. Such a path costs its own submit, after CHECK_MS. */
 #include <stdlib.h>
 #include <string.h>
@@ -171,7 +171,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* A job is its submitter's; an operator may submit for somebody else. */
+/* A job is its submitter's; an operator may submit for another user. */
 static titan_status choose_owner(struct submit *s, const char *wanted, struct titan_error *err)
 {
     const struct auth_user *u = &s->user;
@@ -297,7 +297,7 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     if (status == TITAN_OK && !s->existing && s->owner->auth)
         status = event_add(db, &s->on_record, err);
     if ((status != TITAN_OK || s->existing) && s->job.id + 1 == s->owner->next_job_id) {
-        s->owner->next_job_id = s->job.id; /* nobody has seen it */
+        s->owner->next_job_id = s->job.id; /* it has not been handed out */
         s->job.id = 0;
     }
     return status;

@@ -28,7 +28,7 @@ static struct entry entry_at(const void *list, size_t i)
 }
 
 /* What the kernel takes as a list: entries in the order of their tags, owner, group and others once, and a mask where
- * somebody is named. */
+ * a user or group is named. */
 static bool sound(const void *list, size_t n)
 {
     unsigned last = 0, seen = 0;

@@ -22,7 +22,7 @@ struct acl_user {
 };
 
 bool acl_in_group(const struct acl_user *u, gid_t gid);
-/* May u, who does not own the file, do all of bits ("rwx", 0 to 7)? list: the attribute's bytes, unaligned. What others
+/* May u, not the file's owner, do all of bits ("rwx", 0 to 7)? list: the attribute's bytes, unaligned. What others
  * may do is said by st. Bytes that are no list, or one that the kernel would not take, grant nothing. */
 bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits);
 

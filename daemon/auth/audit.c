@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One actor, method and outcome in its minute; the last slot is everybody else's. */
+/* One actor, method and outcome in its minute; the last slot is for all others. */
 struct slot {
     bool used;
     int64_t until_ms;

@@ -23,7 +23,8 @@ void certs_free(struct certs *certs);
 titan_status certs_check(const struct rpc_tls *files, int64_t now_ms, struct pki_certificate *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 
-/* Replace a file; a secret one has mode 0600, others 0644. It belongs to whom its folder does, where we may say so. */
+/* Replace a file; a secret one has mode 0600, others 0644. It gets the owner of its folder, where the process may set
+ * it. */
 titan_status certs_write(const char *path, const struct buf *text, bool secret, struct titan_error *err) TITAN_MUST_USE;
 /* mkdir -p; the last folder with mode 0700 and the owner of the one it is in. */
 titan_status certs_dir(const char *path, struct titan_error *err) TITAN_MUST_USE;

@@ -161,7 +161,7 @@ static void submit(struct enrol *e, struct rpc_call *call, struct pending *p, ti
     store_write(e->c->store, write, p, done);
 }
 
-/* What came of it goes on record. The call, if there is somebody left to answer; an error is answered here. */
+/* What came of it goes on record. The call, if it is still open; an error is answered here. */
 static struct rpc_call *answering(struct pending *p, const struct titan_error *err)
 {
     struct rpc_call *call = p->call;
@@ -400,7 +400,7 @@ static titan_status write_revocation(struct db *db, void *arg, struct titan_erro
     return revocation_put(db, &r, err);
 }
 
-/* The node's workers were told to stop, by an agent that still obeys; nobody of that name is heard any more. */
+/* The node's workers were told to stop, by an agent that still obeys; messages of that name are refused. */
 static void revocation_done(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;

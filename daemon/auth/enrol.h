@@ -2,7 +2,7 @@
 /* enrol.h - the coordinator's part in certificates: it invites nodes, signs their first and next ones, renews its own,
  * and knows which do not count any more. Loop thread only.
  *
- * It signs while STATE/pki has the CA's key; without it everything else works, and whoever has the key signs
+ * It signs while STATE/pki has the CA's key; without it everything else works, and the holder of the key signs
  * (titanctl pki). What is revoked is looked up at every call, in memory; the store has it for the next start. */
 #ifndef TITAN_DAEMON_AUTH_ENROL_H
 #define TITAN_DAEMON_AUTH_ENROL_H

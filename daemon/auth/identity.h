@@ -51,7 +51,7 @@ bool auth_private_jobs(const struct auth *a);              /* NULL: false */
  * unknown, expired or revoked, or that comes over plain TCP. */
 titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_identity *transport, int64_t now_ms,
                          struct rpc_identity *ret, struct titan_error *err) TITAN_MUST_USE;
-/* a NULL: everybody may everything (a server without an authority, in tests). */
+/* a NULL: every caller may call everything (a server without an authority, in tests). */
 void auth_resolve(struct auth *a, const struct rpc_identity *identity, int64_t now_ms, struct auth_user *ret);
 
 /* The tokens that count, as the store has them. */

@@ -407,7 +407,7 @@ static bool name_text(const ASN1_IA5STRING *value, char *out, size_t cap)
     return true;
 }
 
-/* A certificate with two names of ours speaks for nobody. */
+/* A certificate with two names of ours identifies no one. */
 static void read_names(X509 *x, struct pki_certificate *c)
 {
     _cleanup_names_ GENERAL_NAMES *names = X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL);

@@ -3,7 +3,7 @@
  *
  * One CA signs for coordinators (spiffe://titan/coordinator/NAME, with the DNS names and addresses they are reached
  * at), nodes (spiffe://titan/node/NAME) and users (spiffe://titan/user/NAME). Of a request only its public key counts:
- * names, addresses and uses are given by who signs. Only a coordinator's certificate may serve.
+ * names, addresses and uses are set by the issuer. Only a coordinator's certificate may serve.
  *
  * Pure but for random bytes: the time is handed in, no file is touched, no password is ever asked for. */
 #ifndef TITAN_DAEMON_AUTH_PKI_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy.h - who may call what: one table, methods by roles. docs/security.md shows it to people.
+/* policy.h - which role may call which method, as one table. docs/security.md shows it to people.
  *
  * A method is found by its number, rpc_method.needs. A method without one has POLICY_NOTHING and is refused to
- * everybody; a number without a row does not build. */
+ * every caller; a number without a row does not build. */
 #ifndef TITAN_DAEMON_AUTH_POLICY_H
 #define TITAN_DAEMON_AUTH_POLICY_H
 
@@ -11,8 +11,8 @@
 
 /* Columns of the table. An identity has one or more of them. */
 enum policy_role {
-    POLICY_UNAUTHENTICATED,  /* has proved nothing: TLS without a certificate or token */
-    POLICY_ANONYMOUS, /* plain TCP of a daemon that runs with --insecure */
+    POLICY_UNAUTHENTICATED, /* has proved nothing: TLS without a certificate or token */
+    POLICY_ANONYMOUS,       /* plain TCP of a daemon that runs with --insecure */
     POLICY_USER,
     POLICY_OPERATOR,
     POLICY_ADMIN,

@@ -27,9 +27,9 @@ struct coordinator;
  * the loop. */
 struct coordinator_observer {
     void (*stopping)(struct coordinator *c); /* the last time that something can be stored */
-    /* Something new for those who watch this job: events, metrics. */
+    /* Something new for the watchers of this job: events, metrics. */
     void (*job_changed)(struct coordinator *c, uint64_t job_id);
-    /* metrics_stored has moved: for those who only wait for what was reported before. */
+    /* metrics_stored has moved: for callers that wait for earlier reports only. */
     void (*metrics_stored)(struct coordinator *c);
     void (*log_chunk)(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
     /* An answer to an operator's check; false: it is for the core. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core.h - who trains what, where: the coordinator without clock, socket, file or thread.
+/* core.h - placement and membership of all jobs: the coordinator without clock, socket, file or thread.
  *
  * Every input carries the time and adds what it wants done to a batch (batch.h). The caller commits the batch's changes
  * and only then lets its messages go, in the order of the batches. The core runs ahead of the store meanwhile; should
@@ -11,11 +11,11 @@
  * Rules (docs/architecture.md, "Membership"):
  *  - A job's membership is numbered by epochs. What arrives with a number lower than the job's is dropped.
  *  - Commands are state, not events: whatever is in force for a worker is sent again when its node comes back.
- *  - A worker ends once, by its agent's report or its node's loss. Ends nobody asked for are counted against
+ *  - A worker ends once, by its agent's report or its node's loss. Ends that were not requested are counted against
  *    the job's restart budget, unless the worker had finished or was never started.
  *  - Queue: by priority, then the user with the fewest slots, then age; a job that needs more slots than all nodes in
  *    service have together is stepped over. Slots of running jobs that wait for a replacement are theirs before they
- *    are the queue's; running jobs grow beyond what they started with only while nobody waits. Jobs of lower priority
+ *    are the queue's; running jobs grow beyond what they started with only while no job waits. Jobs of lower priority
  *    give way to the head of the queue: they shrink, or are stopped and queued again. */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H
 #define TITAN_DAEMON_COORDINATOR_CORE_H
@@ -43,10 +43,10 @@ struct core_options {
     uint32_t heartbeat_ms;      /* 0 = 50 */
     uint32_t suspect_ms;        /* silence after which others are asked for a node; 0 = 5 heartbeats */
     uint32_t confirm_ms;        /* how long they try; 0 = 3 heartbeats */
-    uint32_t node_timeout_ms; /* silence after which a node is lost that nobody could be asked for; 0 = 20 heartbeats */
-    uint32_t reachable_ms;    /* ... that others reach; 0 = 100 heartbeats */
-    uint32_t away_ms;         /* agents take us for away after so long without an answer; 0 = 2 * node_timeout_ms */
-    uint32_t leader_lease_ms; /* for which they may go on without us; 0 = they may not */
+    uint32_t node_timeout_ms;   /* silence after which a node without probing peers is lost; 0 = 20 heartbeats */
+    uint32_t reachable_ms;      /* ... that others reach; 0 = 100 heartbeats */
+    uint32_t away_ms;           /* agents take us for away after so long without an answer; 0 = 2 * node_timeout_ms */
+    uint32_t leader_lease_ms;   /* for which they may go on without us; 0 = they may not */
     uint32_t adopt_ms;   /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms, at least 6 s */
     uint32_t start_ms;   /* spawn to ready; 0 = 120000 */
     uint32_t quiesce_ms; /* revoke to quiet; 0 = 10000 */
@@ -89,7 +89,7 @@ struct core_saved_job {
         bool complete;   /* its members have had their state */
     } * bases;
     size_t n_bases;
-    const struct worker *lost; /* members of these that nobody could say the end of */
+    const struct worker *lost; /* members of these with an unknown end */
     size_t n_lost;
     const struct checkpoint *checkpoints; /* newest first */
     size_t n_checkpoints;
@@ -144,8 +144,9 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
  * An error means that the session is of no use and is to be ended with it. */
 titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *m, struct core_time now,
                         struct batch *out, struct titan_error *err) TITAN_MUST_USE;
-/* Before the session's first message: who has opened it, as the transport has proved it. Another identity cannot take
- * over the name of a node that is there. Not said or "", it is not known, and anybody's. */
+/* Before the session's first message: the identity that opened it, as the transport has proved it. Another identity
+ * cannot take over the name of a node that is there. Not said or "", it is not known, and any identity may take it
+ * over. */
 void core_session_opened(struct core *c, uint64_t session, const char *identity);
 void core_session_closed(struct core *c, uint64_t session, struct core_time now, struct batch *out);
 /* Where the job keeps its checkpoints, by its recipe: others are not taken for its own once this has been said. */
@@ -188,8 +189,8 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(state_init, "epochs that began from initial weights")                                                            \
     X(state_checkpoint, "epochs whose state came from a checkpoint")                                                   \
     X(state_memory, "epochs whose members had it all")                                                                 \
-    X(state_replica, "epochs whose missing parts came from replicas")                                                  \
-    X(state_buddy, "epochs whose missing parts came from keepers")                                                     \
+    X(state_replica, "epochs whose missing state shards came from replicas")                                           \
+    X(state_buddy, "epochs whose missing state shards came from buddy replicas")                                       \
     X(old_term, "reports refused: said to another coordinator")                                                        \
     X(old_epoch, "reports refused: about an epoch that is over")                                                       \
     X(unknown_node, "reports refused: of a session that has not registered, or of a node that was given up")           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client.h - a gRPC client on the gRPC C core, for a libuv loop (daemon) or blocking (commands).
  *
- * Of errors with TITAN_EUNREACHABLE sys_errno is ENOTCONN when nobody has answered, and 0 when a server has said it: it
+ * Of errors with TITAN_EUNREACHABLE sys_errno is ENOTCONN when there was no answer, and 0 when a server has said it: it
  * stops, or its coordinator is fenced. */
 #ifndef TITAN_PROTO_RPC_CLIENT_H
 #define TITAN_PROTO_RPC_CLIENT_H

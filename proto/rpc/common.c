@@ -25,7 +25,7 @@ enum {
 
 /* --- library ------------------------------------------------------------------------------------------------------ */
 
-/* Its errors are about peers and addresses and come back as statuses, which whoever asked turns into a line. */
+/* Its errors are about peers and addresses and come back as statuses, which the caller turns into a line. */
 static void grpc_log(gpr_log_func_args *args)
 {
     static const struct log log = {.subsystem = "grpc"};
@@ -117,7 +117,7 @@ static void queue_run(struct rpc_queue *queue, struct rpc_tag *tag)
     }
 }
 
-/* A slice of the costly ones; then whoever else came in is looked at first. */
+/* A slice of the costly ones; then other calls are looked at first. */
 static void queue_run_costly(struct rpc_queue *queue)
 {
     int64_t until_ns = clock_mono_ns() + COSTLY_SLICE_NS;

@@ -205,7 +205,7 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     ProtobufCMessage *message;
     call->receiving = false;
     if (call->over || call->finishing) {
-        /* nobody listens any more */
+        /* the caller has gone */
     } else if (!ok || !call->incoming) {
         if (streams)
             endpoint->method.on_message(call, NULL, endpoint->data);
@@ -264,7 +264,7 @@ static struct caller *caller_get(struct rpc_server *server, const struct rpc_ide
     return *bucket = c;
 }
 
-/* Count the call against whoever makes it, now that this is known. Not NULL: why it is one too many. */
+/* Count the call against its caller, now that this is known. Not NULL: why it is one too many. */
 static const char *charge(struct rpc_call *call)
 {
     struct tenant *tenant = call->tenant;
@@ -369,7 +369,7 @@ static void request_tag(struct rpc_tag *tag, bool ok)
         struct tenant_method *method = &call->tenant->methods[endpoint];
         rpc_slot_offer(call->tenant, endpoint);
         call_begin(call);
-        /* A tenant that is used takes more at a time; the others, and those of who may not call, stay small. */
+        /* A tenant that is used takes more at a time; the others, and those of callers without rights, stay small. */
         if (!call->finishing && method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
             method->slots++;
             rpc_slot_offer(call->tenant, endpoint);

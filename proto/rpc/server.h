@@ -25,11 +25,11 @@ enum rpc_id_kind {
     RPC_ID_NONE,  /* TCP without TLS, or TLS without a client certificate: nothing is known */
     RPC_ID_UID,   /* Unix socket: the uid of the process that has connected, as the kernel says */
     RPC_ID_CERT,  /* TLS: a certificate of our authority; name is its SPIFFE URI */
-    RPC_ID_TOKEN, /* never by the transport: whoever authorizes has checked a bearer token */
+    RPC_ID_TOKEN, /* never by the transport: the authorizer has checked a bearer token */
 };
 struct rpc_identity {
     enum rpc_id_kind kind;
-    bool secure; /* a Unix socket or TLS: nobody else can read or change what is said */
+    bool secure; /* a Unix socket or TLS: no third party can read or change what is sent */
     uid_t uid;   /* (uid_t)-1 but for RPC_ID_UID */
     gid_t gid;   /* the user's first group */
     /* User name or "uid:N"; "spiffe://titan/node/NAME", ".../coordinator/ID", ".../user/NAME"; "anonymous". */
@@ -50,7 +50,7 @@ struct rpc_method {
     /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
     void (*on_drain)(struct rpc_call *call, void *data);
     bool costly; /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
-    bool large;  /* messages of up to max_message_bytes, whoever sends them: the caller is known before one is read */
+    bool large;  /* messages of up to max_message_bytes, from any caller: the caller is known before one is read */
     uint32_t max_queue_bytes; /* of an outgoing stream, beside max_queue: no more is taken then. 0 = no bound */
     unsigned needs;           /* what the caller must be; of options.authorize, nothing to rpc/ */
 };
@@ -75,7 +75,7 @@ struct rpc_server_options {
     bool certificates_only; /* TLS clients without a certificate are turned away in the handshake */
     mode_t socket_mode;     /* of Unix sockets' files; 0 = 0600 */
     /* Asked for every call of the methods table before its message is read; data is the server's. What it does not
-     * answer with TITAN_OK ends the call with err. NULL: everybody may everything. */
+     * answer with TITAN_OK ends the call with err. NULL: every caller may call everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
                               struct titan_error *err);
 };
@@ -91,7 +91,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
  * listener is replaced; a live one is not. */
 titan_status rpc_server_listen(struct rpc_server *server, const char *address, const struct rpc_tls *tls, int *ret_port,
                                struct titan_error *err) TITAN_MUST_USE;
-/* A socket that listens already, of whoever opened it for us (systemd): it stays open at shutdown, and so do
+/* A socket that listens already, opened for the process by systemd: it stays open at shutdown, and so do
  * connections that wait in it. TCP is without TLS. Before start only; borrowed. */
 titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err) TITAN_MUST_USE;
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;

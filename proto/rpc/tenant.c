@@ -299,7 +299,7 @@ void rpc_tenants_destroy(struct rpc_server *server)
 
 /* --- listeners ---------------------------------------------------------------------------------------------------- */
 
-/* A listener may replace a socket file nobody listens on, and nothing else. */
+/* A listener may replace a socket file without a listening process, and nothing else. */
 static titan_status socket_check(const char *path, struct titan_error *err)
 {
     struct stat st;
@@ -818,7 +818,7 @@ void rpc_listeners_stop(struct rpc_server *server)
 {
     for (struct listener *l = server->listeners; l; l = l->next) {
         if (l->polled)
-            (void)uv_poll_stop(&l->poll); /* who comes now waits for the next of us, or is refused */
+            (void)uv_poll_stop(&l->poll); /* later clients wait for the next process, or are refused */
         listener_release(l);
     }
 }

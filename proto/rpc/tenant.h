@@ -38,7 +38,7 @@ struct tenant {
     struct rpc_tag shutdown_tag;
     uint32_t n_connections;
     uint32_t n_calls;     /* open ones of callers without a name of their own (struct caller) */
-    uint32_t n_own_calls; /* open ones of health and reflection, whoever calls */
+    uint32_t n_own_calls; /* open ones of health and reflection, of any caller */
     bool trusted;         /* root's or our own */
     bool shutting;        /* gRPC was told to shut it down */
     struct arrival *waiting, **waiting_last;

@@ -514,7 +514,7 @@ static titan_status listen_for_peers(struct link *l, const char *host, struct ti
 static void progress_start(struct worker_page *page)
 {
     progress_attach(
-        &(struct progress_words){.actions = &page->actions, .waiting = &page->waiting, .busy_ns = &page->busy_ns});
+        &(struct progress_counters){.actions = &page->actions, .waiting = &page->waiting, .busy_ns = &page->busy_ns});
 }
 
 static titan_status member_start(struct link *l, const struct link_options *o, struct titan_error *err)

@@ -125,7 +125,7 @@ static int64_t late_until(const struct core *c)
     return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
 }
 
-/* Are there others who could say whether they reach it? When they say nothing they are as badly off as it is. */
+/* Are there other nodes that could probe it? When they say nothing they are as badly off as it is. */
 static bool others_there(const struct core *c, const struct noderec *n)
 {
     for (const struct noderec *o = c->nodes; o && n->peer_port; o = o->next)

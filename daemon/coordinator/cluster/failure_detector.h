@@ -3,7 +3,7 @@
  *
  * Heartbeats come as datagrams and in its stream; a node that is silent for suspect_ms is asked for: up to three others
  * try to reach it. It is lost when they say that they do not, kept for longer when one of them does or none says
- * anything (reachable_ms), and given node_timeout_ms when there is nobody to ask. A stream that was closed says that
+ * anything (reachable_ms), and given node_timeout_ms when there is no node to ask. A stream that was closed says that
  * the machine lives and its agent does not: peers are asked at once, and it has twice node_timeout_ms to come back and
  * to answer its acknowledgement. When this process itself stood still, silence says nothing about the nodes. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H

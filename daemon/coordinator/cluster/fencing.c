@@ -148,7 +148,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 {
     bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
     other |= *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
-    /* Also while one from before our start is waited for: who comes first is not yet who it was. */
+    /* Also while one from before our start is waited for: the first to come need not be the earlier one. */
     bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
     /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
      * us believe that its workers are gone. */

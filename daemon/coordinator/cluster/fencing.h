@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fencing.h - who may speak, and to whom (docs/membership.md): terms, names, workers of other jobs. What is refused has
- * no effect and is counted. */
+/* fencing.h - which senders are heard, and by which coordinator (docs/membership.md): terms, names, workers of other
+ * jobs. What is refused has no effect and is counted. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FENCING_H
 #define TITAN_DAEMON_COORDINATOR_CLUSTER_FENCING_H
 

@@ -54,7 +54,7 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
         }
     } else {
         fence_unknown_worker(c, n, about);
-        if (!w) /* somebody else's worker is none of its business, nor to be stopped */
+        if (!w) /* another node's worker is neither its concern nor to be stopped */
             send_stop_unknown(c, n->session, about->job_id, about->worker_id);
     }
     return false;

@@ -21,7 +21,7 @@
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out)
 {
     if (core_fenced(c))
-        return; /* it is stored; whoever comes after us finds it there */
+        return; /* it is stored; the next coordinator finds it there */
     core_begin(c, now, out);
     /* A job at the end of a queue that waits changes nothing. */
     c->slots_changed |= !queue_behind(c, core_add_job(c, job));
@@ -150,9 +150,9 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
     r->state = j->state;
     r->world_size = j->status.world_size;
     emit_job_desired(c, j,
-                  r->least == r->most || r->workers
-                      ? batch_printf(out, "asked to run on %u workers", r->most)
-                      : batch_printf(out, "asked to run on %u to %u workers", r->least, r->most));
+                     r->least == r->most || r->workers
+                         ? batch_printf(out, "asked to run on %u workers", r->most)
+                         : batch_printf(out, "asked to run on %u to %u workers", r->least, r->most));
     c->slots_changed = true;
     job_advance(c, j);
     core_finish(c);

@@ -44,7 +44,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     c->slots_changed = true;
 }
 
-/* It is not coming back: nobody waits for what it may know. */
+/* It is not coming back: its reports are not waited for. */
 static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *default_event)
 {
     n->given_up = true;

@@ -27,10 +27,10 @@ struct workrec {
     int64_t missing;            /* its agent did not list it; it counts as ended from then on; 0 = it is there */
     uint64_t epoch;             /* newest it knows of */
     uint64_t last_step;
-    uint64_t installed; /* epoch whose parts it holds for good, at last_step; 0 = none */
+    uint64_t installed; /* epoch whose state shards it holds for good, at last_step; 0 = none */
     bool unseen;        /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
     bool away;          /* its node cannot be reached, and nothing is decided about it */
-    uint64_t pending;   /* of this one it has its whole part too; 0 = none */
+    uint64_t pending;   /* of this one it has its whole state shard too; 0 = none */
     bool prepared;      /* for last_step + 1 it needs nothing but the sum of AGREE */
     bool chosen;        /* a member of the epoch that is being formed, see source_departing */
     int64_t deadline;   /* of starting or stopping */
@@ -42,7 +42,7 @@ struct workrec {
 struct rank_slot {
     uint64_t worker_id;
     struct workrec *worker; /* NULL = ended */
-    bool finished;          /* a departing rank: it has handed its part over */
+    bool finished;          /* a departing rank: it has handed its state shard over */
 };
 
 /* An epoch whose members are kept (run/kept_epochs.h): the newest that made a step, and those since. */
@@ -57,7 +57,7 @@ struct kept_epoch {
     bool complete;          /* its members have had their state */
     uint32_t n;
     struct kept_member *members; /* in rank order */
-    uint32_t *by_id;             /* where they are, in id order; NULL until somebody is looked for */
+    uint32_t *by_id;             /* where they are, in id order; NULL until the first search */
 };
 
 /* How a recovery goes; monotonic times, 0 = not yet. */
@@ -136,7 +136,7 @@ struct epoch_source { /* run/recovery_source.c: where its state comes from */
     struct epoch_origin origin;
 };
 struct job_quorum {         /* run/quorum.c; what agents have decided: run/leader_epochs.c */
-    int64_t at;             /* leases of those who cannot be reached are over; INT64_MAX = none is waited for */
+    int64_t at;             /* leases of unreachable members are over; INT64_MAX = none is waited for */
     bool above_leaders;     /* the next epoch's number is to be above all that agents can have given unheard */
     uint64_t refused_epoch; /* a number that an agent has taken already */
     int64_t adopt_until;    /* members of an epoch that agents have formed, and that are away, are waited for */
@@ -237,7 +237,7 @@ void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec
 void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 bool epoch_live(const struct jobrec *j);    /* forming or running */
 bool epoch_leaving(const struct jobrec *j); /* members were asked to leave it, by revoke or pause */
-/* The members are at their last step or past it: nobody needs to join. */
+/* The members are at their last step or past it: no worker needs to join. */
 bool epoch_near_end(const struct jobrec *j);
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);

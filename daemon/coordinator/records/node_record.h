@@ -24,7 +24,7 @@ struct probe {
 struct noderec {
     struct noderec *next, *hash_next;
     char *name, *device, *address, *version;
-    char *identity; /* of who said its last registration; "" = not known */
+    char *identity; /* of the sender of its last registration; "" = not known */
     enum node_state state;
     uint64_t session; /* 0 = not connected */
     uint32_t slots, used;

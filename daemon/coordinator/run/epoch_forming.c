@@ -41,7 +41,7 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
     }
 }
 
-/* Candidates in rank order: those who were there, then who joined; of those who are to leave, or are not. */
+/* Candidates in rank order: existing members, then joiners; filtered by leaving. */
 static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **ret, uint32_t *ret_survivors)
 {
     uint32_t n = 0;
@@ -83,7 +83,7 @@ static int earlier_place(const void *a, const void *b)
     return m != n ? (m > n) - (m < n) : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Who shares a node is next to each other: at one distance from rank to keeper as many as can be have theirs on another
+/* Ranks of a node are next to each other, so that one offset from owner to buddy replica puts most copies on another
  * node (worker/elastic/buddy.h), and the innermost axes of the mesh stay within nodes. Else all keep their order. */
 static void group_by_node(struct workrec **members, uint32_t n)
 {
@@ -148,7 +148,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     source_choose(j);
     if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
         progress_falls_back(j,
-                            j->source.resume_step); /* its state was an older one, and nobody could say so any more */
+                            j->source.resume_step); /* its state was an older one, which no live worker could report */
         store_status(c, j);
     }
     _cleanup_free_ struct workrec **departing = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
@@ -167,7 +167,7 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     send_to_members(c, j, send_form);
 }
 
-/* Those who are left, and those who are on their way, make no legal world. */
+/* The workers that are left and those that are starting make no legal world. */
 static void emit_waiting(struct core *c, struct jobrec *j)
 {
     uint32_t need = size_least(j), have = size_staying(j);
@@ -218,8 +218,8 @@ static bool all_confirmed(const struct core *c, const struct jobrec *j)
     return true;
 }
 
-/* Members have left the epoch, and others who hold its state have been heard. Whoever is back and is neither is waited
- * for no longer than the members were. */
+/* Members have left the epoch, and other holders of its state have been heard. A worker that is back and is neither is
+ * waited for no longer than the members were. */
 static bool all_heard(const struct core *c, struct jobrec *j)
 {
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);

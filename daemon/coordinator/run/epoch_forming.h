@@ -10,7 +10,7 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why);
 void epoch_try_form(struct core *c, struct jobrec *j);
 /* It has made its first step (or was done at once). */
 void epoch_formed(struct core *c, struct jobrec *j);
-/* Those who did not leave the epoch in time have to go. */
+/* Workers that did not leave the epoch in time are stopped. */
 void epoch_exclude_laggards(struct core *c, struct jobrec *j);
 /* What proves that a connection is of the epoch; key NULL = nothing does. */
 void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES]);

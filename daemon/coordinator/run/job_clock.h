@@ -5,7 +5,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* It has made a step: it may take as long again before somebody asks whether it hangs. */
+/* It has made a step: it may take as long again before it counts as hanging. */
 void clock_tries(struct core *c, struct jobrec *j); /* it cannot go on for now, and says so */
 void clock_moved_on(struct core *c, struct jobrec *j);
 int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j);

@@ -88,7 +88,7 @@ void job_advance(struct core *c, struct jobrec *j)
         if (j->broken || any_lost(c, j))
             epoch_revoke(c, j, any_lost(c, j) ? "a worker is lost" : "a member left the epoch");
         if (j->phase == PHASE_TRAINING) {
-            grow_job(c, j); /* who joins comes before who leaves */
+            grow_job(c, j); /* joiners come before departing workers go */
             if (j->state == JOB_RUNNING && !c->stale)
                 resize_plan(c, j);
             break;

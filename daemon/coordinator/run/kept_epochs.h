@@ -16,11 +16,11 @@ const struct noderec *kept_node(const struct jobrec *j, uint64_t worker_id);
 bool kept_any_on(const struct jobrec *j, const struct noderec *n);
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n); /* to be filled in */
 void kept_formed(struct jobrec *j);                                         /* the current epoch is one to count by */
-/* ... and has its state: those before it are not any more, but somebody may still hold one of them. */
+/* ... and has its state: those before it are not any more, but a worker may still hold one of them. */
 void kept_complete(struct jobrec *j);
-void kept_trained(struct jobrec *j); /* ... has made a step: everybody in it holds it, and those before go */
+void kept_trained(struct jobrec *j); /* ... has made a step: all its members hold it, and those before go */
 void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* of its end, on that node */
-/* Its agent has registered: whom it does not list has ended. Whoever it does list and is not in our books is being
+/* Its agent has registered: workers that it does not list have ended. A listed worker without a record is being
  * stopped, and counts until it is told of: the command may not arrive. Without a registration the node is given up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);
 size_t kept_first(const struct jobrec *j);

@@ -203,6 +203,6 @@ struct jobrec *leader_epochs_refused(struct core *c, struct noderec *n, const Ti
                                               n->name, (unsigned long long)m->seen_epoch, (unsigned long long)m->epoch),
                       .node = n,
                       .detail = batch_printf(c->out, "{\"seen_epoch\":%llu}", (unsigned long long)m->seen_epoch)});
-    epoch_failed(j, true); /* nobody's fault */
+    epoch_failed(j, true); /* no worker's fault */
     return j;
 }

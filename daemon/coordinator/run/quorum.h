@@ -12,7 +12,7 @@
 /* The node of w is lost: is its end for a decision to come? */
 bool quorum_keeps(const struct core *c, struct workrec *w);
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */
-/* May the next epoch be formed? Then those who are away have ended. False also when that has failed the job. */
+/* May the next epoch be formed? Then members that are away have ended. False also when that has failed the job. */
 bool quorum_decides(struct core *c, struct jobrec *j);
 /* Of the next epoch; 0 = there is none left. */
 uint64_t quorum_number(const struct core *c, struct jobrec *j);

@@ -36,7 +36,7 @@ static const struct kept_epoch *base_of(const struct jobrec *j, uint64_t epoch)
     return NULL;
 }
 
-/* The newest epoch that anybody holds installed; 0 = none. Nobody who counts can hold one whose members are not known
+/* The newest epoch that a worker holds installed; 0 = none. No counted worker can hold one whose members are not known
  * any more. */
 static uint64_t newest_installed(const struct jobrec *j)
 {
@@ -50,7 +50,7 @@ static uint64_t newest_installed(const struct jobrec *j)
     return newest;
 }
 
-/* Do all members of that epoch hold their parts of it, for good or not? */
+/* Do all members of that epoch hold their state shards of it, for good or not? */
 static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
 {
     for (uint32_t i = 0; i < base->n; i++) {
@@ -61,7 +61,7 @@ static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
     return true;
 }
 
-/* Has everybody who held that epoch kept it, because the one after was not installed for them? Then nobody has made a
+/* Have all holders of that epoch kept it, because the one after was not installed for them? Then none has made a
  * step in that one, and both are of one step. */
 static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
 {
@@ -105,14 +105,14 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
 void source_choose(struct jobrec *j)
 {
     uint64_t reach = 0, epoch = newest_installed(j);
-    /* A part of the newest may be gone with its holder, while the one before it is whole. */
+    /* A state shard of the newest may be gone with its holder, while the one before it is whole. */
     const struct kept_epoch *base = base_of(j, epoch), *before = base ? base_of(j, base->source) : NULL;
     if (before && !all_hold(j, base) && all_kept(j, before))
         epoch = before->epoch;
     uint64_t step = furthest(j, epoch, &reach);
     const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
     if (newest && newest->step > reach)
-        epoch = 0; /* whoever holds it has been out of the run for long */
+        epoch = 0; /* its holders have been out of the run for long */
     set_holders(j, epoch);
     j->source.epoch = epoch;
     core_set_string(&j->source.checkpoint, newest ? newest->path : "");
@@ -186,7 +186,7 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     recovery_ready(c, j);
     clock_state_ready(c, j);
     if (epoch_state_in_memory(m->recovery_source) && !MUTANT(STEP_FORGOTTEN))
-        progress_reaches(j, m->step); /* a step that only who is gone had committed is made again */
+        progress_reaches(j, m->step); /* a step that was committed only on lost ranks is redone */
     else if (j->epoch_state == EPOCH_FORMING)
         progress_falls_back(j, m->step);
     emit_origin(c, j, m);

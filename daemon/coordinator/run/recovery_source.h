@@ -12,7 +12,7 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q);
 void source_choose(struct jobrec *j);
 /* Holders of the source that are not among the members, in the source's rank order; ret has room for n_holders. */
 uint32_t source_departing(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret);
-/* Every member of the epoch has its part: nobody needs an older one, and departing ranks may go. */
+/* Every member of the epoch has its state shard: no older one is needed, and departing ranks may go. */
 void source_installed(struct core *c, struct jobrec *j);
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
 /* Those of an epoch that others have formed; of the store's. */

@@ -95,7 +95,7 @@ void resize_plan(struct core *c, struct jobrec *j)
     if (j->n_departing == 0 && has_surplus(j))
         resize_release(c, j);
     if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->budget.replace_at)))
-        return; /* all who come, come at once */
+        return; /* all joiners are admitted together */
     uint32_t world = size_world(j, count_kept(j, WORKER_READY));
     emit_blocked(c, j, leaving, world);
     if (world == 0 || (world == j->n_members && leaving == 0) || (world < j->n_members && leaving == 0 && !too_many))

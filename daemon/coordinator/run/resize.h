@@ -6,9 +6,9 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Pause a running epoch when those who are there should be another membership. */
+/* Pause a running epoch when the workers that are there should form another membership. */
 void resize_plan(struct core *c, struct jobrec *j);
-/* The epoch's members have their state: departing ranks, and who else is too many, may go. */
+/* The epoch's members have their state: departing ranks and surplus workers may go. */
 void resize_release(struct core *c, struct jobrec *j);
 /* The pause is over: with a new epoch that runs, of which it tells, or for nothing. */
 void resize_finished(struct core *c, struct jobrec *j);

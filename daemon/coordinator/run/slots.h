@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slots.h - slots: which are free, and which are meant for somebody. */
+/* slots.h - slots: which are free, and which are reserved for a job. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_SLOTS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_SLOTS_H
 

@@ -182,7 +182,7 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         take_checkpoint(c, j, k->checkpoint_path);
 }
 
-/* A job submitted after the backup: nobody knows whose it is and what may be done with it. */
+/* A job submitted after the backup: its owner and its rights are not known. */
 static void emit_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m,
                          uint64_t job_id)
 {

@@ -31,7 +31,7 @@ void worker_forget(struct core *c, struct workrec *w)
     free(w);
 }
 
-/* What the end of a worker that nobody asked for counts as. */
+/* What the end of a worker that was not requested counts as. */
 static enum loss_cause cause_of(const struct workrec *w, const struct exit_report *report)
 {
     if (w->exit_cause)

@@ -70,7 +70,7 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     bool member = job_member(j, w);
     source_held(w, q);
     if (member && q->paused && q->epoch == j->status.epoch && !w->installed)
-        w->installed = q->epoch; /* who was paused has trained in it */
+        w->installed = q->epoch; /* a paused member has trained in it */
     if (w->state != WORKER_READY)
         return;
     w->quiesced = true;
@@ -101,8 +101,8 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     epoch_formed(c, j);
 }
 
-/* Is its step one that the epoch it is in has made? Not while it still holds the state of an older one; and who was
- * revoked in the middle of a step may be the only one that has it. */
+/* Is its step one that the epoch it is in has made? Not while it still holds the state of an older one; and one that
+ * was revoked in the middle of a step may be the only one that has it. */
 static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
 {
     if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
@@ -159,7 +159,7 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     if (!w->quiesced) /* what it holds it has said itself, and later */
         w->last_step = p->step;
     if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
-        progress_falls_back(j, p->step - 1); /* nobody has said so yet, but the state is an older one */
+        progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
     epoch_formed(c, j);
     if (p->step > j->status.step) {
         progress_reaches(j, p->step);

@@ -101,7 +101,7 @@ void sched_settle(struct core *c)
         if (waited)
             place_queue(c);
         if (waited && c->pending == 0)
-            grow_all(c); /* nobody waits any more: what is left is for those who run */
+            grow_all(c); /* no job waits any more: what is left is for running jobs */
     }
 }
 

@@ -253,7 +253,7 @@ static void on_retry(uv_timer_t *timer)
         send_waiting(c);
 }
 
-/* The recipe goes along. The job's folder is the agents' to make: a share that hangs holds up nobody else. */
+/* The recipe goes along. The job's folder is the agents' to make: a share that hangs holds up no other job. */
 static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char *run, char **ret_recipe)
 {
     struct titan_error err = {0};
@@ -323,7 +323,7 @@ static void stall(struct coordinator *c, const struct titan_error *err)
     c->stalled = true;
 }
 
-/* Stands for the change of a job that is set aside, for who keeps jobs. */
+/* Stands for the change of a job that is set aside, for the job cache. */
 static struct change aside_change(uint64_t job_id)
 {
     struct change change = {.kind = CHANGE_JOB_UPDATE};

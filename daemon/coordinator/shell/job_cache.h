@@ -2,7 +2,7 @@
 /* job_cache.h - rows of jobs as they are stored, in memory: a status is answered without a read transaction.
  *
  * A row is kept when it is read, unless a change to it is on its way into the store: from when it is handed over until
- * it is known to be stored, the store itself is asked. So nobody reads less than he can have heard of. Loop thread
+ * it is known to be stored, the store itself is asked. So no caller reads less than it can have heard of. Loop thread
  * only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_JOB_CACHE_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_JOB_CACHE_H

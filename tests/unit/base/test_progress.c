@@ -19,7 +19,7 @@ static int attach(void **state)
     (void)state;
     atomic_store(&actions, 0);
     atomic_store(&busy_ns, 0);
-    progress_attach(&(struct progress_words){.actions = &actions, .waiting = &waiting, .busy_ns = &busy_ns});
+    progress_attach(&(struct progress_counters){.actions = &actions, .waiting = &waiting, .busy_ns = &busy_ns});
     return 0;
 }
 

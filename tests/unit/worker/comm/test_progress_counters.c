@@ -73,7 +73,8 @@ static void member(struct rank_context *ctx)
     struct place p;
     struct titan_error err;
 
-    progress_attach(&(struct progress_words){.actions = &w->actions, .waiting = &w->waiting, .busy_ns = &w->busy_ns});
+    progress_attach(
+        &(struct progress_counters){.actions = &w->actions, .waiting = &w->waiting, .busy_ns = &w->busy_ns});
     RANK_CHECK(ctx, device_open("cpu", &(struct device_options){.threads = 1}, &p.device, &err) == TITAN_OK);
     const struct device_ops *ops = p.device.ops;
     RANK_CHECK(ctx, ops->stream_open(p.device.dev, "compute", true, &p.compute, &err) == TITAN_OK);
