@@ -23,7 +23,7 @@ struct progress_counters {
     _Atomic uint32_t *waiting;
     _Atomic uint64_t *busy_ns;
 };
-void progress_attach(const struct progress_counters *words);
+void progress_attach(const struct progress_counters *counters);
 
 void progress_action(void);
 /* actions as counted by now. */

@@ -385,12 +385,12 @@ static int resolve_alias(const char *section, const char *name)
 
 static void (*on_note)(const char *key, const char *note);
 
-void recipe_on_note(void (*say)(const char *key, const char *note))
+void recipe_on_note(void (*note)(const char *key, const char *note))
 {
-    on_note = say;
+    on_note = note;
 }
 
-static void say_note(const struct recipe_key *k)
+static void call_note(const struct recipe_key *k)
 {
     char key[96];
     (void)snprintf(key, sizeof(key), "%s.%s", k->section, k->name);
@@ -410,7 +410,7 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
     const struct recipe_key *k = &recipe_keys[index];
     TRY(check_type(k, v, at, err));
     if (k->support == KEY_NOTE && v->boolean)
-        say_note(k);
+        call_note(k);
     if (k->support == KEY_IDLE || k->support == KEY_NOTE)
         return TITAN_OK;
     if (k->support == KEY_OFF)

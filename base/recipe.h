@@ -147,7 +147,7 @@ titan_status recipe_load(struct recipe *r, const char *path, struct titan_error 
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
 /* Called for each key that is accepted, asks for something, and has no effect; without it such a key is logged. For the
  * whole process, set before the first parse. */
-void recipe_on_note(void (*say)(const char *key, const char *note));
+void recipe_on_note(void (*note)(const char *key, const char *note));
 /* Resolve flavor and -1 defaults and check keys against each other. After it r->model.dims is complete, global batch
  * and worker bounds are numbers. Called once, after parse and set. */
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;

@@ -210,7 +210,7 @@ static void end_metrics(uv_timer_t *timer)
 
 /* Why it does not train, when no event says it: those of a store that refuses writes come later, and what a job in the
  * queue waits for is no event. Not what is over by the next look. */
-static void say_reason(struct follow *f, const Titan__V1__Job *job)
+static void print_reason(struct follow *f, const Titan__V1__Job *job)
 {
     char reason[sizeof(f->reason.seen)], line[sizeof(reason) + 24], at[16];
     (void)snprintf(reason, sizeof(reason), "%s", job->reason);
@@ -240,7 +240,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     progress_job(&f->progress, job);
     if (!job_state_final(job->state)) {
         output_fit(reply);
-        say_reason(f, job);
+        print_reason(f, job);
     }
     if (!f->asking_end)
         return;

@@ -93,7 +93,7 @@ static titan_status read_report(struct db *db, struct backup_report *r, struct t
 }
 
 titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
-                           void (*say)(const char *line, void *data), void *data, struct titan_error *err)
+                           void (*print)(const char *line, void *data), void *data, struct titan_error *err)
 {
     _cleanup_db_ struct db *db = NULL;
     memset(ret, 0, sizeof(*ret));
@@ -105,7 +105,7 @@ titan_status backup_verify(const char *path, bool rederive, struct backup_report
     if (ret->schema < SCHEMA_CHAINED)
         return TITAN_OK;
     TRY(event_verify(db, 0, &ret->chained, err));
-    return rederive ? replay_check(db, &ret->replay, say, data, err) : TITAN_OK;
+    return rederive ? replay_check(db, &ret->replay, print, data, err) : TITAN_OK;
 }
 
 /* --- restore ------------------------------------------------------------------------------------------------------ */

@@ -21,7 +21,7 @@ struct backup_report {
  * a store in use, too. A store of an older schema has no chain yet; then only its pages are looked at. TITAN_ENOTFOUND,
  * TITAN_EVERSION, TITAN_ECORRUPT with what is damaged. */
 titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
-                           void (*say)(const char *line, void *data), void *data,
+                           void (*print)(const char *line, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;
 
 struct restore_report {

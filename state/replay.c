@@ -14,7 +14,7 @@
 #include "state/node.h"
 #include "state/run.h"
 
-#define SAY_MAX 100
+#define PRINT_MAX 100
 
 /* Where the tables say that things stand; key as the nouns' files write it into their events. */
 static const struct table {
@@ -33,7 +33,7 @@ struct replay {
     struct db *db, *states; /* the store; what the log has led to, in memory */
     bool older;             /* the store has rows from before the log had changes */
     struct replay_report report;
-    void (*say)(const char *line, void *data);
+    void (*print)(const char *line, void *data);
     void *data;
 };
 
@@ -41,13 +41,13 @@ static __attribute__((format(printf, 2, 3))) void differs(struct replay *r, cons
 {
     char line[640];
     va_list ap;
-    if (r->report.wrong++ >= SAY_MAX || !r->say)
+    if (r->report.wrong++ >= PRINT_MAX || !r->print)
         return;
     va_start(ap, fmt);
     (void)vsnprintf(line, sizeof(line), fmt, ap);
     va_end(ap);
     text_fit(line, '?'); /* it quotes what is in the store */
-    r->say(line, r->data);
+    r->print(line, r->data);
 }
 
 /* --- the log ------------------------------------------------------------------------------------------------------ */
@@ -190,10 +190,10 @@ static titan_status run(struct replay *r, struct titan_error *err)
     return compare_rest(r, err);
 }
 
-titan_status replay_check(struct db *db, struct replay_report *ret, void (*say)(const char *line, void *data),
+titan_status replay_check(struct db *db, struct replay_report *ret, void (*print)(const char *line, void *data),
                           void *data, struct titan_error *err)
 {
-    struct replay r = {.db = db, .say = say, .data = data};
+    struct replay r = {.db = db, .print = print, .data = data};
     TRY(db_exec(db, "SAVEPOINT replay", err)); /* one view of log and tables */
     titan_status status = db_open(":memory:", DB_WRITER, false, &r.states, err);
     if (status == TITAN_OK)

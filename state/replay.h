@@ -17,7 +17,7 @@ struct replay_report {
 
 /* Reads only. TITAN_ECORRUPT when anything differs; say (may be NULL) gets a line for each of the first 100. What a
  * store of schema 2 brought along is taken as it was at its first change. */
-titan_status replay_check(struct db *db, struct replay_report *ret, void (*say)(const char *line, void *data),
+titan_status replay_check(struct db *db, struct replay_report *ret, void (*print)(const char *line, void *data),
                           void *data, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -306,7 +306,7 @@ static void finish(struct node_checks *c)
     }
 }
 
-static bool say_placement(struct node_checks *c, const struct placement *p)
+static bool send_placement(struct node_checks *c, const struct placement *p)
 {
     Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
     answer.problem = (char *)p->problem;
@@ -518,7 +518,7 @@ static void placement_looked(struct file_task *task)
         finish(c);
         return;
     }
-    if (!c->closing && strcmp(c->last, p->problem) != 0 && say_placement(c, p))
+    if (!c->closing && strcmp(c->last, p->problem) != 0 && send_placement(c, p))
         memcpy(c->last, p->problem, sizeof(c->last));
     if (!c->closing && c->last[0])
         (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);

@@ -41,7 +41,7 @@ struct log_request {
     char token[TOKEN_ID_TEXT]; /* it was asked for with; "" = none */
 };
 
-static void tell(struct log_request *r, uint64_t session, bool cancel)
+static void request_log(struct log_request *r, uint64_t session, bool cancel)
 {
     Titan__Internal__LogRequest body = TITAN__INTERNAL__LOG_REQUEST__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
@@ -60,7 +60,7 @@ static void cancel_all(struct log_request *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++)
         if (r->nodes[i].open)
-            tell(r, r->nodes[i].session, true);
+            request_log(r, r->nodes[i].session, true);
 }
 
 static void drop_waiting(struct log_request *r)
@@ -218,7 +218,7 @@ static bool each_worker(const struct worker *w, void *data)
         return true;
     r->nodes[r->n_nodes].session = session;
     r->nodes[r->n_nodes++].open = true;
-    tell(r, session, false);
+    request_log(r, session, false);
     return r->n_nodes < NODES_MAX;
 }
 

@@ -117,9 +117,9 @@ titan_status fence_range(struct core *c, struct noderec *n, const Titan__Interna
         return TITAN_OK;
     c->counters.out_of_range++;
     if (n && !said_lately(c, n)) {
-        struct emit say = {
+        struct emit refused = {
             .type = "report.refused", .message = batch_printf(c->out, "node %s: %s", n->name, why.msg), .node = n};
-        emit_event(c, NULL, say);
+        emit_event(c, NULL, refused);
     }
     return titan_fail(err, TITAN_EINVAL, "node %s: %s", n ? n->name : "(not registered)", why.msg);
 }

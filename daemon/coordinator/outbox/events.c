@@ -14,20 +14,20 @@ static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
     return has ? (int32_t)w->rank_slot - 1 : -1;
 }
 
-void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit say)
+void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit emit)
 {
-    const struct noderec *node = say.node ? say.node : say.worker ? say.worker->node : NULL;
+    const struct noderec *node = emit.node ? emit.node : emit.worker ? emit.worker->node : NULL;
     change->has_event = true;
     change->event = (struct event){
         .job_id = j ? j->id : 0,
         .at_ms = c->now.wall_ms,
-        .type = say.type,
-        .message = say.message,
+        .type = emit.type,
+        .message = emit.message,
         .epoch = j ? j->status.epoch : 0,
         .step = j ? j->status.step : 0,
-        .rank = j ? rank_of(j, say.worker) : -1,
+        .rank = j ? rank_of(j, emit.worker) : -1,
         .node = node ? batch_strdup(c->out, node->name) : "",
-        .detail = say.detail ? say.detail : "{}",
+        .detail = emit.detail ? emit.detail : "{}",
     };
 }
 
@@ -47,9 +47,9 @@ const char *detail_end(struct core *c, struct detail *d)
     return text;
 }
 
-void emit_event(struct core *c, struct jobrec *j, struct emit say)
+void emit_event(struct core *c, struct jobrec *j, struct emit emit)
 {
-    event_attach(c, batch_change(c->out, CHANGE_EVENT), j, say);
+    event_attach(c, batch_change(c->out, CHANGE_EVENT), j, emit);
 }
 
 /* Tells of a number of lacking workers when it has changed; words is NULL when there are none. */

@@ -19,11 +19,11 @@ struct detail {
 };
 
 /* The event that goes with a change; j NULL = of no job. */
-void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit say);
+void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit emit);
 void detail_begin(struct detail *d);
 const char *detail_end(struct core *c, struct detail *d);
-const char *source_name(uint32_t source);                           /* of titan.internal.StateSource */
-void emit_event(struct core *c, struct jobrec *j, struct emit say); /* without a change; j NULL = of no job */
+const char *source_name(uint32_t source);                            /* of titan.internal.StateSource */
+void emit_event(struct core *c, struct jobrec *j, struct emit emit); /* without a change; j NULL = of no job */
 /* What it waits for, or, with lacks 0, that it does not any more. */
 void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
 /* The same for a job in the queue that all nodes together, with so many slots, could not hold. */
