@@ -9,5 +9,5 @@ bench: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire ## measure, 25
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/bench.py $(PART)
 
 .PHONY: turns
-turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step (OLD=path PAIRS=5)
-	@BUILD=$(BUILD) $(PYTHON) tests/bench/turns.py $(OLD) $(PAIRS)
+turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step, kernels (OLD=path PAIRS=5 PART=kernels)
+	@BUILD=$(BUILD) $(PYTHON) tests/bench/turns.py $(OLD) $(or $(PAIRS),5) $(PART)

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make turns OLD=TREE`: this tree against another checkout of Titan by turns, so that what the machine does meanwhile meets both.
 
-    turns.py OLD [PAIRS]     OLD must be built: make all build/tests/bench/submit_load, make fault ONLY=1 ROUNDS=1
+    turns.py OLD [PAIRS [PART...]]     OLD must be built: make all build/tests/bench/{submit_load,bench_ops}, make fault ONLY=1 ROUNDS=1
 
-A pair is a run of each, first one, then the other. Durable submits (10,000 a run, over the Unix socket): new / old, the median of the
-pairs. SIGKILL of a worker to the next finished step (scenario 1 of `make fault`, 25 rounds a run): p99 over all rounds, new minus old.
-Prints rows like `make fault`, writes build/turns/results.json for `make reliability`."""
+A pair is a run of each, first one, then the other. Part "system": durable submits (10,000 a run, over the Unix socket): new / old,
+the median of the pairs. SIGKILL of a worker to the next finished step (scenario 1 of `make fault`, 25 rounds a run): p99 over all
+rounds, new minus old. Part "kernels": every operation of the CPU device (bench_ops, fp32 and bf16): time new / old; the bound is
+the noise of the old one, the most that one of its runs differs from their median. Prints rows like `make fault`; all parts together
+write build/turns/results.json for `make reliability`."""
 import json
 import os
 import re
@@ -21,6 +23,7 @@ from titan import BUILD, SOURCE  # noqa: E402
 
 HOME = BUILD / "turns"
 ROUNDS = 25
+KERNELS = "512 4 8 4 1536 4096 4 256".split()  # dim, layers, heads, kv_heads, ffn, vocab, batch, seq
 SUBMITS = '''
 import json, shutil, sys
 sys.path[:0] = ["tests/support", "tests/bench"]
@@ -58,8 +61,42 @@ def resumed(tree, seed):
     return values
 
 
-def main():
-    old, pairs = Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 5
+def kernel_times(tree):
+    """ms of each operation, and of a step's sum."""
+    times = {}
+    for dtype in ("fp32", "bf16"):
+        done = subprocess.run(["build/tests/bench/bench_ops", "cpu", "2", dtype, *KERNELS], cwd=tree, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        for op in found["ops"]:
+            times[f"{op['op']} {dtype}"] = op["ms"]
+        times[f"a step {dtype}"] = sum(op["ms"] * op["calls_per_step"] for op in found["ops"])
+    return times
+
+
+def kernels(old, pairs):
+    runs = {"new": [], "old": []}
+    for pair in range(pairs):
+        for name, tree in [("old", old), ("new", SOURCE)][:: 1 if pair % 2 else -1]:
+            runs[name].append(kernel_times(tree))
+        print(f"# pair {pair + 1} of {pairs}: a step's kernels, new / old: fp32 {runs['new'][-1]['a step fp32'] / runs['old'][-1]['a step fp32']:.3f}, "
+              f"bf16 {runs['new'][-1]['a step bf16'] / runs['old'][-1]['a step bf16']:.3f}", flush=True)
+    rows, slower, worst = [], [], (0, "")
+    for op in runs["old"][0]:
+        was, now = ([run[op] for run in runs[name]] for name in ("old", "new"))
+        middle = statistics.median(was)
+        ratio, noise = statistics.median(now) / middle, max(abs(t - middle) for t in was) / middle
+        worst = max(worst, (ratio, op))
+        if op.startswith("a step"):
+            rows.append({"what": f"{op}, sum of its kernels: new / old, median of {pairs} pairs", "target": f"≤ 1 + {noise:.3f}",
+                         "measured": f"{ratio:.3f}", "ok": ratio <= 1 + noise})
+        elif ratio > 1 + max(noise, 0.03):
+            slower.append(f"{op} {ratio:.2f} (noise {noise:.2f})")
+    rows.append({"what": f"single kernels of {len(runs['old'][0]) - 2}, slower by more than their noise and 3 %", "target": "none",
+                 "measured": "; ".join(slower) or f"none; the slowest is {worst[1]}, {worst[0]:.2f}", "ok": not slower})
+    return rows
+
+
+def system(old, pairs):
     ratios, back = {1: [], 64: []}, {"new": [], "old": []}
     for pair in range(pairs):
         order = [("old", old), ("new", SOURCE)] if pair % 2 else [("new", SOURCE), ("old", old)]
@@ -78,11 +115,22 @@ def main():
     rows.append({"what": f"SIGKILL of a worker to the next step, p99 of {len(back['new'])}: new - old", "target": "≤ 10 ms",
                  "measured": f"{more:.1f} ms ({new['p99']:.1f}, {was['p99']:.1f}; medians {new['median']:.1f}, {was['median']:.1f})",
                  "ok": more <= 10})
+    return rows
+
+
+PARTS = {"system": system, "kernels": kernels}
+
+
+def main():
+    old, pairs = Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    parts = sys.argv[3:] or list(PARTS)
+    rows = [row for part in parts for row in PARTS[part](old, pairs)]
     commit = subprocess.run(["git", "-C", old, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     HOME.mkdir(parents=True, exist_ok=True)
-    (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": "make turns OLD=PATH",
-                                                   "rows": rows, "text": f"Against {commit}, by turns; the clusters of the new tree speak TLS."},
-                                                  indent=1) + "\n")
+    if parts == list(PARTS):
+        (HOME / "results.json").write_text(json.dumps({**stamp(), "machine": machine(), "command": "make turns OLD=PATH", "rows": rows,
+                                                       "text": f"Against {commit}, by turns; the clusters of the new tree speak TLS."},
+                                                      indent=1) + "\n")
     for r in rows:
         print(f"{'ok  ' if r['ok'] else 'FAIL'} {r['what']}: {r['measured']} (target {r['target']})")
     print(f"{sum(r['ok'] for r in rows)} passed, {sum(not r['ok'] for r in rows)} failed")
