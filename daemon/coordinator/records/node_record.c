@@ -42,6 +42,7 @@ void core_set_session(struct core *c, struct noderec *n, uint64_t session)
     c->connected += (session != 0) - (n->session != 0);
     n->session = session;
     if (session) {
+        n->awaited = false;
         n->session_next = c->sessions[session % CORE_BUCKETS];
         c->sessions[session % CORE_BUCKETS] = n;
     }
@@ -71,6 +72,7 @@ void node_awaited(struct core *c, struct noderec *n, struct core_time now)
     n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
     n->stream_mono = n->seen_mono;
     n->answered_mono = now.mono_ms; /* by the coordinator before this one */
+    n->awaited = true;
 }
 
 void node_is(struct noderec *n, const struct node *is)

@@ -289,6 +289,9 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         struct workrec *w = j->rank_slots[i].worker;
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
+        /* It has not been told to leave; its node comes back or is lost, and it may hold the only state. */
+        if (w->node->awaited && w->node->state == NODE_READY)
+            continue;
         worker_set_exit_cause(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);
         if (w->exit_cause)
             epoch_charged(j); /* when it ends */

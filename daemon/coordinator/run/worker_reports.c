@@ -182,6 +182,9 @@ static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *
             batch_printf(c->out, "'%s' is not where it keeps its checkpoint of step %" PRIu64, m->path, m->step));
 }
 
+/* Of a worker that alone holds the state: ending it costs the steps since the last checkpoint. */
+#define STALL_ALONE_MS 10000
+
 static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m)
 {
     const struct rank_slot *rank_slot = job_rank_slot(j, w);
@@ -191,6 +194,8 @@ static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, 
     }
     if (!rank_slot || rank_slot->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
         return;
+    if (j->n_members == 1 && m->for_ms < STALL_ALONE_MS)
+        return; /* its agent says so again each second */
     const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
                                      m->stopped ? ": its process is stopped" : " though it waits for nobody");
     emit_event(c, j,
