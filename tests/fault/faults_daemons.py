@@ -4,7 +4,7 @@ import time
 
 from cluster import Shim
 from kit import (Cluster, check_losses, check_membership, check_nothing_left, evictions, finish, keys, now_ms, pause, repeated_steps,
-                 scenario, steady, until, worker_pids)
+                 scenario, steady, until, worker_pids, zero_lost)
 
 
 @scenario(6, "SIGKILL of an agent while its workers train, then started again", "I2, I7", fast=True, adopted_ms=500, steps_lost=0,
@@ -57,6 +57,30 @@ def coordinator_killed(rounds, rng, r):
         check_membership(run)
         r.note(losses_compared=check_losses(run, k), steps=run.step(), trained_again=repeated_steps(run))
         check_nothing_left(c)
+
+
+@scenario(26, "the coordinator's machine loses its power, a worker on it too; afterwards the node that holds the state is back 2.5 s later than the other",
+          "I2, I6", resumed_ms=3000, steps_lost=0)
+def coordinator_machine_off(rounds, rng, r):
+    k = keys(**{"elastic.max_workers": 2})
+    for _ in range(rounds):
+        with Cluster(nodes=2, slots=1, coordinator="n1") as c:
+            run = c.submit(k)
+            since, epoch = steady(run, 2, rng)
+            c.hosts["n1"].power_off()
+            c.c.process.wait()
+            c.hosts["n1"].power_on()
+            c.wire.both_ways("n1", "n2", cut=1)
+            c.start_coordinator()
+            c.start_agent(c.hosts["n1"])
+            until("the worker of n1 is known to be lost", lambda: run.events(since, "worker.lost"), 10)
+            time.sleep(2.5)  # longer than members have to leave an epoch; a node has 6 s to come back
+            at = now_ms()
+            c.wire.heal()
+            back = run.await_step_after(at, epoch=epoch)
+            r.round(resumed_ms=back["time_ms"] - at, steps_lost=zero_lost(run, epoch, back), epochs=back["epoch"] - epoch)
+            run.await_training(2, run.step())
+            finish(r, run, k)
 
 
 @scenario(13, "the coordinator's wall clock steps an hour forth and back, then runs 10 % fast", "I5, I9", fast=True, evictions=0,
