@@ -1,0 +1,118 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Words that the project has given up for the field's terms (docs/glossary.md), where one comes back.
+
+A row of TERMS is a word, the term in its place, and two patterns: of the identifiers that have its private sense, and of
+comments. An identifier is matched as a whole, in lower case, between underscores: "seat" finds job_seat and n_seats.
+Strings are passed over: names of the API, of events, of keys and of the store's columns stay. LEFT names files of worker/
+that have a word still; it may only become shorter: a row that finds nothing is an error."""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("base", "proto", "state", "daemon", "ctl", "worker")
+SAME = object()  # in comments the same words as in identifiers
+
+# word, the field's term, identifiers, comments (None: ordinary English there)
+TERMS = [
+    ("seat", "rank slot", r"seats?", SAME),
+    ("leaver", "departing rank", r"leavers?", SAME),
+    ("wish", "desired size", r"wish(es)?", SAME),
+    ("squeeze", "preemption limit", r"squeezed?", SAME),
+    ("blame", "exit cause", r"blamed?", SAME),
+    ("pace", "heartbeat interval, step time", r"paced?", SAME),
+    ("stranger", "unknown sender", r"strangers?", SAME),
+    ("imposter", "forged sender", r"imposters?", SAME),
+    ("sealed", "installed; of a connection: secure", r"(un)?sealed", SAME),
+    ("told", "published, reported, sent", r"(un)?told", r"untold|(the )?world (is|was) told|told the world"),
+    ("rung", "recovery source", r"rungs?", SAME),
+    ("ladder", "fallback order", r"ladder", SAME),
+    ("delegate", "acting leader", r"delegate[ds]?|delegation", r"delegate[ds]?(?!=| subtree)|delegation"),
+    ("hello", "registration", r"hellos?", SAME),
+    ("welcome", "acknowledgement", r"welcome[ds]?", SAME),
+    ("beat", "heartbeat", r"beats?", r"beats?"),
+    ("keeper, ward", "buddy replica, owner", r"keepers?|wards?", SAME),
+    ("say_, tell_", "a verb of what is done: emit, send, report", r"(say|tell)(?=_)|(?<=_)(say|tell)", None),
+    ("words", "progress counters", r"progress_words", None),
+    ("front", "tenant", r"(rpc_)?fronts?(?=_|$)", None),
+    ("link", "agent connection", r"channel_link|link_(read|lost|flush|greet|accept)", None),
+    ("turn", "batch, sequence number", r"(next_)?turn$", None),
+]
+ELSEWHERE = {  # words of these rows that mean something else there
+    "turn": ("base/mac.c", "worker/"),
+    "front": ("worker/",),
+    "link": ("worker/",),
+    "told": ("worker/device/cuda/",),
+}
+LEFT = {  # worker/: still to be renamed
+    "keeper, ward": ("worker/elastic/buddy.c", "worker/elastic/buddy.h", "worker/elastic/holdings.c", "worker/elastic/holdings.h",
+                     "worker/elastic/restore.c", "worker/elastic/restore.h", "worker/elastic/transfer.c", "worker/elastic/transfer.h",
+                     "worker/elastic/verify.c", "worker/elastic/verify.h", "worker/epoch/recover.c", "worker/plan/build.c",
+                     "worker/train.c", "worker/comm/shm/segment.h"),
+    "told": ("worker/checkpoint/writer.c", "worker/elastic/holdings.c", "worker/elastic/holdings.h", "worker/epoch/checkpoints.c",
+             "worker/epoch/recover.c"),
+    "say_, tell_": ("worker/comm/nccl/nccl.c", "worker/comm/nccl/peers.c", "worker/comm/nccl/peers.h", "worker/elastic/link.c",
+                    "worker/elastic/member.c"),
+    "wish": ("worker/checkpoint/checkpoint.c",),
+    "rung": ("worker/comm/shm/segment.h",),
+    "beat": ("worker/main.c",),
+    "stranger": ("worker/comm/tcp/mesh.c",),
+    "hello": ("worker/comm/nccl/share.c", "worker/comm/nccl/share.h", "worker/comm/tcp/mesh.c"),
+}
+TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|[A-Za-z_]\w*', re.S)
+PUBLIC = {"agents_imposter"}  # counters of the API
+
+
+def identifier(pattern):
+    return re.compile(r"(?:^|_)(?:%s)(?:_|$)" % pattern)
+
+
+def comment(pattern):
+    return re.compile(r"(?<![\w.-])(?:%s)(?![\w])" % pattern, re.I)
+
+
+COMPILED = [(word, term, identifier(ids), comment(ids if words is SAME else words) if words else None)
+            for word, term, ids, words in TERMS]
+
+
+def found(path, text):
+    """(word, term, line, what) of a file."""
+    for m in TOKEN.finditer(text):
+        token = m[0]
+        if token[0] in "\"'" or token in PUBLIC:
+            continue
+        prose = token.startswith(("//", "/*"))
+        for word, term, ids, words in COMPILED:
+            pattern = words if prose else ids
+            hit = pattern and pattern.search(token if prose else token.lower())
+            if hit and not any(path.startswith(e) for e in ELSEWHERE.get(word, ())):
+                yield word, term, text.count("\n", 0, m.start()) + 1, hit[0].strip("_") if prose else token
+
+
+def check(files, left):
+    wrong, used = [], set()
+    for path, text in sorted(files.items()):
+        for word, term, line, what in found(path, text):
+            if path in left.get(word, ()):
+                used.add((word, path))
+            else:
+                wrong.append(f"{path}:{line}: {what}: the field's term is {term}")
+    wrong += [f"{path} has no \"{word}\" any more: take it out of LEFT" for word, paths in left.items() for path in paths
+              if (word, path) not in used]
+    return wrong
+
+
+def sources():
+    files = [f for folder in FOLDERS for f in (ROOT / folder).rglob("*") if f.suffix in (".c", ".h", ".cu", ".cuh", ".proto")]
+    return {str(f.relative_to(ROOT)): f.read_text() for f in files}
+
+
+def main():
+    wrong = check(sources(), LEFT)
+    print("\n".join(wrong) if wrong else f"none of {len(TERMS)} words is back")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

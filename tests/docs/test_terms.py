@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""No word that was given up for the field's term is back (terms.py), and terms.py would find one."""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import terms  # noqa: E402
+from titan import tap  # noqa: E402
+
+BACK = ["struct seat *s;", "uint32_t n_leavers;", "job_set_wish(db);", "w->blame = 1;", "median_pace(c);", "fence_stranger(c);", "b.imposters++;",
+        "source_sealed(c);", "uint64_t unsealed;", "m->told = true;", "int rung;", "delegate_lease_ms = 1;", "bool above_delegates;", "on_hello(link);",
+        "send_welcome(c);", "core_beat(c);", "int ward;", "say_job_move(c);", "session_tell(s);", "rpc_front_advance(f);", "struct channel_link *l;",
+        "k->next_turn++;", "/* the ladder */", "/* a leaver's part */", "/* before the world is told */", "// who beats", "/* Delegates decide. */"]
+FINE = ["bool shares;", "double space;", "forward(x);", "towards(y);", '"leavers"', '"told before"', "heartbeat_ms = 1;", "/* it is told to stop */",
+        "/* a delegated subtree, Delegate=yes */", "rewards(r);", "int placeholders;", "c->agents_imposter++;"]
+
+
+def words_that_come_back_are_found():
+    """a word of the table is found in identifiers and comments"""
+    missed = [text for text in BACK if not list(terms.found("daemon/x.c", text))]
+    assert not missed, f"not found: {missed}"
+
+
+def others_pass():
+    """strings, public names and other words pass"""
+    wrong = [text for text in FINE if list(terms.found("daemon/x.c", text))]
+    assert not wrong, f"taken for a word of the table: {wrong}"
+
+
+def exceptions_are_needed():
+    """an exception without use is an error"""
+    assert terms.check({"worker/x.c": "int rung;"}, {"rung": ("worker/x.c",)}) == []
+    assert len(terms.check({"worker/x.c": "int y;"}, {"rung": ("worker/x.c",)})) == 1
+
+
+def none_is_back():
+    """none of the words is back in the tree"""
+    wrong = terms.check(terms.sources(), terms.LEFT)
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+tap(words_that_come_back_are_found, others_pass, exceptions_are_needed, none_is_back)
