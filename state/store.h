@@ -45,7 +45,7 @@ int64_t store_lag_ms(const struct store *s);
 uint64_t store_term(const struct store *s);
 /* Drawn when the store was made: no two have the same, but a copy and a backup have that of their original. */
 uint64_t store_id(const struct store *s);
-/* MAC_BYTES at random, of the same: what its coordinators prove their terms with (daemon/proof.h). */
+/* MAC_BYTES at random, of the same: what its coordinators prove their terms with (daemon/common/proof.h). */
 const uint8_t *store_secret(const struct store *s);
 struct store_stats {
     uint64_t writes, commits, failures;

@@ -4,10 +4,10 @@
  *
  *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
  *   workers.c, worker_start.c  processes, their sockets
- *   daemon/file_pool.c  folders of jobs          record_writer.c  records to the disk
+ *   daemon/common/file_pool.c  folders of jobs          record_writer.c  records to the disk
  *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
  *   node_check.c      what would not work here   reach.c          whether other nodes are reached
- *   job_folders.c     where folders of jobs are  daemon/peers.c   datagrams
+ *   job_folders.c     where folders of jobs are  daemon/common/peers.c   datagrams
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
@@ -40,8 +40,8 @@
 #include "daemon/agent/worker_logs.h"
 #include "daemon/agent/workers.h"
 #include "daemon/auth/enrolling.h"
-#include "daemon/file_pool.h"
-#include "daemon/peers.h"
+#include "daemon/common/file_pool.h"
+#include "daemon/common/peers.h"
 
 #define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first registration */
 #define CLOSE_POLL_MS 2

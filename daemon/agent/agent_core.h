@@ -26,7 +26,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
 

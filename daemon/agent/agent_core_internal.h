@@ -17,7 +17,7 @@
 #include "daemon/agent/agent_core.h"
 #include "daemon/agent/failover/failover.h"
 #include "daemon/agent/hang_detector.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 typedef Titan__Internal__AgentMessage agent_message;
 typedef Titan__Internal__CoordinatorMessage coordinator_message;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_datagrams.c - datagrams: sent with proofs, taken only with the right one (daemon/proof.h). */
+/* agent_datagrams.c - datagrams: sent with proofs, taken only with the right one (daemon/common/proof.h). */
 #include <string.h>
 
 #include "base/cleanup.h"

@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "base/vec.h"
 #include "daemon/agent/agent_core_internal.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *m, struct agent_actions *out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job_folders.h - where the folders of jobs are: run/jobs/ID is a link to the folder, which the next agent of this node
  * follows. run/ is this machine's own, the folders may be on a file server: what opens one is for a thread of the
- * file pool (daemon/file_pool.h). */
+ * file pool (daemon/common/file_pool.h). */
 #ifndef TITAN_DAEMON_AGENT_JOB_FOLDERS_H
 #define TITAN_DAEMON_AGENT_JOB_FOLDERS_H
 

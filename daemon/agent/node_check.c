@@ -19,8 +19,8 @@
 #include "daemon/agent/reach.h"
 #include "daemon/agent/worker_process.h"
 #include "daemon/auth/certs.h"
-#include "daemon/file_pool.h"
-#include "daemon/jobs_dir.h"
+#include "daemon/common/file_pool.h"
+#include "daemon/common/jobs_dir.h"
 #include "proto/ranges.h"
 
 #define AGAIN_MS 5000 /* while jobs cannot have their folders here */

@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 #include "proto/ranges.h"
 
 #define RECORD_MAX ((size_t)64 << 20)

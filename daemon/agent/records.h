@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "titan/internal/agent.pb-c.h"
 
 titan_status record_write_term(const char *run_dir, const struct seen_term *seen,

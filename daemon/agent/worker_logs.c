@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/vec.h"
-#include "daemon/file_pool.h"
+#include "daemon/common/file_pool.h"
 
 #define CHUNK_BYTES 65536
 #define PIECES_MAX 4

@@ -5,7 +5,7 @@
  * agent copies the file to worker-ID.log.1 and empties it: at most the limit is kept, the newest part whole.
  * JOBDIR/logs/ranks records "WORKER RANK NODE" lines, the last one for a worker counts; it tells which files are this
  * node's, also where nodes share the folder. That may be on a file server: all of these files are opened on threads of
- * the file pool (daemon/file_pool.h). */
+ * the file pool (daemon/common/file_pool.h). */
 #ifndef TITAN_DAEMON_AGENT_WORKER_LOGS_H
 #define TITAN_DAEMON_AGENT_WORKER_LOGS_H
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "daemon/api/api.h"
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret)
 {

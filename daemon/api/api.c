@@ -5,7 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 #include "titan/internal/enrol.pb-c.h"
 
 static const struct rpc_method methods[] = {
@@ -95,12 +95,12 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_JOIN_NODE,
      .request = &titan__v1__join_node_request__descriptor,
      .on_request = api_join_node,
-     .on_close = enrol_call_closed},
+     .on_close = api_certificate_closed},
     {.path = "/titan.v1.Titan/RevokeCertificate",
      .needs = POLICY_REVOKE_CERTIFICATE,
      .request = &titan__v1__revoke_certificate_request__descriptor,
      .on_request = api_revoke_certificate,
-     .on_close = enrol_call_closed},
+     .on_close = api_certificate_closed},
     {.path = "/titan.v1.Titan/Audit",
      .needs = POLICY_AUDIT,
      .request = &titan__v1__audit_request__descriptor,
@@ -133,7 +133,7 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_ENROLL,
      .request = &titan__internal__enroll_request__descriptor,
      .on_request = api_enroll,
-     .on_close = enrol_call_closed},
+     .on_close = api_certificate_closed},
     /* From here on those of agents. */
     {.path = "/titan.internal.Coordinator/Session",
      .needs = POLICY_SESSION,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c,
- * tokens.c, backup.c; access.c decides what a caller may do. data is the coordinator. */
+ * tokens.c, certificates.c, backup.c; access.c decides what a caller may do. data is the coordinator. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 
@@ -80,6 +80,12 @@ void api_watch_events(struct rpc_call *call, const ProtobufCMessage *request, vo
 void api_metrics(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_watch_drain(struct rpc_call *call, void *data);
 void api_watch_closed(struct rpc_call *call, bool cancelled, void *data);
+
+void api_join_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_enroll(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_renew(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_certificate_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_logs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_logs_drain(struct rpc_call *call, void *data);

@@ -10,7 +10,7 @@
 #include "base/vec.h"
 #include "base/version.h"
 #include "daemon/api/api.h"
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 #include "state/schema.h"
 
 /* Messages of a reply under construction; strings are in the arena. */

@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/api/api.h"
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 
 #define NODES_MAX 256
 /* For clients that read slower than nodes send: of all of them, and of those of one identity. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submit: look at the request, check the recipe, store the job, tell the core, answer.
  *
- * The recipe is parsed, checked and printed on a thread of its own (daemon/file_pool.h). Not on the loop, on which
- * all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be on a
- * file server that does not answer. Such a path costs its own submit, after CHECK_MS. */
+ * The recipe is parsed, checked and printed on a thread of its own (daemon/common/file_pool.h). Not on the loop, on
+ * which all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be
+ * on a file server that does not answer. Such a path costs its own submit, after CHECK_MS. */
 #include <stdlib.h>
 #include <string.h>
 

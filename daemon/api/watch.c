@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/api/api.h"
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 
 #define READ_AT_ONCE 64 /* rows between two looks at the loop */
 

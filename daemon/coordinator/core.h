@@ -39,7 +39,7 @@ struct core_options {
     const uint8_t *term_secret; /* MAC_BYTES of the store: terms are proved with it; NULL = with zeroes; copied */
     uint64_t next_worker_id;    /* above every id in the store */
     const char *jobs_dir;       /* jobs live in JOBS_DIR/ID; copied */
-    const char *jobs_token;     /* nodes must find it there (daemon/jobs_dir.h); copied */
+    const char *jobs_token;     /* nodes must find it there (daemon/common/jobs_dir.h); copied */
     uint32_t heartbeat_ms;      /* 0 = 50 */
     uint32_t suspect_ms;        /* silence after which others are asked for a node; 0 = 5 heartbeats */
     uint32_t confirm_ms;        /* how long they try; 0 = 3 heartbeats */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datagrams of agents as an attacker makes them: the messages of proto/titan, and proofs under keys that it has come by
-(daemon/proof.h). And a link to the coordinator that lets everything pass and keeps the datagrams."""
+(daemon/common/proof.h). And a link to the coordinator that lets everything pass and keeps the datagrams."""
 import hashlib
 import hmac
 import select

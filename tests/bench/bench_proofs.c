@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 enum { ROUNDS = 20, TIMES = 5000 };
 

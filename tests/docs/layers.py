@@ -19,17 +19,18 @@ proto               titan
 state
 
 daemon/auth         titan state proto/rpc
-daemon/agent        titan proto proto/rpc daemon daemon/auth
+daemon/common       titan
+daemon/agent        titan proto proto/rpc daemon/common daemon/auth
 daemon/coordinator  titan proto/rpc state daemon/auth
 daemon/coordinator/records  titan proto state daemon/coordinator
-daemon/coordinator/outbox   daemon daemon/coordinator/records
-daemon/coordinator/cluster  daemon daemon/coordinator/records daemon/coordinator/outbox
-daemon/coordinator/run      daemon daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster
+daemon/coordinator/outbox   daemon/common daemon/coordinator/records
+daemon/coordinator/cluster  daemon/common daemon/coordinator/records daemon/coordinator/outbox
+daemon/coordinator/run      daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster
 daemon/coordinator/sched    daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run
-daemon/coordinator/inputs   daemon daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
-daemon/coordinator/shell    proto state daemon daemon/auth daemon/coordinator
+daemon/coordinator/inputs   daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
+daemon/coordinator/shell    proto proto/rpc state daemon/common daemon/auth daemon/coordinator
 daemon/api          titan state daemon/auth daemon/coordinator daemon/coordinator/shell
-daemon              titan proto/rpc daemon/auth daemon/agent daemon/coordinator daemon/api
+daemon              proto/rpc daemon/auth daemon/agent daemon/coordinator daemon/api
 
 ctl                 titan proto/rpc state daemon/auth
 
@@ -57,13 +58,6 @@ worker/elastic      titan proto worker/comm worker/program worker/optim worker/e
 worker/epoch        worker/tensor worker/device worker/comm worker/plan worker/optim worker/exec worker/checkpoint worker/tokenizer worker/data worker/metrics worker/elastic
 worker              worker/comm worker/plan worker/optim worker/checkpoint worker/infer worker/elastic worker/epoch
 
-circle  daemon/auth daemon/api
-circle  daemon/agent daemon
-circle  daemon/coordinator/outbox daemon
-circle  daemon/coordinator/cluster daemon
-circle  daemon/coordinator/run daemon
-circle  daemon/coordinator/inputs daemon
-circle  daemon/coordinator/shell daemon
 """
 SOURCES = (".c", ".h", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In place of daemon/file_pool.c: tasks wait until the target runs them, so that an input always does the same. */
-#include "daemon/file_pool.h"
+/* In place of daemon/common/file_pool.c: tasks wait until the target runs them, so that an input always does the same.
+ */
+#include "daemon/common/file_pool.h"
 
 #include "tests/fuzz/common.h"
 

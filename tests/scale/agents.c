@@ -36,7 +36,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "daemon/auth/certs.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "titan/internal/agent.pb-c.h"
 
 #define AGENTS_MAX 20000

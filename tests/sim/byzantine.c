@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/kept_epochs.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 #define LIES 6
 

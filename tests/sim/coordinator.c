@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "daemon/coordinator/records/core_record.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 #define HEARTBEAT_MS 400
 #define RETRY (250 * MS)

@@ -26,7 +26,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "daemon/coordinator/core.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"

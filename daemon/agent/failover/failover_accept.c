@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/agent/failover/failover_internal.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 static bool may_promise(const struct failover *f, const peer_message *m)
 {

@@ -4,7 +4,7 @@
 
 #include "base/mutant.h"
 #include "daemon/agent/failover/failover_internal.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 bool failover_is_member(const form_epoch *form, uint64_t worker_id)
 {

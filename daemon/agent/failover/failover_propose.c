@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/agent/failover/failover_internal.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 #define PROPOSE_MS 600
 #define REVOKE_MS 3000 /* by then workers that hang have been killed */

@@ -7,7 +7,7 @@
 #include "base/mutant.h"
 #include "daemon/coordinator/cluster/fencing.h"
 #include "daemon/coordinator/outbox/messages.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 #define QUIET_MS 2000        /* of good heartbeats, before a node that was lost gets work again */
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */

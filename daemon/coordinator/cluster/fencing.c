@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/coordinator/outbox/events.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 #define SAID_ONCE_MS 60000 /* the same refusal of one node is told again after this */
 

@@ -15,7 +15,7 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/worker_reports.h"
 #include "daemon/coordinator/sched/maintenance.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 static void answer_heartbeat(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *heartbeat)
 {

@@ -5,7 +5,7 @@
 
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 void send_registration_ack(struct core *c, struct noderec *n)
 {

@@ -20,7 +20,7 @@
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/recovery_source.h"
 #include "daemon/coordinator/run/resize.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
                       leader_epochs_knows *knows)

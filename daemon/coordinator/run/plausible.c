@@ -9,7 +9,7 @@
 #include "base/mutant.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/kept_epochs.h"
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 #define STEPS_PER_MS 50    /* more than any step is so short */
 #define STEPS_AT_ONCE 1000 /* what clocks, and a first step that was under way, may add */

@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/recipe.h"
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 #include "proto/ranges.h"
 
 /* Where the job's workers write their checkpoints (worker/train.c): by its recipe, which the core does not know. */

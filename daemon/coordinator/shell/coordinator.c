@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 #include "daemon/coordinator/shell/commits.h"
 
 #include <inttypes.h>
@@ -209,7 +209,7 @@ static void on_store_closed(void *data)
     uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
-    enrol_close(c->enrol);
+    enrol_close(c->enrol, shell_part_closed);
 }
 
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files, struct titan_error *err)

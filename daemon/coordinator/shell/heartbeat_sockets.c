@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-#include "daemon/peers.h"
-#include "daemon/proof.h"
+#include "daemon/common/peers.h"
+#include "daemon/common/proof.h"
 
 struct heartbeat_socket {
     struct heartbeat_socket *next;

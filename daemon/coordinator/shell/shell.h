@@ -12,8 +12,8 @@
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/shell/job_cache.h"
-#include "daemon/file_pool.h"
-#include "daemon/jobs_dir.h"
+#include "daemon/common/file_pool.h"
+#include "daemon/common/jobs_dir.h"
 #include "state/store.h"
 
 struct agent_session;
@@ -65,7 +65,7 @@ struct coordinator {
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
     struct heartbeat_socket *heartbeat_sockets; /* sockets that take them */
-    struct enrol *enrol;                        /* certificates (daemon/auth) */
+    struct enrol *enrol;                        /* enrol.h */
     bool backing_up;
     struct watcher *watchers;
     size_t n_watchers;

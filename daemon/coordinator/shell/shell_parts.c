@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of the shell: when its last handle is closed. */
-#include "daemon/auth/enrol.h"
+#include "daemon/coordinator/shell/enrol.h"
 #include "daemon/coordinator/shell/commits.h"
 
 #include <stdlib.h>

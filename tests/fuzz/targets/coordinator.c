@@ -11,7 +11,7 @@
 #define assert_true(a) fuzz_assert(a)
 #include "tests/support/core_bench.h"
 
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "state/db.h"
 #include "state/schema.h"
 

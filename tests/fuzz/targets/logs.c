@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 #include "daemon/agent/worker_logs.h"
-#include "daemon/file_pool.h"
+#include "daemon/common/file_pool.h"
 
 static struct sending {
     struct buf of[3]; /* by worker; 0 = of any other */

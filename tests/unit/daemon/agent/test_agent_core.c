@@ -14,7 +14,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/agent/agent_core.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "proto/ranges.h"
 
 typedef Titan__Internal__CoordinatorMessage coordinator_message;

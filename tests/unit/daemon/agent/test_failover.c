@@ -21,7 +21,7 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "daemon/agent/agent_core.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 enum { N = 5, EPOCHS_MAX = 256, STEPS_MAX = 100000, NETWORK_MAX = 4096 };
 #define JOB 7

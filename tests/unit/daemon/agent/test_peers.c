@@ -19,7 +19,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "daemon/peers.h"
+#include "daemon/common/peers.h"
 #include "daemon/agent/records.h"
 #include "proto/ranges.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "support/core_bench.h"
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 #define NODES 5
 

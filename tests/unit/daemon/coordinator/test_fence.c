@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 #include "support/core_bench.h"
 
 static const uint8_t store_secret[MAC_BYTES] = {3}, other_secret[MAC_BYTES] = {4};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* peers.c - see peers.h. */
-#include "daemon/peers.h"
+#include "daemon/common/peers.h"
 
 #include <netinet/in.h>
 #include <stdio.h>

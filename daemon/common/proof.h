@@ -4,8 +4,8 @@
  * A proof is an HMAC-SHA256 of the whole message without its proofs: sender, receiver, subject, and the
  * number or id that makes it fresh. Keys are MAC_BYTES of a coordinator's or what is derived from them; a message may
  * carry proofs under several, and is right when one of them is. */
-#ifndef TITAN_DAEMON_PROOF_H
-#define TITAN_DAEMON_PROOF_H
+#ifndef TITAN_DAEMON_COMMON_PROOF_H
+#define TITAN_DAEMON_COMMON_PROOF_H
 
 #include "base/mac.h"
 #include "titan/internal/agent.pb-c.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/proof.h"
+#include "daemon/common/proof.h"
 
 #include <endian.h>
 #include <stdlib.h>

@@ -4,9 +4,11 @@
  *
  * It signs while STATE/pki has the CA's key; without it everything else works, and the holder of the key signs
  * (titanctl pki). What is revoked is looked up at every call, in memory; the store has it for the next start. */
-#ifndef TITAN_DAEMON_AUTH_ENROL_H
-#define TITAN_DAEMON_AUTH_ENROL_H
+#ifndef TITAN_DAEMON_COORDINATOR_SHELL_ENROL_H
+#define TITAN_DAEMON_COORDINATOR_SHELL_ENROL_H
 
+#include "base/log.h"
+#include "daemon/auth/certs.h"
 #include "daemon/auth/pki.h"
 #include "proto/rpc/server.h"
 
@@ -27,7 +29,8 @@ struct enrol_counters {
 
 /* Reads what is revoked; the store is open. */
 titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_error *err) TITAN_MUST_USE;
-void enrol_close(struct enrol *e); /* before the store is closed; its timer is one of open_handles */
+/* Before the store is closed. closed: its timer, one of open_handles, is. */
+void enrol_close(struct enrol *e, void (*closed)(struct coordinator *c));
 void enrol_free(struct enrol *e);
 const struct enrol_counters *enrol_counters(const struct enrol *e);
 /* The coordinator is reached over TLS at this port; agents: one for agents only. */
@@ -42,10 +45,20 @@ titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, cons
  * the same names. files: may be NULL, or name files that are not there. Now, and from then on by a timer. */
 titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struct titan_error *err) TITAN_MUST_USE;
 
-void api_join_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_enroll(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_renew(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void enrol_call_closed(struct rpc_call *call, bool cancelled, void *data);
+/* --- for the methods of the API (daemon/api/certificates.c) ------------------------------------------------------- */
+
+/* From at_ms on; false: out of memory. */
+bool enrol_deny(struct enrol *e, const char *uri, int64_t at_ms) TITAN_MUST_USE;
+/* TITAN_ENOENT and others when this coordinator has no CA's key. */
+titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
+/* out: the node's certificate for a request that was checked; ca: what proves it. */
+titan_status enrol_sign(struct enrol *e, const char *node, const void *request, size_t len, struct buf *out,
+                        struct buf *ca, struct titan_error *err) TITAN_MUST_USE;
+#define ENROL_ADDRESS 300
+void enrol_address(const struct enrol *e, char out[ENROL_ADDRESS]); /* HOST:PORT for nodes; "" = none */
+const char *enrol_ca_file(const struct enrol *e);                   /* "" = the coordinator serves no TLS */
+uint32_t enrol_agents_port(const struct enrol *e);
+const struct log *enrol_log(const struct enrol *e);
+void enrol_join_refused(struct enrol *e); /* counts it */
 
 #endif

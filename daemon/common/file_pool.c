@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file_pool.c - see file_pool.h. */
-#include "daemon/file_pool.h"
+#include "daemon/common/file_pool.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* jobs_dir.c - see jobs_dir.h. */
-#include "daemon/jobs_dir.h"
+#include "daemon/common/jobs_dir.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "daemon/file_pool.h"
+#include "daemon/common/file_pool.h"
 
 #define NAMES_MAX 65536 /* of a data root, for its mark */
 

@@ -2,8 +2,8 @@
 /* jobs_dir.h - folders that all nodes share: the one that holds a folder for each job, and the configured roots. Nodes
  * are told its path, and that alone says little: another machine has another folder of that name. So a file in it holds
  * a token, and a node that cannot read the same one there, or cannot write beside it, gets no workers. */
-#ifndef TITAN_DAEMON_JOBS_DIR_H
-#define TITAN_DAEMON_JOBS_DIR_H
+#ifndef TITAN_DAEMON_COMMON_JOBS_DIR_H
+#define TITAN_DAEMON_COMMON_JOBS_DIR_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -8,8 +8,8 @@
  * which cannot be ended, frees it whenever it comes back. Nobody waits for such a thread, neither at the end. Of tasks
  * with the same key one at most is at work, so that a path that hangs holds one thread, however often it is asked for.
  */
-#ifndef TITAN_DAEMON_FILE_POOL_H
-#define TITAN_DAEMON_FILE_POOL_H
+#ifndef TITAN_DAEMON_COMMON_FILE_POOL_H
+#define TITAN_DAEMON_COMMON_FILE_POOL_H
 
 #include <stdatomic.h>
 #include <uv.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/epochs.h"
+#include "daemon/common/epochs.h"
 
 #include <stdlib.h>
 #include <string.h>

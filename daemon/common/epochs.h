@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* epochs.h - what a number of an epoch from outside may be, and its other bounds. */
-#ifndef TITAN_DAEMON_EPOCHS_H
-#define TITAN_DAEMON_EPOCHS_H
+#ifndef TITAN_DAEMON_COMMON_EPOCHS_H
+#define TITAN_DAEMON_COMMON_EPOCHS_H
 
 #include <stdbool.h>
 #include <stdint.h>

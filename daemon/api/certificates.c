@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes' certificates: join tokens, the first certificate and the next ones, revocation. */
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "daemon/api/api.h"
+#include "daemon/auth/certs.h"
+#include "daemon/coordinator/shell/enrol.h"
+#include "state/enrolment.h"
+#include "state/token.h"
+#include "titan/internal/enrol.pb-c.h"
+
+#define TTL_DEFAULT_MS INT64_C(3600000)
+#define TTL_MAX_MS INT64_C(2592000000)
+
+/* --- a call that waits for the store ------------------------------------------------------------------------------ */
+
+struct pending {
+    struct coordinator *c;
+    struct rpc_call *call; /* NULL when the client has gone */
+    unsigned method;       /* of policy.h */
+    struct auth_user user;
+    char by[192], node[PKI_NAME_MAX + 1], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
+    int64_t now_ms;
+    struct token token; /* of join: id and hash; of enroll: those that came */
+    char token_text[TOKEN_TEXT];
+    uint8_t key_hash[PKI_KEY_HASH];
+    struct buf request;
+    struct titan_error refusal;
+    uint32_t sessions; /* of a revoked name */
+};
+
+void api_certificate_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct pending *p = rpc_call_data(call);
+    (void)cancelled;
+    (void)data;
+    if (p)
+        p->call = NULL;
+}
+
+static struct pending *pending_new(struct coordinator *c, struct rpc_call *call, unsigned method)
+{
+    struct pending *p = calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    p->c = c;
+    p->call = call;
+    p->now_ms = clock_wall_ms();
+    p->method = method;
+    api_user(c, call, &p->user);
+    (void)snprintf(p->by, sizeof(p->by), "%.*s", (int)sizeof(p->by) - 1, p->user.actor);
+    return p;
+}
+
+static void pending_free(struct pending *p)
+{
+    buf_free(&p->request);
+    free(p);
+}
+
+/* Fill p by check, then write; done answers. */
+static void submit(struct coordinator *c, struct rpc_call *call, struct pending *p, titan_status status,
+                   struct titan_error *err, store_fn write, store_done done)
+{
+    if (status == TITAN_OK)
+        status = shell_accepts(c, err);
+    if (status != TITAN_OK) {
+        if (p)
+            api_failed(c, &p->user, p->method, 0, err);
+        rpc_call_fail(call, err);
+        if (p)
+            pending_free(p);
+        return;
+    }
+    rpc_call_set_data(call, p);
+    store_write(c->store, write, p, done);
+}
+
+/* What came of it goes on record. The call, if it is still open; an error is answered here. */
+static struct rpc_call *answering(struct pending *p, const struct titan_error *err)
+{
+    struct rpc_call *call = p->call;
+    if (err->status == TITAN_OK)
+        api_on_record(p->c, p->user.actor, p->method);
+    else
+        api_failed(p->c, &p->user, p->method, 0, err);
+    if (!call)
+        return NULL;
+    rpc_call_set_data(call, NULL);
+    if (err->status == TITAN_OK)
+        return call;
+    rpc_call_fail(call, err);
+    return NULL;
+}
+
+/* --- invitations -------------------------------------------------------------------------------------------------- */
+
+static titan_status write_join(struct db *db, void *arg, struct titan_error *err)
+{
+    struct pending *p = arg;
+    struct join join = {.id = p->token.id,
+                        .node = p->node,
+                        .created_by = p->by,
+                        .hash = p->token.hash,
+                        .created_at_ms = p->now_ms,
+                        .expires_at_ms = p->token.expires_at_ms};
+    return join_add(db, &join, err);
+}
+
+static void join_written(void *arg, const struct titan_error *stored)
+{
+    struct pending *p = arg;
+    struct rpc_call *call = answering(p, stored);
+    char address[ENROL_ADDRESS];
+    _cleanup_(buf_free) struct buf ca = BUF_INIT;
+    struct titan_error err = {0};
+    if (call && file_read(enrol_ca_file(p->c->enrol), PKI_PEM_MAX, &ca, &err) != TITAN_OK) {
+        rpc_call_fail(call, &err);
+    } else if (call) {
+        Titan__V1__JoinNodeResponse reply = TITAN__V1__JOIN_NODE_RESPONSE__INIT;
+        enrol_address(p->c->enrol, address);
+        reply.token = p->token_text;
+        reply.expires_at_ms = p->token.expires_at_ms;
+        reply.ca = ca.data ? ca.data : "";
+        reply.address = address;
+        reply.agents_port = enrol_agents_port(p->c->enrol);
+        rpc_call_reply(call, &reply.base);
+    }
+    OPENSSL_cleanse(p->token_text, sizeof(p->token_text));
+    pending_free(p);
+}
+
+static titan_status check_node(const char *node, struct titan_error *err)
+{
+    if (pki_name_ok(node))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name of a node: letters, digits, '.', '_', '-', at most %d",
+                      node, PKI_NAME_MAX);
+}
+
+static titan_status prepare_join(struct coordinator *c, const Titan__V1__JoinNodeRequest *r, struct pending *p,
+                                 struct titan_error *err)
+{
+    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+    int64_t ttl = r->ttl_ms ? (int64_t)MIN(r->ttl_ms, (uint64_t)INT64_MAX) : TTL_DEFAULT_MS;
+    if (!p)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    TRY(check_node(r->node, err));
+    if (ttl > TTL_MAX_MS)
+        return titan_fail(err, TITAN_EINVAL, "a join token is good for 30 days at most");
+    if (!*enrol_ca_file(c->enrol))
+        return titan_fail(err, TITAN_ECONFLICT, "this coordinator serves no TLS: there is nothing to join over");
+    TRY(enrol_can_sign(c->enrol, &a, err));
+    TRY(token_make(&p->token, p->token_text, err));
+    (void)snprintf(p->node, sizeof(p->node), "%s", r->node);
+    p->token.expires_at_ms = p->now_ms + ttl;
+    return TITAN_OK;
+}
+
+void api_join_node(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct pending *p = pending_new(c, call, POLICY_JOIN_NODE);
+    titan_status status = prepare_join(c, (const Titan__V1__JoinNodeRequest *)base, p, &err);
+    submit(c, call, p, status, &err, write_join, join_written);
+}
+
+/* --- signing for nodes -------------------------------------------------------------------------------------------- */
+
+static void answer_signed(struct coordinator *c, struct rpc_call *call, const char *node, const void *request,
+                          size_t len)
+{
+    _cleanup_(buf_free) struct buf certificate = BUF_INIT, ca = BUF_INIT;
+    struct titan_error err = {0};
+    if (enrol_sign(c->enrol, node, request, len, &certificate, &ca, &err) != TITAN_OK) {
+        tlog_error(enrol_log(c->enrol), "a certificate could not be signed", "node=%s reason=\"%s\"", node, err.msg);
+        rpc_call_fail(call, &err);
+        return;
+    }
+    Titan__Internal__EnrollResponse reply = TITAN__INTERNAL__ENROLL_RESPONSE__INIT;
+    reply.certificate = (ProtobufCBinaryData){.data = (uint8_t *)certificate.data, .len = certificate.len};
+    reply.ca = (ProtobufCBinaryData){.data = (uint8_t *)ca.data, .len = ca.len};
+    reply.now_ms = clock_wall_ms();
+    rpc_call_reply(call, &reply.base);
+}
+
+static titan_status write_enroll(struct db *db, void *arg, struct titan_error *err)
+{
+    struct pending *p = arg;
+    return join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->refusal, err);
+}
+
+static void enroll_written(void *arg, const struct titan_error *stored)
+{
+    struct pending *p = arg;
+    struct coordinator *c = p->c;
+    struct rpc_call *call = p->call;
+    if (stored->status == TITAN_OK && p->refusal.status != TITAN_OK) {
+        enrol_join_refused(c->enrol);
+        tlog_warn(enrol_log(c->enrol), "a node's request for a certificate is refused", "peer=\"%s\" reason=\"%s\"",
+                  call ? rpc_call_peer(call) : "gone", p->refusal.msg);
+        (void)answering(p, &p->refusal);
+    } else if ((call = answering(p, stored))) {
+        tlog_info(enrol_log(c->enrol), "node enrolled", "node=%s peer=\"%s\"", p->node, rpc_call_peer(call));
+        answer_signed(c, call, p->node, p->request.data, p->request.len);
+    }
+    pending_free(p);
+}
+
+static titan_status prepare_enroll(struct coordinator *c, const Titan__Internal__EnrollRequest *r, struct pending *p,
+                                   struct titan_error *err)
+{
+    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+    if (!p)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    TRY(check_node(r->node, err));
+    TRY(token_parse(r->token, p->token.id, p->token.hash, err));
+    TRY(pki_request_check(r->request.data, r->request.len, p->key_hash, err));
+    TRY(enrol_can_sign(c->enrol, &a, err)); /* before the token is spent */
+    (void)snprintf(p->node, sizeof(p->node), "%s", r->node);
+    return buf_append(&p->request, r->request.data, r->request.len) == TITAN_OK
+               ? TITAN_OK
+               : titan_fail(err, TITAN_ENOMEM, "out of memory");
+}
+
+void api_enroll(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct pending *p = pending_new(c, call, POLICY_ENROLL);
+    titan_status status = prepare_enroll(c, (const Titan__Internal__EnrollRequest *)base, p, &err);
+    if (status != TITAN_OK)
+        enrol_join_refused(c->enrol);
+    submit(c, call, p, status, &err, write_enroll, enroll_written);
+}
+
+void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    const Titan__Internal__RenewRequest *r = (const Titan__Internal__RenewRequest *)base;
+    const struct rpc_identity *who = rpc_call_identity(call);
+    const char *name = "";
+    uint8_t hash[PKI_KEY_HASH];
+    struct titan_error err = {0};
+    struct auth_user u;
+    api_user(c, call, &u);
+    if (who->kind != RPC_ID_CERT || pki_uri_parse(who->name, &name) != PKI_NODE)
+        titan_fail(&err, TITAN_EPERM, "only a node's certificate is renewed, not that of %s", who->name);
+    else
+        (void)!pki_request_check(r->request.data, r->request.len, hash, &err);
+    if (err.status != TITAN_OK) {
+        api_failed(c, &u, POLICY_RENEW, 0, &err);
+        rpc_call_fail(call, &err);
+    } else {
+        api_on_record(c, u.actor, POLICY_RENEW);
+        answer_signed(c, call, name, r->request.data, r->request.len);
+    }
+}
+
+/* --- revoking ----------------------------------------------------------------------------------------------------- */
+
+static titan_status write_revocation(struct db *db, void *arg, struct titan_error *err)
+{
+    struct pending *p = arg;
+    struct revocation r = {.uri = p->uri, .reason = p->reason, .by = p->by, .at_ms = p->now_ms};
+    return revocation_put(db, &r, err);
+}
+
+/* The node's workers were told to stop, by an agent that still obeys; messages of that name are refused. */
+static void revocation_done(void *arg, const struct titan_error *stored)
+{
+    struct pending *p = arg;
+    Titan__V1__RevokeCertificateResponse reply = TITAN__V1__REVOKE_CERTIFICATE_RESPONSE__INIT;
+    watch_check_callers(p->c);
+    api_logs_check_callers(p->c);
+    struct rpc_call *call = answering(p, stored);
+    reply.name = p->uri;
+    reply.sessions = p->sessions;
+    if (call)
+        rpc_call_reply(call, &reply.base);
+    pending_free(p);
+}
+
+static void revocation_written(void *arg, const struct titan_error *stored)
+{
+    struct pending *p = arg;
+    struct coordinator *c = p->c;
+    struct titan_error err = *stored;
+    const char *name = "";
+    struct batch batch;
+    if (err.status == TITAN_OK && !enrol_deny(c->enrol, p->uri, p->now_ms))
+        titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    if (err.status != TITAN_OK) {
+        (void)answering(p, &err);
+        pending_free(p);
+        return;
+    }
+    tlog_warn(enrol_log(c->enrol), "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by,
+              p->reason);
+    bool node = pki_uri_parse(p->uri, &name) == PKI_NODE && !c->closing;
+    uint64_t session = node ? core_node_session(c->core, name) : 0;
+    batch_init(&batch);
+    if (node)
+        core_node_revoke(c->core, name, shell_now(), &batch);
+    p->sessions = session_revoked(c, p->uri, batch.drops ? session : 0);
+    if (c->closing)
+        revocation_done(p, &err);
+    else
+        shell_commit(c, &batch, revocation_done, p);
+}
+
+static titan_status prepare_revocation(const Titan__V1__RevokeCertificateRequest *r, struct pending *p,
+                                       struct titan_error *err)
+{
+    static const char prefix[] = "spiffe://titan/";
+    if (!p)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    TRY(api_check_text("reason", r->reason, API_REASON_MAX, err));
+    bool whole = strncmp(r->name, prefix, strlen(prefix)) == 0;
+    if (snprintf(p->uri, sizeof(p->uri), "%s%s", whole ? "" : prefix, r->name) >= (int)sizeof(p->uri) ||
+        pki_uri_parse(p->uri, NULL) == PKI_NONE)
+        return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name of a certificate: node/NAME, user/NAME", r->name);
+    (void)snprintf(p->reason, sizeof(p->reason), "%s", r->reason);
+    return TITAN_OK;
+}
+
+void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct pending *p = pending_new(c, call, POLICY_REVOKE_CERTIFICATE);
+    titan_status status = prepare_revocation((const Titan__V1__RevokeCertificateRequest *)base, p, &err);
+    submit(c, call, p, status, &err, write_revocation, revocation_written);
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* enrol.c - see enrol.h. */
+#include "daemon/coordinator/shell/enrol.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/vec.h"
+#include "daemon/auth/certs.h"
+#include "daemon/coordinator/shell/shell.h"
+#include "state/enrolment.h"
+
+#define LOOK_MAX_MS INT64_C(3600000) /* the clock may be set: the certificate is looked at this often */
+
+struct denied {
+    char uri[PKI_URI_MAX];
+    int64_t at_ms;
+};
+
+struct enrol {
+    struct coordinator *c;
+    struct log log;
+    struct enrol_counters counters;
+    char pki_dir[PATH_MAX];
+    char port[8];         /* of the first TLS listener; "" = none */
+    uint32_t agents_port; /* of one for agents only; 0 = none */
+    struct rpc_tls own;
+    uv_timer_t timer;
+    struct denied *denied;
+    size_t n_denied, cap_denied;
+    void (*closed)(struct coordinator *c);
+};
+
+/* --- what is revoked ---------------------------------------------------------------------------------------------- */
+
+static struct denied *find_denied(const struct enrol *e, const char *uri)
+{
+    for (size_t i = 0; i < e->n_denied; i++)
+        if (strcmp(e->denied[i].uri, uri) == 0)
+            return &e->denied[i];
+    return NULL;
+}
+
+bool enrol_deny(struct enrol *e, const char *uri, int64_t at_ms)
+{
+    struct denied *d = find_denied(e, uri);
+    if (!d) {
+        if (!VEC_PUSH(e->denied, e->n_denied, e->cap_denied, (struct denied){.at_ms = 0}))
+            return false;
+        d = &e->denied[e->n_denied - 1];
+        (void)snprintf(d->uri, sizeof(d->uri), "%s", uri);
+    }
+    d->at_ms = MAX(d->at_ms, at_ms);
+    return true;
+}
+
+static bool each_revocation(const struct revocation *r, void *data)
+{
+    return enrol_deny(data, r->uri, r->at_ms);
+}
+
+titan_status enrol_admits(struct enrol *e, const struct rpc_call *call, struct titan_error *err)
+{
+    const struct rpc_identity *who = rpc_call_identity(call);
+    const struct denied *d = who->kind == RPC_ID_CERT ? find_denied(e, who->name) : NULL;
+    if (!d)
+        return TITAN_OK;
+    struct pki_certificate certificate;
+    const char *pem;
+    size_t len;
+    if (rpc_call_certificate(call, &pem, &len) && pki_read(pem, len, &certificate, NULL) == TITAN_OK &&
+        certificate.from_ms > d->at_ms)
+        return TITAN_OK;
+    e->counters.cert_revoked++;
+    titan_fail(err, TITAN_EPERM, "the certificate of %s is revoked", who->name);
+    titan_error_hint(err, "titanctl node join lets a node in again, with a new certificate");
+    return TITAN_EPERM;
+}
+
+titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, const char *node, struct titan_error *err)
+{
+    const struct rpc_identity *who = rpc_call_identity(call);
+    const char *name = "";
+    if (who->kind != RPC_ID_CERT || (pki_uri_parse(who->name, &name) == PKI_NODE && strcmp(name, node) == 0))
+        return TITAN_OK;
+    e->counters.cert_name++;
+    tlog_warn(&e->log, "registration refused: not its certificate's name",
+              "peer=\"%s\" certificate=\"%s\" node=\"%.253s\"", rpc_call_peer(call), who->name, node);
+    return titan_fail(err, TITAN_EPERM, "registration of node %.200s: the certificate is that of %s", node, who->name);
+}
+
+/* --- signing for nodes -------------------------------------------------------------------------------------------- */
+
+titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err)
+{
+    if (authority_load(e->pki_dir, ret, err) == TITAN_OK)
+        return TITAN_OK;
+    titan_error_wrap(err, "this coordinator signs no certificates");
+    titan_error_hint(err, "titanctl pki init makes it a CA; with a CA elsewhere, that signs (titanctl pki node)");
+    return err->status;
+}
+
+/* After what was revoked: its certificate begins later than all that are. */
+titan_status enrol_sign(struct enrol *e, const char *node, const void *request, size_t len, struct buf *out,
+                        struct buf *ca, struct titan_error *err)
+{
+    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+    char uri[PKI_URI_MAX];
+    int64_t now = clock_wall_ms();
+    int64_t given_ms = (int64_t)e->c->options.node_life_s * 1000, life_ms = given_ms ? given_ms : CERTS_NODE_LIFE_MS;
+    (void)snprintf(uri, sizeof(uri), "spiffe://titan/node/%s", node);
+    const struct denied *d = find_denied(e, uri);
+    struct pki_spec spec = {
+        .kind = PKI_NODE, .name = node, .from_ms = pki_begin_ms(now, life_ms), .until_ms = now + life_ms};
+    if (d)
+        spec.from_ms = MAX(spec.from_ms, (d->at_ms / 1000 + 1) * 1000);
+    TRY(enrol_can_sign(e, &a, err));
+    TRY(pki_issue(&a.certificate, &a.key, request, len, &spec, out, err));
+    e->counters.certificates_signed++;
+    return file_read(e->own.ca, PKI_PEM_MAX, ca, err);
+}
+
+/* --- its own ------------------------------------------------------------------------------------------------------ */
+
+/* Same key, same names, same length of life. */
+static titan_status renew_own(struct enrol *e, const struct pki_certificate *old, struct titan_error *err)
+{
+    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+    _cleanup_(certs_free) struct certs c = {BUF_INIT, BUF_INIT, BUF_INIT};
+    _cleanup_(buf_free) struct buf request = BUF_INIT, fresh = BUF_INIT;
+    int64_t now = clock_wall_ms(), life_ms = MAX(old->until_ms - old->from_ms, INT64_C(1000));
+    struct pki_spec spec = {.kind = PKI_COORDINATOR,
+                            .name = old->name,
+                            .hosts = old->hosts,
+                            .n_hosts = old->n_hosts,
+                            .from_ms = pki_begin_ms(now, life_ms),
+                            .until_ms = pki_begin_ms(now, life_ms) + life_ms};
+    TRY(authority_load(e->pki_dir, &a, err));
+    TRY(certs_load(&e->own, &c, err));
+    TRY(pki_request_make(&c.key, old->uri, &request, err));
+    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, &spec, &fresh, err));
+    TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* a CA of another cluster in STATE/pki */
+    TRY(certs_write(e->own.certificate, &fresh, false, err));
+    tlog_info(&e->log, "certificate renewed", "name=\"%s\"", old->uri);
+    return TITAN_OK;
+}
+
+/* Returns the time to look again. */
+static int64_t look_at_own(struct enrol *e)
+{
+    struct pki_certificate old;
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf pem = BUF_INIT;
+    int64_t now = clock_wall_ms();
+    if (file_read(e->own.certificate, PKI_PEM_MAX, &pem, &err) != TITAN_OK ||
+        pki_read(pem.data ? pem.data : "", pem.len, &old, &err) != TITAN_OK) {
+        tlog_error(&e->log, "certificate not readable", "reason=\"%s\"", err.msg);
+        return LOOK_MAX_MS;
+    }
+    if (now < pki_renew_at_ms(&old))
+        return MIN(pki_renew_at_ms(&old) - now, LOOK_MAX_MS);
+    if (old.kind == PKI_COORDINATOR && renew_own(e, &old, &err) == TITAN_OK)
+        return MIN(MAX((old.until_ms - old.from_ms) / 2, INT64_C(1000)), LOOK_MAX_MS);
+    char until[32];
+    tlog_warn(&e->log, "certificate not renewed", "file=\"%s\" expires=%s reason=\"%s\"", e->own.certificate,
+              clock_format(old.until_ms, until), err.msg);
+    return MIN(MAX((old.until_ms - now) / 3, INT64_C(10000)), LOOK_MAX_MS);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct enrol *e = timer->data;
+    (void)uv_timer_start(&e->timer, on_timer, (uint64_t)look_at_own(e), 0);
+}
+
+titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struct titan_error *err)
+{
+    struct pki_certificate now_is;
+    if (!files || !certs_there(files))
+        return TITAN_OK;
+    e->own = *files;
+    on_timer(&e->timer);
+    return certs_check(files, clock_wall_ms(), &now_is, err);
+}
+
+void enrol_serves(struct enrol *e, const char *address, bool agents)
+{
+    const char *colon = strrchr(address, ':');
+    if (agents && colon)
+        e->agents_port = (uint32_t)strtoul(colon + 1, NULL, 10);
+    else if (!e->port[0] && colon)
+        (void)snprintf(e->port, sizeof(e->port), "%.7s", colon + 1);
+}
+
+/* --- for the API -------------------------------------------------------------------------------------------------- */
+
+/* The first of the certificate's names that is not this machine to itself. */
+void enrol_address(const struct enrol *e, char out[ENROL_ADDRESS])
+{
+    static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
+    _cleanup_(buf_free) struct buf pem = BUF_INIT;
+    struct pki_certificate c = {0};
+    const char *host = c.hosts[0];
+    out[0] = '\0';
+    if (!e->port[0] || file_read(e->own.certificate, PKI_PEM_MAX, &pem, NULL) != TITAN_OK ||
+        pki_read(pem.data ? pem.data : "", pem.len, &c, NULL) != TITAN_OK || c.n_hosts == 0)
+        return;
+    for (int i = c.n_hosts - 1; i >= 0; i--) {
+        bool itself = false;
+        for (size_t k = 0; k < ARRAY_SIZE(here); k++)
+            itself |= strcmp(c.hosts[i], here[k]) == 0;
+        if (!itself)
+            host = c.hosts[i];
+    }
+    (void)snprintf(out, ENROL_ADDRESS, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, e->port);
+}
+
+const char *enrol_ca_file(const struct enrol *e)
+{
+    return e->own.ca;
+}
+
+uint32_t enrol_agents_port(const struct enrol *e)
+{
+    return e->agents_port;
+}
+
+const struct log *enrol_log(const struct enrol *e)
+{
+    return &e->log;
+}
+
+void enrol_join_refused(struct enrol *e)
+{
+    e->counters.join_refused++;
+}
+
+/* --- open and close ----------------------------------------------------------------------------------------------- */
+
+const struct enrol_counters *enrol_counters(const struct enrol *e)
+{
+    return &e->counters;
+}
+
+titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_error *err)
+{
+    struct enrol *e = calloc(1, sizeof(*e));
+    if (!e)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    e->c = c;
+    log_init(&e->log, "coordinator", "%s", "");
+    titan_status status = TITAN_OK;
+    if (snprintf(e->pki_dir, sizeof(e->pki_dir), "%s/pki", c->state_dir) >= (int)sizeof(e->pki_dir))
+        status = titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    if (status == TITAN_OK)
+        status = revocation_list(store_reader(c->store), each_revocation, e, err);
+    if (status != TITAN_OK) {
+        enrol_free(e);
+        return status;
+    }
+    (void)uv_timer_init(c->loop, &e->timer);
+    e->timer.data = e;
+    c->open_handles++;
+    *ret = e;
+    return TITAN_OK;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    const struct enrol *e = handle->data;
+    e->closed(e->c);
+}
+
+void enrol_close(struct enrol *e, void (*closed)(struct coordinator *c))
+{
+    e->closed = closed;
+    (void)uv_timer_stop(&e->timer);
+    uv_close((uv_handle_t *)&e->timer, on_closed);
+}
+
+void enrol_free(struct enrol *e)
+{
+    if (e)
+        free(e->denied);
+    free(e);
+}
