@@ -32,7 +32,7 @@ struct noderec {
     uint32_t peer_port; /* UDP; 0 = none */
     bool unchecked;     /* it has not said yet whether jobs can have their folders there */
     char *unfit;        /* ... why they cannot; "" or NULL = they can */
-    bool awaited;       /* it has not said hello since the coordinator's start */
+    bool awaited;       /* it has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its acknowledgement may be
      * late. */
