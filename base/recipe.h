@@ -145,6 +145,8 @@ titan_status recipe_parse(struct recipe *r, const char *text, const char *path, 
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* One override, "section.key=value" as given to --set; value in TOML or as a bare word for strings. */
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
+/* All dimensions of the model, in place of the flavor's; before it is resolved. */
+void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
 /* Called for each key that is accepted, asks for something, and has no effect; without it such a key is logged. For the
  * whole process, set before the first parse. */
 void recipe_on_note(void (*note)(const char *key, const char *note));

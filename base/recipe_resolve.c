@@ -22,6 +22,14 @@ static void mark_given(struct recipe *r, int index)
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
+void recipe_give_dims(struct recipe *r, const struct model_dims *dims)
+{
+    r->model.dims = *dims;
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++)
+        if (recipe_keys[i].flags & KEY_FLAVOR)
+            mark_given(r, i);
+}
+
 /* The family's flavor; a message that lists what it has when there is none. */
 static titan_status find_flavor(const struct recipe *r, const struct recipe_flavor **ret, struct titan_error *err)
 {

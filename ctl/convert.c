@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convert.c - titanctl convert: a checkpoint as a Hugging Face directory. */
+/* convert.c - titanctl convert: a checkpoint as a Hugging Face directory, and the other way round. */
 #include "ctl/worker_tool.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -7,25 +7,37 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct ctl *ctl = with;
     char path[PATH_MAX];
     TRY(checkpoint_resolve(ctl, args, path, err));
-    char *argv[] = {"titan-worker", "convert", path, args->words[1], args_has(args, "force") ? "--force" : NULL, NULL};
+    char *argv[8] = {"titan-worker", "convert", path, args->words[1]};
+    size_t n = 4;
+    if (args_has(args, "force"))
+        argv[n++] = "--force";
+    if (args_text(args, "dtype", NULL)) {
+        argv[n++] = "--dtype";
+        argv[n++] = (char *)(uintptr_t)args_text(args, "dtype", NULL);
+    }
     return worker_become(argv, err);
 }
 
 const struct command command_convert = {
     .name = "convert",
-    .summary = "write a checkpoint as a Hugging Face directory",
+    .summary = "write a checkpoint as a Hugging Face directory, or one of those as a checkpoint",
     .arguments = "JOB|PATH OUT_DIR",
     .text =
-        "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing.",
+        "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing. "
+        "Where PATH is\na Hugging Face directory with safetensors, OUT_DIR gets a checkpoint of step 0 with its "
+        "weights.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,
     .options =
         (const struct option_spec[]){
             {"step", 0, "STEP", "the job's checkpoint of this step, not the newest", WORD_NONE},
+            {"dtype", 0, "TYPE", "of the Hugging Face files: bf16 (default), f16 or f32", WORD_NONE},
             {"force", 'f', NULL, "also into a folder that is not empty; files of the same names are replaced",
              WORD_NONE},
             {NULL}},
-    .examples = (const struct example[]){{"titanctl convert 12 ./hf", "a job's newest checkpoint"}, {NULL}},
+    .examples = (const struct example[]){{"titanctl convert 12 ./hf", "a job's newest checkpoint"},
+                                         {"titanctl convert ./Qwen3-0.6B ./start", "weights to begin from"},
+                                         {NULL}},
     .run = run,
 };

@@ -136,6 +136,7 @@ static DIR *list_at(int at)
 static titan_status write_pieces(int at, const struct manifest *m, const struct piece *pieces,
                                  struct manifest_file *file, struct titan_error *err)
 {
+    const char *dtype = manifest_dtype(&m->info);
     const size_t n = (size_t)file->npieces;
     _cleanup_free_ struct safetensors_entry *entries = calloc(n + 1, sizeof(*entries));
     _cleanup_free_ char(*names)[MANIFEST_PIECE_NAME_MAX] = calloc(n + 1, sizeof(*names));
@@ -145,13 +146,13 @@ static titan_status write_pieces(int at, const struct manifest *m, const struct 
         int64_t place;
         manifest_piece_name(m, &file->pieces[i], names[i], &place);
         entries[i] = (struct safetensors_entry){
-            .name = names[i], .dtype = "F32", .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
+            .name = names[i], .dtype = dtype, .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
     }
     struct safetensors_writer *w = NULL;
     TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
     for (size_t i = 0; i < n; i++) {
         titan_status status =
-            safetensors_append(w, pieces[i].data, (size_t)(pieces[i].rows * pieces[i].cols) * sizeof(float), err);
+            safetensors_append_floats(w, dtype, pieces[i].data, (size_t)(pieces[i].rows * pieces[i].cols), err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;
@@ -174,7 +175,7 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err)
 {
-    const struct manifest m = {.tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
+    const struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
     _cleanup_(manifest_file_clear) struct manifest_file file = {0};
     _cleanup_free_ struct piece *kept = calloc((size_t)npieces + 1, sizeof(*kept));
     file.pieces = calloc((size_t)npieces + 1, sizeof(*file.pieces));
@@ -605,8 +606,7 @@ struct stored {
 /* Elements [from, from+n) of the box. */
 static titan_status read_stored(const struct stored *s, int64_t from, int64_t n, float *out, struct titan_error *err)
 {
-    return safetensors_read(s->file, s->tensor, (uint64_t)(s->place + from) * sizeof(float), out,
-                            (size_t)n * sizeof(float), err);
+    return safetensors_read_floats(s->file, s->tensor, (uint64_t)(s->place + from), out, (size_t)n, err);
 }
 
 /* Whole rows of the box into rows of the matrix wanted, which is wider: through a buffer. */
@@ -652,8 +652,8 @@ static titan_status read_stored_piece(const struct safetensors *st, const struct
     struct stored s = {.file = st, .box = piece->box};
     manifest_piece_name(m, piece, name, &s.place);
     s.tensor = safetensors_find(st, name);
-    if (!s.tensor || strcmp(s.tensor->dtype, "F32") != 0 ||
-        s.tensor->bytes < (uint64_t)(s.place + s.box.rows * s.box.cols) * sizeof(float))
+    if (!s.tensor || strcmp(s.tensor->dtype, manifest_dtype(&m->info)) != 0 ||
+        s.tensor->bytes < (uint64_t)(s.place + s.box.rows * s.box.cols) * safetensors_dtype_bytes(s.tensor->dtype))
         return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
     for (int i = wishes->first[s.box.tensor]; i < wishes->first[s.box.tensor + 1]; i++) {
         const struct piece common = piece_overlap(&s.box, &wishes->list[i]);

@@ -14,6 +14,7 @@
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 #define TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -26,8 +27,10 @@ struct checkpoint_info {
     int world;
     uint64_t recipe_hash;
     uint64_t skipped_steps;
-    uint64_t bytes; /* of all files; filled by load and commit */
-    char *recipe;   /* the resolved run file (TOML); owned after load, borrowed for write */
+    uint64_t bytes;  /* of all files; filled by load and commit */
+    char *recipe;    /* the resolved run file (TOML); owned after load, borrowed for write */
+    bool model_only; /* it has no moments of the optimizer; filled by load */
+    char dtype[8];   /* of what is stored: "F32" ("" when written), "BF16", "F16" */
 };
 
 /* Below, at is the open folder dir, which names it in messages; -1: it is opened by its name, and where that has to be,

@@ -13,7 +13,8 @@
 #include "base/json.h"
 
 #define FORMAT "titan-checkpoint"
-#define VERSION 2
+#define VERSION 3       /* read */
+#define VERSION_FLOAT 2 /* written where all is fp32 */
 #define COUNT_MAX (INT64_C(1) << 40)
 #define SUM_KEY ",\"manifest_crc32c\":\""
 #define SUM_BYTES (sizeof(SUM_KEY) - 1 + 8 + 3) /* key, digits, "}\n */
@@ -69,14 +70,28 @@ static bool parse_hex(const char *text, int digits, uint64_t *ret)
     return text[digits] == '\0';
 }
 
-static titan_status parse_tensor(const struct json *member, struct tensor_spec *spec, struct titan_error *err)
+/* The first tensor says it for all. */
+static titan_status parse_dtype(const struct json *member, struct manifest *m, const char *name,
+                                struct titan_error *err)
+{
+    const char *dtype = json_string(member, "dtype", "");
+    if (m->info.dtype[0] ? strcmp(dtype, m->info.dtype) == 0
+                         : strcmp(dtype, "F32") == 0 ||
+                               (m->version >= VERSION && (strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0))) {
+        (void)snprintf(m->info.dtype, sizeof(m->info.dtype), "%s", dtype);
+        return TITAN_OK;
+    }
+    return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', not '%s'", name, dtype, manifest_dtype(&m->info));
+}
+
+static titan_status parse_tensor(const struct json *member, struct manifest *m, struct tensor_spec *spec,
+                                 struct titan_error *err)
 {
     const char *name = json_string(member, "name", "");
     if (!*name || strlen(name) >= sizeof(spec->name))
         return titan_fail(err, TITAN_ECORRUPT, "a tensor has no name, or one over %zu bytes", sizeof(spec->name) - 1);
     (void)snprintf(spec->name, sizeof(spec->name), "%s", name);
-    if (strcmp(json_string(member, "dtype", ""), "F32") != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is not F32", name);
+    TRY(parse_dtype(member, m, name, err));
     const struct json *shape = json_get(member, "shape");
     if (!shape || shape->type != JSON_ARRAY)
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has no shape", name);
@@ -215,7 +230,10 @@ static titan_status parse_lists(const struct json *root, struct manifest *m, str
     if (!m->tensors || !m->files)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the lists of a manifest");
     for (const struct json *t = tensors->first; t; t = t->next)
-        TRY(parse_tensor(t, &m->tensors[m->ntensors++], err));
+        TRY(parse_tensor(t, m, &m->tensors[m->ntensors++], err));
+    m->info.model_only = true;
+    for (int i = 0; i < m->ntensors; i++)
+        m->info.model_only = m->info.model_only && strncmp(m->tensors[i].name, "optim.", 6) != 0;
     for (const struct json *f = files->first; f; f = f->next) {
         TRY(parse_file(f, m, &m->files[m->nfiles++], err));
         m->info.bytes += m->files[m->nfiles - 1].bytes;
@@ -445,11 +463,11 @@ void manifest_print_file(const struct manifest_file *file, struct buf *out)
     print_file(&w, file);
 }
 
-static void print_tensor(struct json_writer *w, const struct tensor_spec *spec)
+static void print_tensor(struct json_writer *w, const struct tensor_spec *spec, const char *dtype)
 {
     json_begin_object(w, NULL);
     json_put_string(w, "name", spec->name);
-    json_put_string(w, "dtype", "F32");
+    json_put_string(w, "dtype", dtype);
     json_begin_array(w, "shape");
     for (int d = 0; d < spec->ndim; d++)
         json_put_int(w, NULL, spec->shape[d]);
@@ -459,12 +477,13 @@ static void print_tensor(struct json_writer *w, const struct tensor_spec *spec)
 
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err)
 {
+    const char *dtype = manifest_dtype(&m->info);
     char hash[24];
     size_t begin = out->len;
     struct json_writer w = {.out = out};
     json_begin_object(&w, NULL);
     json_put_string(&w, "format", FORMAT);
-    json_put_int(&w, "version", VERSION);
+    json_put_int(&w, "version", strcmp(dtype, "F32") == 0 ? VERSION_FLOAT : VERSION);
     json_put_uint(&w, "step", m->info.step);
     json_put_uint(&w, "epoch", m->info.epoch);
     json_put_uint(&w, "tokens", m->info.tokens);
@@ -475,7 +494,7 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_string(&w, "recipe", m->info.recipe ? m->info.recipe : "");
     json_begin_array(&w, "tensors");
     for (int i = 0; i < m->ntensors; i++)
-        print_tensor(&w, &m->tensors[i]);
+        print_tensor(&w, &m->tensors[i], dtype);
     json_end_array(&w);
     json_begin_array(&w, "files");
     for (int i = 0; i < m->nfiles; i++)

@@ -11,7 +11,8 @@
  * The last member covers every byte before its comma. Reading bounds and checks everything: pieces lie inside their
  * tensors and cover each of them exactly once, file names are plain names.
  *
- * Version 1 had "pieces":[[tensor,start,count],...], ranges of elements; they are read as the boxes they consist of. */
+ * Version 3 is written where tensors are not fp32: "dtype" is "BF16" or "F16", of all of them alike. Version 1 had
+ * "pieces":[[tensor,start,count],...], ranges of elements; they are read as the boxes they consist of. */
 #ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
 #define TITAN_WORKER_CHECKPOINT_MANIFEST_H
 
@@ -32,13 +33,19 @@ struct manifest_file {
     int npieces;
 };
 struct manifest {
-    int version;                 /* read; always the newest is written */
+    int version;                 /* read; the oldest that can say it is written */
     struct checkpoint_info info; /* owns recipe; bytes = sum over files */
     struct tensor_spec *tensors;
     int ntensors;
     struct manifest_file *files;
     int nfiles;
 };
+
+/* Of what is stored: never "". */
+static inline const char *manifest_dtype(const struct checkpoint_info *info)
+{
+    return info->dtype[0] ? info->dtype : "F32";
+}
 
 /* TITAN_ECORRUPT with what is wrong. ret is cleared by manifest_clear, also after a failure. */
 titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;

@@ -11,15 +11,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bf16.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/crc32c.h"
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/progress.h"
 
 #define LENGTH_BYTES 8
 #define WRITE_BYTES_MAX ((size_t)8 << 20)
+#define FLOATS_AT_ONCE ((size_t)1 << 16)
 
 static const struct {
     const char *name;
@@ -266,6 +269,29 @@ titan_status safetensors_read(const struct safetensors *st, const struct safeten
     return read_at(st->fd, out, len, tensor->offset + start, err);
 }
 
+titan_status safetensors_read_floats(const struct safetensors *st, const struct safetensors_tensor *tensor,
+                                     uint64_t first, float *out, size_t n, struct titan_error *err)
+{
+    const bool bf16 = strcmp(tensor->dtype, "BF16") == 0;
+    if (strcmp(tensor->dtype, "F32") == 0)
+        return safetensors_read(st, tensor, first * sizeof(float), out, n * sizeof(float), err);
+    if (!bf16 && strcmp(tensor->dtype, "F16") != 0)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", tensor->name,
+                          tensor->dtype);
+    const size_t most = MIN(n, FLOATS_AT_ONCE);
+    _cleanup_free_ uint16_t *block = malloc(most * sizeof(*block) + 1);
+    if (!block)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to read tensor '%s'", tensor->name);
+    for (size_t done = 0; done < n;) {
+        const size_t portion = MIN(n - done, most);
+        TRY(safetensors_read(st, tensor, (first + done) * sizeof(*block), block, portion * sizeof(*block), err));
+        for (size_t i = 0; i < portion; i++)
+            out[done + i] = bf16 ? bf16_to_f32(block[i]) : f16_to_f32(block[i]);
+        done += portion;
+    }
+    return TITAN_OK;
+}
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 struct safetensors_writer {
@@ -379,6 +405,27 @@ titan_status safetensors_append(struct safetensors_writer *w, const void *data, 
         return titan_fail(err, TITAN_EINVAL, "'%s': more data than the header announces", w->path);
     TRY(write_out(w, data, len, err));
     w->given += len;
+    return TITAN_OK;
+}
+
+titan_status safetensors_append_floats(struct safetensors_writer *w, const char *dtype, const float *data, size_t n,
+                                       struct titan_error *err)
+{
+    const bool bf16 = strcmp(dtype, "BF16") == 0;
+    if (strcmp(dtype, "F32") == 0)
+        return safetensors_append(w, data, n * sizeof(*data), err);
+    titan_assert(bf16 || strcmp(dtype, "F16") == 0);
+    const size_t most = MIN(n, FLOATS_AT_ONCE);
+    _cleanup_free_ uint16_t *block = malloc(most * sizeof(*block) + 1);
+    if (!block)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to write '%s'", w->path);
+    for (size_t done = 0; done < n;) {
+        const size_t portion = MIN(n - done, most);
+        for (size_t i = 0; i < portion; i++)
+            block[i] = bf16 ? bf16_from_f32(data[done + i]) : f16_from_f32(data[done + i]);
+        TRY(safetensors_append(w, block, portion * sizeof(*block), err));
+        done += portion;
+    }
     return TITAN_OK;
 }
 

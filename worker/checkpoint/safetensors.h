@@ -47,6 +47,10 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 /* Bytes [start, start+len) of the tensor's data into out. */
 titan_status safetensors_read(const struct safetensors *st, const struct safetensors_tensor *tensor, uint64_t start,
                               void *out, size_t len, struct titan_error *err) TITAN_MUST_USE;
+/* Elements [first, first+n) of a tensor of "F32", "BF16" or "F16" as fp32, which holds each of them exactly;
+ * TITAN_EUNSUPPORTED names another type. */
+titan_status safetensors_read_floats(const struct safetensors *st, const struct safetensors_tensor *tensor,
+                                     uint64_t first, float *out, size_t n, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
@@ -68,6 +72,9 @@ titan_status safetensors_create(int at, const char *name, const struct safetenso
 /* The next bytes of the data, entries one after the other in any portions. */
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len,
                                 struct titan_error *err) TITAN_MUST_USE;
+/* n numbers in the type of the file's entries, which is "F32", "BF16" or "F16": rounded to nearest even. */
+titan_status safetensors_append_floats(struct safetensors_writer *w, const char *dtype, const float *data, size_t n,
+                                       struct titan_error *err) TITAN_MUST_USE;
 /* All data was given: fsync and close; frees w in any case. On failure the file is removed. */
 titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_bytes, uint32_t *ret_crc,
                                 struct titan_error *err) TITAN_MUST_USE;

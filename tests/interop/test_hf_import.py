@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that transformers wrote, in and out: titan-worker convert reads them, generate computes the logits that
+transformers does, and what convert writes back is bit for bit what came in."""
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import interop  # noqa: E402
+import titan  # noqa: E402
+
+interop.use("torch", "safetensors.torch", "transformers")
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+WORKER = titan.BIN / "titan-worker"
+PROMPT = "static int compare(const void *a, const void *b)"
+folder = tempfile.TemporaryDirectory(prefix="titan-import-")
+root = Path(folder.name)
+
+COMMON = dict(vocab_size=256, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96,
+              max_position_embeddings=128)
+LLAMA31 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=8192, rope_theta=500000.0)
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12,
+              moe_intermediate_size=40, n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1,
+              topk_group=1)
+MODELS = {
+    "llama": ("Llama", dict(num_key_value_heads=2, rope_parameters=LLAMA31)),
+    "llama-tied": ("Llama", dict(num_key_value_heads=1, tie_word_embeddings=True)),
+    "qwen3": ("Qwen3", dict(num_key_value_heads=2, head_dim=24, tie_word_embeddings=True)),
+    "qwen3-moe": ("Qwen3Moe", dict(num_key_value_heads=2, head_dim=32, num_experts=6, num_experts_per_tok=2,
+                                   moe_intermediate_size=40, norm_topk_prob=True)),
+    "qwen3-moe-dense-first": ("Qwen3Moe", dict(num_key_value_heads=2, head_dim=32, num_experts=4, num_experts_per_tok=3,
+                                               moe_intermediate_size=40, norm_topk_prob=False, mlp_only_layers=[0])),
+    "deepseek-v3": ("DeepseekV3", dict(LATENT, q_lora_rank=20, n_shared_experts=2, routed_scaling_factor=2.5)),
+    "deepseek-v3-halves": ("DeepseekV3", dict(LATENT, q_lora_rank=None, n_shared_experts=1, rope_interleave=False)),
+}
+
+
+def run(*args):
+    done = titan.command(WORKER, *args)
+    assert done.code == 0, f"titan-worker {' '.join(map(str, args))}: exit {done.code}: {done.err[-2000:]}"
+
+
+def written(name, dtype=torch.float32, shard="50GB"):
+    """The folder of a model with random weights, biases of experts and gains of norms included."""
+    to = root / f"{name}-{dtype}-{shard}".replace("torch.", "")
+    if not to.exists():
+        torch.manual_seed(len(name))
+        kind, config = MODELS[name]
+        model = getattr(transformers, kind + "ForCausalLM")(getattr(transformers, kind + "Config")(**COMMON | config))
+        with torch.no_grad():
+            for key, x in [*model.named_parameters(), *model.named_buffers()]:
+                if "norm" in key:
+                    x.uniform_(0.5, 1.5)
+                elif "e_score_correction_bias" in key:
+                    x.uniform_(-0.2, 0.2)
+        model.to(dtype).save_pretrained(to, max_shard_size=shard)
+    return to
+
+
+def logits(path, tokens):
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        return model(tokens.long()[None]).logits[0]
+
+
+def divergence(p, q):
+    """Largest KL divergence of a position, in double."""
+    p, q = torch.log_softmax(p.double(), -1), torch.log_softmax(q.double(), -1)
+    return (p.exp() * (p - q)).sum(-1).max().item()
+
+
+def tensors(path):
+    return {name: x for f in sorted(path.glob("*.safetensors")) for name, x in load_file(f).items()}
+
+
+def test_logits_and_back():
+    """every family: the logits of transformers before and after, and the same bits back"""
+    for name in MODELS:
+        theirs = written(name)
+        run("convert", theirs, root / f"{name}-titan")
+        run("convert", root / f"{name}-titan", root / f"{name}-back", "--dtype", "f32")
+        run("generate", root / f"{name}-titan", "--device", "cpu", "--dtype", "f32", "--prompt", PROMPT,
+            "--max-tokens", "0", "--logits", root / f"{name}.safetensors")
+        ours = load_file(root / f"{name}.safetensors")
+        before, after = (logits(p, ours["tokens"]) for p in (theirs, root / f"{name}-back"))
+        print(f"# {name}: divergence {divergence(before, ours['logits']):.1e} before, "
+              f"{divergence(after, ours['logits']):.1e} after")
+        assert divergence(before, ours["logits"]) <= 1e-10 and divergence(after, ours["logits"]) <= 1e-10
+        a, b = tensors(theirs), tensors(root / f"{name}-back")
+        if name.endswith("-halves"):  # written back in pairs
+            continue
+        assert a.keys() == b.keys(), a.keys() ^ b.keys()
+        for key, x in a.items():
+            assert torch.equal(x, b[key]), key
+
+
+def test_types_and_shards():
+    """bf16 and fp16 weights, in one file and in several"""
+    for name in ("llama", "qwen3-moe", "deepseek-v3"):
+        for dtype, word in ((torch.bfloat16, "bf16"), (torch.float16, "f16")):
+            theirs = written(name, dtype, "100KB")
+            assert (theirs / "model.safetensors.index.json").exists()
+            to = root / f"{name}-{word}"
+            run("convert", theirs, to)
+            run("convert", to, root / f"{name}-{word}-back", "--dtype", word)
+            a, b = tensors(theirs), tensors(root / f"{name}-{word}-back")
+            assert a.keys() == b.keys(), a.keys() ^ b.keys()
+            for key, x in a.items():
+                assert torch.equal(x.float(), b[key].float()), key
+
+
+titan.tap(test_logits_and_back, test_types_and_shards)

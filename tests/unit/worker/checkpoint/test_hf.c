@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights of transformers: every family in and out again, whatever type and number of files; and folders that are none.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bf16.h"
+#include "base/cleanup.h"
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/vec.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/hf_export.h"
+#include "worker/checkpoint/hf_weights.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/trained.h"
+#include "worker/tensor/layout.h"
+
+static char root[64];
+
+static int make_root(void **state)
+{
+    (void)state;
+    (void)snprintf(root, sizeof(root), "/tmp/titan-hf-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static const char *path_of(const char *name)
+{
+    static char paths[4][PATH_MAX];
+    static int turn;
+    char *path = paths[turn++ % 4];
+    (void)snprintf(path, PATH_MAX, "%s/%s", root, name);
+    return path;
+}
+
+/* --- a folder of weights ------------------------------------------------------------------------------------------ */
+
+struct tensor {
+    char name[HF_NAME_MAX];
+    int64_t shape[2];
+    int ndim;
+};
+struct folder {
+    struct model *model;
+    struct tensor *tensors;
+    size_t n, cap;
+};
+
+static void add(struct folder *f, const char *name, int ndim, int64_t rows, int64_t cols)
+{
+    struct tensor t = {.ndim = ndim, .shape = {rows, cols}};
+    (void)snprintf(t.name, sizeof t.name, "%s", name);
+    assert_true(VEC_PUSH(f->tensors, f->n, f->cap, t));
+}
+
+static struct folder folder_of(const char *family, const char *set)
+{
+    struct recipe r;
+    struct titan_error err = {0};
+    struct folder f = {0};
+    char key[64], name[HF_NAME_MAX];
+    recipe_init(&r);
+    (void)snprintf(key, sizeof key, "model.name=%s", family);
+    assert_int_equal(recipe_set(&r, key, &err), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "model.flavor=tiny", &err), TITAN_OK);
+    for (const char *at = set; at && *at; at += strcspn(at, " "), at += strspn(at, " ")) {
+        char one[64];
+        (void)snprintf(one, sizeof one, "%.*s", (int)strcspn(at, " "), at);
+        if (recipe_set(&r, one, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+    }
+    if (recipe_resolve(&r, &err) != TITAN_OK || model_open(&r.model.dims, &f.model, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < f.model->n_tensors; i++) {
+        struct hf_tensor t;
+        hf_find(f.model, i, false, &t);
+        for (int part = 0; part < t.parts; part++) {
+            hf_name(f.model, i, part, name);
+            add(&f, name, f.model->tensors[i].ndim, t.rows, t.cols);
+        }
+    }
+    for (int64_t l = 0; layout_biases(f.model) > 0 && l < f.model->dims.n_layers; l++) {
+        if (l < f.model->dims.n_dense_layers)
+            continue;
+        hf_bias_name((int)l, name);
+        add(&f, name, 1, f.model->dims.n_experts, 1);
+    }
+    return f;
+}
+
+static void clear(struct folder *f)
+{
+    model_close(f->model);
+    free(f->tensors);
+}
+
+static int64_t numel(const struct tensor *t)
+{
+    return t->shape[0] * (t->ndim > 1 ? t->shape[1] : 1);
+}
+
+/* Small whole numbers and halves, which every type has exactly; no two rows of a tensor alike. */
+static float value_of(size_t tensor, int64_t i)
+{
+    return (float)((tensor * 131 + (uint64_t)i * 7 + (uint64_t)i / 64 * 3) % 255) / 2 - 60;
+}
+
+static void write_shard(const struct folder *f, const char *dir, const char *name, const char *dtype, size_t from,
+                        size_t to)
+{
+    struct safetensors_entry *entries = calloc(to - from + 1, sizeof *entries);
+    struct safetensors_writer *w = NULL;
+    struct titan_error err = {0};
+    char path[PATH_MAX];
+    uint64_t bytes;
+    uint32_t crc;
+    for (size_t i = from; i < to; i++)
+        entries[i - from] = (struct safetensors_entry){.name = f->tensors[i].name,
+                                                       .dtype = dtype,
+                                                       .shape = {f->tensors[i].shape[0], f->tensors[i].shape[1]},
+                                                       .ndim = f->tensors[i].ndim};
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(safetensors_create(AT_FDCWD, path, entries, to - from, "pt", &w, &err), TITAN_OK);
+    for (size_t i = from; i < to; i++) {
+        float *data = malloc((size_t)numel(&f->tensors[i]) * sizeof *data);
+        for (int64_t k = 0; k < numel(&f->tensors[i]); k++)
+            data[k] = value_of(i, k);
+        assert_int_equal(safetensors_append_floats(w, dtype, data, (size_t)numel(&f->tensors[i]), &err), TITAN_OK);
+        free(data);
+    }
+    assert_int_equal(safetensors_finish(w, &bytes, &crc, &err), TITAN_OK);
+    free(entries);
+}
+
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(file_replace(path, text, strlen(text), NULL), TITAN_OK);
+}
+
+static void write_config(const struct folder *f, const char *dir)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    json_begin_object(&w, NULL);
+    hf_config_put(&w, &f->model->dims, 128);
+    json_end_object(&w);
+    assert_int_equal(buf_append(&text, "", 1), TITAN_OK);
+    write_text(dir, "config.json", text.data);
+}
+
+/* files: 1, or so many with an index. */
+static const char *write_weights(const struct folder *f, const char *name, const char *dtype, size_t files)
+{
+    const char *dir = path_of(name);
+    _cleanup_(buf_free) struct buf index = BUF_INIT;
+    char shard[64];
+    assert_int_equal(dir_make(dir, NULL), TITAN_OK);
+    write_config(f, dir);
+    if (files == 1) {
+        write_shard(f, dir, "model.safetensors", dtype, 0, f->n);
+        return dir;
+    }
+    buf_puts(&index, "{\"weight_map\":{");
+    for (size_t i = 0; i < files; i++) {
+        const size_t from = f->n * i / files, to = f->n * (i + 1) / files;
+        (void)snprintf(shard, sizeof shard, "model-%05zu-of-%05zu.safetensors", i + 1, files);
+        write_shard(f, dir, shard, dtype, from, to);
+        for (size_t t = from; t < to; t++)
+            buf_printf(&index, "%s\"%s\":\"%s\"", t > 0 ? "," : "", f->tensors[t].name, shard);
+    }
+    buf_puts(&index, "}}");
+    assert_int_equal(buf_append(&index, "", 1), TITAN_OK);
+    write_text(dir, "model.safetensors.index.json", index.data);
+    return dir;
+}
+
+/* --- in and out --------------------------------------------------------------------------------------------------- */
+
+static void same_tensors(const struct folder *f, const char *dir, const char *dtype)
+{
+    struct safetensors *st = NULL;
+    struct titan_error err = {0};
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    if (safetensors_open(path, &st, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(st->ntensors, f->n);
+    for (size_t i = 0; i < f->n; i++) {
+        const struct safetensors_tensor *t = safetensors_find(st, f->tensors[i].name);
+        const size_t n = (size_t)numel(&f->tensors[i]);
+        float *data = malloc(n * sizeof *data);
+        assert_non_null(t);
+        if (!strstr(t->name, "e_score_correction_bias")) /* fp32 always */
+            assert_string_equal(t->dtype, dtype);
+        assert_int_equal(t->ndim, f->tensors[i].ndim);
+        assert_int_equal(safetensors_read_floats(st, t, 0, data, n, &err), TITAN_OK);
+        for (size_t k = 0; k < n; k++)
+            if (data[k] != value_of(i, (int64_t)k))
+                fail_msg("%s[%zu]: %g, not %g", t->name, k, (double)data[k], (double)value_of(i, (int64_t)k));
+        free(data);
+    }
+    safetensors_close(st);
+}
+
+static const struct {
+    const char *family, *set;
+} families[] = {
+    {"llama3", "model.rope_scaling=true"},
+    {"llama3", "model.tied_embeddings=true"},
+    {"qwen3", ""},
+    {"qwen3", "model.tied_embeddings=false model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.route_scale=1"},
+    {"deepseek_v3", ""},
+    {"deepseek_v3", "model.q_lora_rank=0 model.n_dense_layers=0"},
+    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0"}};
+
+static void test_families(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"F32", "BF16", "F16"};
+    struct titan_error err = {0};
+    for (size_t i = 0; i < ARRAY_SIZE(families); i++) {
+        struct folder f = folder_of(families[i].family, families[i].set);
+        char name[32];
+        const char *type = types[i % 3];
+        (void)snprintf(name, sizeof name, "in-%zu", i);
+        const char *in = write_weights(&f, name, type, i % 2 ? 3 : 1);
+        (void)snprintf(name, sizeof name, "titan-%zu", i);
+        const char *titan = path_of(name);
+        if (convert_weights(in, titan, &err) != TITAN_OK)
+            fail_msg("%s %s: %s", families[i].family, families[i].set, err.msg);
+        struct trained t;
+        assert_int_equal(trained_open(titan, &t, &err), TITAN_OK);
+        assert_true(t.info.model_only);
+        assert_memory_equal(&t.model->dims, &f.model->dims, sizeof t.model->dims);
+        trained_close(&t);
+        (void)snprintf(name, sizeof name, "out-%zu", i);
+        const char *out = path_of(name);
+        if (hf_export(titan, out, type, &err) != TITAN_OK)
+            fail_msg("%s %s: %s", families[i].family, families[i].set, err.msg);
+        same_tensors(&f, out, type);
+        clear(&f);
+    }
+}
+
+/* A piece of a tensor is what stands there in the whole. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    for (size_t i = 0; i < ARRAY_SIZE(families); i++) {
+        struct folder f = folder_of(families[i].family, families[i].set);
+        struct hf_weights *w = NULL;
+        char name[32];
+        (void)snprintf(name, sizeof name, "pieces-%zu", i);
+        assert_int_equal(hf_weights_open(write_weights(&f, name, "BF16", 2), &w, &err), TITAN_OK);
+        if (hf_weights_check(w, f.model, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        for (int t = 0; t < f.model->n_tensors; t++) {
+            const struct model_tensor *m = &f.model->tensors[t];
+            const int64_t rows = m->ndim > 1 ? m->shape[0] : 1, cols = m->ndim > 1 ? m->shape[1] : m->shape[0];
+            const struct piece whole = {
+                .tensor = t, .rows = rows, .cols = cols, .data = malloc((size_t)(rows * cols) * sizeof(float))};
+            const int64_t r0 = rows / 3, r1 = rows - rows / 5, c0 = cols / 4, c1 = cols - cols / 7;
+            const struct piece part = {.tensor = t,
+                                       .row = r0,
+                                       .rows = r1 - r0,
+                                       .col = c0,
+                                       .cols = c1 - c0,
+                                       .data = malloc((size_t)(rows * cols) * sizeof(float))};
+            assert_int_equal(hf_weights_read(w, f.model, &whole, NULL, &err), TITAN_OK);
+            assert_int_equal(hf_weights_read(w, f.model, &part, NULL, &err), TITAN_OK);
+            for (int64_t r = 0; r < part.rows; r++)
+                assert_memory_equal(part.data + r * part.cols, whole.data + (r0 + r) * cols + c0,
+                                    (size_t)part.cols * sizeof(float));
+            free(whole.data);
+            free(part.data);
+        }
+        hf_weights_close(w);
+        clear(&f);
+    }
+}
+
+/* --- what is refused ---------------------------------------------------------------------------------------------- */
+
+static void refused(const struct folder *f, const char *dir, titan_status status, const char *words)
+{
+    struct hf_weights *w = NULL;
+    struct titan_error err = {0};
+    titan_status got = hf_weights_open(dir, &w, &err);
+    if (got == TITAN_OK)
+        got = hf_weights_check(w, f->model, &err);
+    hf_weights_close(w);
+    if (got != status || !strstr(err.msg, words))
+        fail_msg("status %d, \"%s\"; expected %d, \"%s\"", got, err.msg, status, words);
+    assert_non_null(strstr(err.msg, dir));
+}
+
+static void test_wrong_tensors(void **state)
+{
+    (void)state;
+    struct folder f = folder_of("llama3", "");
+    struct folder g = folder_of("llama3", "");
+    const size_t n = f.n;
+    g.n = n - 1; /* the head is the last */
+    refused(&f, write_weights(&g, "missing", "F32", 1), TITAN_ECONFLICT, "'lm_head.weight' is missing");
+    g.n = n;
+    add(&g, "model.layers.0.self_attn.q_proj.bias", 1, 64, 1);
+    refused(&f, write_weights(&g, "more", "F32", 2), TITAN_ECONFLICT, "'model.layers.0.self_attn.q_proj.bias' is not");
+    g.n = n;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(g.tensors[i].name, "model.layers.1.mlp.up_proj.weight") == 0)
+            g.tensors[i].shape[0]--;
+    refused(&f, write_weights(&g, "shape", "F32", 1), TITAN_ECONFLICT,
+            "'model.layers.1.mlp.up_proj.weight' has 2 dimensions, 127 * 64");
+    const char *dir = write_weights(&f, "type", "F32", 1);
+    struct safetensors_entry e = {.name = "model.norm.weight", .dtype = "F64", .shape = {64}, .ndim = 1};
+    struct safetensors_writer *w = NULL;
+    double numbers[64] = {0};
+    char file[PATH_MAX];
+    uint64_t bytes;
+    uint32_t crc;
+    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"model.norm.weight\":\"x.safetensors\"}}");
+    (void)snprintf(file, sizeof file, "%s/x.safetensors", dir);
+    assert_int_equal(safetensors_create(AT_FDCWD, file, &e, 1, NULL, &w, NULL), TITAN_OK);
+    assert_int_equal(safetensors_append(w, numbers, sizeof numbers, NULL), TITAN_OK);
+    assert_int_equal(safetensors_finish(w, &bytes, &crc, NULL), TITAN_OK);
+    refused(&f, dir, TITAN_EUNSUPPORTED, "'model.norm.weight' is F64");
+    clear(&f);
+    clear(&g);
+}
+
+static void test_wrong_model(void **state)
+{
+    (void)state;
+    struct folder f = folder_of("llama3", ""), wide = folder_of("llama3", "model.dim=32 model.head_dim=16"),
+                  experts = folder_of("deepseek_v3", "model.balance_rate=0"), biased = folder_of("deepseek_v3", ""),
+                  none = folder_of("llama3_moe", "");
+    refused(&f, write_weights(&wide, "wide", "F32", 1), TITAN_ECONFLICT, "model.dim = 64, there 32");
+    refused(&experts, write_weights(&biased, "biased", "F32", 1), TITAN_ECONFLICT, "e_score_correction_bias");
+    refused(&none, write_weights(&none, "none", "F32", 1), TITAN_EUNSUPPORTED, "no class for this model");
+    clear(&f);
+    clear(&wide);
+    clear(&experts);
+    clear(&biased);
+    clear(&none);
+}
+
+static void test_wrong_files(void **state)
+{
+    (void)state;
+    struct folder f = folder_of("llama3", "");
+    char file[PATH_MAX];
+    const char *dir = write_weights(&f, "shards", "F32", 3);
+    (void)snprintf(file, sizeof file, "%s/model-00002-of-00003.safetensors", dir);
+    assert_int_equal(truncate(file, 5000), 0);
+    refused(&f, dir, TITAN_ECORRUPT, "model-00002-of-00003.safetensors");
+    assert_int_equal(unlink(file), 0);
+    refused(&f, dir, TITAN_ENOTFOUND, "model-00002-of-00003.safetensors");
+    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}");
+    refused(&f, dir, TITAN_ECORRUPT, "plain name");
+    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"model-00001-of-00003.safetensors\"}}");
+    refused(&f, dir, TITAN_ECORRUPT, "'a' is not in 'model-00001-of-00003.safetensors'");
+    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{}}");
+    refused(&f, dir, TITAN_ECORRUPT, "names no tensor");
+    write_text(dir, "model.safetensors.index.json", "{\"weight_map\":");
+    refused(&f, dir, TITAN_ECORRUPT, "index.json");
+    (void)snprintf(file, sizeof file, "%s/model.safetensors.index.json", dir);
+    assert_int_equal(unlink(file), 0);
+    refused(&f, dir, TITAN_ENOTFOUND, "neither 'model.safetensors' nor");
+    clear(&f);
+}
+
+static void test_wrong_config(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+        titan_status status;
+    } cases[] = {{"{", "config", TITAN_ECORRUPT},
+                 {"{\"model_type\":\"gpt2\"}", "\"gpt2\"", TITAN_EUNSUPPORTED},
+                 {"{\"model_type\":\"llama\"}", "'hidden_size'", TITAN_ECORRUPT},
+                 {"{\"model_type\":\"llama\",\"hidden_size\":-1}", "'hidden_size'", TITAN_ECORRUPT}};
+    struct folder f = folder_of("llama3", "");
+    const char *dir = write_weights(&f, "config", "F32", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        write_text(dir, "config.json", cases[i].text);
+        refused(&f, dir, cases[i].status, cases[i].words);
+    }
+    clear(&f);
+}
+
+/* A head that is tied in the files alone is the embedding's; one that is there and tied in both is left out. */
+static void test_tied(void **state)
+{
+    (void)state;
+    struct folder tied = folder_of("llama3", "model.tied_embeddings=true"), own = folder_of("llama3", "");
+    struct hf_weights *w = NULL;
+    struct titan_error err = {0};
+    const int64_t n = own.model->dims.vocab_size, c = own.model->dims.dim;
+    float *a = malloc((size_t)(n * c) * sizeof *a), *b = malloc((size_t)(n * c) * sizeof *b);
+    assert_int_equal(hf_weights_open(write_weights(&tied, "tied", "F32", 1), &w, &err), TITAN_OK);
+    if (hf_weights_check(w, own.model, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    struct piece p = {.tensor = 0, .rows = n, .cols = c, .data = a};
+    assert_int_equal(hf_weights_read(w, own.model, &p, NULL, &err), TITAN_OK);
+    p = (struct piece){.tensor = own.model->n_tensors - 1, .rows = n, .cols = c, .data = b};
+    assert_int_equal(hf_weights_read(w, own.model, &p, NULL, &err), TITAN_OK);
+    assert_memory_equal(a, b, (size_t)(n * c) * sizeof *a);
+    hf_weights_close(w);
+    refused(&tied, write_weights(&own, "own", "F32", 1), TITAN_ECONFLICT, "'lm_head.weight' is not the model's");
+    free(a);
+    free(b);
+    clear(&tied);
+    clear(&own);
+}
+
+/* Half precision: what the standard says of ends, ties and subnormals, and every number back. */
+static void test_half(void **state)
+{
+    (void)state;
+    static const struct {
+        float f;
+        uint16_t h;
+    } cases[] = {{1.0f, 0x3c00},       {-2.0f, 0xc000},      {65504.0f, 0x7bff},   {65519.9f, 0x7bff},
+                 {65520.0f, 0x7c00},   {0x1p-14f, 0x0400},   {0x1p-24f, 0x0001},   {0x1p-25f, 0x0000},
+                 {0x1.8p-24f, 0x0002}, {0x1.002p0f, 0x3c00}, {0x1.006p0f, 0x3c02}, {-0.0f, 0x8000}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        assert_int_equal(f16_from_f32(cases[i].f), cases[i].h);
+    for (unsigned x = 0; x < 65536; x++)
+        if ((x & 0x7c00) != 0x7c00 || (x & 0x3ff) == 0)
+            assert_int_equal(f16_from_f32(f16_to_f32((uint16_t)x)), x);
+        else
+            assert_true(f16_to_f32((uint16_t)x) != f16_to_f32((uint16_t)x));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_families, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_pieces, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_wrong_tensors, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_wrong_model, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_wrong_files, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_wrong_config, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_tied, make_root, remove_root),
+        cmocka_unit_test(test_half),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

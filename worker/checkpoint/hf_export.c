@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hf_export.c - a checkpoint's weights, configuration and tokenizer as files of transformers. */
+#include "worker/checkpoint/hf_export.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/vec.h"
+#include "worker/checkpoint/hf_config.h"
+#include "worker/checkpoint/hf_names.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/trained.h"
+#include "worker/tensor/layout.h"
+
+#define SHARD_BYTES_MAX (INT64_C(2) << 30)
+
+/* --- tensors ------------------------------------------------------------------------------------------------------ */
+
+struct export
+{
+    const struct trained *trained;
+    const char *dir;
+    const char *dtype; /* of the files */
+    float *biases;     /* of all layers' experts; NULL: the model has none */
+    int *bounds;       /* tensors [bounds[i], bounds[i+1]) go to file i */
+    int nfiles;
+    uint64_t bytes; /* of all data */
+};
+
+static bool has_biases(const struct export *e, const struct model_tensor *t)
+{
+    return t->role == ROLE_GATE && e->biases;
+}
+
+static titan_status plan_files(struct export *e, struct titan_error *err)
+{
+    const struct model *m = e->trained->model;
+    int64_t room = 0;
+    e->bounds = calloc((size_t)m->n_tensors + 1, sizeof(*e->bounds));
+    if (!e->bounds)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to plan an export");
+    for (int i = 0; i < m->n_tensors; i++) {
+        int64_t bytes = m->tensors[i].numel * (int64_t)safetensors_dtype_bytes(e->dtype);
+        if (has_biases(e, &m->tensors[i]))
+            bytes += m->dims.n_experts * (int64_t)sizeof(float);
+        e->bytes += (uint64_t)bytes;
+        if (i == 0 || bytes > room) {
+            e->bounds[e->nfiles++] = i;
+            room = SHARD_BYTES_MAX;
+        }
+        room -= bytes;
+    }
+    e->bounds[e->nfiles] = m->n_tensors;
+    return TITAN_OK;
+}
+
+static void file_name(const struct export *e, int file, char out[64])
+{
+    if (e->nfiles == 1)
+        (void)snprintf(out, 64, "model.safetensors");
+    else
+        (void)snprintf(out, 64, "model-%05d-of-%05d.safetensors", file + 1, e->nfiles);
+}
+
+/* Calls each with the tensors of a file, in their order; tensor: ours; part -1: the biases of the layer's experts. */
+static titan_status for_each_tensor(const struct export *e, int file,
+                                    titan_status (*each)(void *arg, int tensor, int part, const char *name,
+                                                         struct titan_error *err),
+                                    void *arg, struct titan_error *err)
+{
+    const struct model *m = e->trained->model;
+    char name[HF_NAME_MAX];
+    for (int i = e->bounds[file]; i < e->bounds[file + 1]; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        for (int part = 0; part < MAX(t->experts, 1); part++) {
+            hf_name(m, i, part, name);
+            TRY(each(arg, i, part, name, err));
+        }
+        if (!has_biases(e, t))
+            continue;
+        hf_bias_name(m->units[t->unit].layer, name);
+        TRY(each(arg, i, -1, name, err));
+    }
+    return TITAN_OK;
+}
+
+struct file {
+    const struct export *e;
+    struct safetensors_entry *entries;
+    char (*names)[HF_NAME_MAX];
+    size_t n, cap_entries, cap_names;
+    size_t elements; /* of our tensors */
+    struct safetensors_writer *w;
+    const float *data; /* of the tensor in turn */
+};
+
+static void clear_file(struct file *f)
+{
+    free(f->entries);
+    free(f->names);
+}
+
+static titan_status add_entry(void *arg, int tensor, int part, const char *name, struct titan_error *err)
+{
+    struct file *f = arg;
+    const struct model *m = f->e->trained->model;
+    const struct model_tensor *t = &m->tensors[tensor];
+    struct hf_tensor theirs;
+    hf_find(m, tensor, false, &theirs);
+    if (!VEC_RESERVE(f->names, f->cap_names, f->n + 1) || !VEC_RESERVE(f->entries, f->cap_entries, f->n + 1))
+        return titan_fail(err, TITAN_ENOMEM, "no memory to export %zu tensors", f->n);
+    (void)snprintf(f->names[f->n], sizeof(f->names[0]), "%s", name);
+    f->entries[f->n++] =
+        part < 0
+            ? (struct safetensors_entry){.dtype = "F32", .shape = {m->dims.n_experts}, .ndim = 1}
+            : (struct safetensors_entry){.dtype = f->e->dtype, .shape = {theirs.rows, theirs.cols}, .ndim = t->ndim};
+    if (part == 0)
+        f->elements += (size_t)t->numel;
+    return TITAN_OK;
+}
+
+/* One tensor in its final order and type. */
+static titan_status append_tensor(void *arg, int tensor, int part, const char *name, struct titan_error *err)
+{
+    struct file *f = arg;
+    const struct model *m = f->e->trained->model;
+    struct hf_tensor t;
+    if (part < 0)
+        return safetensors_append(f->w, f->e->biases + layout_bias_offset(m, m->units[m->tensors[tensor].unit].layer),
+                                  (size_t)m->dims.n_experts * sizeof(float), err);
+    hf_find(m, tensor, false, &t);
+    const size_t n = (size_t)(t.rows * t.cols);
+    const float *const ours = f->data;
+    _cleanup_free_ float *moved = NULL;
+    f->data += n;
+    if (t.head == 0)
+        return safetensors_append_floats(f->w, f->e->dtype, ours, n, err);
+    moved = malloc(n * sizeof(*moved));
+    if (!moved)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", name);
+    for (int64_t row = 0; row < t.rows; row++)
+        memcpy(moved + hf_row(&t, row) * t.cols, ours + row * t.cols, (size_t)t.cols * sizeof(*moved));
+    return safetensors_append_floats(f->w, f->e->dtype, moved, n, err);
+}
+
+static titan_status write_file(const struct export *e, int number, struct titan_error *err)
+{
+    const int first = e->bounds[number], n = e->bounds[number + 1] - first;
+    char name[64], path[PATH_MAX];
+    uint64_t bytes;
+    uint32_t crc;
+    _cleanup_(clear_file) struct file f = {.e = e};
+    TRY(for_each_tensor(e, number, add_entry, &f, err));
+    for (size_t i = 0; i < f.n; i++)
+        f.entries[i].name = f.names[i];
+    _cleanup_free_ float *data = malloc(f.elements * sizeof(*data) + 1);
+    if (!data)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", f.elements);
+    TRY(trained_load(e->trained, first, n, data, err));
+    file_name(e, number, name);
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", e->dir, name) >= sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "path of the output folder is too long");
+    TRY(safetensors_create(AT_FDCWD, path, f.entries, f.n, "pt", &f.w, err));
+    f.data = data;
+    const titan_status status = for_each_tensor(e, number, append_tensor, &f, err);
+    if (status != TITAN_OK) {
+        safetensors_abandon(f.w);
+        return status;
+    }
+    return safetensors_finish(f.w, &bytes, &crc, err);
+}
+
+/* Biases that transformers' class has no place for must do nothing. */
+static titan_status load_biases(struct export *e, struct titan_error *err)
+{
+    const struct model *m = e->trained->model;
+    const int64_t n = layout_biases(m);
+    if (n == 0)
+        return TITAN_OK;
+    _cleanup_free_ float *biases = calloc((size_t)n, sizeof(*biases));
+    if (!biases)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the biases of experts");
+    TRY(trained_load_biases(e->trained, biases, err));
+    if (m->dims.sigmoid_scores) { /* DeepSeek V3 */
+        e->biases = TAKE(biases);
+        return TITAN_OK;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (biases[i] != 0)
+            return titan_fail(err, TITAN_EUNSUPPORTED,
+                              "the experts are chosen with biases (model.balance_rate), which transformers' class for "
+                              "this model does not have");
+    return TITAN_OK;
+}
+
+/* --- descriptions ------------------------------------------------------------------------------------------------- */
+
+static titan_status write_text(const struct export *e, const char *name, const struct buf *text,
+                               struct titan_error *err)
+{
+    char path[PATH_MAX];
+    if (buf_failed(text))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for '%s'", name);
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", e->dir, name) >= sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "path of the output folder is too long");
+    return file_replace(path, text->data, text->len, err);
+}
+
+struct index_writer {
+    struct json_writer json;
+    char file[64];
+};
+
+static titan_status put_place(void *arg, int tensor, int part, const char *name, struct titan_error *err)
+{
+    struct index_writer *w = arg;
+    (void)tensor;
+    (void)part;
+    (void)err;
+    json_put_string(&w->json, name, w->file);
+    return TITAN_OK;
+}
+
+static titan_status write_index(const struct export *e, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct index_writer w = {.json = {.out = &text, .pretty = true}};
+    json_begin_object(&w.json, NULL);
+    json_begin_object(&w.json, "metadata");
+    json_put_uint(&w.json, "total_size", e->bytes);
+    json_end_object(&w.json);
+    json_begin_object(&w.json, "weight_map");
+    for (int f = 0; f < e->nfiles; f++) {
+        file_name(e, f, w.file);
+        TRY(for_each_tensor(e, f, put_place, &w, err));
+    }
+    json_end_object(&w.json);
+    json_end_object(&w.json);
+    return write_text(e, "model.safetensors.index.json", &text, err);
+}
+
+static bool of_bytes(const struct export *e)
+{
+    return strcmp(e->trained->recipe.model.tokenizer, "bytes") == 0;
+}
+
+/* Token 0 separates documents of a bytes corpus: it ends one text and begins the next. */
+static void put_special_tokens(struct json_writer *w, const struct export *e)
+{
+    if (of_bytes(e)) {
+        json_put_int(w, "bos_token_id", 0);
+        json_put_int(w, "eos_token_id", 0);
+    } else {
+        json_put_raw(w, "bos_token_id", "null");
+        json_put_raw(w, "eos_token_id", "null");
+    }
+}
+
+static titan_status write_config(const struct export *e, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    hf_config_put(&w, &e->trained->model->dims, e->trained->recipe.training.seq_len);
+    put_special_tokens(&w, e);
+    json_put_string(&w, "torch_dtype",
+                    strcmp(e->dtype, "BF16") == 0  ? "bfloat16"
+                    : strcmp(e->dtype, "F16") == 0 ? "float16"
+                                                   : "float32");
+    json_end_object(&w);
+    return write_text(e, HF_CONFIG_NAME, &text, err);
+}
+
+static titan_status write_generation_config(const struct export *e, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_bool(&w, "_from_model_config", true);
+    put_special_tokens(&w, e);
+    json_end_object(&w);
+    return write_text(e, "generation_config.json", &text, err);
+}
+
+/* The printable character that stands for a byte in byte-level vocabularies (Radford et al. 2019, GPT-2's
+ * bytes_to_unicode): the byte's own where Latin-1 has a visible one, otherwise the next from U+0100 on. */
+static unsigned byte_symbol(unsigned byte)
+{
+    unsigned hidden = 0;
+    for (unsigned b = 0; b <= byte; b++) {
+        bool visible = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte)
+            return visible ? b : 256 + hidden;
+        hidden += !visible;
+    }
+    return byte;
+}
+
+static void put_byte_vocabulary(struct json_writer *w)
+{
+    json_begin_object(w, "vocab");
+    for (unsigned b = 0; b < 256; b++) {
+        unsigned c = byte_symbol(b);
+        char symbol[4] = {(char)c};
+        if (c >= 0x80) { /* all are below U+0800: two bytes of UTF-8 */
+            symbol[0] = (char)(0xc0 | c >> 6);
+            symbol[1] = (char)(0x80 | (c & 0x3f));
+        }
+        json_put_int(w, symbol, b);
+    }
+    json_end_object(w);
+}
+
+static void put_byte_level(struct json_writer *w, const char *key)
+{
+    json_begin_object(w, key);
+    json_put_string(w, "type", "ByteLevel");
+    json_put_bool(w, "add_prefix_space", false);
+    json_put_bool(w, "trim_offsets", false);
+    json_put_bool(w, "use_regex", false);
+    json_end_object(w);
+}
+
+/* A byte-pair tokenizer without any pair: one token a byte. */
+static titan_status write_byte_tokenizer(const struct export *e, struct titan_error *err)
+{
+    static const char *const unset[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
+    _cleanup_(buf_free) struct buf text = BUF_INIT, config = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true}, c = {.out = &config, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "version", "1.0");
+    json_put_raw(&w, "truncation", "null");
+    json_put_raw(&w, "padding", "null");
+    json_put_raw(&w, "added_tokens", "[]");
+    json_put_raw(&w, "normalizer", "null");
+    put_byte_level(&w, "pre_tokenizer");
+    json_put_raw(&w, "post_processor", "null");
+    put_byte_level(&w, "decoder");
+    json_begin_object(&w, "model");
+    json_put_string(&w, "type", "BPE");
+    for (size_t i = 0; i < ARRAY_SIZE(unset); i++)
+        json_put_raw(&w, unset[i], "null");
+    json_put_bool(&w, "fuse_unk", false);
+    json_put_bool(&w, "byte_fallback", false);
+    put_byte_vocabulary(&w);
+    json_put_raw(&w, "merges", "[]");
+    json_end_object(&w);
+    json_end_object(&w);
+    TRY(write_text(e, "tokenizer.json", &text, err));
+    json_begin_object(&c, NULL);
+    json_put_string(&c, "tokenizer_class", "PreTrainedTokenizerFast");
+    json_put_bool(&c, "clean_up_tokenization_spaces", false);
+    json_put_int(&c, "model_max_length", e->trained->recipe.training.seq_len);
+    json_end_object(&c);
+    return write_text(e, "tokenizer_config.json", &config, err);
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+static titan_status write_all(struct export *e, struct titan_error *err)
+{
+    TRY(hf_check_model(e->trained->model, err));
+    TRY(load_biases(e, err));
+    TRY(plan_files(e, err));
+    TRY(dir_make(e->dir, err));
+    for (int f = 0; f < e->nfiles; f++)
+        TRY(write_file(e, f, err));
+    if (e->nfiles > 1)
+        TRY(write_index(e, err));
+    TRY(write_generation_config(e, err));
+    if (of_bytes(e))
+        TRY(write_byte_tokenizer(e, err));
+    return write_config(e, err);
+}
+
+titan_status hf_export(const char *checkpoint, const char *out_dir, const char *dtype, struct titan_error *err)
+{
+    _cleanup_(trained_close) struct trained trained = {0};
+    struct export e = {.trained = &trained, .dir = out_dir, .dtype = dtype};
+    TRY(trained_open(checkpoint, &trained, err));
+    const titan_status status = write_all(&e, err);
+    free(e.bounds);
+    free(e.biases);
+    return status;
+}

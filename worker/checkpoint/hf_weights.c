@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/checkpoint/hf_weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "base/vec.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/tensor/layout.h"
+
+#define SINGLE_NAME "model.safetensors"
+#define INDEX_NAME "model.safetensors.index.json"
+#define INDEX_BYTES_MAX ((size_t)64 << 20)
+
+struct shard {
+    char *name;
+    struct safetensors *st;
+};
+
+struct hf_weights {
+    char *path;
+    struct hf_config config;
+    struct shard *shards;
+    size_t n, cap;
+    /* every tensor of every shard, by name */
+    struct entry {
+        const struct safetensors_tensor *tensor;
+        const struct safetensors *st;
+    } * entries;
+    size_t n_entries;
+};
+
+bool hf_weights_are_at(const char *path)
+{
+    static const char *const names[] = {SINGLE_NAME, INDEX_NAME};
+    char file[PATH_MAX];
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if ((size_t)snprintf(file, sizeof file, "%s/%s", path, names[i]) < sizeof file && access(file, F_OK) == 0)
+            return true;
+    return false;
+}
+
+const struct hf_config *hf_weights_config(const struct hf_weights *w)
+{
+    return &w->config;
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+static titan_status open_shard(struct hf_weights *w, int at, const char *name, struct titan_error *err)
+{
+    struct shard shard = {.name = strdup(name)};
+    int fd = -1;
+    if (!shard.name || !VEC_PUSH(w->shards, w->n, w->cap, shard)) {
+        free(shard.name);
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the names of shards");
+    }
+    TRY(open_regular(at, name, file_refuses_links() ? O_NOFOLLOW : 0, &fd, err));
+    return safetensors_open_fd(fd, name, &w->shards[w->n - 1].st, err);
+}
+
+static int compare_shards(const void *a, const void *b)
+{
+    return strcmp(((const struct shard *)a)->name, ((const struct shard *)b)->name);
+}
+
+static const struct shard *find_shard(const struct hf_weights *w, const char *name)
+{
+    const struct shard wanted = {.name = (char *)(uintptr_t)name};
+    return bsearch(&wanted, w->shards, w->n, sizeof *w->shards, compare_shards);
+}
+
+static bool plain_name(const struct json *value)
+{
+    return value->type == JSON_STRING && value->string[0] && value->string[0] != '.' && !strchr(value->string, '/');
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The shards that the index names, each once, in the order of their names. */
+static titan_status open_shards(struct hf_weights *w, int at, const struct json *map, struct titan_error *err)
+{
+    _cleanup_free_ const char **names = NULL;
+    size_t n = 0, cap = 0;
+    for (const struct json *m = map->first; m; m = m->next) {
+        if (!plain_name(m))
+            return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "': tensor '%.100s' is in no file with a plain name",
+                              m->key);
+        if (!VEC_PUSH(names, n, cap, (const char *)m->string))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for the names of shards");
+    }
+    if (n == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "' names no tensor");
+    qsort(names, n, sizeof *names, compare_names);
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || strcmp(names[i - 1], names[i]) != 0)
+            TRY(open_shard(w, at, names[i], err));
+    return TITAN_OK;
+}
+
+/* Each tensor is in the shard that the index says. */
+static titan_status check_index(const struct hf_weights *w, const struct json *map, struct titan_error *err)
+{
+    for (const struct json *m = map->first; m; m = m->next) {
+        const struct shard *s = find_shard(w, m->string);
+        if (!s || !safetensors_find(s->st, m->key))
+            return titan_fail(err, TITAN_ECORRUPT, "tensor '%.100s' is not in '%s', where '" INDEX_NAME "' has it",
+                              m->key, m->string);
+    }
+    return TITAN_OK;
+}
+
+static void free_json(struct json **root)
+{
+    json_free(*root);
+}
+
+static titan_status open_index(struct hf_weights *w, int at, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    _cleanup_(free_json) struct json *root = NULL;
+    TRY(file_read_at(at, INDEX_NAME, file_refuses_links() ? O_NOFOLLOW : 0, INDEX_BYTES_MAX, &text, err));
+    if (json_parse(text.data ? text.data : "", text.len, &root, err) != TITAN_OK) {
+        (void)titan_error_wrap(err, "'" INDEX_NAME "'");
+        return err ? (err->status = TITAN_ECORRUPT) : TITAN_ECORRUPT;
+    }
+    const struct json *map = json_get(root, "weight_map");
+    if (!map || map->type != JSON_OBJECT)
+        return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "' has no weight_map");
+    TRY(open_shards(w, at, map, err));
+    return check_index(w, map, err);
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    return strcmp(((const struct entry *)a)->tensor->name, ((const struct entry *)b)->tensor->name);
+}
+
+static const struct entry *find(const struct hf_weights *w, const char *name)
+{
+    size_t lo = 0, hi = w->n_entries;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        const int order = strcmp(name, w->entries[mid].tensor->name);
+        if (order == 0)
+            return &w->entries[mid];
+        if (order < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return NULL;
+}
+
+static titan_status list_tensors(struct hf_weights *w, struct titan_error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->n; i++)
+        n += w->shards[i].st->ntensors;
+    w->entries = calloc(n + 1, sizeof *w->entries);
+    if (!w->entries)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tensors", n);
+    for (size_t i = 0; i < w->n; i++)
+        for (size_t t = 0; t < w->shards[i].st->ntensors; t++)
+            w->entries[w->n_entries++] = (struct entry){&w->shards[i].st->tensors[t], w->shards[i].st};
+    qsort(w->entries, w->n_entries, sizeof *w->entries, compare_entries);
+    for (size_t i = 1; i < n; i++)
+        if (compare_entries(&w->entries[i - 1], &w->entries[i]) == 0)
+            return titan_fail(err, TITAN_ECORRUPT, "tensor '%.100s' is in two shards", w->entries[i].tensor->name);
+    return TITAN_OK;
+}
+
+static titan_status open_files(struct hf_weights *w, int at, struct titan_error *err)
+{
+    TRY(hf_config_read(at, w->path, &w->config, err));
+    titan_status status = TITAN_OK;
+    if (faccessat(at, INDEX_NAME, F_OK, 0) == 0)
+        status = open_index(w, at, err);
+    else if (faccessat(at, SINGLE_NAME, F_OK, 0) == 0)
+        status = open_shard(w, at, SINGLE_NAME, err);
+    else
+        status = titan_fail(err, TITAN_ENOTFOUND, "neither '" SINGLE_NAME "' nor '" INDEX_NAME "' is there");
+    if (status == TITAN_OK)
+        status = list_tensors(w, err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", w->path);
+    return status;
+}
+
+titan_status hf_weights_open(const char *path, struct hf_weights **ret, struct titan_error *err)
+{
+    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
+    if (at < 0)
+        return titan_fail_errno(err, "cannot open folder '%s'", path);
+    struct hf_weights *w = calloc(1, sizeof *w);
+    if (!w || !(w->path = strdup(path))) {
+        free(w);
+        return titan_fail(err, TITAN_ENOMEM, "no memory to open '%s'", path);
+    }
+    const titan_status status = open_files(w, at, err);
+    if (status != TITAN_OK) {
+        hf_weights_close(w);
+        return status;
+    }
+    *ret = w;
+    return TITAN_OK;
+}
+
+void hf_weights_close(struct hf_weights *w)
+{
+    if (!w)
+        return;
+    for (size_t i = 0; i < w->n; i++) {
+        free(w->shards[i].name);
+        safetensors_close(w->shards[i].st);
+    }
+    free(w->shards);
+    free(w->entries);
+    free(w->path);
+    free(w);
+}
+
+/* --- checking ----------------------------------------------------------------------------------------------------- */
+
+struct checking {
+    const struct hf_weights *w;
+    const struct model *m;
+    bool *used;
+    char missing[HF_NAME_MAX]; /* the first */
+    size_t n_missing;
+};
+
+/* Read as 16 or 32 bits of a float; anything else is a quantized file. */
+static bool is_float(const struct safetensors_tensor *t)
+{
+    return strcmp(t->dtype, "F32") == 0 || strcmp(t->dtype, "BF16") == 0 || strcmp(t->dtype, "F16") == 0;
+}
+
+static titan_status check_one(struct checking *c, const char *name, int ndim, const int64_t *shape, bool optional,
+                              struct titan_error *err)
+{
+    const struct entry *e = find(c->w, name);
+    if (!e) {
+        if (!optional && c->n_missing++ == 0)
+            (void)snprintf(c->missing, sizeof c->missing, "%s", name);
+        return TITAN_OK;
+    }
+    c->used[e - c->w->entries] = true;
+    const struct safetensors_tensor *t = e->tensor;
+    if (t->ndim != ndim || memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) != 0)
+        return titan_fail(err, TITAN_ECONFLICT,
+                          "tensor '%s' has %d dimensions, %" PRId64 " * %" PRId64 "; the model's has %d, %" PRId64
+                          " * %" PRId64,
+                          name, t->ndim, t->ndim > 0 ? t->shape[0] : 1, t->ndim > 1 ? t->shape[1] : 1, ndim, shape[0],
+                          ndim > 1 ? shape[1] : 1);
+    if (!is_float(t))
+        return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", name, t->dtype);
+    return TITAN_OK;
+}
+
+/* A head that is tied in the files alone is the embedding's. */
+static bool takes_embedding(const struct hf_weights *w, const struct model *m, int tensor)
+{
+    return m->tensors[tensor].role == ROLE_OUTPUT && w->config.there && w->config.dims.tied_embeddings &&
+           !find(w, "lm_head.weight");
+}
+
+static titan_status check_parameters(struct checking *c, struct titan_error *err)
+{
+    char name[HF_NAME_MAX];
+    for (int i = 0; i < c->m->n_tensors; i++) {
+        struct hf_tensor t;
+        hf_find(c->m, i, false, &t);
+        for (int part = 0; part < t.parts && !takes_embedding(c->w, c->m, i); part++) {
+            hf_name(c->m, i, part, name);
+            TRY(check_one(c, name, c->m->tensors[i].ndim, (int64_t[]){t.rows, t.cols}, false, err));
+        }
+    }
+    return TITAN_OK;
+}
+
+/* Biases that a model does not have must not be there either, unless they do nothing. */
+static titan_status check_biases(struct checking *c, struct titan_error *err)
+{
+    const struct model_dims *d = &c->m->dims;
+    char name[HF_NAME_MAX];
+    for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < d->n_layers; l++) {
+        hf_bias_name(l, name);
+        TRY(check_one(c, name, 1, &d->n_experts, true, err));
+        const struct entry *e = find(c->w, name);
+        _cleanup_free_ float *biases = e ? calloc((size_t)d->n_experts, sizeof *biases) : NULL;
+        if (!e || layout_biases(c->m) > 0)
+            continue;
+        if (!biases)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for biases");
+        TRY(safetensors_read_floats(e->st, e->tensor, 0, biases, (size_t)d->n_experts, err));
+        for (int64_t i = 0; i < d->n_experts; i++)
+            if (biases[i] != 0)
+                return titan_fail(err, TITAN_ECONFLICT,
+                                  "tensor '%s' has biases of experts, the model has none: model.balance_rate = 0",
+                                  name);
+    }
+    return TITAN_OK;
+}
+
+/* A number of a layer behind the model's own. */
+static bool of_further_layer(const struct checking *c, const char *name)
+{
+    static const char prefix[] = "model.layers.";
+    const int64_t n = c->m->dims.n_layers;
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return false;
+    const int64_t layer = strtoll(name + sizeof prefix - 1, NULL, 10);
+    return layer >= n && layer < n + c->w->config.more_layers;
+}
+
+static bool is_left_out(const struct checking *c, const char *name)
+{
+    const char *end = strstr(name, ".rotary_emb.inv_freq");
+    return (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c, name) ||
+           (strcmp(name, "lm_head.weight") == 0 && c->m->dims.tied_embeddings && c->w->config.dims.tied_embeddings);
+}
+
+static titan_status check_others(const struct checking *c, struct titan_error *err)
+{
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < c->w->n_entries; i++) {
+        const char *name = c->w->entries[i].tensor->name;
+        if (c->used[i] || is_left_out(c, name))
+            continue;
+        first = first ? first : name;
+        n++;
+    }
+    if (!first)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_ECONFLICT, "tensor '%.100s' is not the model's%s", first,
+                     n > 1 ? ", and others are not" : "");
+    if (strcmp(first, "lm_head.weight") == 0)
+        titan_error_hint(err, "set model.tied_embeddings = false: these weights have a head of their own");
+    return TITAN_ECONFLICT;
+}
+
+static titan_status check_all(struct checking *c, struct titan_error *err)
+{
+    TRY(check_parameters(c, err));
+    if (c->n_missing > 0)
+        return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is missing, and %zu others", c->missing, c->n_missing - 1);
+    TRY(check_biases(c, err));
+    return check_others(c, err);
+}
+
+titan_status hf_weights_check(const struct hf_weights *w, const struct model *m, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
+    _cleanup_free_ bool *used = calloc(w->n_entries + 1, sizeof *used);
+    struct checking c = {.w = w, .m = m, .used = used};
+    if (!used)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to check %zu tensors", w->n_entries);
+    titan_status status = hf_check_model(m, err);
+    if (status == TITAN_OK)
+        status = hf_config_compare(&w->config, &m->dims, &note, err);
+    if (status == TITAN_OK)
+        status = check_all(&c, err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", w->path);
+    return status;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
+{
+    progress_action();
+    if (watch)
+        atomic_fetch_add_explicit(&watch->moved, 1, memory_order_relaxed);
+    if (watch && atomic_load(&watch->stop))
+        return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while weights were read");
+    return TITAN_OK;
+}
+
+/* Rows of ours from `row` on, at most n, that stand one behind the other in the same part of theirs as well. */
+static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
+{
+    const int64_t part = row / t->rows, at = row % t->rows;
+    const int64_t most = MIN(n, (part + 1) * t->rows - row);
+    if (t->head == 0)
+        return most;
+    int64_t run = 1;
+    while (run < most && hf_row(t, at + run) == hf_row(t, at) + run)
+        run++;
+    return run;
+}
+
+/* Columns [col, col+cols) of n rows of a tensor of theirs, from row on. */
+static titan_status read_rows(const struct entry *e, const struct hf_tensor *t, int64_t row, int64_t n, int64_t col,
+                              int64_t cols, float *out, struct titan_error *err)
+{
+    if (cols == t->cols)
+        return safetensors_read_floats(e->st, e->tensor, (uint64_t)(row * t->cols), out, (size_t)(n * cols), err);
+    for (int64_t r = 0; r < n; r++)
+        TRY(safetensors_read_floats(e->st, e->tensor, (uint64_t)((row + r) * t->cols + col), out + r * cols,
+                                    (size_t)cols, err));
+    return TITAN_OK;
+}
+
+titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct piece *p,
+                             struct apart_watch *watch, struct titan_error *err)
+{
+    const bool vector = m->tensors[p->tensor].ndim == 1; /* one row there, a column here */
+    const int64_t from = vector ? p->col : p->row, n = vector ? p->cols : p->rows;
+    const int64_t col = vector ? 0 : p->col, cols = vector ? 1 : p->cols;
+    char name[HF_NAME_MAX];
+    struct hf_tensor t;
+
+    hf_find(m, p->tensor, w->config.halves, &t);
+    for (int64_t done = 0, run; done < n; done += run) {
+        const int64_t row = from + done, part = row / t.rows;
+        hf_name(m, p->tensor, (int)part, name);
+        const struct entry *e = find(w, takes_embedding(w, m, p->tensor) ? "model.embed_tokens.weight" : name);
+        titan_assert(e);
+        run = run_of_rows(&t, row, n - done);
+        TRY(go_on(watch, err));
+        if (read_rows(e, &t, hf_row(&t, row % t.rows), run, col, cols, p->data + done * cols, err) != TITAN_OK)
+            return err ? titan_error_wrap(err, "'%s'", w->path) : TITAN_EIO;
+    }
+    return TITAN_OK;
+}
+
+titan_status hf_weights_read_biases(const struct hf_weights *w, const struct model *m, int layer, float *out,
+                                    struct titan_error *err)
+{
+    char name[HF_NAME_MAX];
+    hf_bias_name(layer, name);
+    const struct entry *e = find(w, name);
+    memset(out, 0, (size_t)m->dims.n_experts * sizeof *out);
+    return e ? safetensors_read_floats(e->st, e->tensor, 0, out, (size_t)m->dims.n_experts, err) : TITAN_OK;
+}
