@@ -18,6 +18,7 @@
 struct parser {
     const char *at, *end, *begin;
     struct titan_error *err;
+    bool nul; /* a \u0000 is read as JSON_NUL */
 };
 
 static titan_status fail(struct parser *p, const char *what)
@@ -67,8 +68,10 @@ static titan_status parse_unicode(struct parser *p, struct buf *out)
     int32_t code = hex4(p);
     if (code < 0)
         return fail(p, "\\u must be followed by four hexadecimal digits");
-    if (code == 0)
+    if (code == 0 && !p->nul)
         return fail(p, "\\u0000 is not accepted in a string");
+    if (code == 0)
+        return buf_append(out, JSON_NUL, 2) == TITAN_OK ? TITAN_OK : no_memory(p);
     if (code >= 0xdc00 && code <= 0xdfff)
         return fail(p, "low surrogate without a high one");
     if (code >= 0xd800 && code <= 0xdbff) {
@@ -278,9 +281,9 @@ static titan_status parse_value(struct parser *p, int depth, struct json **ret)
     }
 }
 
-titan_status json_parse(const char *text, size_t len, struct json **ret, struct titan_error *err)
+static titan_status parse_text(const char *text, size_t len, bool nul, struct json **ret, struct titan_error *err)
 {
-    struct parser p = {.at = text, .begin = text, .end = text + len, .err = err};
+    struct parser p = {.at = text, .begin = text, .end = text + len, .err = err, .nul = nul};
     size_t bad = utf8_check(text, len);
     if (bad < len) {
         p.at += bad;
@@ -299,6 +302,16 @@ titan_status json_parse(const char *text, size_t len, struct json **ret, struct 
     }
     *ret = root;
     return TITAN_OK;
+}
+
+titan_status json_parse(const char *text, size_t len, struct json **ret, struct titan_error *err)
+{
+    return parse_text(text, len, false, ret, err);
+}
+
+titan_status json_parse_nul(const char *text, size_t len, struct json **ret, struct titan_error *err)
+{
+    return parse_text(text, len, true, ret, err);
 }
 
 /* Depth is bounded by the parser; siblings are walked, not recursed. */

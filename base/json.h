@@ -27,6 +27,9 @@ struct json {
 };
 
 titan_status json_parse(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
+/* The same, but a \u0000 escape is read, as the two bytes C0 80 ("modified UTF-8"), which no other text gives. */
+titan_status json_parse_nul(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
+#define JSON_NUL "\xc0\x80"
 void json_free(struct json *root);
 /* Member by key; NULL when missing or not an object. */
 const struct json *json_get(const struct json *object, const char *key);

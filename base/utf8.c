@@ -26,6 +26,14 @@ size_t utf8_check(const char *text, size_t len)
 {
     const unsigned char *p = (const unsigned char *)text;
     for (size_t i = 0; i < len;) {
+        uint64_t eight; /* most text is ASCII, which goes by words */
+        for (; len - i >= sizeof(eight); i += sizeof(eight)) {
+            memcpy(&eight, p + i, sizeof(eight));
+            if (eight & UINT64_C(0x8080808080808080))
+                break;
+        }
+        if (i == len)
+            break;
         size_t n = sequence(p + i, len - i);
         if (!n)
             return i;

@@ -129,6 +129,19 @@ static void test_strict(void **state)
     assert_int_equal(json_parse("[1]\0", 4, &j, NULL), TITAN_EINVAL);
 }
 
+/* What a \u0000 becomes, where it is accepted, is no other text. */
+static void test_nul(void **state)
+{
+    (void)state;
+    struct json *root = NULL;
+    static const char text[] = "{\"a\\u0000b\": \"\\u0000\"}", raw[] = "\"" JSON_NUL "\"";
+    assert_int_equal(json_parse_nul(text, strlen(text), &root, NULL), TITAN_OK);
+    assert_string_equal(root->first->key, "a" JSON_NUL "b");
+    assert_string_equal(root->first->string, JSON_NUL);
+    json_free(root);
+    assert_int_equal(json_parse_nul(raw, strlen(raw), &root, NULL), TITAN_EINVAL);
+}
+
 static void test_depth(void **state)
 {
     (void)state;
@@ -198,6 +211,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read),  cmocka_unit_test(test_numbers), cmocka_unit_test(test_strict),
         cmocka_unit_test(test_depth), cmocka_unit_test(test_write),   cmocka_unit_test(test_pretty),
+        cmocka_unit_test(test_nul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
