@@ -1,50 +1,154 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/tokenizer/tokenizer.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/file.h"
 #include "base/hash.h"
+#include "base/utf8.h"
 #include "base/vec.h"
+#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/unicode.h"
 
 #define BYTES_VOCABULARY 256
 #define BYTES_EOS 0
-
-struct tokenizer {
-    int64_t vocabulary;
-    int32_t bos, eos;
-    uint64_t hash;
-};
-
-struct tokenizer_encoder {
-    const struct tokenizer *tokenizer;
-};
+#define FILE_BYTES_MAX ((size_t)1 << 30)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
+/* A whole file that a run file may name (file_open_named()). TITAN_ENOTFOUND: there is none. */
+static titan_status read_named(const char *path, struct buf *out, struct titan_error *err)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return titan_fail_errno(err, "tokenizer '%s'", path);
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > FILE_BYTES_MAX)
+        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' is %s", path,
+                          S_ISREG(st.st_mode) ? "larger than 1 GiB" : "no regular file");
+    if (buf_reserve(out, (size_t)st.st_size + 1) != TITAN_OK)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the %" PRId64 " bytes of '%s'", (int64_t)st.st_size, path);
+    while (out->len < (size_t)st.st_size) {
+        const ssize_t n = read(fd, out->data + out->len, (size_t)st.st_size - out->len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return titan_fail_errno(err, "tokenizer '%s'", path);
+        if (n == 0)
+            break;
+        out->len += (size_t)n;
+    }
+    return TITAN_OK;
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), len = strlen(end);
+    return n >= len && strcmp(text + n - len, end) == 0;
+}
+
+/* tokenizer_config.json beside the file, where there is one. */
+static titan_status read_config_beside(struct tokenizer *t, const char *path, struct titan_error *err)
+{
+    char config[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const int folder = slash ? (int)(slash + 1 - path) : 0;
+    struct titan_error missing = {0};
+    _cleanup_(buf_free) struct buf text = {.limit = FILE_BYTES_MAX + 1};
+    if (snprintf(config, sizeof(config), "%.*stokenizer_config.json", folder, path) >= (int)sizeof(config))
+        return titan_fail(err, TITAN_EINVAL, "tokenizer '%.64s...': the path is too long", path);
+    titan_status status = read_named(config, &text, &missing);
+    if (status == TITAN_ENOTFOUND)
+        return TITAN_OK;
+    if (status == TITAN_OK)
+        status = tokenizer_read_config(t, text.data, text.len, &missing);
+    return status == TITAN_OK ? status : titan_fail(err, status, "tokenizer '%s': %s", config, missing.msg);
+}
+
+static titan_status read_tokenizer(struct tokenizer *t, const char *path, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = {.limit = FILE_BYTES_MAX + 1};
+    const bool json = ends_in(path, ".json");
+    TRY(read_named(path, &text, err));
+    t->bos = t->eos = TOKEN_NONE;
+    t->hash = hash_text(HASH_INIT, json ? "json" : "ranks");
+    titan_status status = (json ? tokenizer_read_json : tokenizer_read_ranks)(t, text.data, text.len, err);
+    if (status != TITAN_OK)
+        return titan_error_wrap(err, "tokenizer '%s'", path);
+    if (json)
+        TRY(read_config_beside(t, path, err));
+    t->n_ids = (int64_t)t->vocabulary.n;
+    t->hash = hash_word(t->hash, vocabulary_hash(&t->vocabulary));
+    t->hash = hash_word(hash_word(t->hash, (uint64_t)(int64_t)t->bos), (uint64_t)(int64_t)t->eos);
+    return TITAN_OK;
+}
+
+/* The file that a path stands for: itself, or one of the folder that it is. */
+static titan_status find_file(const char *path, char ret[PATH_MAX], struct titan_error *err)
+{
+    static const char *const names[] = {"", "/tokenizer.json", "/tokenizer.model", "/original/tokenizer.model"};
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct stat st;
+        if (snprintf(ret, PATH_MAX, "%s%s", path, names[i]) >= PATH_MAX)
+            return titan_fail(err, TITAN_EINVAL, "tokenizer '%.64s...': the path is too long", path);
+        if (stat(ret, &st) == 0 && (i > 0 || !S_ISDIR(st.st_mode)))
+            return TITAN_OK;
+        if (i == 0 && stat(ret, &st) < 0)
+            return titan_fail_errno(err, "tokenizer '%s'", path);
+    }
+    return titan_fail(err, TITAN_ENOTFOUND, "tokenizer '%s' has neither tokenizer.json nor a tokenizer.model", path);
+}
+
 titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct titan_error *err)
 {
-    if (strcmp(path, "bytes") != 0)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "tokenizer '%s' is not known; there is \"bytes\"", path);
+    char file[PATH_MAX];
     struct tokenizer *t = calloc(1, sizeof(*t));
     if (!t)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a tokenizer");
-    *t = (struct tokenizer){.vocabulary = BYTES_VOCABULARY, .bos = TOKEN_NONE, .eos = BYTES_EOS};
-    t->hash = hash_text(HASH_INIT, "bytes");
+    if (strcmp(path, "bytes") == 0) {
+        *t = (struct tokenizer){.bytes = true, .n_ids = BYTES_VOCABULARY, .bos = TOKEN_NONE, .eos = BYTES_EOS};
+        t->hash = hash_text(HASH_INIT, "bytes");
+        *ret = t;
+        return TITAN_OK;
+    }
+    titan_status status = find_file(path, file, err);
+    if (status == TITAN_OK)
+        status = read_tokenizer(t, file, err);
+    if (status != TITAN_OK) {
+        tokenizer_close(t);
+        return status;
+    }
     *ret = t;
     return TITAN_OK;
 }
 
 void tokenizer_close(struct tokenizer *t)
 {
+    if (!t)
+        return;
+    vocabulary_free(&t->vocabulary);
+    vocabulary_free(&t->names);
+    bpe_free(&t->bpe);
+    normalize_free(&t->normalizer);
+    split_free(&t->split);
+    free(t->added);
+    free(t->decoder.from);
+    free(t->decoder.to);
     free(t);
 }
 
 int64_t tokenizer_vocabulary(const struct tokenizer *t)
 {
-    return t->vocabulary;
+    return t->n_ids;
 }
 
 int32_t tokenizer_bos(const struct tokenizer *t)
@@ -62,29 +166,174 @@ uint64_t tokenizer_hash(const struct tokenizer *t)
     return t->hash;
 }
 
-/* --- text --------------------------------------------------------------------------------------------------------- */
+/* --- words that were met ------------------------------------------------------------------------------------------ */
+
+#define CACHE_SLOTS (1u << 16)
+#define CACHED_WORD 24
+#define CACHED_IDS 9
+#define AHEAD 16 /* words that are looked up together, so that memory is waited for once */
+
+/* A cache line: a word and its tokens. */
+struct cached {
+    uint64_t word[CACHED_WORD / 8]; /* zeros behind its length */
+    uint8_t len, n;                 /* len 0: free */
+    int32_t ids[CACHED_IDS];
+};
+
+struct pending_word {
+    const char *at;
+    size_t n;
+    uint64_t word[CACHED_WORD / 8];
+    struct cached *cached; /* where it would be; NULL: it is too long */
+};
+
+struct tokenizer_encoder {
+    const struct tokenizer *t;
+    struct cached *cache;
+    struct buf mended, work[2];
+    const char *end; /* of the text that words lie in: so far it may be read */
+    struct tokens *out;
+    struct pending_word pending[AHEAD];
+    int n_pending;
+};
 
 titan_status tokenizer_encoder_open(const struct tokenizer *t, struct tokenizer_encoder **ret, struct titan_error *err)
 {
     struct tokenizer_encoder *e = calloc(1, sizeof(*e));
-    if (!e)
+    if (e && !t->bytes)
+        e->cache = aligned_alloc(64, CACHE_SLOTS * sizeof(*e->cache));
+    if (!e || (!t->bytes && !e->cache)) {
+        free(e);
         return titan_fail(err, TITAN_ENOMEM, "no memory for an encoder");
-    e->tokenizer = t;
+    }
+    if (e->cache)
+        memset(e->cache, 0, CACHE_SLOTS * sizeof(*e->cache));
+    e->t = t;
     *ret = e;
     return TITAN_OK;
 }
 
 void tokenizer_encoder_close(struct tokenizer_encoder *e)
 {
+    if (!e)
+        return;
+    buf_free(&e->mended);
+    buf_free(&e->work[0]);
+    buf_free(&e->work[1]);
+    free(e->cache);
     free(e);
 }
 
-titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, size_t n, struct tokens *out,
-                              struct titan_error *err)
+/* --- encoding ----------------------------------------------------------------------------------------------------- */
+
+/* The first CACHED_WORD bytes of a word of n, with zeros behind. */
+static inline void load_word(const char *word, size_t n, const char *end, uint64_t out[CACHED_WORD / 8])
 {
-    (void)e;
+    if ((size_t)(end - word) < CACHED_WORD) {
+        memset(out, 0, CACHED_WORD);
+        memcpy(out, word, n);
+        return;
+    }
+    memcpy(out, word, CACHED_WORD);
+    for (size_t i = 0; i < CACHED_WORD / 8; i++) {
+        const size_t left = n > 8 * i ? n - 8 * i : 0;
+        out[i] &= left >= 8 ? UINT64_MAX : ((UINT64_C(1) << 8 * left) - 1);
+    }
+}
+
+static titan_status encode_pending(struct tokenizer_encoder *e, const struct pending_word *w, struct titan_error *err)
+{
+    struct tokens *out = e->out;
+    struct cached *c = w->cached;
+    const size_t begin = out->n;
+    if (c && c->len == w->n && memcmp(c->word, w->word, sizeof(c->word)) == 0) {
+        if (!VEC_RESERVE(out->ids, out->cap, begin + CACHED_IDS))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", begin + CACHED_IDS);
+        memcpy(out->ids + begin, c->ids, sizeof(c->ids));
+        out->n += c->n;
+        return TITAN_OK;
+    }
+    TRY(bpe_encode(&e->t->bpe, &e->t->vocabulary, w->at, w->n, out, err));
+    if (c && out->n - begin <= CACHED_IDS) {
+        memcpy(c->word, w->word, sizeof(c->word));
+        c->len = (uint8_t)w->n;
+        c->n = (uint8_t)(out->n - begin);
+        if (c->n > 0)
+            memcpy(c->ids, out->ids + begin, c->n * sizeof(*c->ids));
+    }
+    return TITAN_OK;
+}
+
+static titan_status encode_all_pending(struct tokenizer_encoder *e, struct titan_error *err)
+{
+    const int n = e->n_pending;
+    e->n_pending = 0;
+    for (int i = 0; i < n; i++)
+        TRY(encode_pending(e, &e->pending[i], err));
+    return TITAN_OK;
+}
+
+static titan_status put_word(void *with, const char *word, size_t n, struct titan_error *err)
+{
+    struct tokenizer_encoder *e = with;
+    struct pending_word *w = &e->pending[e->n_pending++];
+    w->at = word;
+    w->n = n;
+    w->cached = NULL;
+    if (n <= CACHED_WORD) {
+        load_word(word, n, e->end, w->word);
+        const uint64_t hash = hash_mix(w->word[0] ^ (w->word[1] + n) * HASH_STEP ^ w->word[2] * HASH_PRIME);
+        w->cached = &e->cache[hash % CACHE_SLOTS];
+        __builtin_prefetch(w->cached, 1);
+    }
+    return e->n_pending < AHEAD ? TITAN_OK : encode_all_pending(e, err);
+}
+
+/* Text without added tokens. first: the text begins here. */
+static titan_status encode_part(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
+                                struct titan_error *err)
+{
+    if (n == 0)
+        return TITAN_OK;
+    TRY(normalize_text(&e->t->normalizer, first, &text, &n, e->work, err));
     if (n > INT32_MAX)
-        return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes; at most %d are encoded at a time", n, INT32_MAX);
+        return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes once normalized; at most %d are encoded", n,
+                          INT32_MAX);
+    e->end = text + n;
+    e->n_pending = 0;
+    TRY(split_text(&e->t->split, text, n, put_word, e, err));
+    return encode_all_pending(e, err);
+}
+
+/* The longest added token at `at`; NULL: there is none. */
+static const struct added_token *added_at(const struct tokenizer *t, const char *at, const char *end)
+{
+    for (size_t i = 0; t->added_begins[(unsigned char)*at] && i < t->n_added; i++)
+        if (t->added[i].len <= (size_t)(end - at) && memcmp(t->added[i].text, at, t->added[i].len) == 0)
+            return &t->added[i];
+    return NULL;
+}
+
+static titan_status encode_text(struct tokenizer_encoder *e, const char *text, size_t n, struct titan_error *err)
+{
+    const char *begin = text, *end = text + n;
+    if (e->t->n_added == 0)
+        return encode_part(e, text, n, true, err);
+    for (const char *at = text; at < end; at++) {
+        const struct added_token *added = added_at(e->t, at, end);
+        if (!added)
+            continue;
+        TRY(encode_part(e, begin, (size_t)(at - begin), begin == text, err));
+        if (!VEC_PUSH(e->out->ids, e->out->n, e->out->cap, added->id))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", e->out->n + 1);
+        begin = at + added->len;
+        at = begin - 1;
+    }
+    return encode_part(e, begin, (size_t)(end - begin), begin == text, err);
+}
+
+static titan_status encode_bytes(const char *text, size_t n, struct tokens *out, struct titan_error *err)
+{
     if (!VEC_RESERVE(out->ids, out->cap, out->n + n))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", out->n + n);
     for (size_t i = 0; i < n; i++)
@@ -92,15 +341,73 @@ titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, siz
     return TITAN_OK;
 }
 
+titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, size_t n, struct tokens *out,
+                              struct titan_error *err)
+{
+    if (n > INT32_MAX)
+        return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes; at most %d are encoded at a time", n, INT32_MAX);
+    if (e->t->bytes)
+        return encode_bytes(text, n, out, err);
+    e->out = out;
+    if (utf8_check(text, n) == n)
+        return encode_text(e, text, n, err);
+    buf_clear(&e->mended);
+    e->mended.limit = SIZE_MAX / 4;
+    if (unicode_mend(text, n, &e->mended) != TITAN_OK)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", n);
+    return encode_text(e, e->mended.data, e->mended.len, err);
+}
+
+/* --- decoding ----------------------------------------------------------------------------------------------------- */
+
+/* The byte that <0xXX> stands for; -1: it is no such token. */
+static int byte_named(const char *token, size_t n)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
+        return -1;
+    const char *high = memchr(digits, token[3], 16), *low = memchr(digits, token[4], 16);
+    return high && low ? (int)(high - digits) << 4 | (int)(low - digits) : -1;
+}
+
+static titan_status decode_token(const struct tokenizer *t, const char *token, size_t n, struct buf *out)
+{
+    const int byte = t->decoder.from_bytes ? byte_named(token, n) : -1;
+    const char one = (char)byte;
+    if (byte >= 0)
+        return buf_append(out, &one, 1);
+    if (!t->decoder.from)
+        return buf_append(out, token, n);
+    const size_t from = strlen(t->decoder.from), to = strlen(t->decoder.to);
+    for (const char *end = token + n, *found; (found = memmem(token, (size_t)(end - token), t->decoder.from, from));) {
+        TRY(buf_append(out, token, (size_t)(found - token)));
+        TRY(buf_append(out, t->decoder.to, to));
+        n -= (size_t)(found - token) + from;
+        token = found + from;
+    }
+    return buf_append(out, token, n);
+}
+
 titan_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, struct buf *out,
                               struct titan_error *err)
 {
+    const size_t begin = out->len;
     for (size_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= t->vocabulary)
-            return titan_fail(err, TITAN_EINVAL, "%" PRId32 " is no token of this tokenizer", ids[i]);
+        size_t len = 1;
         const char byte = (char)ids[i];
-        if (buf_append(out, &byte, 1) != TITAN_OK)
-            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", out->len + 1);
+        const bool there = ids[i] >= 0 && ids[i] < t->n_ids;
+        const char *token = !there ? NULL : t->bytes ? &byte : vocabulary_bytes(&t->vocabulary, ids[i], &len);
+        if (!token)
+            return titan_fail(err, TITAN_EINVAL, "%" PRId32 " is no token of this tokenizer", ids[i]);
+        if (decode_token(t, token, len, out) != TITAN_OK)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", out->len + len);
+    }
+    size_t strip = 0;
+    while ((int64_t)strip < t->decoder.strip && begin + strip < out->len && out->data[begin + strip] == ' ')
+        strip++;
+    if (strip > 0) {
+        memmove(out->data + begin, out->data + begin + strip, out->len - begin - strip + 1);
+        out->len -= strip;
     }
     return TITAN_OK;
 }

@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.h - text to token ids and back.
  *
- * "bytes": a token is a byte, vocabulary 256, end of text 0. Special tokens in a text are text: no input makes a begin
- * or end of text.
+ * A tokenizer is named by a path, or a word:
+ *
+ *   "bytes"             a token is a byte, vocabulary 256, end of text 0
+ *   a tokenizer.json    of Hugging Face's `tokenizers`: byte-pair encoding, over bytes (Llama 3, GPT-2, Qwen, DeepSeek)
+ * or characters (Llama 2); tokenizer_config.json beside it says what begins and ends a text a *.model           ranks
+ * of tiktoken, with the pattern and the 256 special tokens of Llama 3 a folder            its tokenizer.json, else
+ * tokenizer.model, else original/tokenizer.model
+ *
+ * Special tokens in a text are text: no input makes a begin or end of text. Text that is not UTF-8 is read as if U+FFFD
+ * stood in the place of each maximal part that is not ("U+FFFD Substitution of Maximal Subparts", Unicode, chapter 3);
+ * "bytes" takes any bytes as they are. Ids are those of `tokenizers` without special tokens, and of tiktoken.
  *
  * Thread: a tokenizer does not change once it is open, any number of threads may use it at once. An encoder is one
  * thread's: it keeps the words it has met. */
@@ -26,7 +35,8 @@ struct tokens {
     size_t n, cap;
 };
 
-/* TITAN_EUNSUPPORTED: it is not known here. */
+/* TITAN_ENOTFOUND: there is no such file, or none of the folder's; TITAN_EINVAL: it is damaged, or larger than 1 GiB;
+ * TITAN_EUNSUPPORTED: it asks for what is not known here, which the message names. */
 titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct titan_error *err) TITAN_MUST_USE;
 void tokenizer_close(struct tokenizer *t);
 /* Every id is below it. Not every number below it need be a token. */

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_tokenizer.c - one thread encodes a file as fast as it can.
+ *
+ *   bench_tokenizer TOKENIZER FILE ROUNDS
+ *
+ * Prints JSON: bytes, tokens, and the seconds of each round; the first meets every word for the first time. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "worker/tokenizer/tokenizer.h"
+
+static double seconds(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int main(int argc, char **argv)
+{
+    struct titan_error err = {0};
+    struct tokenizer *t = NULL;
+    struct tokenizer_encoder *e = NULL;
+    struct tokens tokens = {0};
+    struct buf text = BUF_INIT;
+    if (argc != 4 || file_read(argv[2], (size_t)1 << 30, &text, &err) != TITAN_OK ||
+        tokenizer_open(argv[1], &t, &err) != TITAN_OK || tokenizer_encoder_open(t, &e, &err) != TITAN_OK) {
+        (void)fprintf(stderr, "bench_tokenizer TOKENIZER FILE ROUNDS: %s\n", err.msg);
+        return 2;
+    }
+    (void)printf("{\"seconds\": [");
+    for (int i = 0, n = atoi(argv[3]); i < n; i++) {
+        const double begin = seconds();
+        tokens.n = 0;
+        if (tokenizer_encode(e, text.data, text.len, &tokens, &err) != TITAN_OK) {
+            (void)fprintf(stderr, "bench_tokenizer: %s\n", err.msg);
+            return 1;
+        }
+        (void)printf("%s%.6f", i ? ", " : "", seconds() - begin);
+    }
+    (void)printf("], \"bytes\": %zu, \"tokens\": %zu}\n", text.len, tokens.n);
+    free(tokens.ids);
+    buf_free(&text);
+    tokenizer_encoder_close(e);
+    tokenizer_close(t);
+    return 0;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tokenizer's file and a text. The first byte says which file, then come the text and the file (fuzz_piece). Ids are
+ * below the vocabulary, words that have been met become what they became, and ranks give the text back. */
+#include "tests/fuzz/common.h"
+
+#include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/unicode.h"
+
+static void use(const struct tokenizer *t, bool ranks, const char *text, size_t n)
+{
+    struct titan_error err = {0};
+    struct tokenizer_encoder *e = NULL;
+    struct tokens first = {0}, again = {0};
+    struct buf back = BUF_INIT, mended = BUF_INIT;
+    fuzz_assert(tokenizer_encoder_open(t, &e, &err) == TITAN_OK);
+    titan_status status = tokenizer_encode(e, text, n, &first, &err);
+    fuzz_assert(status == tokenizer_encode(e, text, n, &again, &err));
+    fuzz_assert(status == TITAN_OK || status == TITAN_ELIMIT);
+    if (status == TITAN_OK) {
+        fuzz_assert(first.n == again.n &&
+                    (first.n == 0 || memcmp(first.ids, again.ids, first.n * sizeof(*first.ids)) == 0));
+        for (size_t i = 0; i < first.n; i++)
+            fuzz_assert(first.ids[i] >= 0 && first.ids[i] < tokenizer_vocabulary(t));
+        fuzz_assert(tokenizer_decode(t, first.ids, first.n, &back, &err) == TITAN_OK);
+    }
+    if (status == TITAN_OK && ranks) {
+        fuzz_assert(unicode_mend(text, n, &mended) == TITAN_OK);
+        fuzz_assert(back.len == mended.len && (back.len == 0 || memcmp(back.data, mended.data, back.len) == 0));
+    }
+    buf_free(&back);
+    buf_free(&mended);
+    free(first.ids);
+    free(again.ids);
+    tokenizer_encoder_close(e);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct titan_error err = {0};
+    struct tokenizer *t = NULL;
+    struct fuzz_input in = {data, size};
+    const bool ranks = fuzz_take(&in, 1) & 1;
+    struct fuzz_input text = fuzz_piece(&in);
+    char path[256];
+    if (text.len > 4096)
+        return 0;
+    (void)snprintf(path, sizeof(path), "%s/%s", fuzz_folder(), ranks ? "tokenizer.model" : "tokenizer.json");
+    fuzz_file(path, in.data, in.len);
+    const titan_status status = tokenizer_open(path, &t, &err);
+    if (status == TITAN_OK) {
+        fuzz_assert(tokenizer_vocabulary(t) > 0 && tokenizer_eos(t) < tokenizer_vocabulary(t));
+        use(t, ranks, (const char *)text.data, text.len);
+    } else {
+        fuzz_error(status, &err);
+    }
+    tokenizer_close(t);
+    return 0;
+}

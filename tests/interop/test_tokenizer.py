@@ -1,0 +1,209 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ids and texts of `titan-worker tokenize` equal those of the Python packages tokenizers and tiktoken, on random and
+hostile texts and on the files of shared/data where they are. TITAN_TOKENIZER_TEXTS=1000000 texts of each tokenizer in
+place of some thousands; TITAN_TOKENIZER_SEED repeats a run."""
+import os
+import subprocess
+import sys
+import tempfile
+import unicodedata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import interop  # noqa: E402
+import titan  # noqa: E402
+
+interop.use("tokenizers", "tiktoken")
+
+import tokenizers  # noqa: E402
+from tokenizers import Regex, normalizers, pre_tokenizers  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import tokenizers_made as made  # noqa: E402
+
+WORKER = titan.BIN / "titan-worker"
+SHARED = titan.SOURCE.parent / "shared/data"
+SHARED = Path(os.environ.get("TITAN_SHARED_DATA", SHARED))
+N = int(os.environ.get("TITAN_TOKENIZER_TEXTS", 1000))
+SEED = int(os.environ.get("TITAN_TOKENIZER_SEED", os.urandom(4).hex()), 16)
+AT_ONCE = 20000
+folder = tempfile.TemporaryDirectory(prefix="titan-tokenizer-")
+root = Path(folder.name)
+LINES = [line for name in ("README.md", "docs/plan.md", "docs/coordinator.md")
+         for line in (titan.SOURCE / name).read_text().splitlines(keepends=True)][:800]
+WORDS = [w for line in LINES for w in line.split()]
+
+
+def worker(tokenizer, *args, data=b""):
+    done = subprocess.run([WORKER, "tokenize", "-t", tokenizer, *args], input=data, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def encode(tokenizer, texts):
+    lines = worker(tokenizer, "-0", data=b"\0".join(t if isinstance(t, bytes) else t.encode() for t in texts) + b"\0")
+    return [[int(i) for i in line.split()] for line in lines.decode().split("\n")[:-1]]
+
+
+def decode(tokenizer, ids):
+    texts = worker(tokenizer, "-d", "-0", data="".join(" ".join(map(str, line)) + "\n" for line in ids).encode())
+    return texts.split(b"\0")[:-1]
+
+
+def compare(path, theirs, texts, theirs_decode=None):
+    """theirs: what a list of texts becomes."""
+    ours, expected = encode(path, texts), theirs(texts)
+    assert len(ours) == len(expected), (len(ours), len(expected))
+    for text, a, b in zip(texts, ours, expected):
+        assert a == b, f"{path.name}: {text!r}: {a} here, {b} there"
+    if theirs_decode:
+        for ids, text in zip(expected, decode(path, expected)):
+            # a text of theirs has U+FFFD where bytes are no UTF-8
+            assert text.decode(errors="replace") == theirs_decode(ids), f"{path.name}: {ids}: {text!r}"
+
+
+def compare_all(path, theirs, theirs_decode=None):
+    for at in range(0, N, AT_ONCE):
+        some = made.texts(f"{SEED} {path.name} {at}", min(AT_ONCE, N - at), WORDS)
+        compare(path, theirs, some, theirs_decode if at == 0 else None)
+    print(f"# {path.name}: {N} texts, seed {SEED:x}")
+
+
+def batch(t):
+    return lambda texts: [e.ids for e in t.encode_batch(texts, add_special_tokens=False)]
+
+
+def save(t, name):
+    path = root / f"{name}.json"
+    t.save(str(path))
+    return path
+
+
+def byte_level_ids():
+    """GPT-2, Llama 3, Qwen 3, DeepSeek V3 and o200k: ids and decoded texts are those of tokenizers"""
+    for name in made.BYTE_LEVEL:
+        t = made.byte_level(name, LINES)
+        compare_all(save(t, name), batch(t), lambda ids, t=t: t.decode(ids, skip_special_tokens=False))
+
+
+def character_ids():
+    """Llama 2's form, characters with a fall-back to bytes: ids and decoded texts are those of tokenizers"""
+    t = made.characters(LINES)
+    compare_all(save(t, "llama2"), batch(t), lambda ids: t.decode(ids, skip_special_tokens=False))
+
+
+def ranks_ids():
+    """files of ranks: ids and decoded texts are those of tiktoken"""
+    table = made.ranks(LINES)
+    made.write_ranks(table, root / "tokenizer.model")
+    t = made.tiktoken_of(table)
+    compare_all(root / "tokenizer.model", lambda texts: [t.encode_ordinary(s) for s in texts], t.decode)
+
+
+def other_pre_tokenizers():
+    """each behaviour of Split, Digits, Metaspace and WhitespaceSplit cuts as tokenizers does"""
+    cuts = [pre_tokenizers.Split(Regex(r"\s|[aeiou]+|\p{N}"), b, invert=i) for i in (False, True) for b in
+            ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")]
+    cuts += [pre_tokenizers.Digits(individual_digits=i) for i in (False, True)] + [pre_tokenizers.WhitespaceSplit()]
+    for i, cut in enumerate(cuts):
+        t = made.byte_level("gpt2", LINES[:200], 600)
+        t.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
+        compare(save(t, f"cut{i}"), batch(t), made.texts(f"{SEED} {i}", N // 10, WORDS))
+    for scheme in ("always", "first", "never"):
+        for split in (True, False):
+            t = made.characters(LINES[:200], 600)
+            t.normalizer = normalizers.Sequence([])
+            t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+            t.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme, split=split)
+            compare(save(t, f"metaspace-{scheme}-{split}"), batch(t), made.texts(f"{SEED} {scheme}", N // 10, WORDS))
+
+
+def every_character():
+    """every code point alone and behind a letter: classes and contractions are those of tokenizers"""
+    t = made.byte_level("qwen3", LINES[:500], 600)
+    path, o200k = save(t, "qwen3"), made.byte_level("o200k", LINES[:500], 600)
+    step = 1 if N >= 100000 else 13
+    codes = [c for c in range(1 + SEED % step, 0x110000, step) if not 0xd800 <= c <= 0xdfff]
+    texts = ["".join(f"a{chr(c)} {chr(c)}1'{chr(c)}" for c in codes[at:at + 500]) for at in range(0, len(codes), 500)]
+    compare(path, batch(t), texts)
+    compare(save(o200k, "o200k"), batch(o200k), texts)
+
+
+def normal_form():
+    """normal form C of every mark beside one of each class, of every composition and of Hangul is that of tokenizers"""
+    path = save(made.byte_level("qwen3", LINES[:500], 600), "qwen3")
+    marks = [chr(c) for c in range(0x110000) if unicodedata.combining(chr(c))]
+    of_class = {unicodedata.combining(mark): mark for mark in marks}.values()
+    lines = ["".join(f"!{mark}{other}!{other}{mark}" for other in of_class) for mark in marks]
+    for one in map(chr, range(0x110000)):
+        parts = unicodedata.decomposition(one).split()
+        if parts and not parts[0].startswith("<"):
+            text = "".join(chr(int(p, 16)) for p in parts)
+            lines.append(f"{one} {text} {text}\u0301 {one}\u0323 {text[0]}\u0323{text[1:]}\u0345")
+    lines += ["".join(f"{chr(lead)}{vowel}{tail} " for vowel in "\u1160\u1161\u1175\u1176" for tail in "\u11a7\u11a8\u11c2\u11c3")
+              for lead in range(0x1100, 0x1114)]
+    lines += [f"{chr(syllable)}\u11a8 " for syllable in range(0xac00, 0xd7a4, 7)]
+    back = worker(path, "-d", data=worker(path, data="\n".join(lines).encode())).decode().split("\n")
+    for line, a in zip(lines, back):
+        b = normalizers.NFC().normalize_str(line)
+        assert a == b, f"{ascii(line)}: {ascii(a)} here, {ascii(b)} there"
+
+
+def invalid_text():
+    """bytes that are no UTF-8 are read as Python's decode(errors='replace') reads them"""
+    t = made.byte_level("llama3", LINES[:500], 600)
+    path, rng = save(t, "llama3"), made.random.Random(f"{SEED} invalid")
+    pieces = [b"\xe2\x82", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xff", b"\x80", b"ok", "é".encode()]
+    texts = [b"".join(rng.choice((rng.choice(pieces), bytes([rng.randrange(1, 256)]))) for _ in range(rng.randrange(1, 20)))
+             for _ in range(N)]
+    expected = batch(t)([text.decode(errors="replace") for text in texts])
+    for text, a, b in zip(texts, encode(path, texts), expected):
+        assert a == b, (text, a, b)
+    nul = root / "nul"
+    nul.write_bytes(b"a\0b\0\0 c")
+    assert worker(path, nul).split() == [str(i).encode() for i in t.encode("a\0b\0\0 c").ids]
+
+
+def long_runs():
+    """long runs of one character: ids are those of tiktoken's merges of its pieces"""
+    table = made.ranks(LINES)
+    made.write_ranks(table, root / "tokenizer.model")
+    t = made.tiktoken_of(table)
+    for text in ("a" * 20000, " " * 20000, "\n" * 5000 + " " * 5000, "ab" * 10000, "1" * 1000 + "-" * 10000, "\u0301" * 5000):
+        compare(root / "tokenizer.model", lambda texts: [t.encode_ordinary(s) for s in texts], [text])
+
+
+def ranks_in_any_order():
+    """tokens of two letters in a random order of ranks, which no training gives: long and short words merge as tiktoken's do"""
+    rng = made.random.Random(f"{SEED} order")
+    tokens = [bytes(97 + (i >> k & 1) for k in range(n)) for n in range(2, 7) for i in range(2 ** n)]
+    for i in range(20):
+        rng.shuffle(tokens)
+        table = {bytes([b]): b for b in range(256)} | {token: 256 + rank for rank, token in enumerate(tokens)}
+        made.write_ranks(table, root / "order.model")
+        t = made.tiktoken_of(table)
+        texts = ["".join(rng.choices("ab", (1 + i, 3), k=n)) for n in (*range(2, 80), 1000, 3000)]
+        compare(root / "order.model", lambda texts: [t.encode_ordinary(s) for s in texts], texts)
+
+
+def shared_files():
+    """the tokenizer and the texts of shared/data: ids are those of tokenizers and tiktoken"""
+    if not (SHARED / "tokenizer/tokenizer.json").exists():
+        return f"no {SHARED}/tokenizer"
+    t = tokenizers.Tokenizer.from_file(str(SHARED / "tokenizer/tokenizer.json"))
+    texts = [path.read_text() for path in sorted((SHARED / "text").iterdir())]
+    compare(SHARED / "tokenizer/tokenizer.json", batch(t), texts + made.texts(SEED, 200, WORDS))
+    assert worker(SHARED / "tokenizer", data=b"Hello") == worker(SHARED / "tokenizer/tokenizer.json", data=b"Hello")
+    lines = [line for text in texts for line in text.splitlines(keepends=True)][::80]
+    for name in ("gpt2", "qwen3", "deepseek"):
+        t = made.byte_level(name, lines)
+        compare(save(t, name), batch(t), texts)
+    table = made.ranks(lines)
+    made.write_ranks(table, root / "tokenizer.model")
+    made_by = made.tiktoken_of(table)
+    compare(root / "tokenizer.model", lambda some: [made_by.encode_ordinary(s) for s in some], texts)
+
+
+titan.tap(byte_level_ids, character_ids, ranks_ids, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
+          ranks_in_any_order, shared_files)

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bpe.h - byte-pair encoding (Sennrich, Haddow and Birch, ACL 2016): of a word's pairs of neighbours, the one of the
+ * lowest rank becomes one token, the leftmost first, until no pair has a rank. */
+#ifndef TITAN_WORKER_TOKENIZER_BPE_H
+#define TITAN_WORKER_TOKENIZER_BPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/vocabulary.h"
+
+struct pair {
+    uint64_t both; /* left id << 32 | right id; PAIR_FREE: an empty place */
+    uint32_t rank;
+    int32_t id; /* what they become */
+};
+#define PAIR_FREE UINT64_MAX
+
+struct bpe {
+    struct pair *pairs; /* a hash table; its size is a power of two */
+    size_t n_pairs, size;
+    int32_t of_byte[256]; /* tokens of single bytes, -1: none */
+    bool by_bytes;        /* a word begins as its bytes; otherwise as its characters, found in the vocabulary */
+    bool byte_fallback;   /* a character that is no token becomes its bytes */
+    bool whole_words;     /* a word that is a token is that one, whatever the ranks say */
+    int32_t unknown;      /* what else is no token becomes; -1: it is left out */
+    bool fuse_unknown;    /* one for all side by side */
+};
+
+/* Pair (left, right) becomes id. A pair that is there already gets the new rank. */
+titan_status bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id,
+                     struct titan_error *err) TITAN_MUST_USE;
+/* Appends the tokens of a word of n bytes, less than 2^31. Time O(n log n), memory O(n). */
+titan_status bpe_encode(const struct bpe *b, const struct vocabulary *v, const char *word, size_t n, struct tokens *out,
+                        struct titan_error *err) TITAN_MUST_USE;
+void bpe_free(struct bpe *b);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parts.h - what a tokenizer is made of, for the files that read one (tokenizer_json.c, tokenizer_ranks.c) and the one
+ * that uses it (tokenizer.c). */
+#ifndef TITAN_WORKER_TOKENIZER_PARTS_H
+#define TITAN_WORKER_TOKENIZER_PARTS_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "worker/tokenizer/bpe.h"
+#include "worker/tokenizer/normalize.h"
+#include "worker/tokenizer/split.h"
+#include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/vocabulary.h"
+
+/* A text that is a token of its own, wherever it stands. */
+struct added_token {
+    int32_t id;
+    size_t len;
+    const char *text; /* of tokenizer.names */
+};
+
+struct tokenizer {
+    bool bytes;                   /* a token is a byte: nothing below is used but the numbers at the end */
+    struct vocabulary vocabulary; /* what encoding looks for, and what decoding gives */
+    struct vocabulary names;      /* as the file writes them: while it is read, and of added tokens */
+    struct bpe bpe;
+    struct normalizer normalizer;
+    struct split split;
+    struct added_token *added; /* the longest first */
+    size_t n_added, cap_added;
+    bool added_begins[256]; /* by first byte */
+
+    struct {
+        char *from, *to; /* owned; in every token, NULL: nothing is replaced */
+        bool from_bytes; /* a token <0xXX> is that byte */
+        int64_t strip;   /* spaces that are taken from the beginning of a text, at most */
+    } decoder;
+
+    int64_t n_ids;
+    int32_t bos, eos;
+    uint64_t hash;
+};
+
+/* The bytes of a tokenizer.json (Hugging Face tokenizers) into an empty tokenizer. */
+titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* Begin and end of text as the tokenizer_config.json beside it names them. */
+titan_status tokenizer_read_config(struct tokenizer *t, const char *text, size_t n,
+                                   struct titan_error *err) TITAN_MUST_USE;
+/* Lines of a base64 token and its rank (tiktoken), with the pattern and the special tokens of Llama 3. */
+titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n,
+                                  struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenizer.json, as Hugging Face's `tokenizers` writes it: what it encodes without special tokens. Its post-processor,
+ * truncation and padding are no part of that. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "base/vec.h"
+#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/unicode.h"
+
+#define PARTS_DEEP 8             /* sequences in sequences */
+#define METASPACE "\xe2\x96\x81" /* U+2581 */
+
+static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+struct file {
+    struct tokenizer *t;
+    bool byte_level; /* words are spelled in the alphabet of bytes */
+    bool cut;        /* a pre-tokenizer has been read that cuts */
+    struct titan_error *err;
+};
+
+typedef titan_status (*read_part)(struct file *f, const struct json *part, const char *type, int depth);
+
+static titan_status unknown(const struct file *f, const char *what, const char *type, const char *known)
+{
+    return titan_fail(f->err, TITAN_EUNSUPPORTED, "%s '%s' is not known; there are %s", what, type, known);
+}
+
+static bool is_set(const struct json *part, const char *key, bool fallback)
+{
+    const struct json *m = json_get(part, key);
+    return m && m->type == JSON_BOOL ? m->boolean : fallback;
+}
+
+/* A part of the file, or each part of a Sequence, which holds them under `list`. */
+static titan_status each_part(struct file *f, const struct json *part, const char *what, const char *list,
+                              read_part read, int depth)
+{
+    const char *type = json_string(part, "type", NULL);
+    if (!part || part->type == JSON_NULL)
+        return TITAN_OK;
+    if (!type)
+        return titan_fail(f->err, TITAN_EINVAL, "%s has no type", what);
+    if (depth == PARTS_DEEP)
+        return titan_fail(f->err, TITAN_EINVAL, "%s: sequences are nested too deep", what);
+    f->t->hash = hash_bytes(f->t->hash, type, strlen(type) + 1);
+    if (strcmp(type, "Sequence") != 0)
+        return read(f, part, type, depth);
+    const struct json *parts = json_get(part, list);
+    if (!parts || parts->type != JSON_ARRAY)
+        return titan_fail(f->err, TITAN_EINVAL, "%s: a Sequence without %s", what, list);
+    for (const struct json *m = parts->first; m; m = m->next)
+        TRY(each_part(f, m, what, list, read, depth + 1));
+    return TITAN_OK;
+}
+
+/* pattern: {"String": text} or {"Regex": text}. */
+static titan_status read_pattern(struct file *f, const struct json *part, bool *ret_literal, const char **ret)
+{
+    const struct json *pattern = json_get(part, "pattern");
+    const char *text = json_string(pattern, "String", NULL), *regex = json_string(pattern, "Regex", NULL);
+    if (!text && !regex)
+        return titan_fail(f->err, TITAN_EINVAL, "'%s' without a pattern of the kind String or Regex",
+                          json_string(part, "type", ""));
+    *ret_literal = text;
+    *ret = text ? text : regex;
+    f->t->hash = hash_bytes(f->t->hash, *ret, strlen(*ret) + 1);
+    return TITAN_OK;
+}
+
+/* --- normalizer --------------------------------------------------------------------------------------------------- */
+
+static titan_status read_normalizer(struct file *f, const struct json *part, const char *type, int depth)
+{
+    struct normalizer *m = &f->t->normalizer;
+    (void)depth;
+    if (strcmp(type, "NFC") == 0)
+        return normalize_add(m, NORMALIZE_NFC, NULL, NULL, f->err);
+    if (strcmp(type, "Prepend") == 0) {
+        const char *prepend = json_string(part, "prepend", "");
+        f->t->hash = hash_bytes(f->t->hash, prepend, strlen(prepend) + 1);
+        return normalize_add(m, NORMALIZE_PREPEND, NULL, prepend, f->err);
+    }
+    if (strcmp(type, "Replace") == 0) {
+        bool literal;
+        const char *from, *to = json_string(part, "content", "");
+        TRY(read_pattern(f, part, &literal, &from));
+        if (!literal)
+            return titan_fail(f->err, TITAN_EUNSUPPORTED, "normalizer 'Replace' is known with a String, not a Regex");
+        f->t->hash = hash_bytes(f->t->hash, to, strlen(to) + 1);
+        return normalize_add(m, NORMALIZE_REPLACE, from, to, f->err);
+    }
+    return unknown(f, "normalizer", type, "NFC, Prepend, Replace and Sequence");
+}
+
+/* --- pre-tokenizer ------------------------------------------------------------------------------------------------ */
+
+/* What goes in front of a text must come before it is cut. */
+static titan_status add_prefix(struct file *f, enum normalize_kind kind, const char *text)
+{
+    if (f->cut)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "a pre-tokenizer that adds a prefix, behind one that cuts");
+    return normalize_add(&f->t->normalizer, kind, NULL, text, f->err);
+}
+
+static titan_status read_split(struct file *f, const struct json *part)
+{
+    static const char *const names[] = {
+        [SPLIT_ISOLATED] = "Isolated",
+        [SPLIT_REMOVED] = "Removed",
+        [SPLIT_MERGED_BEFORE] = "MergedWithPrevious",
+        [SPLIT_MERGED_BEHIND] = "MergedWithNext",
+        [SPLIT_CONTIGUOUS] = "Contiguous",
+    };
+    const char *behavior = json_string(part, "behavior", "");
+    bool literal;
+    const char *pattern;
+    TRY(read_pattern(f, part, &literal, &pattern));
+    f->t->hash = hash_text(f->t->hash, behavior);
+    f->t->hash = hash_word(f->t->hash, is_set(part, "invert", false));
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(behavior, names[i]) == 0)
+            return split_add(&f->t->split, pattern, literal, (enum split_behavior)i, is_set(part, "invert", false),
+                             f->err);
+    return unknown(f, "behavior of a Split", behavior,
+                   "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
+}
+
+static titan_status read_metaspace(struct file *f, const struct json *part)
+{
+    const char *mark = json_string(part, "replacement", METASPACE);
+    const char *scheme =
+        json_string(part, "prepend_scheme", is_set(part, "add_prefix_space", true) ? "always" : "never");
+    f->t->hash = hash_text(f->t->hash, scheme);
+    f->t->hash = hash_text(f->t->hash, mark);
+    if (f->cut)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "pre-tokenizer 'Metaspace' behind one that cuts");
+    if (!*mark)
+        return titan_fail(f->err, TITAN_EINVAL, "pre-tokenizer 'Metaspace' with an empty replacement");
+    TRY(normalize_add(&f->t->normalizer, NORMALIZE_REPLACE, " ", mark, f->err));
+    if (strcmp(scheme, "always") == 0)
+        TRY(add_prefix(f, NORMALIZE_PREFIX, mark));
+    else if (strcmp(scheme, "first") == 0)
+        TRY(add_prefix(f, NORMALIZE_PREFIX_1, mark));
+    else if (strcmp(scheme, "never") != 0)
+        return unknown(f, "prepend_scheme", scheme, "always, first and never");
+    const bool split = is_set(part, "split", true);
+    f->t->hash = hash_word(f->t->hash, split);
+    return split ? split_add(&f->t->split, mark, true, SPLIT_MERGED_BEHIND, false, f->err) : TITAN_OK;
+}
+
+static titan_status read_byte_level(struct file *f, const struct json *part)
+{
+    const bool prefix = is_set(part, "add_prefix_space", true), regex = is_set(part, "use_regex", true);
+    if (f->byte_level)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "two pre-tokenizers 'ByteLevel'");
+    f->byte_level = true;
+    f->t->hash = hash_word(hash_word(f->t->hash, prefix), regex);
+    if (prefix)
+        TRY(add_prefix(f, NORMALIZE_PREFIX, " "));
+    return regex ? split_add(&f->t->split, gpt2_pattern, false, SPLIT_ISOLATED, false, f->err) : TITAN_OK;
+}
+
+static titan_status read_pre_tokenizer(struct file *f, const struct json *part, const char *type, int depth)
+{
+    titan_status status;
+    (void)depth;
+    if (f->byte_level)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "pre-tokenizer '%s' behind 'ByteLevel'", type);
+    if (strcmp(type, "Split") == 0) {
+        status = read_split(f, part);
+    } else if (strcmp(type, "ByteLevel") == 0) {
+        status = read_byte_level(f, part);
+    } else if (strcmp(type, "Metaspace") == 0) {
+        status = read_metaspace(f, part);
+    } else if (strcmp(type, "Digits") == 0) {
+        const bool each = is_set(part, "individual_digits", false);
+        f->t->hash = hash_word(f->t->hash, each);
+        status = split_add(&f->t->split, "\\p{N}", false, each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false, f->err);
+    } else if (strcmp(type, "WhitespaceSplit") == 0) {
+        status = split_add(&f->t->split, "\\s", false, SPLIT_REMOVED, false, f->err);
+    } else {
+        return unknown(f, "pre-tokenizer", type, "ByteLevel, Digits, Metaspace, Sequence, Split and WhitespaceSplit");
+    }
+    f->cut = f->t->split.n > 0;
+    return status;
+}
+
+/* --- vocabulary --------------------------------------------------------------------------------------------------- */
+
+/* GPT-2's alphabet of bytes: those that print are themselves, the others follow from U+0100 on. */
+static uint32_t letter_of(int byte)
+{
+    static const int prints[][2] = {{'!', '~'}, {0xa1, 0xac}, {0xae, 0xff}};
+    uint32_t others = 0;
+    for (size_t i = 0, at = 0; i < ARRAY_SIZE(prints); i++) {
+        if (byte < prints[i][0])
+            return 0x100 + others + (uint32_t)byte - (uint32_t)at;
+        if (byte <= prints[i][1])
+            return (uint32_t)byte;
+        others += (uint32_t)prints[i][0] - (uint32_t)at;
+        at = (size_t)prints[i][1] + 1;
+    }
+    return 0; /* never: 0xff prints */
+}
+
+/* The bytes that a text in that alphabet spells; false: it has another letter. */
+static bool spell(const char *text, size_t n, const int16_t byte_of[512], struct buf *out)
+{
+    buf_clear(out);
+    for (size_t at = 0, len; at < n; at += len) {
+        const uint32_t code = utf8_code((const unsigned char *)text + at, &len);
+        if (code >= 512 || byte_of[code] < 0)
+            return false;
+        const char byte = (char)byte_of[code];
+        if (buf_append(out, &byte, 1) != TITAN_OK)
+            return false;
+    }
+    return true;
+}
+
+static void make_byte_of(int16_t byte_of[512])
+{
+    for (int i = 0; i < 512; i++)
+        byte_of[i] = -1;
+    for (int byte = 0; byte < 256; byte++)
+        byte_of[letter_of(byte)] = (int16_t)byte;
+}
+
+/* JSON_NUL becomes a byte 0. Returns the length. */
+static size_t mend_nul(char *text)
+{
+    const size_t n = strlen(text);
+    size_t to = 0;
+    for (size_t at = 0; at < n; at++) {
+        const bool nul = strncmp(text + at, JSON_NUL, 2) == 0;
+        text[to++] = nul ? '\0' : text[at];
+        at += nul;
+    }
+    return to;
+}
+
+static titan_status put_name(struct file *f, char *text, int64_t id)
+{
+    struct vocabulary *names = &f->t->names;
+    TRY(vocabulary_put(names, id, text, mend_nul(text), f->err));
+    return vocabulary_index(names, (int32_t)id, f->err);
+}
+
+/* {"token": id, ...} */
+static titan_status read_vocabulary(struct file *f, const struct json *model)
+{
+    const struct json *vocabulary = json_get(model, "vocab");
+    if (!vocabulary || vocabulary->type != JSON_OBJECT || !vocabulary->first)
+        return titan_fail(f->err, TITAN_EINVAL, "the model has no vocab, or an empty one");
+    for (const struct json *m = vocabulary->first; m; m = m->next) {
+        if (m->type != JSON_INT)
+            return titan_fail(f->err, TITAN_EINVAL, "the id of token '%.40s' is no whole number", m->key);
+        TRY(put_name(f, m->key, m->integer));
+    }
+    return TITAN_OK;
+}
+
+/* What encoding looks for: in the alphabet of bytes, the bytes; otherwise the text. What that alphabet cannot spell is
+ * never found, and decoded as it stands. model: the names so far are the model's, others are not found either. */
+static titan_status make_vocabulary(struct file *f, bool model)
+{
+    const struct vocabulary *names = &f->t->names;
+    struct vocabulary *v = &f->t->vocabulary;
+    int16_t byte_of[512];
+    _cleanup_(buf_free) struct buf bytes = BUF_INIT;
+    make_byte_of(byte_of);
+    for (size_t id = 0; id < names->n; id++) {
+        const struct token *token = &names->tokens[id];
+        const char *text = names->bytes.data + token->start;
+        if (!token->there || (id < v->n && v->tokens[id].there))
+            continue;
+        const bool spelled = f->byte_level && spell(text, token->len, byte_of, &bytes);
+        TRY(vocabulary_put(v, (int64_t)id, spelled ? bytes.data : text, spelled ? bytes.len : token->len, f->err));
+        if (model && (spelled || !f->byte_level))
+            TRY(vocabulary_index(v, (int32_t)id, f->err));
+    }
+    return TITAN_OK;
+}
+
+/* --- added tokens ------------------------------------------------------------------------------------------------- */
+
+static int compare_added(const void *a, const void *b)
+{
+    const struct added_token *x = a, *y = b;
+    return x->len != y->len ? (x->len > y->len ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
+}
+
+/* Special ones have ids, and are text where a text has them. The others are looked for. */
+static titan_status read_added(struct file *f, const struct json *m)
+{
+    struct tokenizer *t = f->t;
+    const struct json *content = json_get(m, "content"), *id = json_get(m, "id");
+    if (!content || content->type != JSON_STRING || !*content->string || !id || id->type != JSON_INT)
+        return titan_fail(f->err, TITAN_EINVAL, "an added token without content or id");
+    char *text = content->string;
+    const size_t len = mend_nul(text);
+    const int32_t known = vocabulary_find(&t->names, text, len);
+    if (known >= 0 && known != id->integer)
+        return titan_fail(f->err, TITAN_EINVAL,
+                          "the added token '%.40s' has the id %" PRId64 ", and %" PRId32 " in the vocabulary", text,
+                          id->integer, known);
+    if (known < 0) {
+        TRY(vocabulary_put(&t->names, id->integer, text, len, f->err));
+        TRY(vocabulary_index(&t->names, (int32_t)id->integer, f->err));
+    }
+    if (is_set(m, "special", false))
+        return TITAN_OK;
+    if (is_set(m, "single_word", false) || is_set(m, "lstrip", false) || is_set(m, "rstrip", false))
+        return titan_fail(f->err, TITAN_EUNSUPPORTED,
+                          "the added token '%.40s' asks for single_word, lstrip or rstrip, which are not known", text);
+    if (is_set(m, "normalized", true) && t->normalizer.n > 0)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED,
+                          "the added token '%.40s' is looked for in normalized text, which is not known", text);
+    const struct added_token added = {.id = (int32_t)id->integer, .len = len};
+    return VEC_PUSH(t->added, t->n_added, t->cap_added, added)
+               ? TITAN_OK
+               : titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu added tokens", t->n_added + 1);
+}
+
+static titan_status read_all_added(struct file *f, const struct json *root)
+{
+    struct tokenizer *t = f->t;
+    const struct json *list = json_get(root, "added_tokens");
+    if (list && list->type == JSON_ARRAY)
+        for (const struct json *m = list->first; m; m = m->next)
+            TRY(read_added(f, m));
+    if (t->n_added > 1)
+        qsort(t->added, t->n_added, sizeof(*t->added), compare_added);
+    for (size_t i = 0; i < t->n_added; i++) { /* names do not move any more */
+        size_t len;
+        t->added[i].text = vocabulary_bytes(&t->names, t->added[i].id, &len);
+        t->added_begins[(unsigned char)t->added[i].text[0]] = true;
+        t->hash = hash_word(t->hash, (uint64_t)t->added[i].id);
+    }
+    return TITAN_OK;
+}
+
+/* --- byte-pair encoding ------------------------------------------------------------------------------------------- */
+
+/* The two halves of a merge: ["a", "b"], or "a b". Parts of m's own texts, which lose a space. */
+static titan_status read_halves(struct file *f, const struct json *m, size_t rank, char *half[2], size_t len[2])
+{
+    if (m->type == JSON_ARRAY && m->first && m->first->type == JSON_STRING && m->first->next &&
+        m->first->next->type == JSON_STRING && !m->first->next->next) {
+        half[0] = m->first->string;
+        half[1] = m->first->next->string;
+    } else {
+        char *space = m->type == JSON_STRING ? strchr(m->string, ' ') : NULL;
+        if (!space || strchr(space + 1, ' '))
+            return titan_fail(f->err, TITAN_EINVAL, "merge %zu is not two tokens", rank);
+        *space = '\0';
+        half[0] = m->string;
+        half[1] = space + 1;
+    }
+    for (int i = 0; i < 2; i++)
+        len[i] = mend_nul(half[i]);
+    return TITAN_OK;
+}
+
+static titan_status read_merges(struct file *f, const struct json *model)
+{
+    const struct json *merges = json_get(model, "merges");
+    const struct vocabulary *names = &f->t->names;
+    _cleanup_(buf_free) struct buf whole = BUF_INIT;
+    uint32_t rank = 0;
+    if (!merges || merges->type != JSON_ARRAY)
+        return titan_fail(f->err, TITAN_EINVAL, "the model has no merges");
+    for (const struct json *m = merges->first; m; m = m->next, rank++) {
+        char *half[2];
+        size_t len[2];
+        int32_t id[3];
+        TRY(read_halves(f, m, rank, half, len));
+        buf_clear(&whole);
+        if (buf_append(&whole, half[0], len[0]) != TITAN_OK || buf_append(&whole, half[1], len[1]) != TITAN_OK)
+            return titan_fail(f->err, TITAN_ENOMEM, "no memory for merge %" PRIu32, rank);
+        id[0] = vocabulary_find(names, half[0], len[0]);
+        id[1] = vocabulary_find(names, half[1], len[1]);
+        id[2] = vocabulary_find(names, whole.data ? whole.data : "", whole.len);
+        for (int i = 0; i < 3; i++)
+            if (id[i] < 0)
+                return titan_fail(f->err, TITAN_EINVAL, "merge %" PRIu32 " names '%.40s', which the vocabulary lacks",
+                                  rank, i == 2 ? whole.data ? whole.data : "" : half[i]);
+        TRY(bpe_add(&f->t->bpe, id[0], id[1], rank, id[2], f->err));
+        f->t->hash = hash_word(f->t->hash, (uint64_t)id[0] << 32 | (uint32_t)id[1]);
+    }
+    return TITAN_OK;
+}
+
+/* The tokens of single bytes: letters of the alphabet of bytes, or <0xXX>. */
+static titan_status find_bytes(struct file *f)
+{
+    struct bpe *b = &f->t->bpe;
+    for (int byte = 0; byte < 256; byte++) {
+        char name[8];
+        const size_t len =
+            b->by_bytes ? utf8_encode(letter_of(byte), name) : (size_t)sprintf(name, "<0x%02X>", (unsigned)byte);
+        b->of_byte[byte] = vocabulary_find(&f->t->names, name, len);
+        if (b->byte_fallback && b->of_byte[byte] < 0)
+            return titan_fail(f->err, TITAN_EINVAL, "byte_fallback needs the token '%s', which the vocabulary lacks",
+                              name);
+    }
+    return TITAN_OK;
+}
+
+static titan_status read_bpe(struct file *f, const struct json *model)
+{
+    struct bpe *b = &f->t->bpe;
+    const char *unk = json_string(model, "unk_token", NULL);
+    if (*json_string(model, "continuing_subword_prefix", "") || *json_string(model, "end_of_word_suffix", ""))
+        return titan_fail(f->err, TITAN_EUNSUPPORTED,
+                          "BPE with continuing_subword_prefix or end_of_word_suffix is not known");
+    if (json_real(model, "dropout", 0) > 0)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "BPE with dropout is not known");
+    TRY(read_vocabulary(f, model));
+    b->by_bytes = f->byte_level;
+    b->byte_fallback = is_set(model, "byte_fallback", false);
+    b->whole_words = is_set(model, "ignore_merges", false);
+    b->fuse_unknown = is_set(model, "fuse_unk", false);
+    b->unknown = unk ? vocabulary_find(&f->t->names, unk, strlen(unk)) : TOKEN_NONE;
+    if (unk && b->unknown < 0)
+        return titan_fail(f->err, TITAN_EINVAL, "unk_token '%.40s' is not in the vocabulary", unk);
+    if (b->by_bytes && b->byte_fallback)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "BPE with byte_fallback and the pre-tokenizer 'ByteLevel'");
+    f->t->hash = hash_word(f->t->hash, (uint64_t)b->by_bytes | (uint64_t)b->byte_fallback << 1 |
+                                           (uint64_t)b->whole_words << 2 | (uint64_t)b->fuse_unknown << 3);
+    f->t->hash = hash_word(f->t->hash, (uint64_t)(int64_t)b->unknown);
+    TRY(find_bytes(f));
+    return read_merges(f, model);
+}
+
+/* --- decoder ------------------------------------------------------------------------------------------------------ */
+
+static titan_status set_replacement(struct file *f, const char *from, const char *to)
+{
+    struct tokenizer *t = f->t;
+    if (t->decoder.from)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "a decoder that replaces two texts");
+    if (!*from)
+        return titan_fail(f->err, TITAN_EINVAL, "a decoder replaces an empty text");
+    t->decoder.from = strdup(from);
+    t->decoder.to = strdup(to);
+    return t->decoder.from && t->decoder.to ? TITAN_OK : titan_fail(f->err, TITAN_ENOMEM, "no memory for a decoder");
+}
+
+static titan_status read_decoder(struct file *f, const struct json *part, const char *type, int depth)
+{
+    (void)depth;
+    if (strcmp(type, "ByteLevel") == 0 || strcmp(type, "Fuse") == 0)
+        return TITAN_OK; /* tokens are bytes, and are put together anyway */
+    if (strcmp(type, "ByteFallback") == 0) {
+        f->t->decoder.from_bytes = true;
+        return TITAN_OK;
+    }
+    if (strcmp(type, "Replace") == 0) {
+        bool literal;
+        const char *from;
+        TRY(read_pattern(f, part, &literal, &from));
+        if (!literal)
+            return titan_fail(f->err, TITAN_EUNSUPPORTED, "decoder 'Replace' is known with a String, not a Regex");
+        return set_replacement(f, from, json_string(part, "content", ""));
+    }
+    if (strcmp(type, "Strip") == 0) {
+        if (strcmp(json_string(part, "content", ""), " ") != 0 || json_int(part, "stop", 0) != 0 ||
+            json_int(part, "start", 0) < 0)
+            return titan_fail(f->err, TITAN_EUNSUPPORTED, "decoder 'Strip' is known for spaces at the beginning");
+        f->t->decoder.strip = json_int(part, "start", 0);
+        return TITAN_OK;
+    }
+    if (strcmp(type, "Metaspace") == 0) {
+        const bool prefix = is_set(part, "add_prefix_space", true);
+        f->t->decoder.strip = strcmp(json_string(part, "prepend_scheme", prefix ? "always" : "never"), "never") != 0;
+        return set_replacement(f, json_string(part, "replacement", METASPACE), " ");
+    }
+    return unknown(f, "decoder", type, "ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Sequence and Strip");
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+static titan_status read_file(struct file *f, const struct json *root)
+{
+    const struct json *model = json_get(root, "model");
+    const char *type = json_string(model, "type", json_get(model, "merges") ? "BPE" : "");
+    if (!model || model->type != JSON_OBJECT)
+        return titan_fail(f->err, TITAN_EINVAL, "it has no model");
+    if (strcmp(type, "BPE") != 0)
+        return unknown(f, "model", type, "BPE");
+    TRY(each_part(f, json_get(root, "normalizer"), "normalizer", "normalizers", read_normalizer, 0));
+    TRY(each_part(f, json_get(root, "pre_tokenizer"), "pre-tokenizer", "pretokenizers", read_pre_tokenizer, 0));
+    TRY(read_bpe(f, model));
+    TRY(make_vocabulary(f, true));
+    TRY(read_all_added(f, root));
+    TRY(make_vocabulary(f, false));
+    return each_part(f, json_get(root, "decoder"), "decoder", "decoders", read_decoder, 0);
+}
+
+static void free_json(struct json **root)
+{
+    json_free(*root);
+}
+
+/* Without a configuration: the special tokens of that name that the file has. */
+static int32_t find_first(const struct vocabulary *names, const char *const *text)
+{
+    int32_t id = TOKEN_NONE;
+    for (; *text && id < 0; text++)
+        id = vocabulary_find(names, *text, strlen(*text));
+    return id;
+}
+
+titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n, struct titan_error *err)
+{
+    static const char *const begins[] = {"<|begin_of_text|>", "<s>",
+                                         "<\xef\xbd\x9c"
+                                         "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+                                         NULL};
+    static const char *const ends[] = {"<|end_of_text|>", "<|endoftext|>", "</s>",
+                                       "<\xef\xbd\x9c"
+                                       "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+                                       NULL};
+    struct file f = {.t = t, .err = err};
+    _cleanup_(free_json) struct json *root = NULL;
+    TRY(json_parse_nul(text, n, &root, err));
+    TRY(read_file(&f, root));
+    t->bos = find_first(&t->names, begins);
+    t->eos = find_first(&t->names, ends);
+    return TITAN_OK;
+}
+
+/* "bos_token": "text", {"content": "text"}, or null: there is none. */
+static titan_status read_end(const struct tokenizer *t, const struct json *config, const char *key, int32_t *id,
+                             struct titan_error *err)
+{
+    const struct json *m = json_get(config, key);
+    if (!m)
+        return TITAN_OK;
+    const char *text = m->type == JSON_STRING ? m->string : json_string(m, "content", NULL);
+    *id = text ? vocabulary_find(&t->names, text, strlen(text)) : TOKEN_NONE;
+    if (text && *id < 0)
+        return titan_fail(err, TITAN_EINVAL, "%s '%.40s' is no token", key, text);
+    return TITAN_OK;
+}
+
+titan_status tokenizer_read_config(struct tokenizer *t, const char *text, size_t n, struct titan_error *err)
+{
+    _cleanup_(free_json) struct json *config = NULL;
+    TRY(json_parse_nul(text, n, &config, err));
+    TRY(read_end(t, config, "bos_token", &t->bos, err));
+    return read_end(t, config, "eos_token", &t->eos, err);
+}

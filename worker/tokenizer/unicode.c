@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/tokenizer/unicode.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/utf8.h"
+#include "base/vec.h"
+
+struct class_range {
+    uint32_t first;
+    uint8_t class;
+};
+struct decomposition {
+    uint32_t code, first, second; /* second 0: there is none */
+    bool composes;
+};
+
+#include "worker/tokenizer/unicode_tables.h"
+
+#define HANGUL_S 0xac00u
+#define HANGUL_L 0x1100u
+#define HANGUL_V 0x1161u
+#define HANGUL_T 0x11a7u
+#define HANGUL_VS 21u
+#define HANGUL_TS 28u
+#define HANGUL_LS 19u
+#define HANGUL_SS (HANGUL_LS * HANGUL_VS * HANGUL_TS)
+
+const struct category_range *unicode_categories(size_t *ret_n)
+{
+    *ret_n = ARRAY_SIZE(categories);
+    return categories;
+}
+
+/* --- text that is no UTF-8 ---------------------------------------------------------------------------------------- */
+
+/* Bytes of the maximal subpart at p, where no valid sequence begins. */
+static size_t subpart(const unsigned char *p, size_t n)
+{
+    static const struct {
+        unsigned char lead_from, lead_to, from, to;
+        int more;
+    } rows[] = {{0xc2, 0xdf, 0x80, 0xbf, 1}, {0xe0, 0xe0, 0xa0, 0xbf, 2}, {0xe1, 0xec, 0x80, 0xbf, 2},
+                {0xed, 0xed, 0x80, 0x9f, 2}, {0xee, 0xef, 0x80, 0xbf, 2}, {0xf0, 0xf0, 0x90, 0xbf, 3},
+                {0xf1, 0xf3, 0x80, 0xbf, 3}, {0xf4, 0xf4, 0x80, 0x8f, 3}};
+    for (size_t r = 0; r < ARRAY_SIZE(rows); r++) {
+        if (p[0] < rows[r].lead_from || p[0] > rows[r].lead_to)
+            continue;
+        size_t len = 1;
+        if (n > 1 && p[1] >= rows[r].from && p[1] <= rows[r].to)
+            for (len = 2; len < n && (int)len <= rows[r].more && (p[len] & 0xc0) == 0x80;)
+                len++;
+        return len;
+    }
+    return 1;
+}
+
+titan_status unicode_mend(const char *text, size_t n, struct buf *out)
+{
+    for (size_t at = 0; at < n;) {
+        const size_t good = utf8_check(text + at, n - at);
+        TRY(buf_append(out, text + at, good));
+        at += good;
+        if (at < n) {
+            TRY(buf_append(out, UNICODE_REPLACEMENT, strlen(UNICODE_REPLACEMENT)));
+            at += subpart((const unsigned char *)text + at, n - at);
+        }
+    }
+    return TITAN_OK;
+}
+
+/* --- tables ------------------------------------------------------------------------------------------------------- */
+
+#define STABLE 0      /* a starter that normal form C keeps, whatever surrounds it */
+#define STARTER_2 255 /* a starter that decomposes for good, or composes with what precedes it */
+#define PROPERTIES 0x30000u
+#define COMPOSITIONS 4096u
+
+static uint8_t properties[PROPERTIES]; /* STABLE, STARTER_2 or the combining class */
+static const struct decomposition *compositions[COMPOSITIONS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static uint64_t pair_hash(uint32_t first, uint32_t second)
+{
+    return hash_mix((uint64_t)first << 32 | second);
+}
+
+static void make_tables(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(combining_classes); i++) {
+        const bool last = i + 1 == ARRAY_SIZE(combining_classes);
+        const uint32_t end = last ? PROPERTIES : MIN(combining_classes[i + 1].first, PROPERTIES);
+        for (uint32_t c = combining_classes[i].first; c < end; c++)
+            properties[c] = combining_classes[i].class;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(decompositions); i++) {
+        const struct decomposition *d = &decompositions[i];
+        if (!d->composes) {
+            if (properties[d->code] == 0)
+                properties[d->code] = STARTER_2;
+            continue;
+        }
+        if (properties[d->second] == 0)
+            properties[d->second] = STARTER_2;
+        size_t at = pair_hash(d->first, d->second) % COMPOSITIONS;
+        while (compositions[at])
+            at = (at + 1) % COMPOSITIONS;
+        compositions[at] = d;
+    }
+    for (uint32_t c = HANGUL_V; c < HANGUL_V + HANGUL_VS; c++)
+        properties[c] = STARTER_2;
+    for (uint32_t c = HANGUL_T + 1; c < HANGUL_T + HANGUL_TS; c++)
+        properties[c] = STARTER_2;
+}
+
+static uint8_t property(uint32_t code)
+{
+    return code < PROPERTIES ? properties[code] : STABLE;
+}
+
+static uint8_t combining_class(uint32_t code)
+{
+    const uint8_t p = property(code);
+    return p == STARTER_2 ? 0 : p;
+}
+
+static const struct decomposition *find_decomposition(uint32_t code)
+{
+    size_t lo = 0, hi = ARRAY_SIZE(decompositions);
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (decompositions[mid].code < code)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < ARRAY_SIZE(decompositions) && decompositions[lo].code == code ? &decompositions[lo] : NULL;
+}
+
+/* What first and second compose to; 0: nothing. */
+static uint32_t compose(uint32_t first, uint32_t second)
+{
+    if (first - HANGUL_L < HANGUL_LS && second - HANGUL_V < HANGUL_VS)
+        return HANGUL_S + ((first - HANGUL_L) * HANGUL_VS + second - HANGUL_V) * HANGUL_TS;
+    if (first - HANGUL_S < HANGUL_SS && (first - HANGUL_S) % HANGUL_TS == 0 && second - HANGUL_T - 1 < HANGUL_TS - 1)
+        return first + second - HANGUL_T;
+    for (size_t at = pair_hash(first, second) % COMPOSITIONS; compositions[at]; at = (at + 1) % COMPOSITIONS)
+        if (compositions[at]->first == first && compositions[at]->second == second)
+            return compositions[at]->code;
+    return 0;
+}
+
+/* --- normal form C ------------------------------------------------------------------------------------------------ */
+
+/* Characters from one that is stable to the next: combining class, place and code point, packed so that sorting numbers
+ * sorts marks as canonical order asks. */
+struct segment {
+    uint64_t *chars;
+    size_t n, cap;
+};
+#define CLASS_SHIFT 56
+#define PLACE_SHIFT 21
+#define CODE_MASK 0x1fffffu
+
+static titan_status decompose(struct segment *s, uint32_t code)
+{
+    const uint32_t syllable = code - HANGUL_S;
+    const struct decomposition *d = code < 0x80 ? NULL : find_decomposition(code);
+    if (syllable < HANGUL_SS) {
+        TRY(decompose(s, HANGUL_L + syllable / (HANGUL_VS * HANGUL_TS)));
+        TRY(decompose(s, HANGUL_V + syllable / HANGUL_TS % HANGUL_VS));
+        return syllable % HANGUL_TS ? decompose(s, HANGUL_T + syllable % HANGUL_TS) : TITAN_OK;
+    }
+    if (d) {
+        TRY(decompose(s, d->first));
+        return d->second ? decompose(s, d->second) : TITAN_OK;
+    }
+    const uint64_t packed =
+        (uint64_t)combining_class(code) << CLASS_SHIFT | (uint64_t)s->n << PLACE_SHIFT | (uint64_t)code;
+    return VEC_PUSH(s->chars, s->n, s->cap, packed) ? TITAN_OK : TITAN_ENOMEM;
+}
+
+static int compare_packed(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Each run of marks in the order of their classes. */
+static void order(struct segment *s)
+{
+    for (size_t i = 0; i < s->n;) {
+        size_t end = i;
+        while (end < s->n && s->chars[end] >> CLASS_SHIFT)
+            end++;
+        if (end - i > 1)
+            qsort(s->chars + i, end - i, sizeof(*s->chars), compare_packed);
+        i = MAX(end, i + 1);
+    }
+}
+
+/* UAX 15, canonical composition: a mark that nothing of its class or above separates from the starter joins it. */
+static void compose_segment(struct segment *s)
+{
+    size_t starter = SIZE_MAX, n = 0;
+    int last_class = -1; /* of what was kept since the starter; -1: nothing */
+    for (size_t i = 0; i < s->n; i++) {
+        const uint32_t code = (uint32_t)(s->chars[i] & CODE_MASK);
+        const int class = (int)(s->chars[i] >> CLASS_SHIFT);
+        const uint32_t first = starter == SIZE_MAX ? 0 : (uint32_t)(s->chars[starter] & CODE_MASK);
+        const uint32_t both = starter != SIZE_MAX && last_class < class ? compose(first, code) : 0;
+        if (both) {
+            s->chars[starter] = both;
+            continue;
+        }
+        if (class == 0) {
+            starter = n;
+            last_class = -1;
+        } else {
+            last_class = class;
+        }
+        s->chars[n++] = s->chars[i];
+    }
+    s->n = n;
+}
+
+static titan_status flush(struct segment *s, struct buf *out)
+{
+    order(s);
+    compose_segment(s);
+    for (size_t i = 0; i < s->n; i++) {
+        char utf8[4];
+        TRY(buf_append(out, utf8, utf8_encode((uint32_t)(s->chars[i] & CODE_MASK), utf8)));
+    }
+    s->n = 0;
+    return TITAN_OK;
+}
+
+size_t unicode_nfc_prefix(const char *text, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    size_t stable = 0; /* the last character that the one behind it may join */
+    (void)pthread_once(&once, make_tables);
+    for (size_t at = 0; at < n;) {
+        size_t len;
+        if (p[at] < 0xcc) { /* below U+0300 */
+            stable = at;
+            at += p[at] < 0x80 ? 1 : 2;
+            continue;
+        }
+        if (property(utf8_code(p + at, &len)) != STABLE)
+            return stable;
+        stable = at;
+        at += len;
+    }
+    return n;
+}
+
+static titan_status normalize(struct segment *s, const unsigned char *p, size_t n, struct buf *out)
+{
+    for (size_t at = 0; at < n;) {
+        size_t len;
+        const uint32_t code = utf8_code(p + at, &len);
+        if (property(code) == STABLE)
+            TRY(flush(s, out));
+        TRY(decompose(s, code));
+        at += len;
+    }
+    return flush(s, out);
+}
+
+titan_status unicode_nfc(const char *text, size_t n, struct buf *out)
+{
+    struct segment s = {0};
+    const size_t kept = unicode_nfc_prefix(text, n);
+    titan_status status = buf_append(out, text, kept);
+    if (status == TITAN_OK && kept < n)
+        status = normalize(&s, (const unsigned char *)text + kept, n - kept, out);
+    free(s.chars);
+    return status;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unicode.h - what is known of code points: their general category, of Unicode 16, and canonical composition (UAX 15)
+ * of the older Unicode that the normalizer NFC of `tokenizers` knows; characters that came later are left as they are.
+ */
+#ifndef TITAN_WORKER_TOKENIZER_UNICODE_H
+#define TITAN_WORKER_TOKENIZER_UNICODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+#define UNICODE_END 0x110000u
+#define UNICODE_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/* clang-format off */
+#define CATEGORIES(X)                                                                                                  \
+    X(LU) X(LL) X(LT) X(LM) X(LO) X(MN) X(MC) X(ME) X(ND) X(NL) X(NO) X(PC) X(PD) X(PS) X(PE) X(PI) X(PF) X(PO) X(SM)  \
+    X(SC) X(SK) X(SO) X(ZS) X(ZL) X(ZP) X(CC) X(CF) X(CS) X(CO) X(CN)
+/* clang-format on */
+
+enum category {
+#define X(name) CATEGORY_##name,
+    CATEGORIES(X)
+#undef X
+};
+
+struct category_range { /* from this code point to the next entry's */
+    uint32_t first;
+    enum category category;
+};
+const struct category_range *unicode_categories(size_t *ret_n);
+
+/* The code point at p, which is valid UTF-8, and its bytes. */
+static inline uint32_t utf8_code(const unsigned char *p, size_t *ret_len)
+{
+    if (p[0] < 0x80) {
+        *ret_len = 1;
+        return p[0];
+    }
+    if (p[0] < 0xe0) {
+        *ret_len = 2;
+        return (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f);
+    }
+    if (p[0] < 0xf0) {
+        *ret_len = 3;
+        return (uint32_t)(p[0] & 0x0f) << 12 | (uint32_t)(p[1] & 0x3f) << 6 | (p[2] & 0x3f);
+    }
+    *ret_len = 4;
+    return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 | (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
+}
+
+/* n bytes at text with U+FFFD in the place of each maximal part that is no UTF-8 (Unicode, chapter 3, "U+FFFD
+ * Substitution of Maximal Subparts"), appended. */
+titan_status unicode_mend(const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
+
+/* Bytes of valid text in front of the first character that normal form C may change, or may change what precedes it. */
+size_t unicode_nfc_prefix(const char *text, size_t n);
+/* Normal form C (UAX 15) of valid text, appended. */
+titan_status unicode_nfc(const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
+
+#endif
