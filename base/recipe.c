@@ -16,7 +16,7 @@
 #include "base/distance.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/log.h"
+#include "base/options.h"
 #include "base/recipe_keys.h"
 #include "base/toml.h"
 #include "base/units.h"
@@ -174,18 +174,29 @@ static titan_status check_range(const struct recipe_key *k, double value, const 
                    k->above_min ? "above" : "from", low, high, or);
 }
 
+/* ": it lacks ..." of a value that is refused; "": nothing is known. */
+static void describe_lack(const char *section, const char *name, const char *value, char *out, size_t cap)
+{
+    out[0] = '\0';
+    for (int i = 0; i < recipe_lacks_count; i++)
+        if (strcmp(recipe_lacks[i].value, value) == 0 && strcmp(recipe_lacks[i].name, name) == 0 &&
+            strcmp(recipe_lacks[i].section, section) == 0)
+            (void)snprintf(out, cap, ", which lacks %s", recipe_lacks[i].what);
+}
+
 static titan_status set_string(const struct recipe_key *k, const char *value, const struct place *at, char *field,
                                struct titan_error *err)
 {
-    char spelled[64], legal[320], all[256];
+    char spelled[64], legal[320], all[256], lack[160];
     const char *choices = choices_of(k, all, sizeof(all));
     if (choices && among(choices, value, k->flags & KEY_NOCASE, spelled)) {
         value = spelled;
     } else if (choices && !any_or_among(k->plan, value)) {
         list_choices(choices, legal, sizeof(legal));
+        describe_lack(k->section, k->name, value, lack, sizeof(lack));
         if (any_or_among(k->later, value))
-            return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = \"%.64s\" is not supported by this version; use %s",
-                           k->section, k->name, value, legal);
+            return fail_at(at, err, TITAN_EUNSUPPORTED, "%s.%s = \"%.64s\" is not supported by this version%s; use %s",
+                           k->section, k->name, value, lack, legal);
         return fail_at(at, err, TITAN_EINVAL, "%s.%s = \"%.64s\": expected %s", k->section, k->name, value, legal);
     }
     size_t len = strlen(value);
@@ -197,23 +208,35 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
     return TITAN_OK;
 }
 
-/* A switch as true or false, as a word, or as a list of words. */
+/* "float8,quantize.linear.float8": every word turns the switch on. */
+static titan_status set_words(const struct recipe_key *k, const char *words, bool *on, const struct place *at,
+                              struct titan_error *err)
+{
+    char spelled[64], word[64], lack[160];
+    for (const char *p = words; *p;) {
+        size_t len = strcspn(p, ",");
+        (void)snprintf(word, sizeof(word), "%.*s", (int)len, p);
+        describe_lack(k->section, k->name, word, lack, sizeof(lack));
+        if (len && !among(k->on, word, false, spelled))
+            return fail_at(at, err, any_or_among(k->later, word) ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
+                           "%s.%s: \"%s\" is not supported by this version%s; use true or false", k->section, k->name,
+                           word, lack);
+        *on = *on || len;
+        p += len + (p[len] == ',');
+    }
+    return TITAN_OK;
+}
+
+/* A switch as true or false, as words, or as a list of words. */
 static titan_status set_bool(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                              char *field, struct titan_error *err)
 {
-    bool on = false;
-    char spelled[64];
+    bool on = v->type == TOML_BOOL && v->boolean;
     const struct toml_value *word = v->type == TOML_ARRAY ? v->first : v->type == TOML_STRING ? v : NULL;
-    if (v->type == TOML_BOOL)
-        on = v->boolean;
     for (; word; word = v->type == TOML_ARRAY ? word->next : NULL) {
         if (word->type != TOML_STRING)
             return wrong_type(k, word, at, err);
-        if (word->string[0] && !among(k->on, word->string, false, spelled))
-            return fail_at(at, err, any_or_among(k->later, word->string) ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
-                           "%s.%s: \"%.64s\" is not supported by this version; use true or false", k->section, k->name,
-                           word->string);
-        on = on || word->string[0];
+        TRY(set_words(k, word->string, &on, at, err));
     }
     memcpy(field, &on, sizeof(on));
     return TITAN_OK;
@@ -355,7 +378,7 @@ static titan_status check_off(const struct recipe_key *k, const struct toml_valu
         off = strcmp(given, k->initial) == 0;
         break;
     case KEY_LIST:
-        off = v->first == NULL;
+        off = v->type == TOML_STRING ? !v->string[0] : !v->first;
         snprintf(given, sizeof(given), "[...]");
         break;
     case KEY_REAL:
@@ -383,21 +406,35 @@ static int resolve_alias(const char *section, const char *name)
     return recipe_key_find(section, name);
 }
 
-static void (*on_note)(const char *key, const char *note);
-
-void recipe_on_note(void (*note)(const char *key, const char *note))
+static bool same_value(const struct toml_value *a, const struct toml_value *b)
 {
-    on_note = note;
+    if (a->type != b->type)
+        return false;
+    switch (a->type) {
+    case TOML_BOOL:
+        return a->boolean == b->boolean;
+    case TOML_INT:
+        return a->integer == b->integer;
+    case TOML_STRING:
+        return strcmp(a->string, b->string) == 0;
+    default:
+        break;
+    }
+    const struct toml_value *x = a->first, *y = b->first;
+    for (; x && y && same_value(x, y); x = x->next, y = y->next)
+        ;
+    return a->type == TOML_ARRAY && !x && !y;
 }
 
-static void call_note(const struct recipe_key *k)
+/* Keep a value that asks for something, drop one that does not: an override comes after the file. */
+static titan_status set_idle(struct recipe *r, int index, const struct toml_value *v, struct titan_error *err)
 {
-    char key[96];
-    (void)snprintf(key, sizeof(key), "%s.%s", k->section, k->name);
-    if (on_note)
-        on_note(key, k->doc);
-    else
-        tlog_info(&(struct log){.subsystem = "recipe"}, "a key has no effect", "key=%s note=\"%s\"", key, k->doc);
+    struct toml_value *initial = NULL;
+    uint64_t *mask = &r->idle_mask[index / 64], bit = UINT64_C(1) << (index % 64);
+    TRY(toml_parse_value(recipe_keys[index].initial, "default", &initial, err));
+    *mask = same_value(v, initial) ? *mask & ~bit : *mask | bit;
+    toml_free(initial);
+    return TITAN_OK;
 }
 
 /* seen: keys this document has given already, to refuse a key and its alias side by side; NULL for an override. */
@@ -409,10 +446,10 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
         return unknown_key(at, section, name, err);
     const struct recipe_key *k = &recipe_keys[index];
     TRY(check_type(k, v, at, err));
-    if (k->support == KEY_NOTE && v->boolean)
-        call_note(k);
-    if (k->support == KEY_IDLE || k->support == KEY_NOTE)
+    if (k->support == KEY_PART)
         return TITAN_OK;
+    if (k->support == KEY_NOTE)
+        return set_idle(r, index, v, err);
     if (k->support == KEY_OFF)
         return check_off(k, v, at, err);
     if (seen && (seen[index / 64] >> (index % 64) & 1))
@@ -427,8 +464,6 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
 }
 
 /* --- whole files -------------------------------------------------------------------------------------------------- */
-
-#define KEYS_MAX 256
 
 static struct recipe defaults; /* made once: every submit begins with it */
 
@@ -454,13 +489,16 @@ void recipe_init(struct recipe *r)
     *r = defaults;
 }
 
+/* seen: see set_value; overridden: keys whose values are not looked at. */
 static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
-                              uint64_t *seen, struct titan_error *err)
+                              uint64_t *seen, const uint64_t *overridden, struct titan_error *err)
 {
     for (const struct toml_value *v = table->first; v; v = v->next) {
         struct place at = {path, v->line};
         if (v->type != TOML_TABLE) {
-            TRY(set_value(r, section, v->key, v, &at, seen, err));
+            int index = resolve_alias(section, v->key);
+            if (index < 0 || !(overridden[index / 64] >> (index % 64) & 1))
+                TRY(set_value(r, section, v->key, v, &at, seen, err));
             continue;
         }
         char below[SECTION_MAX];
@@ -478,12 +516,34 @@ static titan_status set_table(struct recipe *r, const char *section, const struc
                                near->section);
             return fail_at(&at, err, TITAN_EINVAL, "unknown section [%.64s]", below);
         }
-        TRY(set_table(r, below, v, path, seen, err));
+        TRY(set_table(r, below, v, path, seen, overridden, err));
     }
     return TITAN_OK;
 }
 
-titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err)
+/* The parts of "section.key=value" given to --set; index: of the key. */
+struct assignment {
+    char section[SECTION_MAX], name[DISTANCE_TEXT_MAX + 1];
+    const char *value;
+    int index;
+};
+
+static titan_status read_assignment(const char *text, struct assignment *ret, struct titan_error *err)
+{
+    static const struct place at = {.path = "--set"};
+    const char *equals = strchr(text, '=');
+    const char *dot = equals ? memrchr(text, '.', (size_t)(equals - text)) : NULL;
+    if (!dot || dot == text || equals == dot + 1 || dot - text >= SECTION_MAX || equals - dot > DISTANCE_TEXT_MAX)
+        return fail_at(&at, err, TITAN_EINVAL, "expected section.key=value, got '%.100s'", text);
+    snprintf(ret->section, sizeof(ret->section), "%.*s", (int)(dot - text), text);
+    snprintf(ret->name, sizeof(ret->name), "%.*s", (int)(equals - dot - 1), dot + 1);
+    ret->value = equals + 1;
+    ret->index = resolve_alias(ret->section, ret->name);
+    return ret->index < 0 ? unknown_key(&at, ret->section, ret->name, err) : TITAN_OK;
+}
+
+static titan_status parse(struct recipe *r, const char *text, const char *path, const uint64_t *overridden,
+                          struct titan_error *err)
 {
     if (!path)
         path = "<stdin>";
@@ -495,51 +555,111 @@ titan_status recipe_parse(struct recipe *r, const char *text, const char *path, 
     TRY(toml_parse(text, len, path, &root, err));
     struct recipe result = *r;
     uint64_t seen[ARRAY_SIZE(r->set_mask)] = {0};
-    titan_status status = set_table(&result, "", root, path, seen, err);
+    titan_status status = set_table(&result, "", root, path, seen, overridden, err);
     toml_free(root);
     if (status == TITAN_OK)
         *r = result;
     return status;
 }
 
+titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err)
+{
+    static const uint64_t none[ARRAY_SIZE(r->set_mask)];
+    return parse(r, text, path, none, err);
+}
+
+titan_status recipe_parse_with(struct recipe *r, const char *text, const char *path, const struct args *args,
+                               struct titan_error *err)
+{
+    uint64_t overridden[ARRAY_SIZE(r->set_mask)] = {0};
+    struct assignment a;
+    const char *assignment;
+    for (int i = 0; (assignment = args_each(args, "set", i)); i++) {
+        TRY(read_assignment(assignment, &a, err));
+        overridden[a.index / 64] |= UINT64_C(1) << (a.index % 64);
+    }
+    TRY(parse(r, text, path, overridden, err));
+    for (int i = 0; (assignment = args_each(args, "set", i)); i++)
+        TRY(recipe_set(r, assignment, err));
+    return TITAN_OK;
+}
+
+static titan_status read_text(const char *path, struct buf *text, struct titan_error *err)
+{
+    TRY(file_read(path, RECIPE_TEXT_MAX, text, err));
+    if (text->len && memchr(text->data, '\0', text->len))
+        return titan_fail(err, TITAN_EINVAL, "%s: NUL byte: not a run file", path);
+    return TITAN_OK;
+}
+
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    TRY(file_read(path, RECIPE_TEXT_MAX, &text, err));
-    if (text.len && memchr(text.data, '\0', text.len))
-        return titan_fail(err, TITAN_EINVAL, "%s: NUL byte: not a run file", path);
+    TRY(read_text(path, &text, err));
     return recipe_parse(r, text.len ? text.data : "", path, err);
+}
+
+titan_status recipe_load_with(struct recipe *r, const char *path, const struct args *args, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    TRY(read_text(path, &text, err));
+    return recipe_parse_with(r, text.len ? text.data : "", path, args, err);
+}
+
+/* A value without quotes, as a shell hands it over: text, words of a list or of a switch. */
+static bool is_word(const struct recipe_key *k, const char *value)
+{
+    bool list = value[0] == '[', plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
+    if (value[0] == '"' || value[0] == '\'')
+        return false;
+    return k->type == KEY_STRING || (k->type == KEY_LIST && !list) || (k->on && !list && !plain);
 }
 
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err)
 {
-    struct place at = {.path = "--set"};
-    const char *equals = strchr(assignment, '=');
-    const char *dot = equals ? memrchr(assignment, '.', (size_t)(equals - assignment)) : NULL;
-    if (!dot || dot == assignment || equals == dot + 1 || dot - assignment >= SECTION_MAX ||
-        equals - dot > DISTANCE_TEXT_MAX)
-        return fail_at(&at, err, TITAN_EINVAL, "expected section.key=value, got '%.100s'", assignment);
-    char section[SECTION_MAX], name[DISTANCE_TEXT_MAX + 1];
-    snprintf(section, sizeof(section), "%.*s", (int)(dot - assignment), assignment);
-    snprintf(name, sizeof(name), "%.*s", (int)(equals - dot - 1), dot + 1);
-    const char *value = equals + 1;
-    int index = resolve_alias(section, name);
-    if (index < 0)
-        return unknown_key(&at, section, name, err);
-    /* Text may come without quotes, as a shell hands it over. */
-    bool quoted = value[0] == '"' || value[0] == '\'';
-    bool wordy = recipe_keys[index].type == KEY_STRING || (recipe_keys[index].type == KEY_LIST && value[0] != '[');
-    if (wordy && !quoted) {
-        struct toml_value word = {.type = TOML_STRING, .string = (char *)(uintptr_t)value};
-        return set_value(r, section, name, &word, &at, NULL, err);
+    static const struct place at = {.path = "--set"};
+    struct assignment a;
+    TRY(read_assignment(assignment, &a, err));
+    if (is_word(&recipe_keys[a.index], a.value)) {
+        struct toml_value word = {.type = TOML_STRING, .string = (char *)(uintptr_t)a.value};
+        return set_value(r, a.section, a.name, &word, &at, NULL, err);
     }
     struct toml_value *v = NULL;
     char where[SECTION_MAX + DISTANCE_TEXT_MAX + 16];
-    snprintf(where, sizeof(where), "--set %s.%s", section, name);
-    TRY(toml_parse_value(value, where, &v, err));
-    titan_status status = set_value(r, section, name, v, &at, NULL, err);
+    snprintf(where, sizeof(where), "--set %s.%s", a.section, a.name);
+    TRY(toml_parse_value(a.value, where, &v, err));
+    titan_status status = set_value(r, a.section, a.name, v, &at, NULL, err);
     toml_free(v);
     return status;
+}
+
+/* --- warnings ----------------------------------------------------------------------------------------------------- */
+
+/* Checkpoint keys of a run that writes none ask for nothing. */
+static bool is_idle(const struct recipe *r, int i)
+{
+    return (r->idle_mask[i / 64] >> (i % 64) & 1) &&
+           (r->checkpoint.enable || strcmp(recipe_keys[i].section, "checkpoint") != 0);
+}
+
+void recipe_warnings(const struct recipe *r, struct buf *out)
+{
+    if (r->model.float8)
+        buf_printf(out, "model.converters: products are in %s, not in float8\n",
+                   strcmp(r->training.mixed_precision_param, "auto") == 0
+                       ? "bfloat16 or float32, whichever the device is fast at"
+                       : r->training.mixed_precision_param);
+    for (int i = 0; i < recipe_keys_count; i++) {
+        int others = 0;
+        for (int j = 0; j < i && others == 0; j++) /* a line stands for all keys of one reason */
+            others += is_idle(r, j) && strcmp(recipe_keys[j].doc, recipe_keys[i].doc) == 0;
+        if (!is_idle(r, i) || others > 0)
+            continue;
+        for (int j = i; j < recipe_keys_count; j++)
+            if (is_idle(r, j) && strcmp(recipe_keys[j].doc, recipe_keys[i].doc) == 0)
+                buf_printf(out, "%s%s.%s", others++ ? ", " : "", recipe_keys[j].section, recipe_keys[j].name);
+        buf_printf(out, " %s no effect: %s\n", others > 1 ? "have" : "has", recipe_keys[i].doc);
+    }
 }
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
@@ -627,7 +747,7 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
 }
 
 /* "key = default\n" of every key, made once: most keys of most recipes have it, and every submit is printed. */
-static struct buf default_lines[KEYS_MAX];
+static struct buf default_lines[RECIPE_KEYS_MAX];
 
 static void print_line(const struct recipe *r, const struct recipe_key *k, struct buf *out)
 {
@@ -640,16 +760,20 @@ static void make_default_lines(void)
 {
     struct recipe r;
     recipe_init(&r);
-    titan_assert(recipe_keys_count <= KEYS_MAX);
+    titan_assert(recipe_keys_count <= RECIPE_KEYS_MAX);
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++)
         print_line(&r, &recipe_keys[i], &default_lines[i]);
+}
+
+static bool is_default(const struct recipe *r, const struct recipe_key *k)
+{
+    return memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
 }
 
 static void print_key(const struct recipe *r, int i, struct buf *out)
 {
     const struct recipe_key *k = &recipe_keys[i];
-    bool is_default = memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
-    if (is_default && default_lines[i].len)
+    if (is_default(r, k) && default_lines[i].len)
         buf_puts(out, default_lines[i].data);
     else
         print_line(r, k, out);
@@ -678,8 +802,8 @@ uint64_t recipe_hash(const struct recipe *r)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
-        if (!(k->flags & KEY_NUMBERS) || (k->type == KEY_SOURCES && r->training.mixture.n == 0))
-            continue; /* a key that is newer than many checkpoints counts where it says something */
+        if (!(k->flags & KEY_NUMBERS) || is_default(r, k)) /* keys that later versions bring change no run's hash */
+            continue;
         buf_printf(&text, "%s.%s=", k->section, k->name);
         print_value(r, k, &text);
         buf_puts(&text, "\n");
@@ -846,16 +970,66 @@ static void print_flavors(struct buf *out)
     }
 }
 
-static void print_known(struct buf *out, enum key_support support)
+/* What becomes of TorchTitan's key here. */
+static void print_here(const struct recipe_key *k, struct buf *out)
+{
+    switch (k->support) {
+    case KEY_SUPPORTED:
+        if (k->theirs)
+            buf_printf(out, "default `%s`", k->initial);
+        else
+            buf_puts(out, "the same");
+        break;
+    case KEY_OFF:
+        buf_printf(out, "refused unless `%s`. %s", k->initial, k->doc);
+        break;
+    case KEY_NOTE:
+        buf_printf(out, "no effect, submit says so. %s", k->doc);
+        break;
+    case KEY_PART:
+        buf_printf(out, "a detail of `%s`", k->doc);
+        break;
+    }
+}
+
+static void print_theirs(const char *section, const char *name, const char *theirs, struct buf *out)
+{
+    const char *quote = strcmp(theirs, "none") == 0 ? "" : "`";
+    buf_printf(out, "| `%s.%s` | %s%s%s | ", section, name, quote, theirs, quote);
+}
+
+static void print_torchtitan_section(const char *section, struct buf *out)
 {
     for (int i = 0; i < recipe_keys_count; i++) {
         const struct recipe_key *k = &recipe_keys[i];
-        if (k->support != support)
+        if ((k->flags & KEY_TITAN) || strcmp(k->section, section) != 0)
             continue;
-        if (support == KEY_OFF)
-            buf_printf(out, "| `%s.%s` | `%s` | %s |\n", k->section, k->name, k->initial, k->doc);
-        else
-            buf_printf(out, "| `%s.%s` | %s |\n", k->section, k->name, k->doc);
+        print_theirs(section, k->name, k->theirs ? k->theirs : k->initial, out);
+        print_here(k, out);
+        buf_puts(out, " |\n");
+    }
+    for (int i = 0; i < recipe_aliases_count; i++) {
+        const struct recipe_alias *a = &recipe_aliases[i];
+        const struct recipe_key *k = &recipe_keys[resolve_alias(a->section, a->name)];
+        if (strcmp(a->section, section) != 0)
+            continue;
+        print_theirs(section, a->name, a->theirs, out);
+        buf_printf(out, "read as `%s`, default `%s` |\n", a->target, k->initial);
+    }
+}
+
+static void print_torchtitan(struct buf *out)
+{
+    buf_puts(
+        out,
+        "\n## TorchTitan's keys\n\nTheir defaults at v0.2.2 and what they are here; older names, too. A key that is "
+        "the same has the meaning given above.\n\n| Key | TorchTitan's default | Here |\n|---|---|---|\n");
+    for (int i = 0; i < recipe_keys_count; i++) {
+        bool first = true;
+        for (int j = 0; j < i && first; j++)
+            first = strcmp(recipe_keys[j].section, recipe_keys[i].section) != 0;
+        if (first)
+            print_torchtitan_section(recipe_keys[i].section, out);
     }
 }
 
@@ -866,23 +1040,11 @@ void recipe_print_reference(struct buf *out)
         "# Run files: every key\n\n"
         "A run file is TOML with the section and key names of TorchTitan v0.2.2; keys marked * are Titan's "
         "own.\nKeys left out have their default. An unknown key, a wrong type or a value out of range is "
-        "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`. Values marked "
-        "*plan only* load and can be planned; a run with them is refused.\n\n"
+        "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`; what the file "
+        "says of it is then not looked at. Values marked\n*plan only* load and can be planned; a run with them is "
+        "refused. What is accepted without effect is said when a run is submitted.\n\n"
         "This file is written by `make docs` from the table the parser uses (`base/recipe_keys.c`).\n");
     print_supported(out);
     print_flavors(out);
-    buf_puts(out, "\n## Other names\n\n| Read | As |\n|---|---|\n");
-    for (int i = 0; i < recipe_aliases_count; i++)
-        buf_printf(out, "| `%s.%s` | `%s` |\n", recipe_aliases[i].section, recipe_aliases[i].name,
-                   recipe_aliases[i].target);
-    buf_puts(out, "\n## TorchTitan keys whose feature is not there\n\nAccepted only with the value that turns the "
-                  "feature off; otherwise the run file is refused with the key's name.\n\n"
-                  "| Key | Accepted | Feature |\n|---|---|---|\n");
-    print_known(out, KEY_OFF);
-    buf_puts(out, "\n## TorchTitan keys without effect\n\nAccepted with any value of their type: they only refine a "
-                  "feature that is off, or say something that does not arise here.\n\n| Key | Why |\n|---|---|\n");
-    print_known(out, KEY_IDLE);
-    buf_puts(out, "\nAccepted; with true `titanctl submit` and `run` say on stderr that nothing comes of it:\n\n| Key "
-                  "| Why |\n|---|---|\n");
-    print_known(out, KEY_NOTE);
+    print_torchtitan(out);
 }

@@ -20,6 +20,9 @@
 #include "base/error.h"
 
 #define RECIPE_TEXT_MAX (256 * 1024)
+#define RECIPE_KEYS_MAX 384
+
+struct args;
 
 /* Model dimensions; a flavor fills them, keys of [model] override single ones. */
 struct model_dims {
@@ -60,7 +63,7 @@ struct recipe {
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        bool float8;            /* products of the linear layers in float8; planned only */
+        bool float8;            /* products of the linear layers in float8; in plans only */
         struct model_dims dims; /* resolved */
     } model;
     struct {
@@ -69,7 +72,8 @@ struct recipe {
     } optimizer;
     struct {
         int64_t warmup_steps;
-        double decay_ratio; /* -1 = unset: decay from the end of warm-up to the last step */
+        int64_t total_steps; /* -1 = training.steps */
+        double decay_ratio;  /* -1 = unset: decay from the end of warm-up to the last step */
         char decay_type[16];
         double min_lr_factor;
     } lr_scheduler;
@@ -135,7 +139,9 @@ struct recipe {
         char name[16]; /* "auto", "cpu", "cuda" */
         int64_t threads;
     } device;
-    uint64_t set_mask[4]; /* which keys of the table were given */
+    int64_t workers_there;                    /* recipe_offer(); 0 = unknown */
+    uint64_t set_mask[RECIPE_KEYS_MAX / 64];  /* which keys of the table were given */
+    uint64_t idle_mask[RECIPE_KEYS_MAX / 64]; /* given, ask for something, have no effect: recipe_warnings() */
 };
 
 /* Defaults of every key. */
@@ -143,13 +149,22 @@ void recipe_init(struct recipe *r);
 /* Parse TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
 titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* The same with the --set options of a command line: what the text gives a key that is overridden is not looked at. */
+titan_status recipe_parse_with(struct recipe *r, const char *text, const char *path, const struct args *args,
+                               struct titan_error *err) TITAN_MUST_USE;
+titan_status recipe_load_with(struct recipe *r, const char *path, const struct args *args,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* One override, "section.key=value" as given to --set; value in TOML or as a bare word for strings. */
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
 /* All dimensions of the model, in place of the flavor's; before it is resolved. */
 void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
-/* Called for each key that is accepted, asks for something, and has no effect; without it such a key is logged. For the
- * whole process, set before the first parse. */
-void recipe_on_note(void (*note)(const char *key, const char *note));
+/* One line for each thing that was asked for and has no effect, the keys first: "compile.enable: ...". Resolved or not;
+ * empty: nothing. */
+void recipe_warnings(const struct recipe *r, struct buf *out);
+/* Workers that can be had, before recipe_resolve(): data_parallel_shard_degree = -1 with elastic.max_workers = -1 is
+ * the largest legal number of them, or the smallest legal one where they are too few. Not offered: the smallest mesh.
+ */
+void recipe_offer(struct recipe *r, int64_t workers);
 /* Resolve flavor and -1 defaults and check keys against each other. After it r->model.dims is complete, global batch
  * and worker bounds are numbers. Called once, after parse and set. */
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
@@ -173,7 +188,8 @@ bool recipe_keeps_copies(const struct recipe *r, int world, int replicas);
  * global_batch_size / this many microbatches, shared out over the data-parallel ranks. */
 int64_t recipe_microbatch_rows(const struct recipe *r);
 /* Layers of each stage: first_layer[s]..first_layer[s+1], for stages+1 entries. The first stage has the embedding
- * besides, the last one the head; both count as the *_less_layers keys say. TITAN_EINVAL: more stages than layers. */
+ * besides, the last one the head; both count as the *_less_layers keys say, so either stage may have no layer.
+ * TITAN_EINVAL: more stages than all of these. */
 titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_layer,
                                  struct titan_error *err) TITAN_MUST_USE;
 /* Stages of the pipeline (1 without one). */

@@ -14,8 +14,8 @@ enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_SOURCES }
 enum key_support {
     KEY_SUPPORTED,
     KEY_OFF,  /* TorchTitan's, feature not there: only the value that turns it off is accepted */
-    KEY_IDLE, /* TorchTitan's, setting of a feature that is off: any value of the type is accepted and not used */
-    KEY_NOTE  /* the same, but a value of true asks for something: it is said that nothing comes of it */
+    KEY_NOTE, /* TorchTitan's, without effect here: another value than TorchTitan's default is warned of */
+    KEY_PART  /* TorchTitan's, refines a key that is off or without effect: that one is refused or warned of */
 };
 enum {
     KEY_TITAN = 1,   /* Titan's own, not in TorchTitan */
@@ -39,16 +39,25 @@ struct recipe_key {
     const char *plan;    /* strings: accepted besides, but only planned, not run; "*" = any text. Booleans: true is */
     const char *instead; /* with plan: what to do for a run */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
-    const char *initial; /* default as TOML */
+    const char *initial; /* default as TOML; of keys that are not supported TorchTitan's */
+    const char *theirs;  /* TorchTitan's default as TOML where it is another; "none": unset */
     const char *doc;     /* one line */
 };
-/* Supported keys first, in the order they are printed; a key's index is its bit in recipe.set_mask. */
+/* Supported keys first, in the order they are printed; a key's index is its bit in recipe.set_mask and idle_mask. */
 extern const struct recipe_key recipe_keys[];
 extern const int recipe_keys_count;
+
+/* What this version lacks for a value that it refuses. */
+struct recipe_lack {
+    const char *section, *name, *value, *what;
+};
+extern const struct recipe_lack recipe_lacks[];
+extern const int recipe_lacks_count;
 
 /* Other names of the same thing in TorchTitan's history. */
 struct recipe_alias {
     const char *section, *name, *target; /* target: "section.name" */
+    const char *theirs;                  /* TorchTitan's default as TOML; "none": unset, or an older name */
 };
 extern const struct recipe_alias recipe_aliases[];
 extern const int recipe_aliases_count;

@@ -15,6 +15,7 @@
 
 #define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* as in the table of keys */
 #define WORKERS_MAX (1 << 20)               /* the same */
+#define WORKERS_OFFERED_MAX 1024            /* as many as a job may have (state/job.h) */
 #define LOSS_CHUNKS 8                       /* TorchTitan's number */
 
 static void mark_given(struct recipe *r, int index)
@@ -160,15 +161,46 @@ static titan_status check_max_workers(const struct recipe *r, int64_t whole, str
                       shard > 0 ? "" : "a multiple of ", (long long)whole, (long long)most, advice);
 }
 
+static titan_status resolve_batch(struct recipe *r, struct titan_error *err);
+
+/* Legal on exactly this many workers, as the most it may have? */
+static bool fits(const struct recipe *r, int64_t world)
+{
+    struct recipe trial = *r;
+    trial.elastic.max_workers = world;
+    return resolve_batch(&trial, NULL) == TITAN_OK && recipe_check_world(&trial, world, NULL) == TITAN_OK;
+}
+
+/* All of the workers there are, as far as the mesh can have them; otherwise the fewest it can have. */
+static int64_t most_workers(const struct recipe *r, int64_t whole)
+{
+    int64_t fewest = (MAX(r->elastic.min_workers, 1) + whole - 1) / whole * whole;
+    if (r->workers_there == 0)
+        return fewest;
+    for (int64_t world = r->workers_there / whole * whole; world >= fewest; world -= whole)
+        if (fits(r, world))
+            return world;
+    for (int64_t world = fewest; world <= WORKERS_OFFERED_MAX; world += whole)
+        if (fits(r, world))
+            return world;
+    return fewest;
+}
+
+void recipe_offer(struct recipe *r, int64_t workers)
+{
+    r->workers_there = MIN(MAX(workers, 0), WORKERS_OFFERED_MAX);
+}
+
 static titan_status resolve_workers(struct recipe *r, struct titan_error *err)
 {
     int64_t whole = 1, unit = recipe_mesh_unit(r), *least = &r->elastic.min_workers, *most = &r->elastic.max_workers;
     TRY(whole_mesh(r, &whole, err));
     *least = (*least + unit - 1) / unit * unit;
     if (*most == -1 && r->parallelism.data_parallel_shard_degree == -1)
-        *most = (MAX(*least, 1) + whole - 1) / whole * whole;
+        *most = most_workers(r, whole);
     else if (*most == -1)
         *most = whole;
+    r->workers_there = 0; /* equal recipes are equal in memory */
     TRY(check_max_workers(r, whole, err));
     if (*least > *most)
         return titan_fail(err, TITAN_EINVAL, "elastic.min_workers = %lld is more than elastic.max_workers = %lld",
@@ -271,7 +303,9 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
         memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));
         memcpy(r->parallelism.context_parallel_rotate_method, "ring", sizeof("ring"));
     }
-    r->lr_scheduler.warmup_steps = MIN(r->lr_scheduler.warmup_steps, r->training.steps);
+    r->lr_scheduler.warmup_steps =
+        MIN(r->lr_scheduler.warmup_steps,
+            r->lr_scheduler.total_steps > 0 ? r->lr_scheduler.total_steps : r->training.steps);
     if (r->fault_tolerance.backoff_max_ms < r->fault_tolerance.backoff_ms)
         return titan_fail(err, TITAN_EINVAL,
                           "fault_tolerance.backoff_max_ms = %lld is less than fault_tolerance.backoff_ms = %lld",

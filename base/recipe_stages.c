@@ -26,27 +26,39 @@ int recipe_split_points(const char *text, int64_t *ret, int max)
     return n;
 }
 
-/* Stages a rank has unless their number follows from something else. The two names with "Schedule" stand for a CSV
+/* Stages a rank has unless their number follows from something else. The three names with "Schedule" stand for a CSV
  * file. */
 static int stages_per_rank(const struct recipe *r)
 {
     const char *name = r->parallelism.pipeline_parallel_schedule;
     if (strcmp(name, "PipelineScheduleSingle") == 0)
         return 1;
-    return strcmp(name, "PipelineScheduleMulti") == 0 ? 2 : schedule_stages_per_rank(name);
+    if (strcmp(name, "PipelineScheduleMulti") == 0 || strcmp(name, "_PipelineScheduleRuntime") == 0)
+        return 2;
+    return schedule_stages_per_rank(name);
+}
+
+/* As many as there are layers, embedding and head counted in: at either end a stage may have nothing else. */
+static int64_t most_stages(const struct recipe *r)
+{
+    const char *split = r->parallelism.pipeline_parallel_split_points;
+    int64_t ends = *split ? 2
+                          : r->parallelism.pipeline_parallel_first_stage_less_layers +
+                                r->parallelism.pipeline_parallel_last_stage_less_layers;
+    return r->model.dims.n_layers + ends;
 }
 
 static titan_status check_stages(const struct recipe *r, int64_t stages, const char *key, struct titan_error *err)
 {
-    int64_t pp = r->parallelism.pipeline_parallel_degree, layers = r->model.dims.n_layers;
+    int64_t pp = r->parallelism.pipeline_parallel_degree, most = most_stages(r);
     const char *name = r->parallelism.pipeline_parallel_schedule;
     int each = stages_per_rank(r);
-    if (stages > layers || stages > RECIPE_STAGES_MAX)
+    if (stages > most || stages > RECIPE_STAGES_MAX)
         return titan_fail(err, TITAN_EINVAL,
                           "parallelism.pipeline_parallel_degree = %lld with %s makes %lld stages of %lld layers "
-                          "(model.n_layers); nearest: %lld",
-                          (long long)pp, name, (long long)stages, (long long)layers,
-                          (long long)MAX(1, layers / MAX(stages / pp, 1)));
+                          "(model.n_layers = %lld, embedding and head); nearest: %lld",
+                          (long long)pp, name, (long long)stages, (long long)most, (long long)r->model.dims.n_layers,
+                          (long long)MAX(1, most / MAX(stages / pp, 1)));
     if (stages % pp != 0 || (each == 1 && stages != pp))
         return titan_fail(
             err, TITAN_EINVAL,
@@ -111,9 +123,9 @@ titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_
     int64_t last = r->parallelism.pipeline_parallel_last_stage_less_layers, next = 0;
     if (stages > 1 && r->parallelism.pipeline_parallel_split_points[0])
         return split_at_points(r, stages, first_layer, err);
-    if (stages < 1 || stages > layers)
+    if (stages < 1 || stages > most_stages(r))
         return titan_fail(err, TITAN_EINVAL, "%d stages do not fit model.n_layers = %lld; nearest: %lld", stages,
-                          (long long)layers, (long long)(stages < 1 ? 1 : layers));
+                          (long long)layers, (long long)(stages < 1 ? 1 : most_stages(r)));
     int64_t each = (layers + first + last) / stages, more = (layers + first + last) % stages;
     if (stages > 1 && MAX(first, last) > each)
         return titan_fail(err, TITAN_EINVAL,

@@ -100,26 +100,15 @@ static titan_status check(struct run_file *f, bool local, struct titan_error *er
     return status;
 }
 
-/* For people, on stderr: what a script reads from stdout stays as it is. */
-static void print_note(const char *key, const char *note)
-{
-    (void)fprintf(stderr, "note: %s = true has no effect. %s\n", key, note);
-}
-
 titan_status run_file_load(struct run_file *f, const char *path, const struct args *args, int64_t workers, bool local,
                            struct titan_error *err)
 {
     memset(f, 0, sizeof(*f));
     recipe_init(&f->recipe);
-    recipe_on_note(print_note);
     TRY(read_text(f, path, err));
     bool from_stdin = strcmp(path, "-") == 0, changed = false;
-    TRY(recipe_parse(&f->recipe, f->text.len ? f->text.data : "", from_stdin ? f->path : path, err));
-    const char *assignment;
-    for (int i = 0; (assignment = args_each(args, "set", i)); i++) {
-        TRY(recipe_set(&f->recipe, assignment, err));
-        changed = true;
-    }
+    TRY(recipe_parse_with(&f->recipe, f->text.len ? f->text.data : "", from_stdin ? f->path : path, args, err));
+    changed = args_has(args, "set");
     const char *priority = args_text(args, "priority", NULL);
     if (priority) {
         char key[64];

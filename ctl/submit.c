@@ -11,6 +11,20 @@
 #include "ctl/run_file.h"
 #include "ctl/submit.h"
 
+/* Lines on stderr, as what a script reads from stdout stays as it is. Ours first: overridden keys are sent as they came
+ * out, so the server may know of fewer; then what only the server knows. */
+static void print_warnings(const struct run_file *file, const Titan__V1__SubmitResponse *reply)
+{
+    _cleanup_(buf_free) struct buf ours = BUF_INIT;
+    recipe_warnings(&file->recipe, &ours);
+    const char *known = ours.len && !buf_failed(&ours) ? ours.data : "";
+    for (const char *at = known; *at; at += strcspn(at, "\n") + 1)
+        (void)fprintf(stderr, "note: %.*s\n", (int)strcspn(at, "\n"), at);
+    for (size_t i = 0; i < reply->n_warnings; i++)
+        if (!strstr(known, reply->warnings[i]))
+            (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
+}
+
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args, uint64_t *ret_job,
                         bool *ret_existed, struct titan_error *err)
 {
@@ -25,6 +39,7 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
     *ret_job = reply->job_id;
     *ret_existed = reply->existed;
     output_fit(&reply->base);
+    print_warnings(file, reply);
     if (reply->resumes_step)
         (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n",
                       (unsigned long long)reply->job_id, (unsigned long long)reply->resumes_step,

@@ -57,17 +57,17 @@ static titan_status cli_read(const struct args *args, struct cli *ret, struct ti
 
 static titan_status read_recipe(const struct cli *cli, struct recipe *r, struct titan_error *err)
 {
-    const char *assignment, *device = args_text(cli->args, "device", NULL);
+    const char *device = args_text(cli->args, "device", NULL);
     char text[64];
 
     recipe_init(r);
-    TRY(recipe_load(r, cli->args->words[0], err));
-    for (int i = 0; (assignment = args_each(cli->args, "set", i)); i++)
-        TRY(recipe_set(r, assignment, err));
+    TRY(recipe_load_with(r, cli->args->words[0], cli->args, err));
     if (device) {
         (void)snprintf(text, sizeof text, "device.name=%s", device);
         TRY(recipe_set(r, text, err));
     }
+    if (r->parallelism.data_parallel_shard_degree == -1 && r->elastic.max_workers == -1)
+        r->elastic.max_workers = cli->world;
     return recipe_resolve(r, err);
 }
 
@@ -184,6 +184,14 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
     return wait_all(pids, world);
 }
 
+static void print_warnings(const struct recipe *r)
+{
+    _cleanup_(buf_free) struct buf lines = BUF_INIT;
+    recipe_warnings(r, &lines);
+    for (const char *at = lines.len ? lines.data : ""; *at; at += strcspn(at, "\n") + 1)
+        (void)fprintf(stderr, "note: %.*s\n", (int)strcspn(at, "\n"), at);
+}
+
 static titan_status prepare_run(const struct cli *cli, struct recipe *r, char dir[PATH_MAX], struct titan_error *err)
 {
     const char *name;
@@ -192,6 +200,7 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     TRY(recipe_check_run(r, err));
     TRY(recipe_check_world(r, cli->world, err));
     TRY(recipe_check_data(r, NULL, err));
+    print_warnings(r);
     name = args_text(cli->args, "dir", r->job.dump_folder[0] ? r->job.dump_folder : "titan-run");
     TRY(dir_make(name, err));
     if (!realpath(name, dir))

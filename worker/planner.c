@@ -56,13 +56,10 @@ static titan_status read_options(const struct args *args, struct planner *p, str
 /* A plan is for this many workers, whatever bounds the file has. */
 static titan_status read_recipe(struct planner *p, struct titan_error *err)
 {
-    const char *assignment;
     char bound[64];
 
     recipe_init(&p->recipe);
-    TRY(recipe_load(&p->recipe, p->args->words[0], err));
-    for (int i = 0; (assignment = args_each(p->args, "set", i)); i++)
-        TRY(recipe_set(&p->recipe, assignment, err));
+    TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
     if (p->world == 0) { /* the file's own number: given, or what its mesh takes */
         TRY(recipe_resolve(&p->recipe, err));
         p->world = (int)p->recipe.elastic.max_workers;

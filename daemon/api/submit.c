@@ -16,9 +16,13 @@
 #include "base/recipe.h"
 #include "daemon/api/api.h"
 
-/* The most memory a connected node has for one slot, by kind of device: what the largest run may need. */
-struct slot_memory {
-    uint64_t cpu, cuda;
+/* Of the nodes there are, by kind of device: the most memory a connected one has for a slot, which is what the largest
+ * run may need, and the slots of those that take jobs. */
+struct supply {
+    struct slots {
+        uint64_t memory;
+        int64_t number;
+    } cpu, cuda;
 };
 
 struct submit {
@@ -26,7 +30,7 @@ struct submit {
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
-    struct slot_memory slots;
+    struct supply supply;
     bool one_machine; /* as the coordinator has it, which may be gone when this is looked at */
     struct job job;
     struct auth_user user; /* that submits it */
@@ -35,6 +39,7 @@ struct submit {
     struct event on_record;
     struct recipe recipe;   /* resolved */
     struct buf text;        /* printed */
+    struct buf warnings;    /* lines */
     struct titan_error err; /* what is wrong with it */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
@@ -45,6 +50,7 @@ static void submit_free(struct submit *s)
     if (s->request)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
     buf_free(&s->text);
+    buf_free(&s->warnings);
     arena_free(&s->memory);
     free(s);
 }
@@ -83,19 +89,23 @@ static titan_status make_paths_absolute(struct recipe *r, const char *recipe_pat
                          "parallelism.pipeline_parallel_schedule_csv", recipe_path, err);
 }
 
-static void each_node_memory(const struct core_node *n, void *data)
+static void each_node(const struct core_node *n, void *data)
 {
-    struct slot_memory *memory = data;
-    uint64_t *most = strcmp(n->device, "cuda") == 0 ? &memory->cuda : &memory->cpu;
-    if (n->connected && n->slots && n->memory_bytes / n->slots > *most)
-        *most = n->memory_bytes / n->slots;
+    struct supply *supply = data;
+    struct slots *s = strcmp(n->device, "cuda") == 0 ? &supply->cuda : &supply->cpu;
+    if (n->connected && n->slots && n->memory_bytes / n->slots > s->memory)
+        s->memory = n->memory_bytes / n->slots;
+    if (n->accepts)
+        s->number += n->slots;
 }
 
-static uint64_t memory_for(const struct slot_memory *memory, const char *device)
+/* A run has one kind of device. */
+static struct slots supply_for(const struct supply *supply, const char *device)
 {
+    const struct slots *cpu = &supply->cpu, *cuda = &supply->cuda;
     if (strcmp(device, "auto") == 0)
-        return MAX(memory->cpu, memory->cuda);
-    return strcmp(device, "cuda") == 0 ? memory->cuda : memory->cpu;
+        return (struct slots){MAX(cpu->memory, cuda->memory), cuda->number ? cuda->number : cpu->number};
+    return strcmp(device, "cuda") == 0 ? *cuda : *cpu;
 }
 
 /* "pp=2 tp=4": the degrees that stay what they are. */
@@ -148,6 +158,8 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     TRY(recipe_parse(r, request->recipe, path, err));
     TRY(make_paths_absolute(r, request->recipe_path, err));
     TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, r, err)); /* before one of them is opened */
+    struct slots there = supply_for(&s->supply, r->device.name);
+    recipe_offer(r, there.number);
     TRY(recipe_resolve(r, err));
     TRY(recipe_check_run(r, err));
     TRY(collect_worlds(r, spec, err));
@@ -156,7 +168,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
         err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
         return TITAN_EINVAL;
     }
-    TRY(recipe_check_memory(r, r->elastic.max_workers, memory_for(&s->slots, r->device.name), err));
+    TRY(recipe_check_memory(r, r->elastic.max_workers, there.memory, err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = (uint64_t)r->training.steps;
     spec->priority = (int32_t)r->job.priority;
@@ -224,7 +236,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
 {
     TRY(check_request(c, s, request, err));
     TRY(copy_request(request, s, err));
-    core_nodes(c->core, each_node_memory, &s->slots);
+    core_nodes(c->core, each_node, &s->supply);
     s->one_machine = c->options.one_machine;
     s->owner = c;
     s->paths = c->options.paths;
@@ -266,7 +278,8 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     hash = hash_field(hash, s->job.user);
     s->job.request_hash = hash_field(hash, request->recipe_path);
     recipe_print(&s->recipe, &s->text);
-    return buf_failed(&s->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
+    recipe_warnings(&s->recipe, &s->warnings);
+    return buf_failed(&s->text) || buf_failed(&s->warnings) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
 
 static struct submit *submit_of(struct file_task *k)
@@ -305,6 +318,18 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
+/* Lines as texts, in place. */
+static void reply_warnings(struct submit *s, Titan__V1__SubmitResponse *reply)
+{
+    size_t n = 0;
+    for (const char *at = s->warnings.len ? s->warnings.data : ""; (at = strchr(at, '\n')); at++)
+        n++;
+    reply->warnings = n ? arena_alloc(&s->memory, n * sizeof(*reply->warnings)) : NULL;
+    char *rest = s->warnings.data;
+    while (reply->n_warnings < n)
+        reply->warnings[reply->n_warnings++] = strsep(&rest, "\n");
+}
+
 static void written(void *arg, const struct titan_error *err)
 {
     struct submit *s = arg;
@@ -323,6 +348,7 @@ static void written(void *arg, const struct titan_error *err)
         Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
         reply.job_id = s->existing ? s->existing : s->job.id;
         reply.existed = s->existing != 0;
+        reply_warnings(s, &reply);
         if (!s->existing && s->resumes_step) {
             reply.resumes_step = s->resumes_step;
             reply.resumes_folder = (char *)(uintptr_t)s->job.folder;

@@ -246,7 +246,7 @@ struct core_node {
     enum node_state state;
     const char *state_text, *reason; /* for people */
     const struct node_policy *policy;
-    bool quarantined;
+    bool quarantined, accepts; /* accepts: new workers may start there */
     uint32_t slots, slots_used;
     uint64_t memory_bytes;
     int64_t last_seen_ms; /* wall */

@@ -234,10 +234,10 @@ def nothing_there():
     d.ok("cancel", pending)
     one_line(d.ctl("logs", pending, "--follow"), 3, f"job {pending} has no logs: it has ended without having run")
     done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(elastic__min_workers=4, elastic__max_workers=4)), "--set", "metrics.enable_tensorboard=true",
-                 "--set", "checkpoint.initial_load_in_hf=true", "--set", "profiling.enable_profiling=false")
+                 "--set", "comm.train_timeout_seconds=5", "--set", "profiling.enable_profiling=false")
     assert done.code == 0 and done.out.strip().isdigit(), done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 3 and "metrics.enable_tensorboard" in notes[0] and "initial_load_in_hf" in notes[1], done.err
+    assert len(notes) == 3 and "metrics.enable_tensorboard" in notes[0] and "comm.train_timeout_seconds" in notes[1], done.err
     assert "waiting for nodes: the run needs 4 workers, all nodes together have 2 slots" in notes[2], done.err
     d.ok("cancel", done.out.strip())
 

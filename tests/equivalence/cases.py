@@ -66,7 +66,10 @@ def schedules():
         yield f"pp2 csv=single:{seed}"
         yield f"pp4 layers=8 csv=loop:{seed}"
         yield f"pp2 dps2 csv=v:{seed}"
-    yield from ("pp2 split=1", "pp4 split=1,2,5 layers=6", "pp2 split=1,2,3 schedule=ZBVZeroBubble",
+    for name in LOOPED + V:
+        yield f"pp4 layers=6 schedule={name}"  # the first stage is the embedding alone, the last one the head
+    yield from ("pp4 layers=2", "pp2 layers=2 split=0,1,2 schedule=Interleaved1F1B", "moe pp2 layers=2 split=0",
+                "pp2 layers=2 split=2 dps2", "pp2 split=1", "pp4 split=1,2,5 layers=6", "pp2 split=1,2,3 schedule=ZBVZeroBubble",
                 "pp2 split=4", "pp4 dpr2 batch=9 layers=8 csv=v:4")
 
 

@@ -51,16 +51,15 @@ def draw_pipeline(rng, mesh, family, model):
         return {}
     each = "v" if family == "qwen" else rng.choice([1, 1, 2, "v"])  # a tied head needs the embedding's rank
     stages = mesh["pp"] * (1 if each == 1 else 2)
-    layers = model["layers"] = rng.randint(stages, max(stages, 6))
+    layers = model["layers"] = rng.randint(max(stages - 2, 1), max(stages, 6))  # either end may have none
     if rng.random() < 0.3:
         order = {1: "single", 2: "loop", "v": "v"}[each]
         options = {"csv": f"{order}:{rng.randrange(10**6)}"}
     else:
         options = {"schedule": rng.choice(SCHEDULES[each])}
     if layers > 1 and rng.random() < 0.3:
-        points = sorted(rng.sample(range(1, layers), stages - 1)) if layers - 1 >= stages - 1 else None
-        options |= {"split": ",".join(map(str, points))} if points else {}
-    elif rng.random() < 0.3:
+        options |= {"split": ",".join(map(str, sorted(rng.sample(range(layers + 1), stages - 1))))}
+    elif layers >= stages and rng.random() < 0.3:
         options |= {"less_first": 0, "less_last": 0}
     return options
 
@@ -154,8 +153,8 @@ def refusals():
         Refusal("cp2 seq=34", "seq_len"),
         Refusal("cp2 tp2 seq=36", "seq_len"),
         Refusal("moe tp2 moe_hidden=33", "moe_hidden"),
-        Refusal("pp4 layers=3", "pipeline_parallel_degree"),
-        Refusal("pp4 layers=7 schedule=ZBVZeroBubble", "pipeline_parallel_degree"),
+        Refusal("pp4 layers=1", "pipeline_parallel_degree"),
+        Refusal("pp4 layers=5 schedule=ZBVZeroBubble", "pipeline_parallel_degree"),
         Refusal("pp2 layers=2 less_first=9", "pipeline_parallel_first_stage_less_layers"),
         Refusal("pp2 split=3,2", "pipeline_parallel_split_points"),
         Refusal("pp2 split=1,2", "pipeline_parallel_split_points"),

@@ -16,7 +16,8 @@ CASES = ["pp2", "dpr2", "dps2", "cp2", "cp2 rotate=ring", "tp2", "moe dps2 ep2",
          "pp2 dps2 csv=loop:1", "dps3 reduce=microbatch bucketing=greedy", "dpr2 dps2 offload=true reshard=always",
          "moe pp2 dps2 tp2 ep4 schedule=ZB1P", "deepseek dps2 tp2 ep2 ac=full", "qwen dps2 cp2 tp2 chunks=3",
          "pp2 batch=7 schedule=InterleavedZeroBubble ac=memory_budget:0.4", "pp2 schedule=LoopedBFS reshard=never",
-         "pp2 schedule=GPipe ac=selective:2", "dps4 bucketing=off reorder=false prefetch=0"]
+         "pp4 layers=2 ac=selective:2", "pp2 layers=2 schedule=GPipe split=2",
+         "pp2 layers=2 schedule=Interleaved1F1B", "dps4 bucketing=off reorder=false prefetch=0"]
 SAME_BITS = [("canonical=true dps3", "canonical=true"), ("canonical=true tp2 dpr2", "canonical=true tp2")]
 DRAWS = 5
 count = failed = 0

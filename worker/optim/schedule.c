@@ -18,7 +18,7 @@ static double decay(const char *type, double progress)
 
 double schedule_factor(const struct recipe *recipe, int64_t step)
 {
-    const int64_t total = recipe->training.steps;
+    const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
     const int64_t warmup = MIN(recipe->lr_scheduler.warmup_steps, total);
     const double ratio = recipe->lr_scheduler.decay_ratio;
     /* rint: halves to even, as Python rounds */

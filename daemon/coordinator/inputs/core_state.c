@@ -198,6 +198,7 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .reason = node_reason_text(n),
                                  .policy = &n->policy,
                                  .quarantined = n->quarantine_end != 0,
+                                 .accepts = node_accepts(n),
                                  .slots = n->slots,
                                  .slots_used = n->used,
                                  .memory_bytes = n->memory_bytes,

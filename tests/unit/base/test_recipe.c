@@ -73,8 +73,10 @@ static void test_refused(void **state)
         {"[activation_checkpoint]\nmemory_budget = 1.5\n", TITAN_EINVAL,
          "f.toml:2: activation_checkpoint.memory_budget = 1.5 is out of range: from 0 to 1"},
         {"[model]\nname = \"llama4\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: model.name = \"llama4\" is not supported by this version; use \"llama3\", \"llama3_moe\", "
-         "\"qwen3\" or \"deepseek_v3\""},
+         "f.toml:2: model.name = \"llama4\" is not supported by this version, which lacks attention within chunks of "
+         "the "
+         "sequence, layers without positions, a temperature by position; use \"llama3\", \"llama3_moe\", \"qwen3\" or "
+         "\"deepseek_v3\""},
         {"[optimizer]\nname = \"Adam\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: optimizer.name = \"Adam\" is not supported by this version; use \"AdamW\" or \"SGD\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,
@@ -93,7 +95,11 @@ static void test_refused(void **state)
         {"[parallelism]\ntensor_parallel_degree = 0\n", TITAN_EINVAL,
          "f.toml:2: parallelism.tensor_parallel_degree = 0 is out of range: from 1 to 1048576"},
         {"[model]\nconverters = [\"quantize.linear.mx\"]\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: model.float8: \"quantize.linear.mx\" is not supported by this version; use true or false"},
+         "f.toml:2: model.float8: \"quantize.linear.mx\" is not supported by this version, which lacks MXFP8; use true "
+         "or "
+         "false"},
+        {"[checkpoint]\nexclude_from_loading = \"optimizer\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: checkpoint.exclude_from_loading = [...] is not supported by this version; use [] or leave it out"},
         {"[validation]\nenable = true\n", TITAN_EUNSUPPORTED,
          "f.toml:2: validation.enable = true is not supported by this version; use false or leave it out"},
         {"[checkpoint]\nload_step = 5\n", TITAN_EUNSUPPORTED,
@@ -173,6 +179,10 @@ static void test_set(void **state)
     assert_string_equal(r.parallelism.pipeline_parallel_split_points, "layers.2,layers.4");
     assert_string_equal(r.parallelism.pipeline_parallel_schedule, "Interleaved1F1B");
     assert_true(r.model.float8);
+    assert_int_equal(recipe_set(&r, "model.converters=false", &err), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "model.converters=quantize.linear.float8,quantize.grouped_mm.float8", &err),
+                     TITAN_OK);
+    assert_true(r.model.float8);
     assert_false(r.parallelism.context_parallel_load_balance);
     static const struct {
         const char *assignment, *msg;
@@ -194,6 +204,37 @@ static void test_set(void **state)
         assert_string_equal(err.msg, bad[i].msg);
     }
     assert_memory_equal(&r, &before, sizeof(r));
+}
+
+/* What has no effect is told once a reason; an override takes it back; what is part of a key that is off is not told.
+ */
+static void test_warnings(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    _cleanup_(buf_free) struct buf lines = BUF_INIT;
+    assert_int_equal(recipe_parse(&r,
+                                  "[metrics]\nenable_wandb = true\nenable_tensorboard = true\nsave_tb_folder = \"x\"\n"
+                                  "[comm]\ninit_timeout_seconds = 300\ntrain_timeout_seconds = 50\n"
+                                  "[training.dataloader]\nnum_workers = 4\npin_memory = true\n"
+                                  "[compile]\nenable = true\ncomponents = [\"loss\"]\n"
+                                  "[model]\nconverters = [\"float8\"]\n[checkpoint]\nlast_save_model_only = true\n",
+                                  "f", NULL),
+                     TITAN_OK);
+    assert_int_equal(recipe_set(&r, "metrics.enable_wandb=false", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(
+        lines.data,
+        "model.converters: products are in bfloat16 or float32, whichever the device is fast at, not in float8\n"
+        "metrics.enable_tensorboard has no effect: No event files are written: titanctl metrics has the numbers\n"
+        "training.dataloader.num_workers, training.dataloader.pin_memory have no effect: A worker reads its samples "
+        "itself\n"
+        "compile.enable has no effect: A step is always planned as a whole, and nothing is compiled\n"
+        "comm.train_timeout_seconds has no effect: A lost peer is noticed without a timeout\n");
+    buf_clear(&lines);
+    r = fresh();
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
 }
 
 /* --- resolving ---------------------------------------------------------------------------------------------------- */
@@ -540,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_set),
+        cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_resolve),
         cmocka_unit_test(test_data),
         cmocka_unit_test(test_hash),

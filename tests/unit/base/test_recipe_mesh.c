@@ -124,11 +124,12 @@ static void test_refused(void **state)
         {"[training]\nseq_len = 6\n[parallelism]\ncontext_parallel_degree = 2\n",
          "training.seq_len = 6 is not a multiple of 4, for parallelism.context_parallel_degree = 2 and "
          "tensor_parallel_degree = 1; nearest: 8"},
-        {"[parallelism]\npipeline_parallel_degree = 8\n",
-         "parallelism.pipeline_parallel_degree = 8 with 1F1B makes 8 stages of 6 layers (model.n_layers); nearest: 6"},
-        {"[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = \"Interleaved1F1B\"\n",
-         "parallelism.pipeline_parallel_degree = 4 with Interleaved1F1B makes 8 stages of 6 layers (model.n_layers); "
-         "nearest: 3"},
+        {"[parallelism]\npipeline_parallel_degree = 9\n",
+         "parallelism.pipeline_parallel_degree = 9 with 1F1B makes 9 stages of 8 layers (model.n_layers = 6, embedding "
+         "and head); nearest: 8"},
+        {"[parallelism]\npipeline_parallel_degree = 5\npipeline_parallel_schedule = \"Interleaved1F1B\"\n",
+         "parallelism.pipeline_parallel_degree = 5 with Interleaved1F1B makes 10 stages of 8 layers (model.n_layers = 6, "
+         "embedding and head); nearest: 4"},
         {"[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_layers_per_stage = 2\n",
          "parallelism.pipeline_parallel_layers_per_stage makes 4 stages, but pipeline_parallel_schedule = \"1F1B\" on "
          "2 "
@@ -198,6 +199,7 @@ static void test_split(void **state)
         {6, 1, 1, 3, {0, 2, 5, 6}},
         {6, 1, 1, 4, {0, 1, 3, 5, 6}},
         {6, 1, 1, 6, {0, 1, 3, 4, 5, 6, 6}}, /* the last one is the head alone */
+        {6, 1, 1, 8, {0, 0, 1, 2, 3, 4, 5, 6, 6}}, /* and the first one the embedding alone */
         {6, 0, 0, 4, {0, 2, 4, 5, 6}},
         {32, 1, 1, 4, {0, 8, 17, 25, 32}},
         {126, 1, 1, 8, {0, 15, 31, 47, 63, 79, 95, 111, 126}},
@@ -222,7 +224,7 @@ static void test_stages(void **state)
     (void)state;
     static const struct {
         const char *text;
-        int stages, bounds[9];
+        int stages, bounds[10];
     } cases[] = {
         {"", 1, {0, 6}},
         {"pipeline_parallel_degree = 2\n", 2, {0, 3, 6}},
@@ -235,6 +237,13 @@ static void test_stages(void **state)
          "pipeline_parallel_layers_per_stage = 4\n",
          2,
          {0, 3, 6}},
+        {"pipeline_parallel_degree = 4\npipeline_parallel_schedule = \"InterleavedZeroBubble\"\n",
+         8,
+         {0, 0, 1, 2, 3, 4, 5, 6, 6}},
+        {"pipeline_parallel_degree = 4\npipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+         "pipeline_parallel_layers_per_stage = 1\n",
+         8,
+         {0, 0, 1, 2, 3, 4, 5, 6, 6}},
         {"pipeline_parallel_degree = 2\npipeline_parallel_split_points = [\"layers.1\"]\n", 2, {0, 1, 6}},
         {"pipeline_parallel_degree = 3\npipeline_parallel_split_points = \"layers.0,layers.6\"\n", 3, {0, 0, 6, 6}},
         {"pipeline_parallel_degree = 3\nmodule_fqns_per_model_part = [[\"tok_embeddings\", \"layers.0\"], "
@@ -334,7 +343,7 @@ static bool plainly_legal(const struct recipe *r, int64_t world)
         (d->n_shared_experts * d->moe_hidden % tp))
         return false;
     int64_t rows = pp > 1 ? r->parallelism.pipeline_parallel_microbatch_size : r->training.local_batch_size;
-    if (r->training.seq_len % tp || (cp > 1 && r->training.seq_len % (2 * cp * tp)) || pp > d->n_layers ||
+    if (r->training.seq_len % tp || (cp > 1 && r->training.seq_len % (2 * cp * tp)) || pp > d->n_layers + 2 ||
         r->training.global_batch_size / rows < dp)
         return false;
     if (pp > 1 && d->tied_embeddings)

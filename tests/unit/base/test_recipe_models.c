@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flavors against published sizes, memory, and TorchTitan's own run files: what loads, what only plans. */
+/* Flavors against published sizes, and memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -176,78 +176,12 @@ static void test_memory_of_experts(void **state)
     }
 }
 
-/* --- TorchTitan v0.2.2's files ------------------------------------------------------------------------------------ */
-
-static struct recipe load(const char *name, int64_t workers)
-{
-    char path[256], assignment[64];
-    struct recipe r;
-    struct titan_error err = {0};
-    snprintf(path, sizeof(path), TITAN_SOURCE_DIR "/tests/unit/base/torchtitan/%s.toml", name);
-    recipe_init(&r);
-    snprintf(assignment, sizeof(assignment), "elastic.max_workers=%lld", (long long)workers);
-    if (recipe_load(&r, path, &err) != TITAN_OK || recipe_set(&r, assignment, &err) != TITAN_OK ||
-        recipe_resolve(&r, &err) != TITAN_OK || recipe_check_world(&r, workers, &err) != TITAN_OK)
-        fail_msg("%s: %s", name, err.msg);
-    return r;
-}
-
-static void test_torchtitan_files(void **state)
-{
-    (void)state;
-    struct recipe_mesh m;
-    struct recipe r = load("debug_model", 8);
-    assert_string_equal(r.activation_checkpoint.mode, "selective");
-    assert_string_equal(r.activation_checkpoint.selective_ac_option, "op");
-    assert_string_equal(r.training.dataset, "c4_test");
-    assert_int_equal(r.training.global_batch_size, 64);
-    r = load("llama3_8b", 64);
-    assert_string_equal(r.model.tokenizer, "./assets/hf/Llama-3.1-8B");
-    assert_int_equal(r.model.dims.dim, 4096);
-    assert_string_equal(r.checkpoint.async_mode, "disabled");
-    assert_false(r.model.float8);
-    r = load("llama3_70b", 256);
-    assert_int_equal(recipe_mesh(&r, 256, &m, NULL), TITAN_OK);
-    assert_int_equal(m.tp, 8);
-    assert_int_equal(m.dp_shard, 32);
-    assert_int_equal(r.training.global_batch_size, 256);
-    r = load("llama3_405b", 512);
-    assert_true(r.model.float8);
-    assert_true(r.parallelism.enable_async_tensor_parallel);
-    assert_int_equal(r.training.global_batch_size, 128);
-    assert_int_equal(recipe_fit_world(&r, 511), 504);
-}
-
-/* Unmodified they can be planned; a run says key by key what is missing. */
-static void test_plan_only(void **state)
-{
-    (void)state;
-    struct titan_error err = {0};
-    struct recipe r = load("llama3_405b", 512);
-    assert_int_equal(recipe_check_run(&r, &err), TITAN_EUNSUPPORTED);
-    assert_string_equal(err.msg,
-                        "model.tokenizer = \"./assets/hf/Llama-3.1-405B\" can be planned, but this version cannot "
-                        "run it");
-    assert_non_null(strstr(err.hint, "model.tokenizer = \"bytes\""));
-    assert_int_equal(recipe_set(&r, "model.tokenizer=bytes", NULL), TITAN_OK);
-    assert_int_equal(recipe_check_run(&r, &err), TITAN_EUNSUPPORTED);
-    assert_string_equal(err.msg, "model.float8 = true can be planned, but this version cannot run it");
-    assert_non_null(strstr(err.hint, "model.converters"));
-    assert_int_equal(recipe_set(&r, "model.converters=[]", NULL), TITAN_OK);
-    assert_int_equal(recipe_check_run(&r, &err), TITAN_EUNSUPPORTED);
-    assert_string_equal(err.msg, "training.dataset = \"c4\" can be planned, but this version cannot run it");
-    assert_non_null(strstr(err.hint, "training.dataset_path"));
-    assert_int_equal(recipe_set(&r, "training.dataset=text", NULL), TITAN_OK);
-    assert_int_equal(recipe_check_run(&r, &err), TITAN_OK);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_params),           cmocka_unit_test(test_flops),
         cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_below_the_mesh),
         cmocka_unit_test(test_memory_of_axes),   cmocka_unit_test(test_memory_of_experts),
-        cmocka_unit_test(test_torchtitan_files), cmocka_unit_test(test_plan_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
