@@ -61,7 +61,8 @@ const struct recipe_key recipe_keys[] = {
     {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer), .choices = "bytes", .plan = "*",
      .instead = "model.tokenizer = \"bytes\", for which model.hf_assets_path and tokenizer_path are other names",
      .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256."},
+     .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
+            "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."},
     {.section = "model", .name = "float8", .type = KEY_BOOL, AT(model.float8),
      .on = "quantize.linear.float8|float8|quantize.grouped_mm.float8", .later = "*",
      .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,

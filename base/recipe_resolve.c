@@ -117,6 +117,8 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     const struct model_dims *d = &r->model.dims;
     TRY(check_heads(d, err));
     TRY(check_experts(d, err));
+    if (!r->model.tokenizer[0])
+        return titan_fail(err, TITAN_EINVAL, "model.tokenizer is empty: expected \"bytes\" or a path");
     if (strcmp(r->model.tokenizer, "bytes") == 0 && d->vocab_size < 256)
         return titan_fail(err, TITAN_EINVAL,
                           "model.vocab_size = %lld is too small: model.tokenizer = \"bytes\" needs at least 256",
@@ -311,36 +313,4 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
                           "fault_tolerance.backoff_max_ms = %lld is less than fault_tolerance.backoff_ms = %lld",
                           (long long)r->fault_tolerance.backoff_max_ms, (long long)r->fault_tolerance.backoff_ms);
     return TITAN_OK;
-}
-
-static titan_status check_data_path(const char *key, const char *path, const char *base, struct titan_error *err)
-{
-    char full[PATH_MAX];
-    bool relative = base && path[0] != '/';
-    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", relative ? base : "", relative ? "/" : "", path) >= sizeof(full))
-        return titan_fail(err, TITAN_EINVAL, "%s: path too long", key);
-    struct stat st;
-    if (stat(full, &st) < 0)
-        return titan_fail_errno(err, "%s = \"%s\"", key, full);
-    bool folder = S_ISDIR(st.st_mode);
-    if (!folder && !S_ISREG(st.st_mode))
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", key, full);
-    if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
-        return titan_fail_errno(err, "%s = \"%s\"", key, full);
-    if (!folder && st.st_size == 0)
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", key, full);
-    return TITAN_OK;
-}
-
-titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err)
-{
-    const struct recipe_mixture *m = &r->training.mixture;
-    if (m->n == 0 && r->training.dataset_path[0] == '\0') {
-        titan_fail(err, TITAN_EINVAL, "training.dataset_path is not given");
-        titan_error_hint(err, "name a text file or a folder: --set training.dataset_path=PATH");
-        return TITAN_EINVAL;
-    }
-    for (int64_t i = 0; i < m->n; i++)
-        TRY(check_data_path("training.mixture: path", m->source[i].path, base, err));
-    return m->n ? TITAN_OK : check_data_path("training.dataset_path", r->training.dataset_path, base, err);
 }

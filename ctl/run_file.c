@@ -42,21 +42,6 @@ static titan_status read_text(struct run_file *f, const char *path, struct titan
     return TITAN_OK;
 }
 
-/* A path given by --set, or with a recipe from standard input, is meant from the current folder. */
-static titan_status place_path(char *path, size_t size, const char *key, bool *changed, struct titan_error *err)
-{
-    char base[PATH_MAX], full[2 * PATH_MAX];
-    if (*path == '\0' || *path == '/')
-        return TITAN_OK;
-    if (!getcwd(base, sizeof(base)))
-        return titan_fail_errno(err, "current folder");
-    if ((size_t)snprintf(full, sizeof(full), "%s/%s", base, path) >= size)
-        return titan_fail(err, TITAN_EINVAL, "%s: '%.64s...' is too long", key, full);
-    memcpy(path, full, strlen(full) + 1);
-    *changed = true;
-    return TITAN_OK;
-}
-
 static bool sets(const struct args *args, const char *key)
 {
     const char *assignment;
@@ -66,20 +51,36 @@ static bool sets(const struct args *args, const char *key)
     return false;
 }
 
-static titan_status place_paths(struct recipe *r, const struct args *args, bool from_stdin, bool *changed,
+static bool is_overridden(const struct args *args, const char *key)
+{
+    if (strcmp(key, "model.hf_assets_path") == 0 &&
+        (sets(args, "model.tokenizer") || sets(args, "model.tokenizer_path")))
+        return true;
+    return sets(args, strncmp(key, "training.mixture", 16) == 0 ? "training.mixture" : key);
+}
+
+/* A path given by --set, or with a recipe from standard input, is meant from the current folder; one of the file from
+ * the file's folder, or, as TorchTitan has it, from the current one where it is there and not beside the file. */
+static titan_status place_paths(struct run_file *f, const struct args *args, bool from_stdin, bool *changed,
                                 struct titan_error *err)
 {
-    static const char data[] = "training.dataset_path", mixture[] = "training.mixture",
-                      csv[] = "parallelism.pipeline_parallel_schedule_csv";
-    if (from_stdin || sets(args, data))
-        TRY(place_path(r->training.dataset_path, sizeof(r->training.dataset_path), data, changed, err));
-    for (int64_t i = 0; (from_stdin || sets(args, mixture)) && i < r->training.mixture.n; i++) {
-        struct recipe_source *source = &r->training.mixture.source[i];
-        TRY(place_path(source->path, sizeof(source->path), mixture, changed, err));
+    char here[PATH_MAX], folder[PATH_MAX], beside[2 * PATH_MAX];
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    (void)snprintf(folder, sizeof(folder), "%s", f->path);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        *slash = '\0';
+    if (!getcwd(here, sizeof(here)))
+        return titan_fail_errno(err, "current folder");
+    for (int i = 0, n = recipe_paths(&f->recipe, paths); i < n; i++) {
+        const struct recipe_path *p = &paths[i];
+        (void)snprintf(beside, sizeof(beside), "%s/%s", folder, p->path);
+        if (p->path[0] == '/' ||
+            !(from_stdin || is_overridden(args, p->key) || (access(beside, F_OK) < 0 && access(p->path, F_OK) == 0)))
+            continue;
+        TRY(recipe_place_path(p, here, err));
+        *changed = true;
     }
-    if (from_stdin || sets(args, csv))
-        TRY(place_path(r->parallelism.pipeline_parallel_schedule_csv,
-                       sizeof(r->parallelism.pipeline_parallel_schedule_csv), csv, changed, err));
     return TITAN_OK;
 }
 
@@ -121,7 +122,7 @@ titan_status run_file_load(struct run_file *f, const char *path, const struct ar
         f->recipe.elastic.min_workers = MIN(f->recipe.elastic.min_workers, workers);
         changed = true;
     }
-    TRY(place_paths(&f->recipe, args, from_stdin, &changed, err));
+    TRY(place_paths(f, args, from_stdin, &changed, err));
     if (changed) {
         buf_clear(&f->text);
         recipe_print(&f->recipe, &f->text);

@@ -22,8 +22,8 @@ struct run_file {
     }
 
 /* path "-" reads standard input. workers > 0: exactly so many, or fewer if elastic.min_workers allows. local: the
- * server sees the same files, so the data is looked for here. Relative data paths become absolute: those of the file
- * count from the file's folder, those of --set from the current one. */
+ * server sees the same files, so the data is looked for here. Relative paths become absolute: those of the file count
+ * from the file's folder, or from the current one where they are only there; those of --set from the current one. */
 titan_status run_file_load(struct run_file *f, const char *path, const struct args *args, int64_t workers, bool local,
                            struct titan_error *err) TITAN_MUST_USE;
 void run_file_clear(struct run_file *f);

@@ -62,31 +62,18 @@ static uint64_t hash_field(uint64_t hash, const char *text)
 }
 
 /* A relative path is meant from the folder of the recipe. */
-static titan_status make_absolute(char *path, size_t size, const char *key, const char *recipe_path,
-                                  struct titan_error *err)
-{
-    char full[2 * PATH_MAX];
-    const char *slash = strrchr(recipe_path, '/');
-    if (!path[0] || path[0] == '/' || recipe_path[0] != '/' || !slash)
-        return TITAN_OK;
-    int n = snprintf(full, sizeof(full), "%.*s/%s", (int)(slash - recipe_path), recipe_path, path);
-    if (n >= (int)size)
-        return titan_fail(err, TITAN_EINVAL, "%s: path is too long", key);
-    memcpy(path, full, (size_t)n + 1);
-    return TITAN_OK;
-}
-
 static titan_status make_paths_absolute(struct recipe *r, const char *recipe_path, struct titan_error *err)
 {
-    TRY(make_absolute(r->training.dataset_path, sizeof(r->training.dataset_path), "training.dataset_path", recipe_path,
-                      err));
-    for (int64_t i = 0; i < r->training.mixture.n; i++) {
-        struct recipe_source *source = &r->training.mixture.source[i];
-        TRY(make_absolute(source->path, sizeof(source->path), "training.mixture: path", recipe_path, err));
-    }
-    return make_absolute(r->parallelism.pipeline_parallel_schedule_csv,
-                         sizeof(r->parallelism.pipeline_parallel_schedule_csv),
-                         "parallelism.pipeline_parallel_schedule_csv", recipe_path, err);
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    char folder[PATH_MAX];
+    const char *slash = strrchr(recipe_path, '/');
+    int n = recipe_paths(r, paths);
+    if (recipe_path[0] != '/')
+        return TITAN_OK;
+    (void)snprintf(folder, sizeof(folder), "%.*s", (int)(slash - recipe_path), recipe_path);
+    for (int i = 0; i < n; i++)
+        TRY(recipe_place_path(&paths[i], folder, err));
+    return TITAN_OK;
 }
 
 static void each_node(const struct core_node *n, void *data)

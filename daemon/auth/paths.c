@@ -293,13 +293,9 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
         return TITAN_OK;
     r->job.follow_links = false; /* those that are put there from now on */
     reader_of(u, &a.reader);
-    TRY(check(&a, "training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path), USE_READ));
-    for (int64_t i = 0; i < r->training.mixture.n; i++) {
-        struct recipe_source *source = &r->training.mixture.source[i];
-        TRY(check(&a, "training.mixture: path", source->path, sizeof(source->path), USE_READ));
-    }
-    TRY(check(&a, "parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,
-              sizeof(r->parallelism.pipeline_parallel_schedule_csv), USE_READ));
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    for (int i = 0, n = recipe_paths(r, paths); i < n; i++)
+        TRY(check(&a, paths[i].key, paths[i].path, paths[i].size, USE_READ));
     TRY(check(&a, "job.dump_folder", r->job.dump_folder, sizeof(r->job.dump_folder), USE_WRITE));
     return check_checkpoint_folder(&a, r);
 }

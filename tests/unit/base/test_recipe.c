@@ -339,6 +339,37 @@ static void test_resolve(void **state)
     assert_memory_equal(&again, &r, sizeof(r));
 }
 
+/* The paths that are read, those alone; TorchTitan's sets of data have theirs. */
+static void test_paths(void **state)
+{
+    (void)state;
+    struct recipe r = fresh();
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    struct titan_error err = {0};
+    char folder[1100];
+    assert_int_equal(recipe_paths(&r, paths), 0); /* bytes is no path */
+    snprintf(r.training.dataset, sizeof(r.training.dataset), "c4_test");
+    snprintf(r.model.tokenizer, sizeof(r.model.tokenizer), "./assets/hf/X");
+    snprintf(r.parallelism.pipeline_parallel_schedule_csv, sizeof(r.parallelism.pipeline_parallel_schedule_csv), "/s");
+    assert_int_equal(recipe_paths(&r, paths), 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(recipe_place_path(&paths[i], "/home/me", &err), TITAN_OK);
+    assert_string_equal(r.training.dataset_path, "/home/me/tests/assets/c4_test");
+    assert_string_equal(r.model.tokenizer, "/home/me/./assets/hf/X");
+    assert_string_equal(r.parallelism.pipeline_parallel_schedule_csv, "/s");
+    memset(folder, 'f', sizeof(folder));
+    folder[0] = '/';
+    folder[sizeof(folder) - 1] = '\0';
+    snprintf(r.model.tokenizer, sizeof(r.model.tokenizer), "x");
+    assert_int_equal(recipe_place_path(&paths[1], folder, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "model.hf_assets_path: '/ff"));
+    assert_string_equal(r.model.tokenizer, "x");
+    r = fresh();
+    snprintf(r.training.dataset, sizeof(r.training.dataset), "c4");
+    assert_int_equal(recipe_check_data(&r, "/home/me", &err), TITAN_ENOTFOUND);
+    assert_string_equal(err.msg, "training.dataset_path = \"/home/me/allenai/c4\": No such file or directory");
+}
+
 static void test_data(void **state)
 {
     (void)state;
@@ -584,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_resolve),
         cmocka_unit_test(test_data),
+        cmocka_unit_test(test_paths),
         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_print),
         cmocka_unit_test(test_shipped),

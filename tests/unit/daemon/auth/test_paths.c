@@ -86,6 +86,11 @@ static titan_status reads(const struct paths_options *o, const struct auth_user 
         assert_true(strstr(err.msg, "cannot be read by you") && !strstr(err.msg, "No such"));
     if (ret)
         (void)strcpy(ret, r.training.dataset_path);
+    if (strlen(path) < sizeof(r.model.tokenizer)) { /* another path that is read: the same rules */
+        recipe_init(&r);
+        (void)snprintf(r.model.tokenizer, sizeof(r.model.tokenizer), "%s", path);
+        assert_int_equal(paths_check(o, u, &r, NULL), status);
+    }
     return status;
 }
 

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The paths a recipe names: which, what they are relative to, and whether they can be read. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/recipe.h"
+
+/* Where TorchTitan's sets of data are unless training.dataset_path says so: folders by the names it loads them by. */
+static const struct {
+    const char *dataset, *path;
+} places[] = {{"c4", "allenai/c4"}, {"c4_validation", "allenai/c4"}, {"c4_test", "tests/assets/c4_test"}};
+
+static void place_dataset(struct recipe *r)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
+        if (r->training.mixture.n == 0 && !r->training.dataset_path[0] &&
+            strcmp(r->training.dataset, places[i].dataset) == 0)
+            (void)snprintf(r->training.dataset_path, sizeof(r->training.dataset_path), "%s", places[i].path);
+}
+
+int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
+{
+    int n = 0;
+    place_dataset(r);
+    const struct recipe_path fixed[] = {
+        {"training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path)},
+        {"model.hf_assets_path", r->model.tokenizer, sizeof(r->model.tokenizer)},
+        {"parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,
+         sizeof(r->parallelism.pipeline_parallel_schedule_csv)},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
+        if (fixed[i].path[0] && !(fixed[i].path == r->model.tokenizer && strcmp(fixed[i].path, "bytes") == 0))
+            ret[n++] = fixed[i];
+    for (int64_t i = 0; i < r->training.mixture.n; i++)
+        ret[n++] = (struct recipe_path){"training.mixture: path", r->training.mixture.source[i].path,
+                                        sizeof(r->training.mixture.source[i].path)};
+    return n;
+}
+
+titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err)
+{
+    char full[PATH_MAX];
+    if (p->path[0] == '/')
+        return TITAN_OK;
+    if ((size_t)snprintf(full, sizeof(full), "%s/%s", folder, p->path) >= MIN(sizeof(full), p->size))
+        return titan_fail(err, TITAN_EINVAL, "%s: '%.64s...' is too long", p->key, full);
+    memcpy(p->path, full, strlen(full) + 1);
+    return TITAN_OK;
+}
+
+static titan_status check_path(const char *key, const char *path, const char *base, struct titan_error *err)
+{
+    char full[PATH_MAX];
+    bool relative = base && path[0] != '/';
+    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", relative ? base : "", relative ? "/" : "", path) >= sizeof(full))
+        return titan_fail(err, TITAN_EINVAL, "%s: path too long", key);
+    struct stat st;
+    if (stat(full, &st) < 0) {
+        titan_status status = titan_fail_errno(err, "%s = \"%s\"", key, full);
+        titan_error_hint(err,
+                         "a relative path counts from the run file's folder or else from here; --set %s=PATH names "
+                         "another",
+                         key);
+        return status;
+    }
+    bool folder = S_ISDIR(st.st_mode);
+    if (!folder && !S_ISREG(st.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", key, full);
+    if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
+        return titan_fail_errno(err, "%s = \"%s\"", key, full);
+    if (!folder && st.st_size == 0)
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", key, full);
+    return TITAN_OK;
+}
+
+titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err)
+{
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    struct recipe own = *r;
+    int n = recipe_paths(&own, paths);
+    if (own.training.mixture.n == 0 && own.training.dataset_path[0] == '\0') {
+        titan_fail(err, TITAN_EINVAL, "training.dataset_path is not given");
+        titan_error_hint(err, "name a text file or a folder: --set training.dataset_path=PATH");
+        return TITAN_EINVAL;
+    }
+    for (int i = 0; i < n; i++)
+        TRY(check_path(paths[i].key, paths[i].path, base, err));
+    return TITAN_OK;
+}
