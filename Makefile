@@ -116,7 +116,7 @@ $(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
 libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv -lcrypto
 libs_state  := -lsqlite3 -lcrypto
 libs_daemon := $(libs_state) $(libs_rpc) -lpthread -lm
-libs_worker := $(if $(BARE),,-lprotobuf-c) -ldl -lrt -lpthread -lm
+libs_worker := $(if $(BARE),,-lprotobuf-c -lz -lzstd) -ldl -lrt -lpthread -lm
 libs_ctl    := $(libs_state) $(libs_rpc) -lpthread -lm
 
 link = @mkdir -p $(@D); $(if $(V),,printf '  %-8s%s\n' LINK $@;) $(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -o $@

@@ -123,6 +123,7 @@ struct recipe {
     } activation_checkpoint;
     struct {
         int64_t log_freq;
+        bool log_samples; /* every worker writes which samples it reads */
     } metrics;
     struct {
         int64_t min_workers, max_workers;

@@ -144,10 +144,10 @@ const struct recipe_key recipe_keys[] = {
     {.section = "training", .name = "max_norm", .type = KEY_REAL, AT(training.max_norm), .min = 0, .max = 1e9,
      .initial = "1.0", .flags = KEY_NUMBERS, .doc = "Gradients are scaled down to this global L2 norm. 0: never."},
     {.section = "training", .name = "dataset", .type = KEY_STRING, AT(training.dataset),
-     .choices = "text", .later = "*", .plan = "c4|c4_test|c4_validation",
-     .instead = "training.dataset = \"text\" and a file or folder as training.dataset_path",
-     .initial = "\"text\"", .theirs = "\"c4_test\"", .flags = KEY_NUMBERS,
-     .doc = "Kind of data. \"text\": text files, or the files of tokens that Megatron, llm.c or nanoGPT have made of them."},
+     .choices = "text|jsonl|c4|c4_test|c4_validation", .later = "*", .initial = "\"text\"", .theirs = "\"c4_test\"",
+     .flags = KEY_NUMBERS,
+     .doc = "Kind of data. \"text\": text files, or tokens made of them by `titanctl data build`, Megatron, llm.c or "
+            "nanoGPT; \"jsonl\": a document a line; \"c4\", \"c4_test\", \"c4_validation\": C4's files (docs/data.md)."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
      .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, or a folder whose files are read in path order. This or mixture must be given."},
     {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",
@@ -274,6 +274,10 @@ const struct recipe_key recipe_keys[] = {
 
     {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
      .initial = "10", .doc = "Steps between two progress lines."},
+    {.section = "metrics", .name = "log_samples", .type = KEY_BOOL, AT(metrics.log_samples), .initial = "false",
+     .flags = KEY_TITAN,
+     .doc = "Each worker writes the samples it reads to samples-PID.csv in the run's folder on its node: step, number in "
+            "the step, hash of the tokens."},
 
     {.section = "elastic", .name = "min_workers", .type = KEY_INT, AT(elastic.min_workers), .min = 1, .max = 1 << 20,
      .initial = "1", .flags = KEY_TITAN,

@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/comm/comm.h"
+#include "worker/data/data_command.h"
 #include "worker/elastic/membership.h"
 #include "worker/infer/generate.h"
 #include "worker/planner.h"
@@ -372,8 +373,9 @@ static const struct command command_serve = {
 /* --- the program -------------------------------------------------------------------------------------------------- */
 
 /* Commands get an int: the exit code when it is not that of a status. */
-static const struct command *const commands[] = {&command_run,      &command_check,   &plan_command,  &generate_command,
-                                                 &tokenize_command, &convert_command, &command_serve, NULL};
+static const struct command *const commands[] = {&command_run,      &command_check,    &plan_command,
+                                                 &generate_command, &tokenize_command, &convert_command,
+                                                 &data_command,     &command_serve,    NULL};
 static const struct option_spec options[] = {
     {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
     {"version", 'V', NULL, "print titan-worker's version", WORD_NONE},

@@ -88,7 +88,7 @@ def run_on_a_mesh():
     assert not processes(home)
 
     home = World.dir / "planned"
-    process = run_in(home, training__dataset="c4")
+    process = run_in(home, training__dataset="pile")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2 and "training.dataset" in err and err.count("\n") == 1, err
     assert not list(home.iterdir())

@@ -55,7 +55,7 @@ worker/data         worker/tensor worker/tokenizer
 worker/metrics
 worker/elastic      titan proto worker/comm worker/program worker/optim worker/exec worker/state worker/checkpoint worker/metrics
 worker/epoch        worker/tensor worker/device worker/comm worker/plan worker/optim worker/exec worker/checkpoint worker/tokenizer worker/data worker/metrics worker/elastic
-worker              worker/tokenizer worker/comm worker/plan worker/optim worker/checkpoint worker/infer worker/elastic worker/epoch
+worker              worker/tokenizer worker/comm worker/plan worker/optim worker/checkpoint worker/data worker/infer worker/elastic worker/epoch
 
 """
 SOURCES = (".c", ".h", ".cu", ".cuh")

@@ -167,8 +167,7 @@ titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t
 
 /* --- documents ---------------------------------------------------------------------------------------------------- */
 
-/* First token of document d. What the file says is held to what there is. */
-static uint64_t document_start(const struct segment *s, uint64_t d)
+uint64_t corpus_document(const struct segment *s, uint64_t d)
 {
     const struct document_index *x = &s->index;
     if (x->select)
@@ -184,7 +183,7 @@ static uint64_t find_document(const struct segment *s, uint64_t t)
     uint64_t lo = 0, hi = s->index.documents;
     while (hi - lo > 1) {
         const uint64_t mid = lo + (hi - lo) / 2;
-        if (document_start(s, mid) <= t)
+        if (corpus_document(s, mid) <= t)
             lo = mid;
         else
             hi = mid;
@@ -196,12 +195,12 @@ static uint64_t find_document(const struct segment *s, uint64_t t)
 static int32_t starts_by_index(const struct segment *s, uint64_t base, int64_t n, int64_t first, int32_t start,
                                int32_t *ret)
 {
-    uint64_t d = find_document(s, base), next = document_start(s, d + 1);
-    if (document_start(s, d) == base)
+    uint64_t d = find_document(s, base), next = corpus_document(s, d + 1);
+    if (corpus_document(s, d) == base)
         start = (int32_t)first;
     for (int64_t i = 0; i < n; i++) {
         while (base + (uint64_t)i >= next && d + 1 < s->index.documents) {
-            const uint64_t after = document_start(s, ++d + 1);
+            const uint64_t after = corpus_document(s, ++d + 1);
             start = (int32_t)(first + i);
             next = after < next ? s->tokens : after; /* what does not ascend is no index any more */
         }

@@ -3,11 +3,15 @@
 #include "worker/data/dataset.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/hash.h"
+#include "worker/data/build.h"
 #include "worker/data/corpus.h"
 #include "worker/data/formats.h"
 #include "worker/data/mixture.h"
@@ -74,19 +78,103 @@ static titan_status open_bytes(struct dataset *ds, struct corpus *c, const char 
     return TITAN_OK;
 }
 
+/* --- text that must become tokens first --------------------------------------------------------------------------- */
+
+/* Tokenised when the run opens: beyond it a worker would be late. */
+#define TOKENISE_BYTES_MAX (UINT64_C(256) << 20)
+
+static bool is_kind(const struct dataset_source *source, const char *kind)
+{
+    return strcmp(source->kind ? source->kind : "text", kind) == 0;
+}
+
+static bool is_c4(const struct dataset_source *source)
+{
+    return is_kind(source, "c4") || is_kind(source, "c4_test") || is_kind(source, "c4_validation");
+}
+
+static void put_build_command(const struct dataset_source *source, const struct dataset_options *o,
+                              struct titan_error *err)
+{
+    if (err)
+        titan_error_hint(err, "make tokens of it once: titanctl data build --tokenizer '%.40s' --out DIR%s '%.60s'",
+                         o->tokenizer_name, is_c4(source) ? " --bos" : "", source->path);
+}
+
+/* A folder for the tokens: in the cache, by what they are made of, or a temporary one. */
+static titan_status place_tokens(const struct dataset_options *o, uint64_t hash, char ret[PATH_MAX],
+                                 struct titan_error *err)
+{
+    const char *temporary = getenv("TMPDIR");
+    const int n = o->cache ? snprintf(ret, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
+                           : snprintf(ret, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
+    if (n >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "the path of the folder for tokens is too long");
+    if (!o->cache && !mkdtemp(ret))
+        return titan_fail_errno(err, "cannot make the folder '%s' for tokens", ret);
+    return TITAN_OK;
+}
+
+static titan_status build_tokens(const struct dataset_source *source, const struct dataset_options *o,
+                                 char ret_folder[PATH_MAX], struct build_report *report, struct titan_error *err)
+{
+    uint64_t hash, bytes;
+    struct build_options build = {.inputs = &source->path,
+                                  .n_inputs = 1,
+                                  .tokenizer = o->tokenizer,
+                                  .tokenizer_name = o->tokenizer_name,
+                                  .files = is_kind(source, "text") ? BUILD_TEXT : BUILD_JSONL,
+                                  .split = is_kind(source, "c4_validation") ? "validation"
+                                           : is_c4(source)                  ? "train"
+                                                                            : NULL,
+                                  .bos = is_c4(source),
+                                  .wait = true,
+                                  .threads = MAX(o->threads, 1),
+                                  .shard_tokens = BUILD_SHARD_TOKENS};
+    TRY(data_build_inputs(&build, &hash, &bytes, err));
+    if (bytes > TOKENISE_BYTES_MAX) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "'%s' is about %" PRIu64 " MiB of text; up to %" PRIu64 " MiB are tokenised when a run starts",
+                         source->path, bytes >> 20, TOKENISE_BYTES_MAX >> 20);
+        put_build_command(source, o, err);
+        return TITAN_EINVAL;
+    }
+    TRY(place_tokens(o, hash, ret_folder, err));
+    build.out = ret_folder;
+    return data_build(&build, report, err);
+}
+
+static titan_status open_text(struct dataset *ds, struct corpus *c, const struct dataset_source *source,
+                              const struct dataset_options *o, struct titan_error *err)
+{
+    char folder[PATH_MAX] = "";
+    struct build_report report;
+    struct shard_set set = {0};
+    titan_status status = build_tokens(source, o, folder, &report, err);
+    if (status == TITAN_OK)
+        status = corpus_open_shards(c, folder, &set, err);
+    shard_set_clear(&set);
+    if (*folder && !o->cache && status == TITAN_OK) /* what is mapped stays */
+        status = dir_remove(folder, err);
+    TRY(status);
+    if (report.bad_records > 0 && ds->left_out == 0)
+        (void)titan_fail(&ds->first_left_out, TITAN_EINVAL, "%s", report.notes[0]);
+    ds->left_out += report.bad_records;
+    return TITAN_OK;
+}
+
 static titan_status open_source(struct dataset *ds, struct corpus *c, const struct dataset_source *source,
                                 const struct dataset_options *o, struct titan_error *err)
 {
     const enum data_format format = data_format_of(source->path);
     if (format == DATA_SHARDS)
         TRY(open_shards(c, source->path, o, err));
-    else if (format != DATA_TEXT)
+    else if (is_kind(source, "text") && format != DATA_TEXT)
         TRY(open_tokens(c, source->path, format, o, err));
-    else if (is_bytes(o))
+    else if (is_kind(source, "text") && is_bytes(o))
         TRY(open_bytes(ds, c, source->path, err));
     else
-        return titan_fail(err, TITAN_EUNSUPPORTED, "'%s' is text: titanctl data build makes tokens of it",
-                          source->path);
+        TRY(open_text(ds, c, source, o, err));
     if (o->vocab_size > 0) {
         const titan_status status = corpus_check_ids(c, o->vocab_size, err);
         if (status != TITAN_OK)

@@ -40,7 +40,10 @@ void data_files_leave_out(struct data_files *files, const char *path, int why)
 
 static titan_status add(struct data_files *files, const FTSENT *e, struct titan_error *err)
 {
-    const struct data_file file = {.path = strdup(e->fts_path), .bytes = (uint64_t)e->fts_statp->st_size};
+    const struct stat *st = e->fts_statp;
+    const struct data_file file = {.path = strdup(e->fts_path),
+                                   .bytes = (uint64_t)st->st_size,
+                                   .changed_ns = st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec};
     if (file.path && VEC_PUSH(files->file, files->n, files->cap, file)) {
         files->bytes += file.bytes;
         return TITAN_OK;

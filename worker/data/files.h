@@ -12,6 +12,7 @@
 struct data_file {
     char *path;
     uint64_t bytes;
+    int64_t changed_ns; /* when, by its file system */
 };
 
 struct data_files {

@@ -2,9 +2,11 @@
 /* loader.c - samples of the dataset into the rows that a program loads. */
 #include "worker/data/loader.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 
 titan_status loader_open(const struct loader_options *options, struct loader *ret, struct titan_error *err)
 {
@@ -37,6 +39,16 @@ void loader_close(struct loader *l)
     *l = (struct loader){0};
 }
 
+/* Inputs and the last target are all of its tokens. A line that cannot be written is no reason to stop. */
+static void log_sample(const struct loader *l, uint64_t step, uint64_t number, const int32_t *inputs,
+                       const int32_t *targets)
+{
+    const int64_t t = l->opt.cut.t;
+    const uint64_t hash =
+        hash_bytes(hash_bytes(HASH_INIT, inputs, (size_t)t * sizeof(*inputs)), targets + t - 1, sizeof(*targets));
+    (void)fprintf(l->opt.log, "%" PRIu64 ",%" PRIu64 ",%016" PRIx64 "\n", step, number, hash);
+}
+
 titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err)
 {
     const struct sequence_cut *cut = &l->opt.cut;
@@ -45,12 +57,18 @@ titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *er
     titan_assert(step >= 1);
     const uint64_t first = (step - 1) * (uint64_t)l->opt.global_batch;
     for (int64_t slot = 0; slot < l->opt.share; slot++) {
-        const uint64_t sample = first + (uint64_t)((l->opt.first + slot) * cut->b);
-        for (int64_t i = 0; i < cut->b; i++)
-            TRY(dataset_sample(l->opt.data, sample + (uint64_t)i, l->inputs + i * cut->t, l->targets + i * cut->t,
+        const uint64_t sample = (uint64_t)((l->opt.first + slot) * cut->b);
+        for (int64_t i = 0; i < cut->b; i++) {
+            int32_t *const inputs = l->inputs + i * cut->t, *const targets = l->targets + i * cut->t;
+            TRY(dataset_sample(l->opt.data, first + sample + (uint64_t)i, inputs, targets,
                                l->starts ? l->starts + i * cut->t : NULL, err));
+            if (l->opt.log)
+                log_sample(l, step, sample + (uint64_t)i, inputs, targets);
+        }
         l->counts[slot] =
             (double)batch_fill(cut, l->opt.cp_rank, l->inputs, l->targets, l->starts, l->tokens + slot * each);
     }
+    if (l->opt.log)
+        (void)fflush(l->opt.log);
     return TITAN_OK;
 }

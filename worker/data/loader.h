@@ -4,6 +4,7 @@
 #define TITAN_WORKER_DATA_LOADER_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "worker/data/batch.h"
 #include "worker/data/dataset.h"
@@ -15,6 +16,7 @@ struct loader_options {
     int64_t share, first; /* how many of the global batch's microbatches are this rank's; the first of them */
     int64_t global_batch; /* samples of a step */
     bool documents;       /* attention stays within documents */
+    FILE *log; /* a line for each sample: step, number in the step, hash of its tokens; NULL: none. Borrowed */
 };
 
 struct loader {

@@ -20,7 +20,7 @@
 #define SHARD_VERSION 1
 #define SHARD_HEADER_BYTES 64
 #define SHARD_SET_NAME "titan-data.json"
-#define SHARD_BUILD_NAME "titan-build.json" /* beside it: how far a build has come; gone when it is finished */
+#define SHARD_BUILD_NAME "titan-build.json" /* beside it: of what it is built, and how far */
 
 /* A shard's header, as it lies in the file. */
 struct shard_header {

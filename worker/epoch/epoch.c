@@ -123,7 +123,8 @@ static titan_status open_loader(struct epoch *e, struct titan_error *err)
                                            .share = e->plan.program->share,
                                            .first = e->plan.first_microbatch,
                                            .global_batch = r->training.global_batch_size,
-                                           .documents = r->training.block_causal};
+                                           .documents = r->training.block_causal,
+                                           .log = e->t->samples};
     return loader_open(&options, &e->loader, err);
 }
 

@@ -2,7 +2,10 @@
 /* trainer.c - the process's set-up: folder, data, model, device, planning ahead. */
 #include "worker/epoch/trainer.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
@@ -69,6 +72,17 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
     return TITAN_OK;
 }
 
+static titan_status open_sample_log(struct trainer *t, struct titan_error *err)
+{
+    char path[PATH_MAX + 32];
+
+    if (!t->recipe->metrics.log_samples)
+        return TITAN_OK;
+    (void)snprintf(path, sizeof path, "%s/samples-%d.csv", t->members->job_dir, (int)getpid());
+    t->samples = fopen(path, "ae");
+    return t->samples ? TITAN_OK : titan_fail_errno(err, "cannot write '%s'", path);
+}
+
 /* On the control thread. */
 static void expect_world(void *arg, int world)
 {
@@ -113,6 +127,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     t->recipe_hash = recipe_hash(r);
     TRY(run_folder_take(t, err));
     TRY(open_data(t, device.threads, err)); /* before the device: bad input shows at once */
+    TRY(open_sample_log(t, err));
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     t->dt = compute_dtype(r, &t->device.info);
@@ -137,6 +152,8 @@ void trainer_close(struct trainer *t)
         device_close(&t->device);
     model_close(t->model);
     dataset_close(t->data);
+    if (t->samples)
+        (void)fclose(t->samples);
     publisher_close(&t->publisher);
     buf_free(&t->recipe_text);
 }

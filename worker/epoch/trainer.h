@@ -3,6 +3,8 @@
 #ifndef TITAN_WORKER_EPOCH_TRAINER_H
 #define TITAN_WORKER_EPOCH_TRAINER_H
 
+#include <stdio.h>
+
 #include "base/log.h"
 #include "base/recipe.h"
 #include "worker/data/dataset.h"
@@ -21,6 +23,7 @@ struct trainer {
     struct stream *streams[STREAM_COUNT]; /* opened when a program first uses them */
     struct model *model;
     struct dataset *data;
+    FILE *samples; /* which samples this worker has read; NULL: metrics.log_samples is off */
     struct plan_ahead *ahead;
     enum dtype dt;
     struct buf recipe_text;

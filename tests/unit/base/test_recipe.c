@@ -104,8 +104,17 @@ static void test_refused(void **state)
          "f.toml:2: validation.enable = true is not supported by this version; use false or leave it out"},
         {"[checkpoint]\nload_step = 5\n", TITAN_EUNSUPPORTED,
          "f.toml:2: checkpoint.load_step = 5 is not supported by this version; use -1 or leave it out"},
+        {"[training]\nmixture = 3\n", TITAN_EINVAL, "f.toml:2: training.mixture: expected an array, got an integer"},
+        {"[training]\nmixture = [3]\n", TITAN_EINVAL,
+         "f.toml:2: training.mixture: expected {path = \"...\", weight = 1.0}, got integer"},
+        {"[training]\nmixture = [{weight = 1}]\n", TITAN_EINVAL, "f.toml:2: training.mixture: a source has no path"},
+        {"[training]\nmixture = [{path = \"a\", weight = 0}]\n", TITAN_EINVAL,
+         "f.toml:2: training.mixture: weight must be a number above 0"},
+        {"[training]\nmixture = [{path = \"a\", size = 1}]\n", TITAN_EINVAL,
+         "f.toml:2: training.mixture: unknown key size; there are path, weight and dataset"},
         {"[training]\ndataset = \"pile\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: training.dataset = \"pile\" is not supported by this version; use \"text\""},
+         "f.toml:2: training.dataset = \"pile\" is not supported by this version; use \"text\", \"jsonl\", \"c4\", "
+         "\"c4_test\" or \"c4_validation\""},
         /* not TOML */
         {"[training\n", TITAN_EINVAL, "f.toml:1:10: expected ']'"},
         {"[training]\nsteps = 3\nsteps = 4\n", TITAN_EINVAL, "f.toml:3:1: 'steps' is given twice (first in line 2)"},
@@ -472,7 +481,18 @@ static void test_print(void **state)
     snprintf(r.parallelism.pipeline_parallel_split_points, sizeof(r.parallelism.pipeline_parallel_split_points),
              "layers.2,layers.4");
     r.model.float8 = true;
+    const uint64_t hash = recipe_hash(&r);
+    assert_int_equal(
+        recipe_set(&r,
+                   "training.mixture=[{path = \"a\\\"b\", weight = 0.3}, {path = \"c\", weight = 2, dataset = "
+                   "\"c4\"}]",
+                   NULL),
+        TITAN_OK);
+    assert_int_equal(r.training.mixture.n, 2);
+    assert_true(recipe_hash(&r) != hash);
     round_trip(&r);
+    assert_int_equal(recipe_set(&r, "training.mixture=[]", NULL), TITAN_OK);
+    assert_true(recipe_hash(&r) == hash);
 }
 
 /* Every shipped run file is accepted, resolves, fits its own bounds, and prints what it read. */

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* build.h: what comes out of a build, whatever the threads and however often it was ended on the way. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/failpoint.h"
+#include "base/file.h"
+#include "worker/data/build.h"
+#include "worker/data/dataset.h"
+#include "worker/data/jsonl.h"
+#include "worker/data/packed.h"
+#include "worker/data/pieces.h"
+#include "worker/data/shard.h"
+
+static char root[64];
+static struct tokenizer *tokenizer;
+
+static int make_root(void **state)
+{
+    (void)state;
+    (void)snprintf(root, sizeof(root), "/tmp/titan-build-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
+}
+
+static char *at(const char *name, char out[256])
+{
+    (void)snprintf(out, 256, "%s/%s", root, name);
+    return out;
+}
+
+static void put_file(const char *name, const void *data, size_t len)
+{
+    char path[256];
+    assert_int_equal(file_replace(at(name, path), data, len, NULL), TITAN_OK);
+}
+
+static titan_status build(const char *input, const char *out, int threads, int64_t shard_tokens,
+                          struct build_report *report, struct titan_error *err)
+{
+    char from[256], to[256];
+    const char *const inputs[] = {at(input, from)};
+    const struct build_options o = {.inputs = inputs,
+                                    .n_inputs = 1,
+                                    .out = at(out, to),
+                                    .tokenizer = tokenizer,
+                                    .tokenizer_name = "bytes",
+                                    .threads = threads,
+                                    .shard_tokens = shard_tokens};
+    *err = (struct titan_error){0};
+    return data_build(&o, report, err);
+}
+
+/* All tokens of a folder, as bytes: the tokenizer is "bytes". */
+static void read_back(const char *name, struct buf *out)
+{
+    char path[256];
+    struct corpus c = {0};
+    struct shard_set set = {0};
+    struct titan_error err = {0};
+    if (corpus_open_shards(&c, at(name, path), &set, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    for (uint64_t t = 0; t < c.tokens; t++) {
+        int32_t id;
+        assert_int_equal(corpus_read(&c, t, 1, 256, &id, NULL), TITAN_OK);
+        assert_int_equal(buf_append(out, &(char){(char)id}, 1), TITAN_OK);
+    }
+    shard_set_clear(&set);
+    corpus_close(&c);
+}
+
+static void check_content(const char *name, const char *want, size_t n)
+{
+    _cleanup_(buf_free) struct buf got = BUF_INIT;
+    read_back(name, &got);
+    assert_int_equal(got.len, n);
+    assert_memory_equal(got.data, want, n);
+}
+
+static void put_gzip(const char *name, const char *text)
+{
+    char path[256];
+    gzFile f = gzopen(at(name, path), "ab"); /* every call adds a member */
+    assert_int_equal(gzwrite(f, text, (unsigned)strlen(text)), strlen(text));
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static void put_zstd(const char *name, const char *text)
+{
+    char packed[512];
+    const size_t n = ZSTD_compress(packed, sizeof(packed), text, strlen(text), 3);
+    assert_false(ZSTD_isError(n));
+    put_file(name, packed, n);
+}
+
+static void test_kinds_of_files(void **state)
+{
+    (void)state;
+    char path[256];
+    struct build_report r;
+    struct titan_error err;
+    assert_int_equal(mkdir(at("text", path), 0755), 0);
+    put_file("text/a", "first", 5);
+    put_file("text/b.bin", "\0\1\2", 3); /* no text */
+    put_gzip("text/c.gz", "packed ");
+    put_gzip("text/c.gz", "twice");
+    put_zstd("text/d.zst", "by zstd");
+    assert_int_equal(build("text", "out", 2, 1000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, 3);
+    assert_int_equal(r.left_out, 1);
+    check_content("out", "first\0packed twice\0by zstd", 27);
+    /* With a file of JSON lines in it a folder is taken for that. */
+    put_gzip("text/e.jsonl.gz", "{\"text\":\"one\"}\n{\"text\":\"\"}\n");
+    put_zstd("text/f.json.zst", "{\"text\":\"two\"}");
+    assert_int_equal(build("text", "lines", 2, 1000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, 3);
+    assert_int_equal(r.left_out, 4);
+    check_content("lines", "one\0\0two", 9);
+    put_file("text/g.parquet", "PAR1", 4);
+    assert_int_equal(build("text", "none", 2, 1000, &r, &err), TITAN_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "Parquet"));
+}
+
+static void test_bad_records(void **state)
+{
+    (void)state;
+    static const char lines[] = "{\"text\":\"a\"}\n\nnonsense\n{\"text\":1}\n{\"text\":\"b\"}\n{\"txt\":1}";
+    struct build_report r;
+    struct titan_error err;
+    char path[256];
+    put_file("x.jsonl", lines, sizeof(lines) - 1);
+    assert_int_equal(build("x.jsonl", "out", 1, 1000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, 2);
+    assert_int_equal(r.bad_records, 3);
+    assert_int_equal(r.n_notes, 3);
+    assert_non_null(strstr(r.notes[0], "x.jsonl:3: not a JSON object"));
+    assert_non_null(strstr(r.notes[2], "x.jsonl:6: no such field"));
+    check_content("out", "a\0b", 4);
+    const char *const inputs[] = {at("x.jsonl", path)};
+    char out[256];
+    const struct build_options strict = {.inputs = inputs,
+                                         .n_inputs = 1,
+                                         .out = at("strict", out),
+                                         .tokenizer = tokenizer,
+                                         .tokenizer_name = "bytes",
+                                         .strict = true,
+                                         .threads = 2,
+                                         .shard_tokens = 10};
+    assert_int_equal(data_build(&strict, &r, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "x.jsonl:3"));
+}
+
+/* Packed data that is cut off: what is whole before that counts, and it is told. */
+static void test_cut_off(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT, file = BUF_INIT;
+    struct build_report r;
+    struct titan_error err;
+    char path[256];
+    for (int i = 0; i < 20000; i++)
+        buf_printf(&text, "{\"text\":\"%d\"}\n", i * 7919);
+    put_gzip("x.jsonl.gz", text.data);
+    assert_int_equal(file_read(at("x.jsonl.gz", path), 1 << 20, &file, NULL), TITAN_OK);
+    put_file("x.jsonl.gz", file.data, file.len / 2);
+    assert_int_equal(build("x.jsonl.gz", "out", 2, 1 << 20, &r, &err), TITAN_OK);
+    assert_in_range(r.documents, 1000, 19999);
+    assert_int_equal(r.bad_records, 1);
+    assert_non_null(strstr(r.notes[0], "cut off"));
+    file.data[file.len / 3] ^= 0x55;
+    put_file("x.jsonl.gz", file.data, file.len);
+    assert_int_equal(build("x.jsonl.gz", "out2", 2, 1 << 20, &r, &err), TITAN_OK);
+    assert_true(r.bad_records >= 1);
+}
+
+/* --- the same bytes ----------------------------------------------------------------------------------------------- */
+
+/* Documents of many lengths, with bad lines between them, in two files, one of them packed. */
+static void put_corpus(void)
+{
+    _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
+    char path[256];
+    assert_int_equal(mkdir(at("in", path), 0755), 0);
+    for (int i = 0; i < 60000; i++) {
+        struct buf *to = i % 3 ? &a : &b;
+        if (i % 1000 == 7)
+            buf_puts(to, "broken\n\n");
+        buf_printf(
+            to, "{\"n\":%d,\"text\":\"%.*s %d\"}\n", i, i % 97,
+            "The quick brown fox jumps over the lazy dog and goes on for as long as there is a line to be on, it seems",
+            i);
+    }
+    put_file("in/a.jsonl", a.data, a.len);
+    put_gzip("in/b.jsonl.gz", b.data);
+}
+
+static void same_files(const char *one, const char *other, size_t shards)
+{
+    char name[64], path[256];
+    for (size_t i = 0; i <= shards; i++) {
+        _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
+        for (int k = 0; k < 2; k++) {
+            const char *dir = k ? other : one;
+            if (i == shards)
+                (void)snprintf(name, sizeof(name), "%.20s/titan-data.json", dir);
+            else
+                (void)snprintf(name, sizeof(name), "%.20s/shard-%05zu.bin", dir, i);
+            assert_int_equal(file_read(at(name, path), 1 << 28, k ? &b : &a, NULL), TITAN_OK);
+        }
+        assert_int_equal(a.len, b.len);
+        assert_memory_equal(a.data, b.data, a.len);
+    }
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct build_report one, four;
+    struct titan_error err;
+    put_corpus();
+    if (build("in", "one", 1, 300000, &one, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(build("in", "four", 4, 300000, &four, &err), TITAN_OK);
+    assert_int_equal(one.documents, 60000);
+    assert_int_equal(one.bad_records, 60);
+    assert_true(one.shards > 5);
+    assert_int_equal(four.shards, one.shards);
+    same_files("one", "four", one.shards);
+    assert_int_equal(build("in", "one", 3, 300000, &four, &err), TITAN_OK);
+    assert_true(four.there);
+    assert_int_equal(build("in", "one", 3, 400000, &four, &err), TITAN_EEXIST); /* other bytes would come of it */
+}
+
+/* Ended behind every shard in turn, before and after it was noted; each time it goes on, to the same bytes. */
+static void test_going_on(void **state)
+{
+    (void)state;
+    struct build_report whole, r;
+    struct titan_error err;
+    char path[256];
+    put_corpus();
+    assert_int_equal(build("in", "whole", 2, 500000, &whole, &err), TITAN_OK);
+    const char *const places[] = {"data.shard=fail:ENOSPC@1", "data.state=fail:EIO@1"};
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(failpoint_set(places[i % 2], NULL), TITAN_OK);
+        const titan_status status = build("in", "parts", 1 + i % 3, 500000, &r, &err);
+        if (status == TITAN_OK)
+            break;
+        assert_int_equal(status, i % 2 ? TITAN_EIO : TITAN_ENOSPC);
+        struct dataset *ds = NULL;
+        const struct dataset_source source = {.path = at("parts", path)};
+        const struct dataset_options o = {
+            .sources = &source, .n_sources = 1, .tokenizer_name = "bytes", .tokenizer = tokenizer, .seq_len = 8};
+        assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL);
+        assert_non_null(strstr(err.msg, "not finished"));
+    }
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    assert_int_equal(build("in", "parts", 2, 500000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, whole.documents);
+    assert_int_equal(r.bad_records, whole.bad_records);
+    for (int i = 0; i < BUILD_NOTES; i++)
+        assert_string_equal(r.notes[i], whole.notes[i]);
+    same_files("whole", "parts", whole.shards);
+}
+
+/* --- pieces ------------------------------------------------------------------------------------------------------- */
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    const size_t n = 3 * PIECE_BYTES;
+    _cleanup_free_ char *text = malloc(n);
+    memset(text, 'x', n);
+    assert_int_equal(piece_cut(text, PIECE_BYTES), PIECE_BYTES);
+    assert_int_equal(piece_cut(text, n), n); /* no line ends in it */
+    text[PIECE_BYTES - 100] = '\n';
+    assert_int_equal(piece_cut(text, n), PIECE_BYTES - 99);
+    text[PIECE_BYTES - 99] = ' '; /* the next line begins with space */
+    assert_int_equal(piece_cut(text, n), n);
+    text[PIECE_BYTES + 5] = '\n';
+    assert_int_equal(piece_cut(text, n), PIECE_BYTES + 6);
+    text[PIECE_BYTES + 6] = '\n';
+    assert_int_equal(piece_cut(text, n), n);
+}
+
+/* A line of many pieces is one document, whole; so is a text. */
+static void test_long_documents(void **state)
+{
+    (void)state;
+    const size_t n = 5 * PIECE_BYTES + 12345;
+    _cleanup_(buf_free) struct buf line = BUF_INIT, want = BUF_INIT;
+    struct build_report r;
+    struct titan_error err;
+    assert_int_equal(buf_reserve(&want, n + 2), TITAN_OK);
+    for (size_t i = 0; i < n; i++)
+        want.data[i] = i % 71 == 70 && i / 71 % 3 ? '\n' : (char)('a' + i % 26);
+    want.data[n] = '\0';
+    want.len = n;
+    put_file("long.txt", want.data, n);
+    assert_int_equal(build("long.txt", "text", 3, 1000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, 1);
+    assert_int_equal(r.text_bytes, n);
+    check_content("text", want.data, n + 1);
+    buf_puts(&line, "{\"text\":\"");
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(want.data[i] == '\n' ? buf_append(&line, "\\n", 2) : buf_append(&line, want.data + i, 1),
+                         TITAN_OK);
+    buf_puts(&line, "\"}\n{\"text\":\"z\"}\n");
+    put_file("long.jsonl", line.data, line.len);
+    assert_int_equal(build("long.jsonl", "lines", 3, 1000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, 2);
+    assert_int_equal(r.shards, 2);
+    want.data[n + 1] = 'z';
+    _cleanup_(buf_free) struct buf got = BUF_INIT;
+    read_back("lines", &got);
+    assert_int_equal(got.len, n + 3);
+    assert_memory_equal(got.data, want.data, n + 2);
+}
+
+/* --- straight into a run ------------------------------------------------------------------------------------------ */
+
+static void sample_of(const char *path, const char *kind, const char *want)
+{
+    struct dataset *ds = NULL;
+    struct titan_error err = {0};
+    const struct dataset_source source = {.path = path, .kind = kind};
+    const struct dataset_options o = {.sources = &source,
+                                      .n_sources = 1,
+                                      .tokenizer_name = "bytes",
+                                      .tokenizer = tokenizer,
+                                      .seq_len = (int64_t)strlen(want),
+                                      .vocab_size = 256,
+                                      .cache = root};
+    int32_t in[64], out[64];
+    if (dataset_open(&o, &ds, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(dataset_windows(ds), 1);
+    assert_int_equal(dataset_sample(ds, 0, in, out, NULL, NULL), TITAN_OK);
+    for (size_t i = 0; want[i]; i++)
+        assert_int_equal(in[i], want[i]);
+    dataset_close(ds);
+}
+
+static void test_c4_in_a_run(void **state)
+{
+    (void)state;
+    char path[256], big[256];
+    struct dataset *ds = NULL;
+    struct titan_error err = {0};
+    assert_int_equal(mkdir(at("c4", path), 0755), 0);
+    put_gzip("c4/c4-train.00000-of-00001.json.gz", "{\"text\":\"to train with\"}\n");
+    put_gzip("c4/c4-validation.00000-of-00001.json.gz", "{\"text\":\"to validate on\"}\n");
+    put_file("c4/README.md", "no data", 7);
+    sample_of(at("c4", path), "c4", "to train with");
+    sample_of(path, "c4", "to train with"); /* it lies in the cache */
+    sample_of(path, "c4_validation", "to validate on");
+    sample_of(at("c4/c4-train.00000-of-00001.json.gz", path), "jsonl", "to train with");
+    /* Too much to be tokenised now: the message is the command that does. */
+    FILE *f = fopen(at("big.jsonl", big), "w");
+    assert_int_equal(ftruncate(fileno(f), (off_t)300 << 20), 0);
+    assert_int_equal(fclose(f), 0);
+    const struct dataset_source source = {.path = big, .kind = "jsonl"};
+    const struct dataset_options o = {
+        .sources = &source, .n_sources = 1, .tokenizer_name = "bytes", .tokenizer = tokenizer, .seq_len = 8};
+    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "300 MiB"));
+    assert_non_null(strstr(err.hint, "titanctl data build --tokenizer 'bytes'"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_kinds_of_files, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_bad_records, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_cut_off, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_threads, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_going_on, make_root, remove_root),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test_setup_teardown(test_long_documents, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_c4_in_a_run, make_root, remove_root),
+    };
+    if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    tokenizer_close(tokenizer);
+    return failed;
+}

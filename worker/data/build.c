@@ -1,0 +1,727 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* build.c - see build.h. */
+#include "worker/data/build.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+
+#include "base/cleanup.h"
+#include "base/failpoint.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/vec.h"
+#include "worker/data/pieces.h"
+#include "worker/data/shard.h"
+
+#define STATE_FORMAT "titan-build"
+#define STATE_BYTES_MAX (64 << 20)
+
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
+
+struct inputs {
+    struct data_files files;
+    bool *lines;
+    uint64_t unfit; /* files of another kind than what the folder is taken for */
+};
+
+static void inputs_clear(struct inputs *in)
+{
+    data_files_clear(&in->files);
+    free(in->lines);
+    *in = (struct inputs){0};
+}
+
+static bool is_lines(const struct build_options *o, const char *path)
+{
+    if (o->files != BUILD_AUTO)
+        return o->files == BUILD_JSONL;
+    return data_file_is(path, ".jsonl") || data_file_is(path, ".ndjson") || data_file_is(path, ".json");
+}
+
+static bool named_lines(const char *path)
+{
+    return is_lines(&(struct build_options){.files = BUILD_AUTO}, path);
+}
+
+static titan_status no_parquet(const char *path, struct titan_error *err)
+{
+    (void)titan_fail(err, TITAN_EUNSUPPORTED, "'%s' is Parquet, which is not read", path);
+    titan_error_hint(err, "write JSON lines of it first: duckdb -c \"COPY (SELECT text FROM 'FILE') TO 'FILE.jsonl'\"");
+    return TITAN_EUNSUPPORTED;
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Files [from, n) are those of one input. Takes out what the input is not taken for. */
+static titan_status choose_files(struct inputs *in, size_t from, bool named, const struct build_options *o,
+                                 struct titan_error *err)
+{
+    struct data_files *f = &in->files;
+    char split[64];
+    bool any_lines = o->files == BUILD_JSONL, any_split = false;
+    (void)snprintf(split, sizeof(split), "c4-%s", o->split ? o->split : "");
+    for (size_t i = from; i < f->n; i++) {
+        if (data_file_is(f->file[i].path, ".parquet"))
+            return no_parquet(f->file[i].path, err);
+        any_lines = any_lines || (o->files == BUILD_AUTO && named_lines(f->file[i].path));
+        any_split = any_split || (o->split && strstr(file_name(f->file[i].path), split));
+    }
+    size_t kept = from;
+    for (size_t i = from; i < f->n; i++) {
+        struct data_file *file = &f->file[i];
+        const bool other_kind = any_lines && !named && !named_lines(file->path);
+        const bool other_split = any_split && !strstr(file_name(file->path), split);
+        if (other_kind || other_split) {
+            in->unfit += other_kind;
+            f->bytes -= file->bytes;
+            free(file->path);
+        } else {
+            f->file[kept++] = *file;
+        }
+    }
+    f->n = kept;
+    return TITAN_OK;
+}
+
+static titan_status inputs_list(const struct build_options *o, struct inputs *in, struct titan_error *err)
+{
+    for (int i = 0; i < o->n_inputs; i++) {
+        const size_t from = in->files.n;
+        TRY(data_files_add(&in->files, o->inputs[i], err));
+        const bool named = in->files.n == from + 1 && strcmp(in->files.file[from].path, o->inputs[i]) == 0;
+        TRY(choose_files(in, from, named, o, err));
+    }
+    if (in->files.n == 0)
+        return titan_fail(err, TITAN_EINVAL, "there are no %s in '%s'%s",
+                          o->files == BUILD_JSONL ? "files of JSON lines (.jsonl, .ndjson, .json, also .gz or .zst)"
+                                                  : "files that are not empty",
+                          o->inputs[0], o->n_inputs > 1 ? " and the others" : "");
+    in->lines = calloc(in->files.n, sizeof(*in->lines));
+    if (!in->lines)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", in->files.n);
+    for (size_t i = 0; i < in->files.n; i++)
+        in->lines[i] = is_lines(o, in->files.file[i].path);
+    return TITAN_OK;
+}
+
+static const char *field_of(const struct build_options *o)
+{
+    return o->field ? o->field : "text";
+}
+
+static uint64_t inputs_hash(const struct build_options *o, const struct inputs *in)
+{
+    const char *field = field_of(o);
+    uint64_t hash = hash_word(hash_word(HASH_INIT, SHARD_VERSION), tokenizer_hash(o->tokenizer));
+    hash = hash_word(hash_word(hash, (uint64_t)o->shard_tokens), o->bos);
+    hash = hash_bytes(hash, field, strlen(field) + 1);
+    for (size_t i = 0; i < in->files.n; i++) {
+        const struct data_file *file = &in->files.file[i];
+        hash = hash_bytes(hash, file->path, strlen(file->path) + 1);
+        hash = hash_word(hash_word(hash_word(hash, file->bytes), (uint64_t)file->changed_ns), in->lines[i]);
+    }
+    return hash;
+}
+
+titan_status data_build_inputs(const struct build_options *options, uint64_t *ret_hash, uint64_t *ret_bytes,
+                               struct titan_error *err)
+{
+    _cleanup_(inputs_clear) struct inputs in = {0};
+    TRY(inputs_list(options, &in, err));
+    *ret_hash = inputs_hash(options, &in);
+    *ret_bytes = 0;
+    for (size_t i = 0; i < in.files.n; i++) /* text packs to about a quarter */
+        *ret_bytes += in.files.file[i].bytes * (*data_file_packing(in.files.file[i].path) ? 4 : 1);
+    return TITAN_OK;
+}
+
+/* --- how far it is ------------------------------------------------------------------------------------------------ */
+
+/* What a build goes on from, in titan-build.json: everything up to `place` is in whole shards. */
+struct state {
+    uint64_t inputs_hash;
+    struct input_place place;
+    struct shard_set set;
+    uint64_t bad_records;
+    char notes[BUILD_NOTES][320];
+    int n_notes;
+};
+
+static titan_status state_write(const char *dir, const struct state *s, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    char path[PATH_MAX], hash[20];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, SHARD_BUILD_NAME);
+    (void)snprintf(hash, sizeof(hash), "%016" PRIx64, s->inputs_hash);
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "format", STATE_FORMAT);
+    json_put_int(&w, "version", SHARD_VERSION);
+    json_put_string(&w, "inputs", hash);
+    json_put_uint(&w, "file", s->place.file);
+    json_put_uint(&w, "line", s->place.line);
+    json_put_uint(&w, "text_bytes", s->set.text_bytes);
+    json_put_uint(&w, "bad_records", s->bad_records);
+    json_put_int(&w, "id_max", s->set.id_max);
+    json_begin_array(&w, "notes");
+    for (int i = 0; i < s->n_notes; i++)
+        json_put_string(&w, NULL, s->notes[i]);
+    json_end_array(&w);
+    json_begin_array(&w, "shards");
+    for (size_t i = 0; i < s->set.n; i++) {
+        const struct shard_info *info = &s->set.shards[i];
+        json_begin_array(&w, NULL);
+        json_put_uint(&w, NULL, info->tokens);
+        json_put_uint(&w, NULL, info->documents);
+        json_put_uint(&w, NULL, info->tokens_crc);
+        json_put_uint(&w, NULL, info->index_crc);
+        json_end_array(&w);
+    }
+    json_end_array(&w);
+    json_end_object(&w);
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "no memory to note how far the build is");
+    return file_replace(path, text.data, text.len, err);
+}
+
+static bool read_info(const struct json *list, struct shard_info *ret)
+{
+    int64_t v[4];
+    int n = 0;
+    for (const struct json *e = list->type == JSON_ARRAY ? list->first : NULL; e && n < 4; e = e->next)
+        v[n++] = e->type == JSON_INT && e->integer >= 0 ? e->integer : -1;
+    if (n < 4 || v[0] < 0 || v[1] < 0 || v[2] < 0 || v[3] < 0)
+        return false;
+    *ret = (struct shard_info){(uint64_t)v[0], (uint64_t)v[1], (uint32_t)v[2], (uint32_t)v[3]};
+    return true;
+}
+
+static bool state_parse(const struct json *o, struct state *s)
+{
+    const int64_t file = json_int(o, "file", -1), line = json_int(o, "line", -1), bytes = json_int(o, "text_bytes", -1),
+                  bad = json_int(o, "bad_records", -1), id_max = json_int(o, "id_max", -1);
+    const struct json *notes = json_get(o, "notes"), *shards = json_get(o, "shards");
+    if (strcmp(json_string(o, "format", ""), STATE_FORMAT) != 0 || json_int(o, "version", 0) != SHARD_VERSION ||
+        file < 0 || line < 0 || bytes < 0 || bad < 0 || id_max < 0 || id_max > INT32_MAX || !shards)
+        return false;
+    s->inputs_hash = strtoull(json_string(o, "inputs", ""), NULL, 16);
+    s->place = (struct input_place){(uint64_t)file, (uint64_t)line};
+    s->bad_records = (uint64_t)bad;
+    s->set.text_bytes = (uint64_t)bytes;
+    s->set.id_max = (int32_t)id_max;
+    for (const struct json *e = notes && notes->type == JSON_ARRAY ? notes->first : NULL; e && s->n_notes < BUILD_NOTES;
+         e = e->next)
+        if (e->type == JSON_STRING)
+            (void)snprintf(s->notes[s->n_notes++], sizeof(s->notes[0]), "%s", e->string);
+    for (const struct json *e = shards->type == JSON_ARRAY ? shards->first : NULL; e; e = e->next) {
+        struct shard_info info;
+        if (!read_info(e, &info) || !VEC_PUSH(s->set.shards, s->set.n, s->set.cap, info))
+            return false;
+        s->set.tokens += info.tokens;
+        s->set.documents += info.documents;
+    }
+    return true;
+}
+
+/* *ret_any false: there is none. One that is damaged counts as of other inputs: hash 0. */
+static titan_status state_read(const char *dir, struct state *s, bool *ret_any, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = {.limit = STATE_BYTES_MAX};
+    char path[PATH_MAX];
+    struct json *root = NULL;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, SHARD_BUILD_NAME);
+    const titan_status status = file_read(path, STATE_BYTES_MAX - 1, &text, err);
+    *ret_any = status == TITAN_OK;
+    if (status == TITAN_ENOTFOUND)
+        return TITAN_OK;
+    TRY(status);
+    *s = (struct state){0};
+    if (json_parse(text.data, text.len, &root, NULL) != TITAN_OK || !state_parse(root, s)) {
+        shard_set_clear(&s->set);
+        *s = (struct state){0};
+    }
+    json_free(root);
+    return TITAN_OK;
+}
+
+/* --- pieces between the threads ----------------------------------------------------------------------------------- */
+
+enum stage { STAGE_FREE, STAGE_CUT, STAGE_TAKEN, STAGE_ENCODED };
+
+struct slot {
+    enum stage stage;
+    struct piece piece;
+};
+
+/* Piece number i is in slot i % n, from cut to written: the reader fills, encoders take in order, the writer empties.
+ */
+struct pipeline {
+    const struct build_options *opt;
+    struct piece_reader *reader;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct slot *slots;
+    uint64_t n_slots, cut, taken, written; /* pieces so far */
+    bool all_cut, stopped;
+    struct titan_error fault; /* of the first thread that failed */
+    uint32_t width;
+    int32_t bos, eos;
+    pthread_t *threads;
+    int n_threads;
+};
+
+static void pipeline_fail(struct pipeline *p, const struct titan_error *err)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    if (p->fault.status == TITAN_OK)
+        p->fault = *err;
+    p->stopped = true;
+    (void)pthread_cond_broadcast(&p->changed);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* The slot of piece `i` once it is in the stage; NULL: it will not be. */
+static struct slot *wait_for(struct pipeline *p, uint64_t i, enum stage stage)
+{
+    struct slot *slot = &p->slots[i % p->n_slots];
+    (void)pthread_mutex_lock(&p->lock);
+    while (!p->stopped && slot->stage != stage && !(p->all_cut && i >= p->cut))
+        (void)pthread_cond_wait(&p->changed, &p->lock);
+    const bool there = !p->stopped && slot->stage == stage && (stage == STAGE_FREE || i < p->cut);
+    (void)pthread_mutex_unlock(&p->lock);
+    return there ? slot : NULL;
+}
+
+static void move_on(struct pipeline *p, struct slot *slot, enum stage stage, uint64_t *count)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    slot->stage = stage;
+    if (count)
+        ++*count;
+    (void)pthread_cond_broadcast(&p->changed);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+static void *cut_main(void *arg)
+{
+    struct pipeline *p = arg;
+    struct titan_error err = {0};
+    struct slot *slot;
+    for (uint64_t i = 0; (slot = wait_for(p, i, STAGE_FREE)); i++) {
+        bool any = false;
+        if (piece_reader_next(p->reader, &slot->piece, &any, &err) != TITAN_OK) {
+            pipeline_fail(p, &err);
+            break;
+        }
+        if (!any)
+            break;
+        move_on(p, slot, STAGE_CUT, &p->cut);
+    }
+    (void)pthread_mutex_lock(&p->lock);
+    p->all_cut = true;
+    (void)pthread_cond_broadcast(&p->changed);
+    (void)pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* The next piece that no encoder has; NULL: there are no more. */
+static struct slot *take(struct pipeline *p)
+{
+    struct slot *slot = NULL;
+    (void)pthread_mutex_lock(&p->lock);
+    while (!p->stopped && p->taken == p->cut && !p->all_cut)
+        (void)pthread_cond_wait(&p->changed, &p->lock);
+    if (!p->stopped && p->taken < p->cut) {
+        slot = &p->slots[p->taken++ % p->n_slots];
+        slot->stage = STAGE_TAKEN;
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    return slot;
+}
+
+static void *encode_main(void *arg)
+{
+    struct pipeline *p = arg;
+    struct titan_error err = {0};
+    struct piece_encoder e = {.field = field_of(p->opt), .bos = p->bos, .eos = p->eos, .width = p->width};
+    struct slot *slot;
+    titan_status status = tokenizer_encoder_open(p->opt->tokenizer, &e.encoder, &err);
+    while (status == TITAN_OK && (slot = take(p))) {
+        status = piece_encode(&e, &slot->piece, &err);
+        if (status == TITAN_OK)
+            move_on(p, slot, STAGE_ENCODED, NULL);
+    }
+    if (status != TITAN_OK)
+        pipeline_fail(p, &err);
+    tokenizer_encoder_close(e.encoder);
+    free(e.ids.ids);
+    return NULL;
+}
+
+static titan_status pipeline_start(struct pipeline *p, struct titan_error *err)
+{
+    const int encoders = MAX(p->opt->threads, 1);
+    p->n_slots = 2 * (uint64_t)encoders + 2;
+    p->slots = calloc(p->n_slots, sizeof(*p->slots));
+    p->threads = calloc((size_t)encoders + 1, sizeof(*p->threads));
+    if (!p->slots || !p->threads)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d threads", encoders);
+    (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_cond_init(&p->changed, NULL);
+    for (int i = 0; i <= encoders; i++) {
+        const int code = pthread_create(&p->threads[i], NULL, i == 0 ? cut_main : encode_main, p);
+        if (code != 0) {
+            errno = code;
+            return titan_fail_errno(err, "cannot start %d threads", encoders + 1);
+        }
+        p->n_threads++;
+    }
+    return TITAN_OK;
+}
+
+static void pipeline_end(struct pipeline *p)
+{
+    if (p->n_threads > 0) {
+        (void)pthread_mutex_lock(&p->lock);
+        p->stopped = true;
+        (void)pthread_cond_broadcast(&p->changed);
+        (void)pthread_mutex_unlock(&p->lock);
+        for (int i = 0; i < p->n_threads; i++)
+            (void)pthread_join(p->threads[i], NULL);
+    }
+    for (uint64_t i = 0; p->slots && i < p->n_slots; i++)
+        piece_clear(&p->slots[i].piece);
+    free(p->slots);
+    free(p->threads);
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+struct build {
+    const struct build_options *opt;
+    struct inputs in;
+    struct state now;    /* up to the last document that was written */
+    struct state stored; /* what titan-build.json says */
+    struct shard_writer *writer;
+    uint64_t started; /* text bytes of the document that is under way */
+    struct build_report *report;
+};
+
+static titan_status write_bad(struct build *b, const struct piece *p, const struct bad_record *bad,
+                              struct titan_error *err)
+{
+    struct state *now = &b->now;
+    char note[320], line[32] = "";
+    const char *path = b->in.files.file[p->file].path;
+    if (bad->line)
+        (void)snprintf(line, sizeof(line), ":%" PRIu64, bad->line);
+    (void)snprintf(note, sizeof(note), "%.200s%s: %s", path, line, bad->why);
+    if (b->opt->strict)
+        return titan_fail(err, TITAN_EINVAL, "%s", note);
+    now->bad_records++;
+    if (now->n_notes < BUILD_NOTES)
+        memcpy(now->notes[now->n_notes++], note, sizeof(note));
+    return TITAN_OK;
+}
+
+static titan_status finish_shard(struct build *b, struct titan_error *err)
+{
+    struct state *now = &b->now;
+    struct shard_info info;
+    uint32_t id_max;
+    TRY(shard_writer_finish(TAKE(b->writer), &info, &id_max, err));
+    if (!VEC_PUSH(now->set.shards, now->set.n, now->set.cap, info))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu shards", now->set.n + 1);
+    now->set.tokens += info.tokens;
+    now->set.documents += info.documents;
+    now->set.id_max = MAX(now->set.id_max, (int32_t)id_max);
+    TRY(failpoint("data.shard", err));
+    TRY(state_write(b->opt->out, now, err));
+    return failpoint("data.state", err);
+}
+
+static titan_status open_shard(struct build *b, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    shard_path(b->opt->out, b->now.set.n, path);
+    return shard_writer_open(path, b->now.set.width, b->now.set.tokenizer_hash, b->now.set.eos, &b->writer, err);
+}
+
+/* The ids of one piece up to `end`. */
+static titan_status write_ids(struct build *b, const struct piece *p, uint64_t from, uint64_t end,
+                              struct titan_error *err)
+{
+    const uint32_t width = b->now.set.width;
+    if (!b->writer)
+        TRY(open_shard(b, err));
+    return shard_writer_add(b->writer, p->ids + from * width, end - from, (uint32_t)p->id_max, err);
+}
+
+static titan_status write_piece(struct build *b, const struct piece *p, struct titan_error *err)
+{
+    uint64_t from = 0, bytes = 0;
+    size_t bad = 0;
+    for (size_t d = 0; d < p->n_documents; d++) {
+        const struct piece_document *document = &p->documents[d];
+        for (; bad < p->n_bads && p->bads[bad].line < document->after.line; bad++)
+            TRY(write_bad(b, p, &p->bads[bad], err));
+        TRY(write_ids(b, p, from, document->end, err));
+        TRY(shard_writer_end_document(b->writer, err));
+        b->now.set.text_bytes += b->started + document->text_bytes - bytes;
+        b->started = 0;
+        b->now.place = document->after;
+        from = document->end;
+        bytes = document->text_bytes;
+        if (shard_writer_tokens(b->writer) >= (uint64_t)b->opt->shard_tokens)
+            TRY(finish_shard(b, err));
+    }
+    for (; bad < p->n_bads; bad++)
+        TRY(write_bad(b, p, &p->bads[bad], err));
+    b->started += p->text_bytes - bytes;
+    return p->n_ids > from ? write_ids(b, p, from, p->n_ids, err) : TITAN_OK;
+}
+
+static void report_progress(const struct build *b, const struct piece *p)
+{
+    if (!b->opt->progress)
+        return;
+    const struct build_progress now = {.bytes = p->place,
+                                       .bytes_all = b->in.files.bytes,
+                                       .documents = b->now.set.documents,
+                                       .tokens = b->now.set.tokens + (b->writer ? shard_writer_tokens(b->writer) : 0)};
+    b->opt->progress(b->opt->progress_arg, &now);
+}
+
+static titan_status write_all(struct build *b, struct pipeline *p, struct titan_error *err)
+{
+    struct slot *slot;
+    while ((slot = wait_for(p, p->written, STAGE_ENCODED))) {
+        TRY(write_piece(b, &slot->piece, err));
+        report_progress(b, &slot->piece);
+        piece_clear(&slot->piece);
+        move_on(p, slot, STAGE_FREE, &p->written);
+    }
+    if (p->fault.status == TITAN_OK)
+        return TITAN_OK;
+    if (err)
+        *err = p->fault;
+    return p->fault.status;
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+/* Removes shards, and what a build leaves, of a folder; not files of others. */
+static titan_status empty_folder(const char *dir, struct titan_error *err)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return titan_fail_errno(err, "folder '%s'", dir);
+    const struct dirent *e;
+    titan_status status = TITAN_OK;
+    while (status == TITAN_OK && (e = readdir(d))) {
+        const bool ours = strcmp(e->d_name, SHARD_SET_NAME) == 0 || strcmp(e->d_name, SHARD_BUILD_NAME) == 0 ||
+                          strncmp(e->d_name, "shard-", 6) == 0;
+        if (ours && unlinkat(dirfd(d), e->d_name, 0) < 0 && errno != ENOENT)
+            status = titan_fail_errno(err, "cannot remove '%s/%s'", dir, e->d_name);
+    }
+    (void)closedir(d);
+    return status;
+}
+
+static titan_status take_folder(const struct build_options *o, int *ret_fd, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof(path), "%s/shard-00000.bin.part", o->out) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "'%.64s...': the path is too long", o->out);
+    TRY(dir_make(o->out, err));
+    *ret_fd = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*ret_fd < 0)
+        return titan_fail_errno(err, "folder '%s'", o->out);
+    int code;
+    do
+        code = flock(*ret_fd, LOCK_EX | (o->wait ? 0 : LOCK_NB));
+    while (code < 0 && errno == EINTR);
+    if (code < 0 && errno == EWOULDBLOCK)
+        return titan_fail(err, TITAN_ECONFLICT, "another data build writes to '%s'", o->out);
+    return code < 0 ? titan_fail_errno(err, "cannot lock '%s'", o->out) : TITAN_OK;
+}
+
+static bool has_data(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+static bool is_empty(const char *dir)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *e = NULL;
+    while (d && (e = readdir(d)) && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0))
+        ;
+    if (d)
+        (void)closedir(d);
+    return !e;
+}
+
+/* What is in the folder decides: nothing, a build to go on with, all of it, or something else. */
+static titan_status look_around(struct build *b, struct titan_error *err)
+{
+    const char *dir = b->opt->out;
+    const uint64_t hash = inputs_hash(b->opt, &b->in);
+    bool any = false;
+    if (b->opt->fresh)
+        TRY(empty_folder(dir, err));
+    TRY(state_read(dir, &b->stored, &any, err));
+    const bool same = any && b->stored.inputs_hash == hash;
+    if (has_data(dir, SHARD_SET_NAME)) {
+        b->report->there = same;
+        if (same)
+            return TITAN_OK;
+        (void)titan_fail(err, TITAN_EEXIST, "'%s' holds data that was built of other inputs", dir);
+        titan_error_hint(err, "name another folder; --force builds anew in this one");
+        return TITAN_EEXIST;
+    }
+    if (any && !same) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "'%s' holds an unfinished build of other inputs", dir);
+        titan_error_hint(err, "name another folder; --force begins anew in this one");
+        return TITAN_ECONFLICT;
+    }
+    if (!any && !is_empty(dir) && !b->opt->fresh) {
+        (void)titan_fail(err, TITAN_EEXIST, "folder '%s' is not empty", dir);
+        titan_error_hint(err, "name another one; --force builds beside what is there");
+        return TITAN_EEXIST;
+    }
+    b->report->resumed = any && b->stored.set.n > 0;
+    b->stored.inputs_hash = hash;
+    return any ? TITAN_OK : state_write(dir, &b->stored, err);
+}
+
+/* Shards that a build before has left, as it noted them. */
+static titan_status check_shards(const struct build *b, struct titan_error *err)
+{
+    for (size_t i = 0; i < b->stored.set.n; i++) {
+        char path[PATH_MAX];
+        struct mapping m = {0};
+        struct shard_header h = {0};
+        shard_path(b->opt->out, i, path);
+        titan_status status = corpus_map(path, &m, err);
+        if (status == TITAN_OK)
+            status = shard_header_read(path, m.at, m.bytes, &h, err);
+        corpus_unmap(&m);
+        if (status != TITAN_OK || h.tokens_crc != b->stored.set.shards[i].tokens_crc) {
+            (void)titan_fail(err, TITAN_ECORRUPT, "'%s' is missing or damaged, and the build cannot go on", path);
+            titan_error_hint(err, "--force builds anew in this folder");
+            return TITAN_ECORRUPT;
+        }
+    }
+    return TITAN_OK;
+}
+
+static titan_status prepare_set(struct build *b, struct titan_error *err)
+{
+    struct shard_set *set = &b->now.set;
+    const struct tokenizer *t = b->opt->tokenizer;
+    const int32_t eos = tokenizer_eos(t);
+    b->now = b->stored;
+    b->stored.set = (struct shard_set){0}; /* moved */
+    if (eos == TOKEN_NONE)
+        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
+                          b->opt->tokenizer_name);
+    (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", b->opt->tokenizer_name);
+    set->tokenizer_hash = tokenizer_hash(t);
+    set->vocab_size = tokenizer_vocabulary(t);
+    set->eos = eos;
+    set->width = set->vocab_size <= 1 << 16 ? 2 : 4;
+    return TITAN_OK;
+}
+
+static titan_status run_pipeline(struct build *b, struct titan_error *err)
+{
+    const struct piece_reader_options reader = {.files = &b->in.files, .lines = b->in.lines, .from = b->now.place};
+    struct pipeline p = {.opt = b->opt,
+                         .width = b->now.set.width,
+                         .bos = b->opt->bos ? tokenizer_bos(b->opt->tokenizer) : TOKEN_NONE,
+                         .eos = b->now.set.eos};
+    TRY(piece_reader_open(&reader, &p.reader, err));
+    titan_status status = pipeline_start(&p, err);
+    if (status == TITAN_OK)
+        status = write_all(b, &p, err);
+    pipeline_end(&p);
+    b->report->left_out += piece_reader_binary(p.reader);
+    piece_reader_close(p.reader);
+    return status;
+}
+
+static titan_status finish_set(struct build *b, struct titan_error *err)
+{
+    if (b->writer && shard_writer_tokens(b->writer) > 0)
+        TRY(finish_shard(b, err));
+    shard_writer_abandon(TAKE(b->writer));
+    if (b->now.set.tokens == 0)
+        return titan_fail(
+            err, TITAN_EINVAL, "there is no text in '%s'%s: %" PRIu64 " bad records, %" PRIu64 " files left out",
+            b->opt->inputs[0], b->opt->n_inputs > 1 ? " and the others" : "", b->now.bad_records, b->report->left_out);
+    b->now.set.bad_records = b->now.bad_records;
+    TRY(state_write(b->opt->out, &b->now, err)); /* bad records behind the last document */
+    return shard_set_write(b->opt->out, &b->now.set, err);
+}
+
+static void fill_report(const struct build *b, const struct state *s)
+{
+    struct build_report *r = b->report;
+    r->files = b->in.files.n;
+    r->left_out += b->in.files.left_out + b->in.unfit;
+    r->documents = s->set.documents;
+    r->tokens = s->set.tokens;
+    r->text_bytes = s->set.text_bytes;
+    r->bad_records = s->bad_records;
+    r->shards = s->set.n;
+    r->n_notes = s->n_notes;
+    memcpy(r->notes, s->notes, sizeof(r->notes));
+}
+
+static titan_status build_all(struct build *b, struct titan_error *err)
+{
+    TRY(inputs_list(b->opt, &b->in, err));
+    _cleanup_fd_ int folder = -1; /* locked */
+    TRY(take_folder(b->opt, &folder, err));
+    TRY(look_around(b, err));
+    if (b->report->there) {
+        fill_report(b, &b->stored);
+        return TITAN_OK;
+    }
+    TRY(check_shards(b, err));
+    TRY(prepare_set(b, err));
+    TRY(run_pipeline(b, err));
+    TRY(finish_set(b, err));
+    fill_report(b, &b->now);
+    return TITAN_OK;
+}
+
+titan_status data_build(const struct build_options *options, struct build_report *ret, struct titan_error *err)
+{
+    struct titan_error local = {0};
+    struct build b = {.opt = options, .report = ret};
+    titan_assert(options->n_inputs > 0 && options->shard_tokens > 0 && options->tokenizer);
+    *ret = (struct build_report){0};
+    const titan_status status = build_all(&b, err ? err : &local);
+    shard_writer_abandon(b.writer);
+    shard_set_clear(&b.now.set);
+    shard_set_clear(&b.stored.set);
+    inputs_clear(&b.in);
+    return status;
+}

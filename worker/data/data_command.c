@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data_command.c - see data_command.h. */
+#include "worker/data/data_command.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "worker/data/build.h"
+#include "worker/data/inspect.h"
+
+/* --- progress ----------------------------------------------------------------------------------------------------- */
+
+#define BAR 24
+#define DRAW_NS INT64_C(200000000)
+#define LINE_NS INT64_C(30000000000)
+
+struct progress_line {
+    bool live; /* on a terminal: drawn over again; elsewhere a line now and then */
+    int64_t began_ns, shown_ns;
+    bool shown;
+};
+
+static void draw(const struct progress_line *line, const struct build_progress *now, double seconds)
+{
+    char done[UNITS_TEXT], all[UNITS_TEXT], rate[UNITS_TEXT], left[UNITS_TEXT], tokens[UNITS_TEXT], bar[BAR + 1];
+    const double share = now->bytes_all ? MIN((double)now->bytes / (double)now->bytes_all, 1) : 1;
+    memset(bar, '.', BAR);
+    memset(bar, '#', (size_t)(share * BAR));
+    bar[BAR] = '\0';
+    (void)fprintf(stderr, "%s[%s] %3.0f %%  %s of %s  %s/s  %s tokens  %s left%s", line->live ? "\r\033[K" : "", bar,
+                  100 * share, format_bytes(now->bytes, done), format_bytes(now->bytes_all, all),
+                  format_bytes((uint64_t)((double)now->bytes / MAX(seconds, 1e-3)), rate),
+                  format_count((double)now->tokens, tokens),
+                  format_duration(share > 0 ? seconds * (1 - share) / share : -1, left), line->live ? "" : "\n");
+    (void)fflush(stderr);
+}
+
+static void on_progress(void *arg, const struct build_progress *now)
+{
+    struct progress_line *line = arg;
+    const int64_t at = clock_mono_ns();
+    if (at - line->shown_ns < (line->live ? DRAW_NS : LINE_NS))
+        return;
+    line->shown_ns = at;
+    line->shown = true;
+    draw(line, now, (double)(at - line->began_ns) / 1e9);
+}
+
+static void clear_line(const struct progress_line *line)
+{
+    if (line->live && line->shown)
+        (void)fputs("\r\033[K", stderr);
+}
+
+/* --- build -------------------------------------------------------------------------------------------------------- */
+
+static titan_status read_format(const struct args *args, enum build_files *ret, struct titan_error *err)
+{
+    static const char *const names[] = {[BUILD_AUTO] = "auto", [BUILD_TEXT] = "text", [BUILD_JSONL] = "jsonl"};
+    const char *text = args_text(args, "format", "auto");
+    for (int i = BUILD_AUTO; i <= BUILD_JSONL; i++) {
+        *ret = (enum build_files)i;
+        if (strcmp(text, names[i]) == 0)
+            return TITAN_OK;
+    }
+    return titan_fail(err, TITAN_EINVAL, "--format is auto, text or jsonl, not '%.64s'", text);
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static void print_report(const struct build_report *r, const char *out, double seconds)
+{
+    char duration[UNITS_TEXT];
+    (void)printf("%s: %" PRIu64 " documents, %" PRIu64 " tokens, %.3f bytes a token, %" PRIu64 " shard%s", out,
+                 r->documents, r->tokens, r->tokens ? (double)r->text_bytes / (double)r->tokens : 0, r->shards,
+                 r->shards == 1 ? "" : "s");
+    if (r->there)
+        (void)printf("; it was built already\n");
+    else
+        (void)printf(", in %s%s\n", format_duration(seconds, duration),
+                     r->resumed ? ", going on with an earlier build" : "");
+    if (r->left_out)
+        (void)printf("%" PRIu64 " files left out: of another kind, not text, or not readable\n", r->left_out);
+    if (r->bad_records)
+        (void)printf("%" PRIu64 " bad records left out%s\n", r->bad_records, r->n_notes ? ", the first of them:" : "");
+    for (int i = 0; i < r->n_notes; i++)
+        (void)printf("  %s\n", r->notes[i]);
+}
+
+static void print_report_json(const struct build_report *r, const char *out, double seconds)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "folder", out);
+    json_put_uint(&w, "documents", r->documents);
+    json_put_uint(&w, "tokens", r->tokens);
+    json_put_uint(&w, "text_bytes", r->text_bytes);
+    json_put_uint(&w, "bad_records", r->bad_records);
+    json_put_uint(&w, "files", r->files);
+    json_put_uint(&w, "files_left_out", r->left_out);
+    json_put_uint(&w, "shards", r->shards);
+    json_put_bool(&w, "was_there", r->there);
+    json_put_bool(&w, "resumed", r->resumed);
+    json_put_real(&w, "seconds", seconds);
+    json_begin_array(&w, "notes");
+    for (int i = 0; i < r->n_notes; i++)
+        json_put_string(&w, NULL, r->notes[i]);
+    json_end_array(&w);
+    json_end_object(&w);
+    if (!buf_failed(&text))
+        (void)puts(text.data);
+}
+
+static titan_status read_json(const struct args *args, bool *ret, struct titan_error *err)
+{
+    const char *format = args_text(args, "output", "table");
+    *ret = strcmp(format, "json") == 0;
+    if (*ret || strcmp(format, "table") == 0)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", format);
+}
+
+static titan_status build(const struct args *args, struct titan_error *err)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct build_report report;
+    int64_t threads;
+    bool json;
+    struct progress_line line = {.live = isatty(STDERR_FILENO), .began_ns = clock_mono_ns()};
+    line.shown_ns = line.began_ns;
+    struct build_options o = {.inputs = (const char *const *)args->words + 1,
+                              .n_inputs = args->n - 1,
+                              .out = args_text(args, "out", NULL),
+                              .tokenizer_name = args_text(args, "tokenizer", NULL),
+                              .field = args_text(args, "field", "text"),
+                              .bos = args_has(args, "bos"),
+                              .strict = args_has(args, "strict"),
+                              .fresh = args_has(args, "force"),
+                              .progress = on_progress,
+                              .progress_arg = &line};
+    if (!o.tokenizer_name || !o.out || o.n_inputs < 1)
+        return titan_fail(err, TITAN_EINVAL, "data build needs --tokenizer, --out and at least one INPUT");
+    TRY(read_json(args, &json, err));
+    TRY(read_format(args, &o.files, err));
+    TRY(args_int(args, "threads", 1, 1024, MIN(cores(), 1024), &threads, err));
+    TRY(args_int(args, "shard-tokens", 1, INT64_C(1) << 40, BUILD_SHARD_TOKENS, &o.shard_tokens, err));
+    TRY(tokenizer_open(o.tokenizer_name, &tokenizer, err));
+    o.threads = (int)threads;
+    o.tokenizer = tokenizer;
+    const titan_status status = data_build(&o, &report, err);
+    tokenizer_close(tokenizer);
+    clear_line(&line);
+    TRY(status);
+    (json ? print_report_json : print_report)(&report, o.out, (double)(clock_mono_ns() - line.began_ns) / 1e9);
+    return TITAN_OK;
+}
+
+/* --- inspect and verify ------------------------------------------------------------------------------------------- */
+
+static titan_status inspect(const struct args *args, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct inspect_options o = {.path = args->words[1], .tokenizer = args_text(args, "tokenizer", NULL)};
+    int64_t seed;
+    TRY(read_json(args, &o.json, err));
+    TRY(args_int(args, "sample", 0, 1000000, 3, &o.samples, err));
+    TRY(args_int(args, "seed", 0, INT64_MAX, 0, &seed, err));
+    o.seed = (uint64_t)seed;
+    TRY(data_inspect(&o, &text, err));
+    (void)fputs(text.data, stdout);
+    return TITAN_OK;
+}
+
+static titan_status verify(const struct args *args, struct titan_error *err)
+{
+    for (int i = 1; i < args->n; i++) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        TRY(data_verify(args->words[i], &text, err));
+        (void)fputs(text.data, stdout);
+    }
+    return TITAN_OK;
+}
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    const char *action = args->words[0];
+    titan_status status;
+    (void)with;
+    if (strcmp(action, "build") == 0) {
+        status = build(args, err);
+    } else if (strcmp(action, "inspect") != 0 && strcmp(action, "verify") != 0) {
+        return titan_fail(err, TITAN_EINVAL, "data: there are build, inspect and verify, not '%.64s'", action);
+    } else if (args->n < 2) {
+        return titan_fail(err, TITAN_EINVAL, "data %s: the DIR or FILE is missing", action);
+    } else {
+        status = strcmp(action, "inspect") == 0 ? inspect(args, err) : verify(args, err);
+    }
+    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
+}
+
+const struct command data_command = {
+    .name = "data",
+    .summary = "make files of tokens, look into them, check them",
+    .arguments = "build INPUT... | inspect DIR|FILE | verify DIR|FILE...",
+    .text =
+        "build makes a folder of tokens of text files, files of JSON lines and folders of them, also in gzip or zstd. "
+        "Given\nagain after an end it did not choose, it goes on where it was. inspect also reads token files of "
+        "Megatron, llm.c and\nnanoGPT. docs/data.md has formats and rules.",
+    .min_args = 1,
+    .max_args = ANY_NUMBER,
+    .word = WORD_FILE,
+    .options =
+        (const struct option_spec[]){
+            {"tokenizer", 0, "T", "bytes, or a folder with tokenizer.json or tokenizer.model; inspect: to decode with",
+             WORD_FILE},
+            {"out", 0, "DIR", "build: the folder of shards", WORD_FILE},
+            {"field", 0, "NAME", "build: the field of a JSON line that is the text (default text)", WORD_NONE},
+            {"format", 0, "KIND", "build: what files are: auto (by their names), text or jsonl", WORD_NONE},
+            {"bos", 0, NULL, "build: begin of text in front of each document too", WORD_NONE},
+            {"threads", 0, "N", "build: threads that tokenise (default: all cores)", WORD_NONE},
+            {"shard-tokens", 0, "N", "build: a shard ends with the document that reaches so many (default 268435456)",
+             WORD_NONE},
+            {"strict", 0, NULL, "build: stop at the first bad record", WORD_NONE},
+            {"force", 0, NULL, "build: begin anew, whatever the folder holds", WORD_NONE},
+            {"sample", 0, "N", "inspect: how many samples (default 3)", WORD_NONE},
+            {"seed", 0, "N", "inspect: another seed shows other samples", WORD_NONE},
+            {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
+            {NULL}},
+    .examples = (const struct example[]){{"titan-worker data build --tokenizer ./llama3 --out ./c4-tokens ./c4/en",
+                                          "C4's shards, as they were downloaded"},
+                                         {"titan-worker data inspect ./c4-tokens --sample 5", "five samples, decoded"},
+                                         {NULL}},
+    .run = run,
+};

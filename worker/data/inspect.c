@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inspect.c - see inspect.h. */
+#include "worker/data/inspect.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "base/units.h"
+#include "base/utf8.h"
+#include "worker/data/formats.h"
+#include "worker/data/shard.h"
+#include "worker/tokenizer/tokenizer.h"
+
+#define SAMPLE_TOKENS 64
+#define VERIFY_TOKENS (1 << 16)
+
+struct inspection {
+    enum data_format format;
+    struct corpus corpus;
+    struct shard_set set;
+    uint64_t documents;
+    struct tokenizer *tokenizer; /* NULL: none that fits */
+    const char *why_not;
+};
+
+static void inspection_close(struct inspection *in)
+{
+    tokenizer_close(in->tokenizer);
+    shard_set_clear(&in->set);
+    corpus_close(&in->corpus);
+}
+
+static titan_status open_corpus(const char *path, struct inspection *in, struct titan_error *err)
+{
+    in->format = data_format_of(path);
+    if (in->format == DATA_TEXT) {
+        _cleanup_(data_files_clear) struct data_files files = {0};
+        TRY(data_files_add(&files, path, err));
+        (void)titan_fail(err, TITAN_EINVAL, "'%s' is text, not a file or folder of tokens", path);
+        if (err)
+            titan_error_hint(err, "make tokens of it: titanctl data build --tokenizer T --out DIR '%.80s'", path);
+        return TITAN_EINVAL;
+    }
+    if (in->format == DATA_SHARDS)
+        TRY(corpus_open_shards(&in->corpus, path, &in->set, err));
+    else
+        TRY(corpus_open_tokens(&in->corpus, path, in->format, &in->corpus.separator, err));
+    for (size_t i = 0; i < in->corpus.n; i++)
+        in->documents += in->corpus.segments[i].index.documents;
+    return in->corpus.tokens > 0 ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "'%s' has no tokens", path);
+}
+
+static titan_status open_tokenizer(const char *named, struct inspection *in, struct titan_error *err)
+{
+    if (named)
+        TRY(tokenizer_open(named, &in->tokenizer, err));
+    else if (*in->set.tokenizer && tokenizer_open(in->set.tokenizer, &in->tokenizer, NULL) != TITAN_OK)
+        in->why_not = "its tokenizer is not there: name one with --tokenizer";
+    if (!in->tokenizer && !in->why_not)
+        in->why_not = "it does not name its tokenizer: give one with --tokenizer";
+    if (in->tokenizer && in->format == DATA_SHARDS && tokenizer_hash(in->tokenizer) != in->set.tokenizer_hash) {
+        if (named)
+            return titan_fail(err, TITAN_EINVAL,
+                              "it was built with the tokenizer '%.160s' (%016" PRIx64
+                              "), '%.100s' is another (%016" PRIx64 ")",
+                              in->set.tokenizer, in->set.tokenizer_hash, named, tokenizer_hash(in->tokenizer));
+        tokenizer_close(TAKE(in->tokenizer));
+        in->why_not = "its tokenizer has changed since: name the one it was built with (--tokenizer)";
+    }
+    return TITAN_OK;
+}
+
+/* --- samples ------------------------------------------------------------------------------------------------------ */
+
+struct sample {
+    uint64_t at;
+    int64_t n;
+    int32_t ids[SAMPLE_TOKENS], starts[SAMPLE_TOKENS];
+};
+
+static titan_status draw_sample(const struct inspection *in, uint64_t seed, int64_t i, struct sample *ret,
+                                struct titan_error *err)
+{
+    const uint64_t tokens = in->corpus.tokens;
+    uint32_t w[4];
+    ret->n = (int64_t)MIN(tokens, (uint64_t)SAMPLE_TOKENS);
+    rng_philox(rng_key(seed, "data.inspect"), (uint64_t)i, 0, w);
+    ret->at = ((uint64_t)w[0] << 32 | w[1]) % (tokens - (uint64_t)ret->n + 1);
+    TRY(corpus_read(&in->corpus, ret->at, ret->n, 0, ret->ids, err));
+    corpus_starts(&in->corpus, ret->at, ret->n, ret->ids, ret->starts);
+    return TITAN_OK;
+}
+
+/* Text that may be cut inside a character, as valid UTF-8. */
+static void put_valid(const char *text, size_t n, struct buf *out)
+{
+    while (n > 0) {
+        const size_t good = utf8_check(text, n);
+        buf_printf(out, "%.*s", (int)good, text);
+        if (good == n)
+            return;
+        buf_puts(out, "\xef\xbf\xbd");
+        text += good + 1;
+        n -= good + 1;
+    }
+}
+
+/* The text of tokens [from, to); ids that are no token, or all where there is no tokenizer, as numbers. */
+static void decode(const struct inspection *in, const int32_t *ids, int64_t n, struct buf *out)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (in->tokenizer && tokenizer_decode(in->tokenizer, ids, (size_t)n, &text, NULL) == TITAN_OK) {
+        for (size_t at = 0; at < text.len; at += strlen(text.data + at) + 1) { /* NULs end pieces */
+            put_valid(text.data + at, strlen(text.data + at), out);
+            if (at + strlen(text.data + at) < text.len)
+                buf_puts(out, " ");
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        buf_printf(out, "%s%d", i ? " " : "", ids[i]);
+}
+
+/* On one line, whatever the text is. */
+static void put_line(struct buf *line, struct buf *out)
+{
+    if (!line->len)
+        return;
+    for (size_t i = 0; i < line->len; i++)
+        if (line->data[i] == '\n')
+            line->data[i] = ' ';
+    text_fit(line->data, '.');
+    buf_printf(out, "%s", line->data);
+}
+
+static void show_sample(const struct inspection *in, const struct sample *s, struct buf *out)
+{
+    buf_printf(out, "\ntoken %" PRIu64 ":\n", s->at);
+    for (int64_t from = 0, to; from < s->n; from = to) {
+        _cleanup_(buf_free) struct buf line = BUF_INIT;
+        for (to = from + 1; to < s->n && s->starts[to] == s->starts[from];)
+            to++;
+        const bool begins = s->starts[from] == from && from > 0;
+        decode(in, s->ids + from, to - from, &line);
+        buf_puts(out, begins ? "  | " : "    ");
+        put_line(&line, out);
+        buf_puts(out, "\n");
+    }
+}
+
+static void put_sample_json(const struct inspection *in, const struct sample *s, struct json_writer *w)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    json_begin_object(w, NULL);
+    json_put_uint(w, "token", s->at);
+    json_begin_array(w, "ids");
+    for (int64_t i = 0; i < s->n; i++)
+        json_put_int(w, NULL, s->ids[i]);
+    json_end_array(w);
+    json_begin_array(w, "document_starts");
+    for (int64_t i = 1; i < s->n; i++)
+        if (s->starts[i] == i)
+            json_put_int(w, NULL, i);
+    json_end_array(w);
+    if (in->tokenizer) {
+        decode(in, s->ids, s->n, &text);
+        json_put_string(w, "text", text.len ? text.data : "");
+    }
+    json_end_object(w);
+}
+
+/* --- all of it ---------------------------------------------------------------------------------------------------- */
+
+static void show_counts(const struct inspection *in, const char *path, struct buf *out)
+{
+    const struct shard_set *set = &in->set;
+    char text[UNITS_TEXT];
+    buf_printf(out, "%s\n  format      %s, %zu file%s, %u bytes a token\n", path, data_format_name(in->format),
+               in->corpus.n, in->corpus.n == 1 ? "" : "s", in->corpus.segments[0].width);
+    buf_printf(out, "  tokens      %" PRIu64 " (%s)\n", in->corpus.tokens,
+               format_count((double)in->corpus.tokens, text));
+    if (in->documents)
+        buf_printf(out, "  documents   %" PRIu64 "\n", in->documents);
+    if (in->corpus.separator >= 0)
+        buf_printf(out, "  separator   %d\n", in->corpus.separator);
+    if (in->format != DATA_SHARDS)
+        return;
+    buf_printf(out, "  tokenizer   %s (%016" PRIx64 ")\n  largest id  %d\n", *set->tokenizer ? set->tokenizer : "-",
+               set->tokenizer_hash, set->id_max);
+    if (set->text_bytes)
+        buf_printf(out, "  text        %" PRIu64 " bytes, %.3f a token\n  bad records %" PRIu64 "\n", set->text_bytes,
+                   (double)set->text_bytes / (double)in->corpus.tokens, set->bad_records);
+}
+
+static void put_counts_json(const struct inspection *in, struct json_writer *w)
+{
+    const struct shard_set *set = &in->set;
+    char hash[20];
+    json_put_string(w, "format", data_format_name(in->format));
+    json_put_uint(w, "files", in->corpus.n);
+    json_put_uint(w, "token_bytes", in->corpus.segments[0].width);
+    json_put_uint(w, "tokens", in->corpus.tokens);
+    if (in->documents)
+        json_put_uint(w, "documents", in->documents);
+    if (in->corpus.separator >= 0)
+        json_put_int(w, "separator", in->corpus.separator);
+    if (in->format != DATA_SHARDS)
+        return;
+    (void)snprintf(hash, sizeof(hash), "%016" PRIx64, set->tokenizer_hash);
+    json_put_string(w, "tokenizer", set->tokenizer);
+    json_put_string(w, "tokenizer_hash", hash);
+    json_put_int(w, "id_max", set->id_max);
+    json_put_uint(w, "text_bytes", set->text_bytes);
+    json_put_uint(w, "bad_records", set->bad_records);
+}
+
+titan_status data_inspect(const struct inspect_options *o, struct buf *out, struct titan_error *err)
+{
+    _cleanup_(inspection_close) struct inspection in = {.corpus.separator = -1};
+    struct json_writer w = {.out = out, .pretty = true};
+    TRY(open_corpus(o->path, &in, err));
+    TRY(open_tokenizer(o->tokenizer, &in, err));
+    if (o->json) {
+        json_begin_object(&w, NULL);
+        put_counts_json(&in, &w);
+        json_begin_array(&w, "samples");
+    } else {
+        show_counts(&in, o->path, out);
+        if (o->samples > 0 && in.why_not)
+            buf_printf(out, "  samples     as ids; %s\n", in.why_not);
+    }
+    for (int64_t i = 0; i < o->samples; i++) {
+        struct sample sample;
+        TRY(draw_sample(&in, o->seed, i, &sample, err));
+        if (o->json)
+            put_sample_json(&in, &sample, &w);
+        else
+            show_sample(&in, &sample, out);
+    }
+    if (o->json) {
+        json_end_array(&w);
+        json_end_object(&w);
+        buf_puts(out, "\n");
+    }
+    return buf_failed(out) ? titan_fail(err, TITAN_ENOMEM, "no memory for %" PRId64 " samples", o->samples) : TITAN_OK;
+}
+
+/* --- verifying ---------------------------------------------------------------------------------------------------- */
+
+static titan_status verify_segment(const char *path, const struct inspection *in, size_t i, struct titan_error *err)
+{
+    const struct segment *s = &in->corpus.segments[i];
+    struct shard_header h;
+    char name[PATH_MAX];
+    if (in->format == DATA_SHARDS) {
+        shard_path(path, i, name);
+        TRY(shard_header_read(name, s->mapping.at, s->mapping.bytes, &h, err));
+        TRY(shard_verify(name, s->mapping.at, &h, err));
+    }
+    uint64_t before = 0;
+    for (uint64_t d = 0; d < s->index.documents; d++) {
+        const uint64_t start = corpus_document(s, d);
+        if (start < before || start > s->tokens)
+            return titan_fail(err, TITAN_ECORRUPT,
+                              "'%s': document %" PRIu64 " of file %zu begins at token %" PRIu64
+                              ", the one before at %" PRIu64,
+                              path, d, i, start, before);
+        before = start;
+    }
+    return TITAN_OK;
+}
+
+titan_status data_verify(const char *path, struct buf *out, struct titan_error *err)
+{
+    _cleanup_(inspection_close) struct inspection in = {0};
+    _cleanup_free_ int32_t *ids = malloc(VERIFY_TOKENS * sizeof(*ids));
+    if (!ids)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to verify '%s'", path);
+    TRY(open_corpus(path, &in, err));
+    for (size_t i = 0; i < in.corpus.n; i++)
+        TRY(verify_segment(path, &in, i, err));
+    const int64_t limit = in.format == DATA_SHARDS ? (int64_t)in.set.id_max + 1 : 0;
+    for (uint64_t at = 0; at < in.corpus.tokens; at += VERIFY_TOKENS)
+        TRY(corpus_read(&in.corpus, at, (int64_t)MIN((uint64_t)VERIFY_TOKENS, in.corpus.tokens - at), limit, ids, err));
+    buf_printf(out, "%s: %" PRIu64 " tokens in %zu file%s, %s\n", path, in.corpus.tokens, in.corpus.n,
+               in.corpus.n == 1 ? "" : "s",
+               in.format == DATA_SHARDS ? "checksums are right" : "as its headers say; the format has no checksums");
+    return TITAN_OK;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* jsonl.c - see jsonl.h. */
+#include "worker/data/jsonl.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+struct scan {
+    char *at, *end;
+    const char *why, *field;
+    uint64_t objects[JSONL_DEPTH_MAX / 64]; /* by depth: is it an object? otherwise an array */
+    int depth;
+    bool value;       /* one is to come */
+    bool own;         /* it is the field's */
+    bool found, text; /* the field was there; it was a string */
+    char *string;     /* that string */
+    size_t string_n;
+};
+
+static bool fail(struct scan *s, const char *why)
+{
+    s->why = why;
+    return false;
+}
+
+static void skip_space(struct scan *s)
+{
+    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\r' || *s->at == '\n'))
+        s->at++;
+}
+
+static bool next_is(struct scan *s, char c)
+{
+    skip_space(s);
+    if (s->at == s->end || *s->at != c)
+        return false;
+    s->at++;
+    return true;
+}
+
+/* --- strings ------------------------------------------------------------------------------------------------------ */
+
+static int32_t hex4(const char *at, const char *end)
+{
+    int32_t code = 0;
+    if (end - at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        const char c = at[i];
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
+        if (digit < 0)
+            return -1;
+        code = code << 4 | digit;
+    }
+    return code;
+}
+
+/* Behind "\u". A half of a pair alone becomes U+FFFD. */
+static bool decode_unicode(struct scan *s, char **out)
+{
+    int32_t code = hex4(s->at, s->end);
+    if (code < 0)
+        return fail(s, "\\u without four hexadecimal digits");
+    s->at += 4;
+    if (code >= 0xd800 && code <= 0xdbff && s->end - s->at >= 6 && s->at[0] == '\\' && s->at[1] == 'u') {
+        const int32_t low = hex4(s->at + 2, s->end);
+        if (low >= 0xdc00 && low <= 0xdfff) {
+            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+            s->at += 6;
+        }
+    }
+    if (code >= 0xd800 && code <= 0xdfff)
+        code = 0xfffd;
+    *out += utf8_encode((uint32_t)code, *out);
+    return true;
+}
+
+static bool decode_escape(struct scan *s, char **out)
+{
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (s->at == s->end)
+        return fail(s, "a string has no end");
+    const char c = *s->at++;
+    if (c == 'u')
+        return decode_unicode(s, out);
+    const char *name = c ? strchr(names, c) : NULL;
+    if (!name)
+        return fail(s, "unknown escape in a string");
+    *(*out)++ = values[name - names];
+    return true;
+}
+
+/* Behind the opening quote. What is decoded is never longer than what it was written as. */
+static bool read_string(struct scan *s, char **ret, size_t *ret_n)
+{
+    char *out = s->at;
+    *ret = out;
+    for (;;) {
+        char *from = s->at;
+        while (s->at < s->end && *s->at != '"' && *s->at != '\\' && (unsigned char)*s->at >= 0x20)
+            s->at++;
+        if (out != from)
+            memmove(out, from, (size_t)(s->at - from));
+        out += s->at - from;
+        if (s->at == s->end)
+            return fail(s, "a string has no end");
+        const char c = *s->at++;
+        if (c == '"')
+            break;
+        if (c != '\\')
+            return fail(s, "a control character in a string");
+        if (!decode_escape(s, &out))
+            return false;
+    }
+    *ret_n = (size_t)(out - *ret);
+    return true;
+}
+
+/* --- the other values --------------------------------------------------------------------------------------------- */
+
+static bool digits(struct scan *s)
+{
+    char *from = s->at;
+    while (s->at < s->end && *s->at >= '0' && *s->at <= '9')
+        s->at++;
+    return s->at > from;
+}
+
+static bool read_number(struct scan *s)
+{
+    if (*s->at == '-')
+        s->at++;
+    const bool zero = s->at < s->end && *s->at == '0';
+    if (zero)
+        s->at++;
+    else if (!digits(s))
+        return fail(s, "a value is missing or no JSON");
+    if (s->at < s->end && *s->at == '.') {
+        s->at++;
+        if (!digits(s))
+            return fail(s, "a number without digits");
+    }
+    if (s->at < s->end && (*s->at == 'e' || *s->at == 'E')) {
+        s->at++;
+        if (s->at < s->end && (*s->at == '+' || *s->at == '-'))
+            s->at++;
+        if (!digits(s))
+            return fail(s, "a number without digits");
+    }
+    return true;
+}
+
+static bool read_word(struct scan *s)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    for (int i = 0; i < 3; i++) {
+        const size_t n = strlen(words[i]);
+        if ((size_t)(s->end - s->at) >= n && memcmp(s->at, words[i], n) == 0) {
+            s->at += n;
+            return true;
+        }
+    }
+    return read_number(s);
+}
+
+static bool push(struct scan *s, bool object)
+{
+    if (s->depth == JSONL_DEPTH_MAX)
+        return fail(s, "nested too deeply");
+    const uint64_t bit = UINT64_C(1) << (s->depth % 64);
+    uint64_t *word = &s->objects[s->depth++ / 64];
+    *word = object ? *word | bit : *word & ~bit;
+    return true;
+}
+
+static bool in_object(const struct scan *s)
+{
+    const int top = s->depth - 1;
+    return s->objects[top / 64] >> (top % 64) & 1;
+}
+
+/* --- a line ------------------------------------------------------------------------------------------------------- */
+
+/* A member's name and colon. */
+static bool read_name(struct scan *s)
+{
+    char *name;
+    size_t n;
+    if (!next_is(s, '"'))
+        return fail(s, "a name in quotes is missing");
+    if (!read_string(s, &name, &n))
+        return false;
+    s->own = s->depth == 1 && n == strlen(s->field) && memcmp(name, s->field, n) == 0;
+    s->value = true;
+    return next_is(s, ':') || fail(s, "a colon is missing");
+}
+
+/* Behind the bracket. */
+static bool begin_container(struct scan *s, bool object)
+{
+    s->own = false;
+    if (!push(s, object))
+        return false;
+    if (next_is(s, object ? '}' : ']')) {
+        s->depth--;
+        s->value = false;
+        return true;
+    }
+    s->value = true;
+    return !object || read_name(s);
+}
+
+static bool read_value(struct scan *s)
+{
+    const char c = s->at < s->end ? *s->at : '\0';
+    const bool own = s->own;
+    char *string = NULL;
+    size_t n = 0;
+    if (own) {
+        s->found = true;
+        s->text = c == '"';
+    }
+    if (s->at == s->end)
+        return fail(s, "it ends early");
+    if (c == '{' || c == '[') {
+        s->at++;
+        return begin_container(s, c == '{');
+    }
+    s->own = s->value = false;
+    if (c != '"')
+        return read_word(s);
+    s->at++;
+    if (!read_string(s, &string, &n))
+        return false;
+    if (own) {
+        s->string = string;
+        s->string_n = n;
+    }
+    return true;
+}
+
+/* A comma, or the end of the container. */
+static bool read_end(struct scan *s)
+{
+    if (next_is(s, ',')) {
+        s->value = true;
+        return !in_object(s) || read_name(s);
+    }
+    if (!next_is(s, in_object(s) ? '}' : ']'))
+        return fail(s, s->at == s->end ? "it ends early" : "a comma is missing");
+    s->depth--;
+    return true;
+}
+
+static bool read_line(struct scan *s)
+{
+    if (utf8_check(s->at, (size_t)(s->end - s->at)) != (size_t)(s->end - s->at))
+        return fail(s, "not UTF-8");
+    if (!next_is(s, '{'))
+        return fail(s, "not a JSON object");
+    for (bool ok = begin_container(s, true); s->depth > 0; ok = s->value ? read_value(s) : read_end(s)) {
+        if (!ok)
+            return false;
+        skip_space(s);
+    }
+    skip_space(s);
+    if (s->at < s->end)
+        return fail(s, "something follows the object");
+    if (!s->found)
+        return fail(s, "no such field");
+    return s->text || fail(s, "the field is no string");
+}
+
+bool jsonl_text(char *line, size_t n, const char *field, char **ret, size_t *ret_n, const char **ret_why)
+{
+    struct scan s = {.at = line, .end = line + n, .field = field};
+    const bool ok = read_line(&s);
+    *ret = s.string;
+    *ret_n = s.string_n;
+    *ret_why = s.why;
+    return ok;
+}
