@@ -50,7 +50,7 @@ worker/optim        worker/tensor worker/device worker/program
 worker/exec         worker/tensor worker/comm worker/program worker/optim
 worker/state        worker/tensor worker/device worker/program
 worker/checkpoint   worker/tensor worker/state
-worker/infer        worker/tensor worker/device worker/model worker/exec worker/checkpoint
+worker/infer        worker/tokenizer worker/tensor worker/device worker/model worker/exec worker/checkpoint
 worker/data         worker/tensor worker/tokenizer
 worker/metrics
 worker/elastic      titan proto worker/comm worker/program worker/optim worker/exec worker/state worker/checkpoint worker/metrics

@@ -9,26 +9,27 @@
 
 #include "base/cleanup.h"
 #include "base/rng.h"
+#include "base/vec.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/trained.h"
 #include "worker/device/device.h"
 #include "worker/infer/whole.h"
 #include "worker/tensor/layout.h"
+#include "worker/tokenizer/tokenizer.h"
 
 #define MAX_TOKENS_DEFAULT 256
 #define MAX_TOKENS_LIMIT 1000000
 #define TEMPERATURE_DEFAULT 0.8
 #define TOP_K_DEFAULT 40
-#define END_OF_TEXT 0
 
 struct generator {
     const struct generate_options *options;
     struct trained trained;
     struct device_handle device;
     struct whole_model *model;
+    struct tokenizer *tokenizer;
     int64_t v, t_max;
-    int32_t *tokens; /* prompt and what was drawn */
-    int64_t n;
+    struct tokens tokens; /* prompt and what was drawn */
 };
 
 /* --- sampling ----------------------------------------------------------------------------------------------------- */
@@ -106,14 +107,26 @@ static titan_status load_biases(struct generator *g, struct titan_error *err)
     return whole_model_set_biases(g->model, biases, err);
 }
 
+static titan_status open_tokenizer(struct generator *g, struct titan_error *err)
+{
+    const struct recipe *r = &g->trained.recipe;
+    const char *name = g->options->tokenizer ? g->options->tokenizer : r->model.tokenizer;
+    if (tokenizer_open(name, &g->tokenizer, err) != TITAN_OK) {
+        if (!g->options->tokenizer)
+            titan_error_hint(err, "the run trained with it; --tokenizer names where it is now");
+        return err && err->status == TITAN_ENOMEM ? TITAN_ENOMEM : TITAN_EINVAL;
+    }
+    if (tokenizer_vocabulary(g->tokenizer) > r->model.dims.vocab_size)
+        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %" PRId64 " tokens, the model %" PRId64, name,
+                          tokenizer_vocabulary(g->tokenizer), (int64_t)r->model.dims.vocab_size);
+    return TITAN_OK;
+}
+
 static titan_status open_model(struct generator *g, struct titan_error *err)
 {
     const struct recipe *r = &g->trained.recipe;
     struct device_options options = {.threads = (int)r->device.threads};
     enum dtype dt;
-    if (strcmp(r->model.tokenizer, "bytes") != 0)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "text can be generated for the tokenizer \"bytes\", not '%s'",
-                          r->model.tokenizer);
     TRY(device_open(g->options->device ? g->options->device : r->device.name, &options, &g->device, err));
     TRY(choose_dtype(g, &dt, err));
     g->v = r->model.dims.vocab_size;
@@ -125,41 +138,53 @@ static titan_status open_model(struct generator *g, struct titan_error *err)
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
+static titan_status put_token(struct generator *g, int32_t token, struct titan_error *err)
+{
+    return VEC_PUSH(g->tokens.ids, g->tokens.n, g->tokens.cap, token)
+               ? TITAN_OK
+               : titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", g->tokens.n + 1);
+}
+
+/* An empty prompt is what comes in front of a text: the end of the one before it. */
 static titan_status encode_prompt(struct generator *g, struct titan_error *err)
 {
-    size_t len = strlen(g->options->prompt);
-    g->tokens = malloc((len + (size_t)g->options->max_tokens + 1) * sizeof(*g->tokens));
-    if (!g->tokens)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", len);
-    if (len == 0) /* what comes at the beginning of a text */
-        g->tokens[g->n++] = END_OF_TEXT;
-    for (size_t i = 0; i < len; i++)
-        g->tokens[g->n++] = (unsigned char)g->options->prompt[i];
-    return TITAN_OK;
+    const char *prompt = g->options->prompt;
+    struct tokenizer_encoder *e = NULL;
+    TRY(tokenizer_encoder_open(g->tokenizer, &e, err));
+    titan_status status = tokenizer_encode(e, prompt, strlen(prompt), &g->tokens, err);
+    tokenizer_encoder_close(e);
+    TRY(status);
+    if (g->tokens.n > 0)
+        return TITAN_OK;
+    const int32_t bos = tokenizer_bos(g->tokenizer), eos = tokenizer_eos(g->tokenizer);
+    if (bos == TOKEN_NONE && eos == TOKEN_NONE)
+        return titan_fail(err, TITAN_EINVAL, "%s, and the tokenizer names no begin or end of a text: give a --prompt",
+                          *prompt ? "the prompt has no token" : "there is no prompt");
+    return put_token(g, eos != TOKEN_NONE ? eos : bos, err);
 }
 
 static titan_status write_logits(const struct generator *g, struct titan_error *err)
 {
     const char *path = g->options->logits_path;
-    if (g->n > g->t_max)
-        return titan_fail(err, TITAN_EINVAL, "the prompt has %" PRId64 " tokens, the model sees %" PRId64, g->n,
-                          g->t_max);
+    const int64_t n = (int64_t)g->tokens.n;
+    if (n > g->t_max)
+        return titan_fail(err, TITAN_EINVAL, "the prompt has %" PRId64 " tokens, the model sees %" PRId64, n, g->t_max);
     const struct safetensors_entry entries[2] = {
-        {.name = "logits", .dtype = "F32", .shape = {g->n, g->v}, .ndim = 2},
-        {.name = "tokens", .dtype = "I32", .shape = {g->n}, .ndim = 1},
+        {.name = "logits", .dtype = "F32", .shape = {n, g->v}, .ndim = 2},
+        {.name = "tokens", .dtype = "I32", .shape = {n}, .ndim = 1},
     };
-    size_t elements = (size_t)(g->n * g->v);
+    size_t elements = (size_t)(n * g->v);
     struct safetensors_writer *w = NULL;
     uint64_t bytes;
     uint32_t crc;
     _cleanup_free_ float *logits = malloc(elements * sizeof(*logits));
     if (!logits)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for the logits of %" PRId64 " tokens", g->n);
-    TRY(whole_model_logits(g->model, g->tokens, 1, g->n, logits, err));
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the logits of %" PRId64 " tokens", n);
+    TRY(whole_model_logits(g->model, g->tokens.ids, 1, n, logits, err));
     TRY(safetensors_create(AT_FDCWD, path, entries, 2, NULL, &w, err));
     titan_status status = safetensors_append(w, logits, elements * sizeof(*logits), err);
     if (status == TITAN_OK)
-        status = safetensors_append(w, g->tokens, (size_t)g->n * sizeof(*g->tokens), err);
+        status = safetensors_append(w, g->tokens.ids, (size_t)n * sizeof(*g->tokens.ids), err);
     if (status != TITAN_OK) {
         safetensors_abandon(w);
         return status;
@@ -167,30 +192,40 @@ static titan_status write_logits(const struct generator *g, struct titan_error *
     return safetensors_finish(w, &bytes, &crc, err);
 }
 
-static titan_status put_byte(int32_t token, FILE *out, struct titan_error *err)
+static titan_status put_text(const char *text, size_t n, FILE *out, struct titan_error *err)
 {
-    if (fputc(token, out) == EOF || fflush(out) == EOF)
+    if (fwrite(text, 1, n, out) < n || fflush(out) == EOF)
         return titan_fail_errno(err, "cannot write the text");
     return TITAN_OK;
+}
+
+/* What the last token adds to the one before it: alone it might be the beginning of a text, which loses a space. */
+static titan_status put_last(struct generator *g, FILE *out, struct titan_error *err)
+{
+    const int32_t *last = g->tokens.ids + g->tokens.n - 1;
+    _cleanup_(buf_free) struct buf before = BUF_INIT, both = BUF_INIT;
+    TRY(tokenizer_decode(g->tokenizer, last - 1, 1, &before, err));
+    TRY(tokenizer_decode(g->tokenizer, last - 1, 2, &both, err));
+    return both.len > before.len ? put_text(both.data + before.len, both.len - before.len, out, err) : TITAN_OK;
 }
 
 static titan_status draw_tokens(struct generator *g, FILE *out, struct titan_error *err)
 {
     const struct generate_options *o = g->options;
     struct rng_key key = rng_key(o->seed, "generate");
+    const int64_t v = tokenizer_vocabulary(g->tokenizer); /* a model may have rows behind it */
     _cleanup_free_ float *logits = malloc((size_t)g->v * sizeof(*logits));
     _cleanup_free_ int32_t *work = malloc((size_t)g->v * sizeof(*work));
     if (!logits || !work)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %" PRId64 " logits", g->v);
     for (int64_t i = 0; i < o->max_tokens; i++) {
-        int64_t seen = MIN(g->n, g->t_max);
-        TRY(whole_model_next(g->model, g->tokens + g->n - seen, seen, logits, err));
-        int32_t token =
-            generate_draw(logits, g->v, o->temperature, o->top_k, (double)rng_uniform(key, (uint64_t)i), work);
-        if (token == END_OF_TEXT)
+        const int64_t n = (int64_t)g->tokens.n, seen = MIN(n, g->t_max);
+        TRY(whole_model_next(g->model, g->tokens.ids + n - seen, seen, logits, err));
+        int32_t token = generate_draw(logits, v, o->temperature, o->top_k, (double)rng_uniform(key, (uint64_t)i), work);
+        if (token == tokenizer_eos(g->tokenizer))
             break;
-        g->tokens[g->n++] = token;
-        TRY(put_byte(token, out, err));
+        TRY(put_token(g, token, err));
+        TRY(put_last(g, out, err));
     }
     return TITAN_OK;
 }
@@ -198,16 +233,16 @@ static titan_status draw_tokens(struct generator *g, FILE *out, struct titan_err
 static titan_status generate(struct generator *g, FILE *out, struct titan_error *err)
 {
     TRY(trained_open(g->options->checkpoint, &g->trained, err));
+    TRY(open_tokenizer(g, err));
     TRY(open_model(g, err));
     TRY(encode_prompt(g, err));
     if (g->options->logits_path)
         TRY(write_logits(g, err));
     if (g->options->max_tokens == 0)
         return TITAN_OK;
-    for (const char *c = g->options->prompt; *c; c++)
-        TRY(put_byte((unsigned char)*c, out, err));
+    TRY(put_text(g->options->prompt, strlen(g->options->prompt), out, err));
     TRY(draw_tokens(g, out, err));
-    return put_byte('\n', out, err);
+    return put_text("\n", 1, out, err);
 }
 
 titan_status generate_text(const struct generate_options *options, FILE *out, struct titan_error *err)
@@ -219,7 +254,8 @@ titan_status generate_text(const struct generate_options *options, FILE *out, st
     if (!(options->temperature >= 0 && options->temperature <= 100) || options->top_k < 0)
         return titan_fail(err, TITAN_EINVAL, "--temperature is 0 to 100, --top-k not negative");
     titan_status status = generate(&g, out, err);
-    free(g.tokens);
+    free(g.tokens.ids);
+    tokenizer_close(g.tokenizer);
     whole_model_close(g.model);
     device_close(&g.device);
     trained_close(&g.trained);
@@ -232,6 +268,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 {
     struct generate_options o = {.checkpoint = args->words[0],
                                  .prompt = args_text(args, "prompt", ""),
+                                 .tokenizer = args_text(args, "tokenizer", NULL),
                                  .device = args_text(args, "device", NULL),
                                  .dtype = args_text(args, "dtype", NULL),
                                  .logits_path = args_text(args, "logits", NULL)};
@@ -260,6 +297,7 @@ const struct command generate_command = {
             {"temperature", 0, "T", "0 = always the likeliest (0.8)", WORD_NONE},
             {"top-k", 0, "K", "draw among the K likeliest, 0 = all (40)", WORD_NONE},
             {"seed", 0, "S", "the same seed gives the same text (0)", WORD_NONE},
+            {"tokenizer", 't', "T", "where the run's tokenizer is now (default: where it was)", WORD_FILE},
             {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
             {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
             {"logits", 0, "FILE", "write the logits of every position of the prompt as safetensors", WORD_FILE},

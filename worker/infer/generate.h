@@ -12,6 +12,7 @@
 struct generate_options {
     const char *checkpoint; /* or a folder of them: the newest */
     const char *prompt;
+    const char *tokenizer; /* NULL = the recipe's */
     int64_t max_tokens;
     double temperature; /* 0 = always the likeliest token */
     int64_t top_k;      /* draw among the likeliest k; 0 = all */
@@ -22,7 +23,7 @@ struct generate_options {
                                 (T) I32; NULL = none */
 };
 
-/* The prompt and what follows to out, byte by byte as it comes. Token number i is drawn with the random number
+/* The prompt and what follows to out, token by token as it comes. Token number i is drawn with the random number
  * (seed, i): the same seed gives the same text. Ends after max_tokens or with the end-of-text token. Beyond the length
  * the model was trained for, the text's last part is what it sees. */
 titan_status generate_text(const struct generate_options *options, FILE *out, struct titan_error *err) TITAN_MUST_USE;
