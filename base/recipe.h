@@ -198,8 +198,8 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
 /* Enough memory? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE with both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* The paths a run reads that the recipe names, in place; a set of data that TorchTitan knows by name gets the path it is
- * loaded by. Returns how many. */
+/* The paths a run reads that the recipe names, in place; a set of data that TorchTitan knows by name gets the path it
+ * is loaded by. Returns how many. */
 struct recipe_path {
     const char *key;
     char *path;
@@ -209,7 +209,8 @@ struct recipe_path {
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX]);
 /* A relative one becomes a path below folder. */
 titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err) TITAN_MUST_USE;
-/* Data, tokenizer and schedule exist and are readable (relative paths against base, a folder; NULL = the current one). */
+/* Data, tokenizer and schedule exist and are readable (relative paths against base, a folder; NULL = the current one).
+ */
 titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err) TITAN_MUST_USE;
 /* The whole recipe as TOML: every key with its value; parse(print(r)) == r. */
 void recipe_print(const struct recipe *r, struct buf *out);

@@ -58,8 +58,7 @@ const struct recipe_key recipe_keys[] = {
      .choices = "debugmodel|demo|tiny|0.6B|1B|1.7B|3B|4B|8B|14B|16B|30B-A3B|32B|70B|235B-A22B|236B|405B|671B",
      .initial = "\"debugmodel\"", .flags = KEY_NOCASE,
      .doc = "Named set of the family's dimensions; the keys below override single ones."},
-    {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer), .choices = "bytes", .plan = "*",
-     .instead = "model.tokenizer = \"bytes\", for which model.hf_assets_path and tokenizer_path are other names",
+    {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer),
      .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
             "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."},

@@ -173,7 +173,7 @@ static bool fits(const struct recipe *r, int64_t world)
     return resolve_batch(&trial, NULL) == TITAN_OK && recipe_check_world(&trial, world, NULL) == TITAN_OK;
 }
 
-/* All of the workers there are, as far as the mesh can have them; otherwise the fewest it can have. */
+/* All of the workers there are, as far as the mesh can have them; otherwise the fewest. */
 static int64_t most_workers(const struct recipe *r, int64_t whole)
 {
     int64_t fewest = (MAX(r->elastic.min_workers, 1) + whole - 1) / whole * whole;
@@ -190,7 +190,7 @@ static int64_t most_workers(const struct recipe *r, int64_t whole)
 
 void recipe_offer(struct recipe *r, int64_t workers)
 {
-    r->workers_there = MIN(MAX(workers, 0), WORKERS_OFFERED_MAX);
+    r->workers_there = workers > 0 ? MIN(workers, WORKERS_OFFERED_MAX) : -1;
 }
 
 static titan_status resolve_workers(struct recipe *r, struct titan_error *err)

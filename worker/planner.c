@@ -61,6 +61,7 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
     recipe_init(&p->recipe);
     TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
     if (p->world == 0) { /* the file's own number: given, or what its mesh takes */
+        recipe_offer(&p->recipe, 0);
         TRY(recipe_resolve(&p->recipe, err));
         p->world = (int)p->recipe.elastic.max_workers;
         return TITAN_OK;

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """TorchTitan v0.2.2's run files, byte for byte, and the overrides of its integration tests."""
+import contextlib
 import json
+import os
+import shutil
 import sys
+import tempfile
+import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, command, tap  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, tap  # noqa: E402
 
 HERE = SOURCE / "tests/interop/torchtitan"
 # Each on the number of devices that its first line or TorchTitan's documents name; the mesh without axes of one.
@@ -93,4 +98,77 @@ def integration_tests():
     print(f"# {len(lines) - len(lacking)} of {len(lines)} plan")
 
 
-tap(files, refused, rescued, integration_tests)
+# --- submitted -------------------------------------------------------------------------------------------------------
+
+PUBLIC = SOURCE.parent / "shared/data"  # test data beside the project
+DEBUG = ["llama3/debug_model", "deepseek_v3/debug_model"]
+
+
+@contextlib.contextmanager
+def project(assets=True):
+    """A folder to work in as TorchTitan's own checkout is one: its files unmodified, tokenizers and data where they say."""
+    here, root = os.getcwd(), Path(tempfile.mkdtemp(prefix="titan-torchtitan-"))
+    for name in FILES:
+        file = root / f"torchtitan/models/{name}.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HERE / f"{name}.toml", file)
+        if assets:
+            tokenizer = root / tomllib.loads(file.read_text())["model"]["hf_assets_path"]
+            tokenizer.mkdir(parents=True, exist_ok=True)
+            given = PUBLIC / "tokenizer/tokenizer.json"
+            (tokenizer / "tokenizer.json").write_bytes(given.read_bytes() if given.exists() else b"{}")
+    if assets:
+        lines = [json.dumps({"text": f"{p.name}: {p.read_text(errors='replace')}"}) for p in sorted(SOURCE.glob("docs/*.md"))]
+        for folder, file in (("tests/assets/c4_test", "data.json"), ("allenai/c4/en", "c4-train.00000-of-00001.json")):
+            (root / folder).mkdir(parents=True)
+            (root / folder / file).write_text("\n".join(lines) + "\n")
+    os.chdir(root)
+    try:
+        yield root
+    finally:
+        os.chdir(here)
+        shutil.rmtree(root)
+
+
+def submitted():
+    """every file of the three families is submitted byte for byte; what has no effect is said, in lines of keys"""
+    with project(), Daemon(role="coordinator") as d:  # without nodes: they wait
+        for name in FILES:
+            done = d.ctl("submit", f"torchtitan/models/{name}.toml")
+            assert done.code == 0 and done.out.strip().isdigit(), (name, done.err)
+            notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
+            assert any("not in float8" in n for n in notes) == (name == "llama3/llama3_405b"), (name, notes)
+            assert any("metrics.enable_tensorboard" in n for n in notes) == \
+                tomllib.loads((HERE / f"{name}.toml").read_text())["metrics"]["enable_tensorboard"], (name, notes)
+            job = json.loads(d.ok("-o", "json", "status", done.out.strip()))
+            assert job["state"] == "PENDING", job
+        for name, words in LACKS.items():
+            done = d.ctl("submit", HERE / f"{name}.toml")
+            assert done.code == 2 and words in done.err and done.err.count("\n") == 1, (name, done.code, done.err)
+
+
+def what_is_missing():
+    """where the workers are this machine's, tokenizer and data are looked for when a run is submitted"""
+    with project(assets=False) as root, Daemon(None, "--slots", 1) as d:
+        file = f"torchtitan/models/{DEBUG[0]}.toml"
+        done = d.ctl("submit", file)
+        assert done.code == 2 and "tests/assets" in done.err and "--set" in done.err, done.err
+        (root / "tests/assets/c4_test").mkdir(parents=True)
+        done = d.ctl("submit", file)
+        assert done.code == 2 and "model.hf_assets_path" in done.err and "tests/assets/tokenizer" in done.err, done.err
+
+
+def debug_runs():
+    """the debug files run to their end with TorchTitan's tokenizer, but for shorter sequences and fewer of them"""
+    if not (PUBLIC / "tokenizer/tokenizer.json").exists():
+        return f"no {PUBLIC}/tokenizer/tokenizer.json"
+    with project(), Daemon(None, "--slots", 2) as d:
+        for name in DEBUG:
+            done = d.ctl("submit", f"torchtitan/models/{name}.toml", "--follow", "--set", "training.seq_len=64",
+                         "--set", "training.local_batch_size=2", "--set", "training.steps=5")
+            assert done.code == 0, (name, done.err)
+            job = json.loads(d.ok("-o", "json", "status", done.out.split()[0]))
+            assert job["state"] == "COMPLETED" and job["step"] == 5 and 4 < job["loss"] < 9, job
+
+
+tap(files, refused, rescued, integration_tests, submitted, what_is_missing, debug_runs)

@@ -121,9 +121,10 @@ def worker_pids(marker):
 
 
 class Daemon:
-    """`titand dev` over a folder; a context manager that stops it. start() again after kill() continues."""
+    """`titand dev` over a folder, or another role; a context manager that stops it. start() again after kill() continues."""
 
-    def __init__(self, state=None, *args, env=None, program=BIN / "titand"):
+    def __init__(self, state=None, *args, env=None, program=BIN / "titand", role="dev"):
+        self.role = role
         self.own = state is None
         self.program = program
         self.state = Path(state or tempfile.mkdtemp(prefix="titan-test-"))
@@ -141,7 +142,7 @@ class Daemon:
             ready.bind(str(path))
             ready.settimeout(20)
             self.process = subprocess.Popen(
-                [self.program, "dev", "--state-dir", self.state, "--listen", "127.0.0.1:0", "--insecure", *map(str, self.args)],
+                [self.program, self.role, "--state-dir", self.state, "--listen", "127.0.0.1:0", "--insecure", *map(str, self.args)],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.env, "NOTIFY_SOCKET": str(path)})
             try:

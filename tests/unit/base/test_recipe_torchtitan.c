@@ -132,10 +132,11 @@ static void test_all_workers(void **state)
         const char *name;
         int64_t there, takes;
     } cases[] = {
-        {"llama3/debug_model", 4, 4},       {"llama3/debug_model", 7, 7},
-        {"llama3/debug_model", 0, 1},       {"llama3/llama3_70b", 20, 16},
-        {"llama3/llama3_70b", 3, 8},        {"deepseek_v3/deepseek_v3_16b", 4, 8},
-        {"llama3/debug_model", 5000, 1024}, {"deepseek_v3/deepseek_v3_16b", 30, 24},
+        {"llama3/debug_model", 4, 4},          {"llama3/debug_model", 7, 7},
+        {"llama3/debug_model", 0, 1},          {"llama3/llama3_70b", 20, 16},
+        {"llama3/llama3_70b", 3, 8},           {"deepseek_v3/deepseek_v3_16b", 4, 8},
+        {"llama3/debug_model", 5000, 1024},    {"deepseek_v3/deepseek_v3_16b", 30, 24},
+        {"deepseek_v3/deepseek_v3_16b", 0, 8},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct recipe r;
