@@ -91,9 +91,11 @@ static void print_report(const struct build_report *r, const char *out, double s
         (void)printf(", in %s%s\n", format_duration(seconds, duration),
                      r->resumed ? ", going on with an earlier build" : "");
     if (r->left_out)
-        (void)printf("%" PRIu64 " files left out: of another kind, not text, or not readable\n", r->left_out);
+        (void)printf("%" PRIu64 " file%s left out: of another kind, not text, or not readable\n", r->left_out,
+                     r->left_out == 1 ? "" : "s");
     if (r->bad_records)
-        (void)printf("%" PRIu64 " bad records left out%s\n", r->bad_records, r->n_notes ? ", the first of them:" : "");
+        (void)printf("%" PRIu64 " bad record%s left out%s\n", r->bad_records, r->bad_records == 1 ? "" : "s",
+                     r->n_notes ? ", the first of them:" : "");
     for (int i = 0; i < r->n_notes; i++)
         (void)printf("  %s\n", r->notes[i]);
 }

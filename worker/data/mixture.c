@@ -14,7 +14,7 @@
 /* Largest remainders: the counts sum to a block exactly. */
 static void share_block(struct mixture *m, const double *weights, double sum)
 {
-    double rest[MIXTURE_MAX];
+    double rest[MIXTURE_MAX] = {0};
     uint64_t given = 0;
     for (int k = 0; k < m->n; k++) {
         const double exact = weights[k] / sum * (double)MIXTURE_BLOCK;
@@ -40,7 +40,7 @@ static void share_block(struct mixture *m, const double *weights, double sum)
 titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_t *windows, const double *weights,
                           struct titan_error *err)
 {
-    double given[MIXTURE_MAX], sum = 0;
+    double given[MIXTURE_MAX] = {0}, sum = 0;
     bool any = false;
     titan_assert(n >= 1 && n <= MIXTURE_MAX);
     *m = (struct mixture){.n = n, .seed = seed};
