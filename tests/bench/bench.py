@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import interop  # noqa: E402
 from nodes import Cluster  # noqa: E402
 from parts import Parts  # noqa: E402
 from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until, worker_pids  # noqa: E402
@@ -441,6 +442,17 @@ def proofs():
     return {**one, "datagrams_per_second": sent / seconds, "step_ms": step_ns / 1e6, "share": share, "target_share": 0.01}
 
 
+def tokenizer():
+    """Encoding against tiktoken's, a thread each: on the texts of shared/data where they are, otherwise on headers of C."""
+    interpreter, why = interop.python("tokenizers", "tiktoken")
+    if why:
+        return {"skipped": why}
+    texts = sorted((SOURCE.parent / "shared/data/text").glob("*.txt")) or sorted(p for p in headers_text(HOME / "headers").rglob("*") if p.is_file())
+    text = HOME / "tokenizer.txt"
+    text.write_text("".join(p.read_text(errors="replace") for p in texts)[:4 << 20])
+    return json.loads(run(interpreter, SOURCE / "tests/bench/tokenizer.py", BUILD / "tests/bench/bench_tokenizer", text, HOME))
+
+
 def document(name):
     """A program that prints one JSON document."""
     return lambda: json.loads(run(BUILD / "tests/bench" / name))
@@ -481,6 +493,8 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "planning": (planning, 10, lambda rows: [(r["plan"], f"{r['seconds']:.2f} s", f"{r['target_seconds']} s" if r["target_seconds"] else "")
                                              for r in rows]),
     "proofs": (proofs, 20, lambda r: [("proofs of datagrams, of a step", f"{100 * r['share']:.2g} %", f"{100 * r['target_share']:.0f} %")]),
+    "tokenizer": (tokenizer, 60, lambda r: [(f"tokens of a text {when}, tiktoken's time over ours", f"{r[key]:.1f}", f"{r['target_ratio']}")
+                                           for when, key in (("met for the first time", "first_ratio"), ("met before", "ratio"))]),
     "ops": (document("bench_ops"), 30, fastest),
     "comm": (lines("bench_comm"), 60, lambda rows: [(f"{len(rows)} collectives", "in summary.json", "")]),
 }

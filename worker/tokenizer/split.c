@@ -102,7 +102,8 @@ static titan_status cut(struct run *r, size_t i, const char *text, size_t n)
         }
         TRY(take(r, i, &p, between, at, false));
         TRY(take(r, i, &p, at, at + len, true));
-        between = at += len;
+        at += len;
+        between = at;
     }
     TRY(take(r, i, &p, between, end, false));
     return give(r, i, &p);
@@ -111,6 +112,7 @@ static titan_status cut(struct run *r, size_t i, const char *text, size_t n)
 titan_status split_text(const struct split *s, const char *text, size_t n, split_word word, void *with,
                         struct titan_error *err)
 {
+    titan_assert(text);
     struct run r = {.split = s, .word = word, .with = with, .err = err};
     return cut(&r, 0, text, n);
 }

@@ -15,6 +15,9 @@
 
 #define PARTS_DEEP 8             /* sequences in sequences */
 #define METASPACE "\xe2\x96\x81" /* U+2581 */
+#define BAR "\xef\xbd\x9c"       /* U+FF5C */
+#define DEEPSEEK_BEGIN "<" BAR "begin" METASPACE "of" METASPACE "sentence" BAR ">"
+#define DEEPSEEK_END "<" BAR "end" METASPACE "of" METASPACE "sentence" BAR ">"
 
 static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -380,20 +383,18 @@ static titan_status read_merges(struct file *f, const struct json *model)
     for (const struct json *m = merges->first; m; m = m->next, rank++) {
         char *half[2];
         size_t len[2];
-        int32_t id[3];
         TRY(read_halves(f, m, rank, half, len));
         buf_clear(&whole);
         if (buf_append(&whole, half[0], len[0]) != TITAN_OK || buf_append(&whole, half[1], len[1]) != TITAN_OK)
             return titan_fail(f->err, TITAN_ENOMEM, "no memory for merge %" PRIu32, rank);
-        id[0] = vocabulary_find(names, half[0], len[0]);
-        id[1] = vocabulary_find(names, half[1], len[1]);
-        id[2] = vocabulary_find(names, whole.data ? whole.data : "", whole.len);
+        const int32_t id[3] = {vocabulary_find(names, half[0], len[0]), vocabulary_find(names, half[1], len[1]),
+                               vocabulary_find(names, whole.data ? whole.data : "", whole.len)};
         for (int i = 0; i < 3; i++)
             if (id[i] < 0)
                 return titan_fail(f->err, TITAN_EINVAL, "merge %" PRIu32 " names '%.40s', which the vocabulary lacks",
                                   rank, i == 2 ? whole.data ? whole.data : "" : half[i]);
         TRY(bpe_add(&f->t->bpe, id[0], id[1], rank, id[2], f->err));
-        f->t->hash = hash_word(f->t->hash, (uint64_t)id[0] << 32 | (uint32_t)id[1]);
+        f->t->hash = hash_word(hash_word(f->t->hash, (uint64_t)id[0]), (uint64_t)id[1]);
     }
     return TITAN_OK;
 }
@@ -433,8 +434,8 @@ static titan_status read_bpe(struct file *f, const struct json *model)
         return titan_fail(f->err, TITAN_EINVAL, "unk_token '%.40s' is not in the vocabulary", unk);
     if (b->by_bytes && b->byte_fallback)
         return titan_fail(f->err, TITAN_EUNSUPPORTED, "BPE with byte_fallback and the pre-tokenizer 'ByteLevel'");
-    f->t->hash = hash_word(f->t->hash, (uint64_t)b->by_bytes | (uint64_t)b->byte_fallback << 1 |
-                                           (uint64_t)b->whole_words << 2 | (uint64_t)b->fuse_unknown << 3);
+    const bool kind[] = {b->by_bytes, b->byte_fallback, b->whole_words, b->fuse_unknown};
+    f->t->hash = hash_bytes(f->t->hash, kind, sizeof(kind));
     f->t->hash = hash_word(f->t->hash, (uint64_t)(int64_t)b->unknown);
     TRY(find_bytes(f));
     return read_merges(f, model);
@@ -521,14 +522,8 @@ static int32_t find_first(const struct vocabulary *names, const char *const *tex
 
 titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n, struct titan_error *err)
 {
-    static const char *const begins[] = {"<|begin_of_text|>", "<s>",
-                                         "<\xef\xbd\x9c"
-                                         "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
-                                         NULL};
-    static const char *const ends[] = {"<|end_of_text|>", "<|endoftext|>", "</s>",
-                                       "<\xef\xbd\x9c"
-                                       "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
-                                       NULL};
+    static const char *const begins[] = {"<|begin_of_text|>", "<s>", DEEPSEEK_BEGIN, NULL};
+    static const char *const ends[] = {"<|end_of_text|>", "<|endoftext|>", "</s>", DEEPSEEK_END, NULL};
     struct file f = {.t = t, .err = err};
     _cleanup_(free_json) struct json *root = NULL;
     TRY(json_parse_nul(text, n, &root, err));
