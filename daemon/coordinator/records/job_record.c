@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/vec.h"
 #include "daemon/coordinator/records/core_record.h"
 
 bool job_final(const struct jobrec *j)
@@ -67,24 +68,16 @@ bool job_member(struct jobrec *j, const struct workrec *w)
 
 static void add_worker(struct jobrec *j, struct workrec *w)
 {
-    if (j->n_workers == j->cap_workers) {
-        j->cap_workers = j->cap_workers ? 2 * j->cap_workers : 4;
-        j->workers = realloc(j->workers, j->cap_workers * sizeof(*j->workers));
-        titan_assert(j->workers);
-    }
     const size_t at = worker_at(j, w->id);
     titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
-    memmove(&j->workers[at + 1], &j->workers[at], (j->n_workers - at) * sizeof(*j->workers));
-    j->workers[at] = w;
-    j->n_workers++;
+    titan_assert(VEC_INSERT(j->workers, j->n_workers, j->cap_workers, at, w));
 }
 
 void job_remove_worker(struct jobrec *j, const struct workrec *w)
 {
     size_t at = worker_at(j, w->id);
     titan_assert(at < j->n_workers && j->workers[at] == w);
-    memmove(&j->workers[at], &j->workers[at + 1], (j->n_workers - at - 1) * sizeof(*j->workers));
-    j->n_workers--;
+    VEC_REMOVE(j->workers, j->n_workers, at);
     titan_assert(w->node->used > 0);
     w->node->used--;
 }

@@ -131,7 +131,7 @@ struct epoch_source { /* run/recovery_source.c: where its state comes from */
     uint64_t epoch, resume_step;
     char *checkpoint;
     uint64_t *holders; /* members of that epoch, in rank order */
-    size_t n_holders;
+    size_t n_holders, cap_holders;
     bool origin_known; /* its members have said where their state came from */
     struct epoch_origin origin;
 };
@@ -200,7 +200,7 @@ struct jobrec {
     struct epoch_id epoch_id;
     struct epoch_source source;
     struct kept_epoch *kept; /* in the order of their numbers */
-    size_t n_kept;
+    size_t n_kept, cap_kept;
     struct job_quorum quorum;
     struct recovery recovery;
     struct job_budget budget;

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "base/vec.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/run/job_clock.h"
@@ -13,24 +14,21 @@
 
 void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
 {
+    titan_assert(m->job_id == j->id && m->path);
     size_t at = 0;
     while (at < j->n_ckpts && j->ckpts[at].step > m->step)
         at++;
     bool again = at < j->n_ckpts && j->ckpts[at].step == m->step;
     if (at > 0 || (again && j->ckpts[at].epoch == m->epoch))
         return; /* a report that was sent twice: steps of an epoch are written in order */
+    const struct ckptrec written = {.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
     if (again) {
         free(j->ckpts[at].path);
+        j->ckpts[at] = written;
     } else {
-        if (j->n_ckpts == j->cap_ckpts) {
-            j->cap_ckpts = j->cap_ckpts ? 2 * j->cap_ckpts : 4;
-            j->ckpts = realloc(j->ckpts, j->cap_ckpts * sizeof(*j->ckpts));
-            titan_assert(j->ckpts);
-        }
-        memmove(&j->ckpts[at + 1], &j->ckpts[at], (j->n_ckpts - at) * sizeof(*j->ckpts));
-        j->n_ckpts++;
+        titan_assert(VEC_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written));
     }
-    j->ckpts[at] = (struct ckptrec){.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
+    titan_assert(at + 1 == j->n_ckpts || j->ckpts[at].step > j->ckpts[at + 1].step); /* newest first */
     if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
         progress_reaches(j, m->step);
     emit_checkpoint(c, j, m);
@@ -75,6 +73,7 @@ static const char *cause_words(const char *reason)
 void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *w,
                         const Titan__Internal__CheckpointFailed *m)
 {
+    titan_assert(w->job == j && m->reason);
     const char *why = cause_words(m->reason);
     const bool changed = !j->trouble.why || strcmp(j->trouble.why, why) != 0 || j->trouble.reading != m->reading;
     const bool counts =

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/vec.h"
+
 static int lower_id(const void *a, const void *b, void *members)
 {
     const struct kept_member *m = members;
@@ -28,6 +30,7 @@ static struct kept_member *find_member(struct jobrec *j, size_t base, uint64_t w
         else
             hi = mid;
     }
+    titan_assert(lo == hi && lo <= b->n);
     return lo < b->n && b->members[b->by_id[lo]].worker_id == worker_id ? &b->members[b->by_id[lo]] : NULL;
 }
 
@@ -86,15 +89,15 @@ bool kept_any_on(const struct jobrec *j, const struct noderec *n)
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n)
 {
     titan_assert(n > 0 && (j->n_kept == 0 || j->kept[j->n_kept - 1].epoch < epoch));
-    j->kept = realloc(j->kept, (j->n_kept + 1) * sizeof(*j->kept));
-    titan_assert(j->kept);
-    j->kept[j->n_kept] =
-        (struct kept_epoch){.epoch = epoch, .n = n, .members = core_alloc((n + 1) * sizeof(struct kept_member))};
-    return j->kept[j->n_kept++].members;
+    struct kept_member *members = core_alloc((n + 1) * sizeof(*members));
+    titan_assert(
+        VEC_PUSH(j->kept, j->n_kept, j->cap_kept, (struct kept_epoch){.epoch = epoch, .n = n, .members = members}));
+    return members;
 }
 
 void kept_formed(struct jobrec *j)
 {
+    titan_assert(j->n_members > 0 && j->source.epoch < j->status.epoch);
     struct kept_member *members = kept_add(j, j->status.epoch, j->n_members);
     j->kept[j->n_kept - 1].source = j->source.epoch;
     for (uint32_t i = 0; i < j->n_members; i++)
@@ -119,6 +122,7 @@ void kept_trained(struct jobrec *j)
             forget_base(&j->kept[b]);
     }
     j->n_kept = kept;
+    titan_assert(kept <= 1); /* the epoch that has made a step is the newest */
     kept_complete(j);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "base/vec.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/run/job_clock.h"
@@ -21,6 +22,7 @@ static bool source_holds(const struct workrec *w, uint64_t epoch)
 
 void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
+    titan_assert(w->job && q->worker_id == w->id);
     w->last_step = q->last_step;
     w->installed = q->installed_epoch;
     w->pending = q->pending_epoch;
@@ -85,6 +87,7 @@ static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_r
         step = MAX(step, at);
         reach = MAX(reach, at + (w->installed == epoch && w->prepared));
     }
+    titan_assert(reach >= step && reach <= step + 1); /* a prepared step is one more */
     *ret_reach = reach;
     return step;
 }
@@ -96,8 +99,7 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
         return; /* the same as for the epoch before, which was never installed */
     const struct kept_epoch *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
     j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
-    j->source.holders = realloc(j->source.holders, (j->source.n_holders + 1) * sizeof(*j->source.holders));
-    titan_assert(j->source.holders);
+    titan_assert(VEC_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1));
     for (size_t i = 0; i < j->source.n_holders; i++)
         j->source.holders[i] = base ? base->members[i].worker_id : j->rank_slots[i].worker_id;
 }
@@ -113,6 +115,7 @@ void source_choose(struct jobrec *j)
     const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
     if (newest && newest->step > reach)
         epoch = 0; /* its holders have been out of the run for long */
+    titan_assert(epoch <= j->status.epoch);
     set_holders(j, epoch);
     j->source.epoch = epoch;
     core_set_string(&j->source.checkpoint, newest ? newest->path : "");
@@ -122,6 +125,7 @@ void source_choose(struct jobrec *j)
     } else {
         j->source.kind =
             newest ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+        titan_assert(j->source.n_holders == 0);
         j->source.resume_step = newest ? newest->step : 0;
     }
 }
@@ -205,9 +209,8 @@ static void take(struct jobrec *j, uint32_t source, uint64_t epoch, uint64_t ste
 
 static void take_holders(struct jobrec *j, const uint64_t *holders, size_t n)
 {
-    free(j->source.holders);
     j->source.n_holders = n;
-    j->source.holders = core_alloc((n + 1) * sizeof(*j->source.holders));
+    titan_assert(VEC_RESERVE(j->source.holders, j->source.cap_holders, n + 1));
     if (n)
         memcpy(j->source.holders, holders, n * sizeof(*j->source.holders));
 }

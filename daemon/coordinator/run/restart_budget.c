@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "base/vec.h"
 #include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
@@ -45,6 +46,7 @@ static void forget_old(struct jobrec *j, int64_t now_ms)
     size_t old = 0;
     while (old < j->budget.n_past && now_ms - j->budget.past[old].at_ms > (int64_t)j->spec.restart_window_s * 1000)
         old++;
+    titan_assert(old <= j->budget.n_past);
     j->budget.n_past -= old;
     if (old)
         memmove(j->budget.past, j->budget.past + old, j->budget.n_past * sizeof(*j->budget.past));
@@ -60,12 +62,8 @@ static uint32_t count(const struct jobrec *j, enum loss_cause cause)
 
 static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_ms)
 {
-    if (j->budget.n_past == j->budget.cap_past) {
-        j->budget.cap_past = j->budget.cap_past ? 2 * j->budget.cap_past : 8;
-        j->budget.past = realloc(j->budget.past, j->budget.cap_past * sizeof(*j->budget.past));
-        titan_assert(j->budget.past);
-    }
-    j->budget.past[j->budget.n_past++] = (struct past_loss){cause, at_ms};
+    titan_assert(cause > LOSS_NONE && cause < LOSS_CAUSES);
+    titan_assert(VEC_PUSH(j->budget.past, j->budget.n_past, j->budget.cap_past, (struct past_loss){cause, at_ms}));
 }
 
 void budget_restore(struct jobrec *j, const struct loss *loss)
@@ -79,6 +77,7 @@ static int64_t backoff_ms(const struct jobrec *j)
     int64_t wait = j->spec.backoff_ms;
     for (uint32_t i = 1; i < j->budget.losses && wait < j->spec.backoff_max_ms; i++)
         wait *= 2;
+    titan_assert(wait >= 0);
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
 
