@@ -86,6 +86,7 @@ void config_help(struct buf *out)
 
 const char *daemon_role_name(enum daemon_role role)
 {
+    titan_assert((size_t)role < ARRAY_SIZE(roles) - 1);
     return roles[role]->name;
 }
 
@@ -174,6 +175,7 @@ static const struct setting settings[] = {
 static titan_status set_text(struct daemon_config *c, const struct setting *s, const char *text, const char *what,
                              struct titan_error *err)
 {
+    titan_assert(s->type == VALUE_TEXT || s->type == VALUE_LEVEL);
     if (s->type == VALUE_LEVEL) {
         if (log_level_parse(text, &c->log_level) == 0)
             return TITAN_OK;
@@ -190,6 +192,7 @@ static titan_status set_text(struct daemon_config *c, const struct setting *s, c
 static titan_status set_number(struct daemon_config *c, const struct setting *s, int64_t value, const char *what,
                                struct titan_error *err)
 {
+    titan_assert((s->type == VALUE_U32 || s->type == VALUE_U64) && s->min <= s->max);
     if (value < 0 || (uint64_t)value < s->min || (uint64_t)value > s->max)
         return titan_fail(err, TITAN_EINVAL, "%s: %" PRId64 " is not between %" PRIu64 " and %" PRIu64, what, value,
                           s->min, s->max);
@@ -212,6 +215,7 @@ static bool tcp_address(const char *address, unsigned long *ret_port)
 
 static titan_status add_listen(struct daemon_config *c, const char *address, const char *what, struct titan_error *err)
 {
+    titan_assert(c->n_listen >= 0 && c->n_listen <= CONFIG_LISTEN_MAX);
     bool unix_path = !strncmp(address, "unix:", 5) && address[5];
     unsigned long port;
     if (!unix_path && !tcp_address(address, &port)) {
@@ -308,6 +312,7 @@ static titan_status load_value(struct daemon_config *c, const struct setting *s,
 /* Unknown names are refused; a name near to it is offered. */
 static titan_status unknown(const char *path, int line, const char *section, const char *name, struct titan_error *err)
 {
+    titan_assert(line > 0 && name);
     const char *known[ARRAY_SIZE(settings)];
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
@@ -522,6 +527,7 @@ titan_status config_transport(const struct daemon_config *c, const char *address
 static titan_status default_tls_file(const struct daemon_config *c, const char *name, char out[PATH_MAX],
                                      struct titan_error *err)
 {
+    titan_assert(c->state_dir[0] == '/');
     if (!out[0] && snprintf(out, PATH_MAX, "%s/tls/%s", c->state_dir, name) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory is too long");
     return TITAN_OK;
@@ -531,6 +537,7 @@ static titan_status default_tls_file(const struct daemon_config *c, const char *
  */
 static titan_status resolve_agents_listen(struct daemon_config *c, struct titan_error *err)
 {
+    titan_assert(c->n_listen >= 0);
     unsigned long port;
     const char *given = c->agents_listen;
     if (c->role != ROLE_COORDINATOR || !strcmp(given, "off")) {
@@ -586,6 +593,7 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
     }
     if (c->n_listen == CONFIG_LISTEN_MAX)
         return titan_fail(err, TITAN_EINVAL, "at most %d addresses to listen on", CONFIG_LISTEN_MAX - 1);
+    titan_assert(c->n_listen < CONFIG_LISTEN_MAX);
     memmove(c->listen[1], c->listen[0], (size_t)c->n_listen++ * sizeof(c->listen[0]));
     (void)snprintf(c->listen[0], sizeof(c->listen[0]), "%s", path);
     return TITAN_OK;
@@ -614,6 +622,7 @@ static bool address_taken(const char *address)
 /* A start that is refused for a taken port is to leave no state directory behind. */
 static titan_status check_listen_free(const struct daemon_config *c, struct titan_error *err)
 {
+    titan_assert(c->role != ROLE_AGENT);
     const char *taken = NULL;
     for (int i = 0; i < c->n_listen && !taken; i++)
         taken = address_taken(c->listen[i]) ? c->listen[i] : NULL;
@@ -644,6 +653,7 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     TRY(dir_make(c->state_dir, err));
     if (!realpath(c->state_dir, path))
         return titan_fail_errno(err, "cannot use state directory '%s'", c->state_dir);
+    titan_assert(path[0] == '/');
     memcpy(c->state_dir, path, sizeof(path));
     TRY(resolve_transport(c, err));
     if (fresh && check_listen_free(c, err) != TITAN_OK) {

@@ -79,6 +79,7 @@ struct titand {
 
 static void close_handles(struct titand *d)
 {
+    titan_assert(!d->agent && !d->coordinator && !d->server && !d->agents);
     for (int i = 0; i < N_SIGNALS; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->ready_timer, NULL);
@@ -90,6 +91,7 @@ static void close_handles(struct titand *d)
 
 static void on_coordinator_closed(void *data)
 {
+    titan_assert(((struct titand *)data)->coordinator);
     struct titand *d = data;
     d->coordinator = NULL;
     rpc_server_free(d->agents);
@@ -100,12 +102,14 @@ static void on_coordinator_closed(void *data)
 
 static void on_server_down(void *data)
 {
+    titan_assert(((struct titand *)data)->coordinator && !((struct titand *)data)->agent);
     struct titand *d = data;
     coordinator_close(d->coordinator, on_coordinator_closed, d);
 }
 
 static void on_agents_down(void *data)
 {
+    titan_assert(((struct titand *)data)->server);
     struct titand *d = data;
     rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
 }
@@ -124,6 +128,7 @@ static void on_agent_closed(void *data)
 static void on_leave_poll(uv_timer_t *timer)
 {
     struct titand *d = timer->data;
+    titan_assert(d->agent && d->stopping == 1);
     const uint64_t waited = uv_now(&d->loop) - d->leaves_at, grace_ms = d->config->grace_ms;
     const bool alone = waited >= grace_ms && !agent_connected(d->agent); /* no one has told them to write one */
     if (agent_workers(d->agent) && waited < 2 * grace_ms && !alone)
@@ -148,6 +153,7 @@ static void stop(struct titand *d)
 {
     d->stopping++;
     (void)uv_timer_stop(&d->ready_timer);
+    titan_assert(d->stopping > 0);
     if (d->stopping == 1) {
         tlog_info(&d->log, "stopping", "workers=%u stop_workers=%d", d->agent ? agent_workers(d->agent) : 0,
                   d->config->stop_workers);
@@ -268,6 +274,7 @@ static bool takes_agents(const struct titand *d, const char *address)
 /* Where sessions come in, heartbeats do as datagrams. */
 static titan_status listen_for_heartbeats(struct titand *d, const char *address, struct titan_error *err)
 {
+    titan_assert(d->coordinator);
     if (!takes_agents(d, address) || !strncmp(address, "unix:", 5))
         return TITAN_OK;
     titan_status status = coordinator_listen(d->coordinator, address, err);
@@ -311,6 +318,7 @@ static bool listed(const struct buf *list, const char *address)
 
 static titan_status listen_configured(struct titand *d, struct buf *chosen, struct titan_error *err)
 {
+    titan_assert(d->server && d->coordinator);
     const struct daemon_config *c = d->config;
     for (int i = 0; i < c->n_listen; i++) {
         const char *address = c->listen[i];
@@ -338,6 +346,7 @@ static titan_status listen_configured(struct titand *d, struct buf *chosen, stru
  * such port go on where clients come in. */
 static titan_status listen_for_agents(struct titand *d, struct titan_error *err)
 {
+    titan_assert(d->agents && d->config->agents[0]);
     const char *address = d->config->agents_listen;
     const struct rpc_tls *tls;
     char text[CONFIG_TEXT_MAX + 12];
@@ -381,6 +390,7 @@ static titan_status listen_all(struct titand *d, struct titan_error *err)
 
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
+    titan_assert(d->config->role != ROLE_AGENT && !d->coordinator);
     const struct detection *t = &d->config->detection;
     struct auth_options auth = d->config->auth;
     auth.nodes_by_address = d->config->role == ROLE_COORDINATOR;
@@ -462,6 +472,7 @@ static titan_status identify_agent(struct titand *d, struct join_file *join, cha
 
 static titan_status open_agent(struct titand *d, struct titan_error *err)
 {
+    titan_assert(d->config->role != ROLE_COORDINATOR && !d->agent);
     const struct daemon_config *c = d->config;
     bool dev = c->role == ROLE_DEV;
     char node[PKI_NAME_MAX + 1] = "";
@@ -514,6 +525,7 @@ static titan_status check_root(const struct daemon_config *c, struct titan_error
 
 static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
 {
+    titan_assert(d->lock < 0 && d->config->state_dir[0] == '/');
     char run[PATH_MAX];
     struct stat st;
     TRY(check_root(d->config, err));
@@ -576,6 +588,7 @@ static void part_queues(const struct daemon_config *config)
 /* A start that failed half way: close what is open, in the order of a drain. */
 static void abandon(struct titand *d)
 {
+    titan_assert(!d->agent);
     if (d->serving)
         rpc_server_shutdown(d->agents, 0, on_agents_down, d);
     else if (d->coordinator)

@@ -157,6 +157,8 @@ static void look_around(const char *dir, struct given *g)
 
 static titan_status mark_restored(struct db *db, const struct given *g, int64_t now_ms, struct titan_error *err)
 {
+    titan_assert(g->backup_worker <= g->worker);
+    titan_assert(!sqlite3_get_autocommit(db_handle(db)));
     char detail[160];
     (void)snprintf(detail, sizeof(detail), "{\"term\": %lld, \"next_job\": %lld, \"next_worker\": %lld}",
                    (long long)g->term + 1, (long long)g->job + 1, (long long)g->worker + 1);
@@ -198,6 +200,7 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
 /* The old store keeps its WAL: under its new name it opens as it was. */
 static titan_status move_aside(const char *path, int64_t now_ms, char *aside, size_t size, struct titan_error *err)
 {
+    titan_assert(size > 0);
     char when[32], from[PATH_MAX + 8], to[PATH_MAX + 8];
     *aside = '\0';
     if (access(path, F_OK) != 0)
@@ -279,6 +282,7 @@ titan_status backup_origin(struct db *db, struct backup_origin *ret, struct tita
 
 titan_status backup_settle(struct db *db, const struct event *event, struct titan_error *err)
 {
+    titan_assert(event && event->type);
     TRY(db_run(db, err, "UPDATE meta SET value = 1 WHERE key = 'settled'", ""));
     return event_add(db, event, err);
 }

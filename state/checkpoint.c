@@ -26,6 +26,7 @@ static titan_status add_change(struct db *db, const struct event *event, uint64_
 titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const struct event *event,
                             struct titan_error *err)
 {
+    titan_assert(c->job_id && c->epoch && c->path && *c->path);
     int64_t epoch = 0, before = 0, state = 0;
     TRY(db_int(db, 0, &epoch, err, "SELECT max(number) FROM epochs WHERE job_id = ?", "u", c->job_id));
     TRY(db_int(db, 0, &before, err, "SELECT epoch FROM checkpoints WHERE job_id = ? AND step = ?", "uu", c->job_id,

@@ -23,6 +23,7 @@ struct db {
 
 titan_status db_fail(struct db *db, const char *what, struct titan_error *err)
 {
+    titan_assert(db->handle && what);
     int extended = sqlite3_extended_errcode(db->handle), code = extended & 0xff;
     int sys = sqlite3_system_errno(db->handle);
     if (extended == SQLITE_IOERR_FSYNC || extended == SQLITE_IOERR_DIR_FSYNC)
@@ -87,6 +88,7 @@ titan_status db_sync_failed(const struct db *db, struct titan_error *err)
 
 static int on_wal(void *data, sqlite3 *handle, const char *name, int pages)
 {
+    titan_assert(handle == ((struct db *)data)->handle && pages >= 0);
     struct db *db = data;
     (void)handle;
     (void)name;
@@ -156,6 +158,7 @@ titan_status db_rewrite_wal(const char *path, struct titan_error *err)
 /* SQLite answers with the mode it has got, which is another one when the WAL cannot be made. */
 static titan_status use_wal(struct db *db, struct titan_error *err)
 {
+    titan_assert(db->writer);
     sqlite3_stmt *stmt = NULL;
     bool row = false, wal = false;
     TRY(db_query(db, &stmt, err, "PRAGMA journal_mode=WAL", ""));
@@ -168,6 +171,7 @@ static titan_status use_wal(struct db *db, struct titan_error *err)
 
 static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struct titan_error *err)
 {
+    titan_assert(db->handle && db->writer == (mode == DB_WRITER));
     sqlite3_busy_timeout(db->handle, 2000);
     sqlite3_extended_result_codes(db->handle, 0);
     if (mode != DB_WRITER)
@@ -186,6 +190,7 @@ static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struc
 
 titan_status db_open(const char *path, enum db_mode mode, bool durable, struct db **ret, struct titan_error *err)
 {
+    titan_assert(path && *path);
     struct db *db = calloc(1, sizeof(*db));
     if (!db)
         return titan_fail(err, TITAN_ENOMEM, "job store: out of memory opening '%s'", path);
@@ -229,6 +234,7 @@ sqlite3 *db_handle(struct db *db)
 
 titan_status db_exec(struct db *db, const char *sql, struct titan_error *err)
 {
+    titan_assert(sql && *sql);
     if (sqlite3_exec(db->handle, sql, NULL, NULL, NULL) != SQLITE_OK)
         return db_fail(db, sql, err);
     return TITAN_OK;
@@ -241,6 +247,8 @@ static titan_status prepare(struct db *db, const char *sql, sqlite3_stmt **ret, 
         titan_assert(i < DB_STATEMENTS);
         slot = (slot + 1) & (DB_STATEMENTS - 1);
         if (db->cache[slot].sql == sql) {
+            titan_assert(!sqlite3_stmt_busy(
+                db->cache[slot].stmt)); /* db_done() was not forgotten, and no one else reads by it */
             *ret = db->cache[slot].stmt;
             return TITAN_OK;
         }
@@ -250,6 +258,7 @@ static titan_status prepare(struct db *db, const char *sql, sqlite3_stmt **ret, 
     sqlite3_stmt *stmt = NULL;
     if (sqlite3_prepare_v3(db->handle, sql, -1, SQLITE_PREPARE_PERSISTENT, &stmt, NULL) != SQLITE_OK)
         return db_fail(db, sql, err);
+    titan_assert(stmt && !db->cache[slot].stmt);
     db->cache[slot].sql = sql;
     db->cache[slot].stmt = *ret = stmt;
     return TITAN_OK;
@@ -339,6 +348,7 @@ titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err
 
 titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct titan_error *err)
 {
+    titan_assert(stmt && sqlite3_db_handle(stmt) == db->handle);
     int code = sqlite3_step(stmt);
     if (code != SQLITE_ROW && code != SQLITE_DONE)
         return db_fail(db, "read", err);
@@ -366,27 +376,32 @@ titan_status db_int(struct db *db, int64_t fallback, int64_t *ret, struct titan_
 
 const char *col_text(sqlite3_stmt *stmt, int i)
 {
+    titan_assert(i >= 0 && i < sqlite3_column_count(stmt));
     const char *text = (const char *)sqlite3_column_text(stmt, i);
     return text ? text : "";
 }
 
 int64_t col_int(sqlite3_stmt *stmt, int i)
 {
+    titan_assert(i >= 0 && i < sqlite3_column_count(stmt));
     return sqlite3_column_int64(stmt, i);
 }
 
 uint64_t col_uint(sqlite3_stmt *stmt, int i)
 {
+    titan_assert(i >= 0 && i < sqlite3_column_count(stmt));
     return (uint64_t)sqlite3_column_int64(stmt, i);
 }
 
 double col_real(sqlite3_stmt *stmt, int i)
 {
+    titan_assert(i >= 0 && i < sqlite3_column_count(stmt));
     return sqlite3_column_type(stmt, i) == SQLITE_NULL ? NAN : sqlite3_column_double(stmt, i);
 }
 
 void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap)
 {
+    titan_assert(i >= 0 && i < sqlite3_column_count(stmt) && cap > 0);
     const void *data = sqlite3_column_blob(stmt, i);
     size_t len = data ? (size_t)sqlite3_column_bytes(stmt, i) : 0;
     len = len < cap ? len : cap;

@@ -12,6 +12,7 @@
 
 titan_status join_add(struct db *db, const struct join *j, struct titan_error *err)
 {
+    titan_assert(j->id && j->node && *j->node && j->expires_at_ms >= j->created_at_ms);
     char message[320], until[32];
     struct event e = {.at_ms = j->created_at_ms,
                       .type = "node.invited",
@@ -56,6 +57,7 @@ static titan_status find(struct db *db, const char *id, struct found *f, struct 
 static titan_status refuse(const struct found *f, const char *node, const unsigned char *key_hash, int64_t now_ms,
                            struct titan_error *refusal)
 {
+    titan_assert(f->known && *node);
     char then[32];
     if (strcmp(f->node, node) != 0)
         return titan_fail(refusal, TITAN_EPERM, "the join token is for node %s, not for %.200s", f->node, node);
@@ -98,6 +100,7 @@ titan_status join_use(struct db *db, const char *id, const unsigned char hash[EN
 
 titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err)
 {
+    titan_assert(r->uri && *r->uri && r->reason && r->at_ms > 0);
     char message[512];
     struct event e = {.at_ms = r->at_ms, .type = "certificate.revoked", .rank = -1, .message = message, .actor = r->by};
     (void)snprintf(message, sizeof(message), "%.191s is revoked%s%.256s", r->uri, *r->reason ? ": " : "", r->reason);

@@ -28,6 +28,8 @@ static titan_status add_change(struct db *db, const struct event *event, uint64_
 
 titan_status epoch_add(struct db *db, const struct epoch *e, const struct event *event, struct titan_error *err)
 {
+    titan_assert(e->number && e->world_size <= JOB_WORKERS_MAX && (e->workers || e->world_size + e->departing == 0));
+    titan_assert(e->departing <= JOB_WORKERS_MAX && e->source_epoch < e->number);
     TRY(state_check_move(&epoch_sm, e->job_id, EPOCH_NONE, EPOCH_FORMING, err));
     TRY(db_run(
         db, err,
@@ -51,6 +53,7 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
 titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum epoch_state to, const struct event *event,
                         struct titan_error *err)
 {
+    titan_assert(to > EPOCH_FORMING);
     int64_t from = 0;
     TRY(db_int(db, EPOCH_NONE, &from, err, "SELECT state FROM epochs WHERE job_id = ? AND number = ?", "uu", job_id,
                number));
@@ -67,6 +70,7 @@ titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum ep
 titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,
                               const struct event *event, struct titan_error *err)
 {
+    titan_assert(number && origin->recovery_source >= 0);
     TRY(db_run(db, err, "UPDATE epochs SET rung = ?, state_step = ?, params_hash = ? WHERE job_id = ? AND number = ?",
                "iuuuu", (int64_t)origin->recovery_source, origin->step, origin->params_hash, job_id, number));
     return event_add(db, event, err);
@@ -111,6 +115,7 @@ static titan_status read_members(struct db *db, const struct epoch *e, uint64_t 
 titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*with)(const struct epoch *e, void *data),
                        void *data, struct titan_error *err)
 {
+    titan_assert(with);
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
                  "SELECT number, run, state, world_size, source, source_epoch, resume_step, checkpoint, comm_id,"

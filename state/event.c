@@ -20,6 +20,7 @@ static void put_number(struct buf *b, uint64_t n)
 
 static void put_text(struct buf *b, const char *text)
 {
+    titan_assert(text);
     size_t n = strlen(text);
     put_number(b, n);
     (void)!buf_append(b, text, n);
@@ -74,6 +75,7 @@ static titan_status chain_end(struct db *db, uint64_t *ret_id, unsigned char ret
 
 static titan_status add(struct db *db, struct event e, const char *change, struct titan_error *err)
 {
+    titan_assert(e.type && *e.type && change && e.rank >= -1);
     unsigned char before[EVENT_CHAIN_BYTES], chain[EVENT_CHAIN_BYTES];
     e.message = e.message ? e.message : "";
     e.node = e.node ? e.node : "";
@@ -97,6 +99,7 @@ titan_status event_add(struct db *db, const struct event *e, struct titan_error 
 titan_status event_add_change(struct db *db, const struct event *e, const struct sm *what, const char *key, int from,
                               int to, int64_t count, struct titan_error *err)
 {
+    titan_assert(key);
     char change[512];
     int n = snprintf(change, sizeof(change), "%s %s %s %lld %s", what->name, sm_name(what, from), sm_name(what, to),
                      (long long)count, key);
@@ -151,6 +154,7 @@ static titan_status query(struct db *db, const struct event_filter *f, uint64_t 
 titan_status event_list(struct db *db, const struct event_filter *filter, uint64_t after, int limit,
                         bool (*each)(const struct event *e, void *data), void *data, struct titan_error *err)
 {
+    titan_assert(each && limit > 0);
     sqlite3_stmt *stmt = NULL;
     TRY(query(db, filter, after, limit, &stmt, err));
     titan_status status;

@@ -10,6 +10,7 @@
 
 static titan_status run_one(struct db *db, struct group_write *w)
 {
+    titan_assert(w->fn && !sqlite3_get_autocommit(db_handle(db))); /* within a transaction */
     memset(&w->err, 0, sizeof(w->err));
     titan_status status = db_run(db, &w->err, "SAVEPOINT w", "");
     if (status != TITAN_OK)
@@ -29,6 +30,7 @@ static titan_status run_one(struct db *db, struct group_write *w)
 
 static void fail_all(struct group_write *group, size_t n, const struct titan_error *err)
 {
+    titan_assert(err->status != TITAN_OK);
     for (size_t i = 0; i < n; i++, group = group->next) {
         if (group->err.status == TITAN_OK)
             group->err = *err;
@@ -39,6 +41,7 @@ static void fail_all(struct group_write *group, size_t n, const struct titan_err
  */
 static titan_status commit_once(struct db *db, struct group_write *group, size_t n, struct titan_error *err)
 {
+    titan_assert(n > 0 && group && sqlite3_get_autocommit(db_handle(db)));
     TRY(db_run(db, err, "BEGIN IMMEDIATE", ""));
     struct group_write *w = group;
     for (size_t i = 0; i < n; i++, w = w->next) {
@@ -51,6 +54,7 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
     titan_status status = failpoint("store.commit", err);
     if (status == TITAN_OK)
         status = db_run(db, err, "COMMIT", "");
+    titan_assert(status != TITAN_OK || sqlite3_get_autocommit(db_handle(db)));
     if (status != TITAN_OK && !sqlite3_get_autocommit(db_handle(db)))
         (void)!db_run(db, NULL, "ROLLBACK", "");
     return status;
@@ -59,6 +63,7 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
 /* The transaction over all of them is gone as a whole: find out which writes can still be made. */
 static void commit_each(struct db *db, struct group_write *group, size_t n, struct group_stats *stats)
 {
+    titan_assert(n > 1); /* one alone has been tried alone */
     for (size_t i = 0; i < n; i++, group = group->next) {
         struct titan_error err = {0};
         if (db_sync_failed(db, &err) != TITAN_OK || commit_once(db, group, 1, &err) != TITAN_OK)
@@ -75,6 +80,7 @@ void group_commit(struct db *db, struct group_write *list, struct group_stats *s
         size_t n = 0;
         for (; end && n < GROUP_MAX; n++)
             end = end->next;
+        titan_assert(n > 0 && n <= GROUP_MAX);
         stats->writes += n;
         stats->commits++;
         if (db_sync_failed(db, &err) != TITAN_OK)

@@ -38,6 +38,7 @@ static bool was_renamed(const struct home *home, const struct stat *now)
 
 titan_status home_claim(struct db *db, const char *dir, bool adopt, struct titan_error *err)
 {
+    titan_assert(dir[0] == '/');
     struct home home;
     struct stat st;
     if (stat(dir, &st) != 0)

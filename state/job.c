@@ -35,6 +35,7 @@ titan_status state_check_move(const struct sm *sm, uint64_t job_id, int from, in
 static titan_status add_change(struct db *db, const struct event *event, uint64_t id, int from, int to,
                                int64_t restarts, struct titan_error *err)
 {
+    titan_assert(event && event->job_id == id);
     char key[24];
     (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)id);
     return event_add_change(db, event, &job_sm, key, from, to, restarts, err);
@@ -79,6 +80,9 @@ static titan_status check_folder(struct db *db, const char *folder, struct titan
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err)
 {
+    titan_assert(job->id && recipe && job->spec.max_workers <= JOB_WORKERS_MAX &&
+                 job->spec.min_workers <= job->spec.max_workers);
+    titan_assert(!job->key || job->key_owner);
     *ret_existing = 0;
     if (job->key) {
         TRY(find_key(db, job, ret_existing, err));
@@ -114,6 +118,7 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
 
 static titan_status put_status(struct db *db, uint64_t id, const struct job_status *s, struct titan_error *err)
 {
+    titan_assert(s->world_size <= JOB_WORKERS_MAX);
     return db_run(db, err,
                   "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
                   " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ?,"
@@ -167,6 +172,7 @@ titan_status job_update(struct db *db, uint64_t id, const struct job_status *s, 
 titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
                       const struct job_status *status, const struct event *event, struct titan_error *err)
 {
+    titan_assert(status);
     int from = JOB_NONE;
     int64_t restarts = 0;
     TRY(get_replayed(db, id, &from, &restarts, err));
@@ -191,8 +197,9 @@ titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, cons
 }
 
 titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_size *desired, const struct event *event,
-                          struct titan_error *err)
+                             struct titan_error *err)
 {
+    titan_assert(desired->max == 0 || desired->min <= desired->max);
     TRY(db_run(db, err, "UPDATE jobs SET wish_min = ?, wish_max = ?, wish_number = ? WHERE id = ?", "iiiu",
                (int64_t)desired->min, (int64_t)desired->max, (int64_t)desired->number, id));
     if (db_changes(db) == 0)
@@ -253,6 +260,7 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
                      struct titan_error *err)
 {
+    titan_assert(with);
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE id = ?", "u", id));
     bool row = false;
@@ -271,6 +279,7 @@ titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *
 static titan_status each_job(struct db *db, sqlite3_stmt *stmt, bool (*each)(const struct job *job, void *data),
                              void *data, struct titan_error *err)
 {
+    titan_assert(stmt && each);
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
@@ -293,6 +302,7 @@ bool job_owned_by(const struct job *job, const struct job_owner *owner)
 titan_status job_list(struct db *db, const struct job_filter *f, int limit,
                       bool (*each)(const struct job *job, void *data), void *data, struct titan_error *err)
 {
+    titan_assert(!f->owner || f->owner->name);
     sqlite3_stmt *stmt = NULL;
     const struct job_owner all = {.uid = JOB_NO_ID, .name = ""}, *owner = f->owner ? f->owner : &all;
     TRY(db_query(db, &stmt, err,

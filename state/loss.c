@@ -3,6 +3,7 @@
 
 const char *loss_name(enum loss_cause cause)
 {
+    titan_assert((unsigned)cause < LOSS_CAUSES);
     static const char *const names[LOSS_CAUSES] = {
         [LOSS_NONE] = "none", [LOSS_CRASH] = "crash",   [LOSS_HANG] = "hang",   [LOSS_NODE] = "node_loss",
         [LOSS_OOM] = "oom",   [LOSS_FAULTY] = "faulty", [LOSS_EPOCH] = "crash",
@@ -12,6 +13,7 @@ const char *loss_name(enum loss_cause cause)
 
 titan_status loss_add(struct db *db, const struct loss *l, struct titan_error *err)
 {
+    titan_assert(l->job_id && l->cause > LOSS_NONE && (unsigned)l->cause < LOSS_CAUSES);
     return db_run(db, err, "INSERT INTO losses (job_id, cause, node, at_ms) VALUES (?, ?, ?, ?)", "uiti", l->job_id,
                   (int64_t)l->cause, l->node, l->at_ms);
 }

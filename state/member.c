@@ -27,6 +27,7 @@ static titan_status add_change(struct db *db, const struct event *event, const s
 
 titan_status worker_add(struct db *db, const struct worker *w, const struct event *event, struct titan_error *err)
 {
+    titan_assert(w->id && w->job_id && w->run && w->node && *w->node);
     TRY(state_check_move(&worker_sm, w->job_id, WORKER_NONE, WORKER_STARTING, err));
     TRY(db_run(db, err, "INSERT INTO workers (id, job_id, run, node, state, started_at_ms) VALUES (?, ?, ?, ?, ?, ?)",
                "uuitii", w->id, w->job_id, (int64_t)w->run, w->node, (int64_t)WORKER_STARTING, event->at_ms));
@@ -35,6 +36,7 @@ titan_status worker_add(struct db *db, const struct worker *w, const struct even
 
 titan_status worker_move(struct db *db, const struct worker *w, const struct event *event, struct titan_error *err)
 {
+    titan_assert(w->state > WORKER_STARTING);
     int64_t from = 0;
     TRY(db_int(db, WORKER_NONE, &from, err, "SELECT state FROM workers WHERE id = ?", "u", w->id));
     TRY(state_check_move(&worker_sm, w->job_id, (int)from, (int)w->state, err));
@@ -56,6 +58,7 @@ titan_status worker_set_pid(struct db *db, uint64_t id, int64_t pid, const struc
 titan_status worker_list(struct db *db, uint64_t job_id, bool live, bool (*each)(const struct worker *w, void *data),
                          void *data, struct titan_error *err)
 {
+    titan_assert(each);
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
                  "SELECT id, run, node, state, address, pid, rank, exit_code, signal, counted, reason FROM workers"

@@ -66,6 +66,7 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
                          bool (*each)(const struct metric *m, void *data), void *data, struct titan_error *err)
 {
+    titan_assert(each);
     sqlite3_stmt *stmt = NULL;
     if (after > INT64_MAX)
         after = INT64_MAX; /* SQLite would take it for a negative one, and give them all */

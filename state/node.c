@@ -12,6 +12,7 @@ const struct sm node_sm = {"node", node_states, sizeof(node_states) / sizeof(nod
 
 titan_status node_put(struct db *db, const struct node *n, const struct event *event, struct titan_error *err)
 {
+    titan_assert(n->name && *n->name && n->state != NODE_NONE);
     int64_t from = 0;
     TRY(db_int(db, NODE_NONE, &from, err, "SELECT state FROM nodes WHERE name = ?", "t", n->name));
     if (from != (int64_t)n->state)

@@ -4,6 +4,7 @@
 titan_status node_policy_put(struct db *db, const struct node_policy *p, const struct event *event,
                              struct titan_error *err)
 {
+    titan_assert(p->name && *p->name && p->reason);
     TRY(db_run(db, err, "INSERT OR REPLACE INTO node_policies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "titiiiiiit",
                p->name, (int64_t)p->draining, p->reason, p->deadline_ms, p->window_from_ms, p->window_until_ms,
                p->window_lead_ms, p->quarantined_until_ms, (int64_t)p->quarantines, p->quarantine_reason));

@@ -123,6 +123,7 @@ static void with_job(const struct job *job, void *data)
 
 titan_status job_quarantine(struct db *db, uint64_t job_id, const char *reason, int64_t at_ms, struct titan_error *err)
 {
+    titan_assert(reason && *reason);
     struct stored job = {0};
     TRY(job_get(db, job_id, with_job, &job, err));
     if (sm_final(&job_sm, (int)job.state))

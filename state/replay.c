@@ -93,6 +93,7 @@ static titan_status standing(struct replay *r, const char *noun, const char *key
 
 static titan_status take_step(struct replay *r, uint64_t id, const struct step *s, struct titan_error *err)
 {
+    titan_assert(s->sm && s->key && s->from >= 0 && s->to >= 0);
     bool there = false;
     int state = 0;
     int64_t count = 0;

@@ -28,6 +28,7 @@ static titan_status add_change(struct db *db, const struct event *event, uint64_
 titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const struct event *event,
                      struct titan_error *err)
 {
+    titan_assert(job_id && number);
     TRY(state_check_move(&run_sm, job_id, RUN_NONE, RUN_ACTIVE, err));
     TRY(db_run(db, err, "INSERT INTO runs (job_id, number, state, started_at_ms) VALUES (?, ?, ?, ?)", "uiii", job_id,
                (int64_t)number, (int64_t)RUN_ACTIVE, event->at_ms));
@@ -37,6 +38,7 @@ titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const stru
 titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,
                       const struct event *event, struct titan_error *err)
 {
+    titan_assert(to > RUN_ACTIVE);
     int64_t from = 0;
     TRY(db_int(db, RUN_NONE, &from, err, "SELECT state FROM runs WHERE job_id = ? AND number = ?", "ui", job_id,
                (int64_t)number));

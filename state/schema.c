@@ -202,6 +202,7 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
 
 titan_status schema_migrate(const struct schema *schema, struct db *db, struct titan_error *err)
 {
+    titan_assert(sqlite3_get_autocommit(db_handle(db)));
     int64_t version = 0;
     TRY(db_int(db, 0, &version, err, "PRAGMA user_version", ""));
     for (; version < schema->version; version++) {

@@ -66,6 +66,7 @@ static void list_init(struct list *l)
 
 static void list_push(struct list *l, struct group_write *w)
 {
+    titan_assert(!*l->tail);
     w->next = NULL;
     *l->tail = w;
     l->tail = &w->next;
@@ -78,6 +79,7 @@ static void list_move(struct list *to, struct list *from)
         return;
     *to->tail = from->head;
     to->tail = from->tail;
+    titan_assert(!*to->tail);
     list_init(from);
 }
 
@@ -91,6 +93,7 @@ static void write_list(struct store *s, struct db *db, struct list *todo)
     if (!todo->head)
         return;
     group_commit(db, todo->head, &stats);
+    titan_assert(stats.failures <= stats.writes && stats.commits > 0);
     bool failed = db == s->writer && db_sync_failed(db, &err) != TITAN_OK;
     pthread_mutex_lock(&s->lock);
     list_move(&s->finished, todo);
@@ -147,6 +150,7 @@ static bool deliver(struct store *s, int64_t slice_ns)
         if (!s->back.head)
             list_init(&s->back);
         s->oldest_ns = item->queued_ns; /* what is left was queued later */
+        titan_assert(s->outstanding > 0);
         s->outstanding--;
         if (item->done)
             item->done(item->write.arg, &item->write.err);
@@ -165,6 +169,7 @@ static void on_wake(uv_async_t *wake)
 
 static void queue_write(struct store *s, bool metrics, store_fn fn, void *arg, store_done done)
 {
+    titan_assert(fn);
     struct store_item *item = calloc(1, sizeof(*item));
     bool none = metrics && !s->metrics_writer;
     if (!item || s->stopping || none) {
@@ -215,6 +220,7 @@ titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct tit
     titan_status status = fn(s->writer, arg, err);
     if (status == TITAN_OK)
         return db_run(s->writer, err, "COMMIT", "");
+    titan_assert(status != TITAN_OK);
     if (!sqlite3_get_autocommit(db_handle(s->writer)))
         (void)!db_run(s->writer, NULL, "ROLLBACK", "");
     return status;
@@ -414,6 +420,7 @@ static void close_files(struct store *s)
 static void on_wake_closed(uv_handle_t *handle)
 {
     struct store *s = handle->data;
+    titan_assert(!s->back.head && !s->finished.head);
     void (*closed)(void *) = s->closed;
     void *data = s->closed_data;
     pthread_mutex_destroy(&s->lock);
@@ -442,6 +449,7 @@ titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, st
         status = titan_fail(err, TITAN_EIO, "job store: cannot watch the writer: %s", uv_strerror(rc));
         goto fail;
     }
+    titan_assert(s->writer && s->reader && s->outstanding == 0);
     s->wake.data = s;
     if (pthread_create(&s->thread, NULL, writer_main, s) != 0) {
         status = titan_fail(err, TITAN_ELIMIT, "job store: cannot start the writer thread");
@@ -459,6 +467,7 @@ fail:
 
 void store_close(struct store *s, void (*done)(void *), void *data)
 {
+    titan_assert(!s->stopping);
     s->closed = done;
     s->closed_data = data;
     pthread_mutex_lock(&s->lock);
@@ -467,6 +476,7 @@ void store_close(struct store *s, void (*done)(void *), void *data)
     pthread_cond_signal(&s->more);
     pthread_join(s->thread, NULL);
     (void)deliver(s, INT64_MAX);
+    titan_assert(s->outstanding == 0 && !s->queued.head);
     if (db_sync_failed(s->writer, NULL) == TITAN_OK)
         (void)!db_run(s->writer, NULL, "UPDATE meta SET value = 1 WHERE key = 'clean'", "");
     close_files(s);

@@ -46,6 +46,7 @@ titan_status token_make(struct token *ret, char out[TOKEN_TEXT], struct titan_er
     to_hex(random + TOKEN_ID_BYTES, TOKEN_SECRET_BYTES, secret);
     titan_status status = hash_secret(random + TOKEN_ID_BYTES, ret->hash, err);
     (void)snprintf(out, TOKEN_TEXT, "%s%s_%s", TOKEN_PREFIX, ret->id, secret);
+    titan_assert(strlen(out) == TOKEN_TEXT - 1);
     OPENSSL_cleanse(random, sizeof(random));
     OPENSSL_cleanse(secret, sizeof(secret));
     return status;
@@ -61,6 +62,7 @@ titan_status token_parse(const char *text, char id[TOKEN_ID_TEXT], unsigned char
               from_hex(text + prefix + id_chars + 1, TOKEN_SECRET_BYTES, secret);
     if (!ok)
         return titan_fail(err, TITAN_EPERM, "what came in the place of a token is none");
+    titan_assert(prefix + id_chars < TOKEN_TEXT);
     memcpy(id, text + prefix, id_chars);
     id[id_chars] = '\0';
     titan_status status = hash_secret(secret, hash, err);

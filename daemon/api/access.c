@@ -66,6 +66,7 @@ static void add_event(struct batch *out, const struct audit_record *r)
 
 static struct audit_record record_of(const struct auth_user *u, unsigned method, uint64_t job_id)
 {
+    titan_assert(method < POLICY_METHODS);
     struct audit_record r = {.method = method, .job_id = job_id, .count = 1};
     (void)snprintf(r.actor, sizeof(r.actor), "%s", u->actor);
     return r;
@@ -100,6 +101,7 @@ void api_on_record(struct coordinator *c, const char *actor, unsigned method)
 
 static void add_counted(const struct audit_record *r, void *data)
 {
+    titan_assert(r->count > 0);
     add_event(data, r);
 }
 
@@ -164,6 +166,7 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
 
 static titan_status refuse(const struct auth_user *u, unsigned method, struct titan_error *err)
 {
+    titan_assert(method < POLICY_METHODS);
     titan_fail(err, TITAN_EPERM, "not permitted: %s is for %s; you are %s", policy_method_short(method),
                policy_needs(method), u->actor);
     return TITAN_EPERM;

@@ -33,6 +33,7 @@ static void backup_free(struct backup *b)
 
 static void fail(struct backup *b)
 {
+    titan_assert(b->err.status != TITAN_OK);
     if (b->call)
         rpc_call_fail(b->call, &b->err);
 }
@@ -40,6 +41,7 @@ static void fail(struct backup *b)
 /* Send until it is all gone or the queue is full. */
 static void pump(struct backup *b)
 {
+    titan_assert(b->call && b->fd >= 0 && b->sent <= b->size);
     static uint8_t data[CHUNK];
     Titan__V1__BackupChunk chunk = TITAN__V1__BACKUP_CHUNK__INIT;
     chunk.total_bytes = b->size;
@@ -66,6 +68,7 @@ static void copy(uv_work_t *work)
 
 static void copied(uv_work_t *work, int cancelled)
 {
+    titan_assert(((struct backup *)work->data)->copying);
     struct backup *b = work->data;
     struct stat st;
     b->copying = false;

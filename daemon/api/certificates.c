@@ -103,6 +103,7 @@ static struct rpc_call *answering(struct pending *p, const struct titan_error *e
 
 static titan_status write_join(struct db *db, void *arg, struct titan_error *err)
 {
+    titan_assert(((struct pending *)arg)->node[0] && ((struct pending *)arg)->token.expires_at_ms > 0);
     struct pending *p = arg;
     struct join join = {.id = p->token.id,
                         .node = p->node,
@@ -177,6 +178,7 @@ void api_join_node(struct rpc_call *call, const ProtobufCMessage *base, void *da
 static void answer_signed(struct coordinator *c, struct rpc_call *call, const char *node, const void *request,
                           size_t len)
 {
+    titan_assert(node[0] && len > 0);
     _cleanup_(buf_free) struct buf certificate = BUF_INIT, ca = BUF_INIT;
     struct titan_error err = {0};
     if (enrol_sign(c->enrol, node, request, len, &certificate, &ca, &err) != TITAN_OK) {
@@ -193,6 +195,7 @@ static void answer_signed(struct coordinator *c, struct rpc_call *call, const ch
 
 static titan_status write_enroll(struct db *db, void *arg, struct titan_error *err)
 {
+    titan_assert(((struct pending *)arg)->node[0] && ((struct pending *)arg)->request.len > 0);
     struct pending *p = arg;
     return join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->refusal, err);
 }
@@ -268,6 +271,7 @@ void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 
 static titan_status write_revocation(struct db *db, void *arg, struct titan_error *err)
 {
+    titan_assert(((struct pending *)arg)->uri[0]);
     struct pending *p = arg;
     struct revocation r = {.uri = p->uri, .reason = p->reason, .by = p->by, .at_ms = p->now_ms};
     return revocation_put(db, &r, err);

@@ -60,6 +60,7 @@ struct check_request {
 
 static void found(struct check_request *r, struct checked_node *n, const char *what, bool wrong, const char *text)
 {
+    titan_assert(what && text && n->message && n->message->n_findings <= FINDINGS_MAX);
     Titan__V1__NodeCheck *m = n->message;
     Titan__V1__Finding *f = arena_alloc(&r->memory, sizeof(*f));
     if (m->n_findings == FINDINGS_MAX)
@@ -163,6 +164,7 @@ static void send_probe(struct check_request *r, struct check_probe *p)
 
 static void add_probe(struct check_request *r, struct checked_node *from, struct checked_node *to)
 {
+    titan_assert(from != to && r->reaching);
     struct core_peer peer;
     if (!core_node_peer(r->owner->core, from->name, 0, &peer) || !core_node_peer(r->owner->core, to->name, 0, &peer))
         return; /* its finding "peers" says so */
@@ -174,6 +176,7 @@ static void add_probe(struct check_request *r, struct checked_node *from, struct
 
 static void probe_over(struct check_request *r, struct check_probe *p, bool reached)
 {
+    titan_assert(p->id && p->from != p->to);
     struct checked_node *n = p->from;
     p->id = 0;
     if (reached && strlen(n->pongs ? n->pongs : "") < HERE_MAX)
@@ -189,6 +192,7 @@ static void probe_over(struct check_request *r, struct check_probe *p, bool reac
 /* Of those that are there, the one at that place asks its neighbours; one message for all of them that listen. */
 static void send_reach(struct check_request *r, struct checked_node *const *there, size_t n_there, size_t place)
 {
+    titan_assert(place < n_there);
     Titan__Internal__CheckNode body = TITAN__INTERNAL__CHECK_NODE__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     Titan__Internal__ReachNode nodes[NEIGHBOURS], *list[NEIGHBOURS];
@@ -233,6 +237,7 @@ static void on_timer(uv_timer_t *timer);
 /* All have answered, or their time is over. */
 static void round_over(struct check_request *r)
 {
+    titan_assert(r->call);
     for (struct checked_node *n = r->nodes; n; n = n->next) {
         if (n->waiting && !r->reaching)
             found(r, n, "session", true, "no answer within 5 s: its agent is stopped, overloaded or an older one");
@@ -280,6 +285,7 @@ static void answered(struct check_request *r)
 
 static void ask(struct check_request *r, struct checked_node *n)
 {
+    titan_assert(n->session && !n->waiting && !r->reaching);
     Titan__Internal__CheckNode body = TITAN__INTERNAL__CHECK_NODE__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     body.request_id = r->id;

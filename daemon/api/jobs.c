@@ -23,6 +23,7 @@ struct reply {
 
 static void reply_add(struct reply *r, void *item)
 {
+    titan_assert(item);
     titan_assert(VEC_PUSH(r->items, r->n, r->cap, item));
 }
 
@@ -113,6 +114,7 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data
         return;
     }
     Titan__V1__GetJobResponse reply = TITAN__V1__GET_JOB_RESPONSE__INIT;
+    titan_assert(r.n == 1);
     reply.job = r.items[0];
     rpc_call_reply(call, &reply.base);
 }

@@ -43,6 +43,7 @@ struct log_request {
 
 static void request_log(struct log_request *r, uint64_t session, bool cancel)
 {
+    titan_assert(session);
     Titan__Internal__LogRequest body = TITAN__INTERNAL__LOG_REQUEST__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     body.request_id = r->id;
@@ -89,6 +90,7 @@ static void finish(struct log_request *r, const struct titan_error *err)
 
 static void finish_if_over(struct log_request *r)
 {
+    titan_assert(r->n_nodes <= NODES_MAX);
     bool open = false;
     for (size_t i = 0; i < r->n_nodes; i++)
         open |= r->nodes[i].open;
@@ -113,6 +115,7 @@ static void drain(struct log_request *r)
         r->waiting = p->next;
         if (!r->waiting)
             r->waiting_tail = &r->waiting;
+        titan_assert(r->waiting_bytes >= p->len);
         r->waiting_bytes -= p->len;
         free(p);
     }
@@ -149,6 +152,7 @@ static void make_room(struct log_request *r, size_t len)
 
 static void take_piece(struct log_request *r, const Titan__Internal__AgentLogChunk *chunk)
 {
+    titan_assert(chunk->data.len > 0);
     struct titan_error err = {0};
     make_room(r, chunk->data.len);
     if (!r->call)
@@ -167,6 +171,7 @@ static void take_piece(struct log_request *r, const Titan__Internal__AgentLogChu
     *r->waiting_tail = p;
     r->waiting_tail = &p->next;
     r->waiting_bytes += p->len;
+    titan_assert(r->waiting_bytes <= WAITING_BYTES_OF_ONE_MAX);
 }
 
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk)
@@ -202,6 +207,7 @@ void api_session_gone(struct coordinator *c, uint64_t session)
 static void on_linger(uv_timer_t *timer)
 {
     struct log_request *r = timer->data;
+    titan_assert(r->lingering && r->follow);
     r->ended = true;
     drain(r);
 }
@@ -216,6 +222,7 @@ static bool each_worker(const struct worker *w, void *data)
             return true;
     if (!session)
         return true;
+    titan_assert(r->n_nodes < NODES_MAX && w->job_id == r->job_id);
     r->nodes[r->n_nodes].session = session;
     r->nodes[r->n_nodes++].open = true;
     request_log(r, session, false);
@@ -345,6 +352,7 @@ void api_logs_drain(struct rpc_call *call, void *data)
 static void on_linger_closed(uv_handle_t *handle)
 {
     struct log_request *r = handle->data;
+    titan_assert(!r->call);
     drop_waiting(r);
     free(r);
 }
@@ -362,5 +370,6 @@ void api_logs_closed(struct rpc_call *call, bool cancelled, void *data)
     if (r->next)
         r->next->prev = r->prev;
     *(r->prev ? &r->prev->next : &c->log_requests) = r->next;
+    titan_assert(r->owner == c && !r->call);
     uv_close((uv_handle_t *)&r->linger, on_linger_closed);
 }

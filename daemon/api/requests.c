@@ -25,6 +25,7 @@ static void answer_free(struct answer *a)
 
 static void answer_stored(void *arg, const struct titan_error *err)
 {
+    titan_assert(((struct answer *)arg)->reply);
     struct answer *a = arg;
     if (a->call) {
         rpc_call_set_data(a->call, NULL);
@@ -53,6 +54,7 @@ typedef titan_status (*ask_core)(struct coordinator *c, const ProtobufCMessage *
 static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, unsigned method,
                    uint64_t job_id, bool of_job, ask_core ask)
 {
+    titan_assert(ask && (of_job || job_id == 0));
     struct titan_error err = {0};
     struct auth_user u;
     struct batch batch;
@@ -72,6 +74,7 @@ static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufC
         rpc_call_fail(call, &err);
         return;
     }
+    titan_assert(a && a->reply);
     api_audit(&batch, &u, method, job_id);
     a->call = call;
     rpc_call_set_data(call, a);

@@ -68,6 +68,7 @@ static titan_status make_paths_absolute(struct recipe *r, const char *recipe_pat
     char folder[PATH_MAX];
     const char *slash = strrchr(recipe_path, '/');
     int n = recipe_paths(r, paths);
+    titan_assert(n >= 0 && n <= RECIPE_PATHS_MAX);
     if (recipe_path[0] != '/')
         return TITAN_OK;
     (void)snprintf(folder, sizeof(folder), "%.*s", (int)(slash - recipe_path), recipe_path);
@@ -125,6 +126,7 @@ static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec
         world_set_add(&spec->worlds, (uint32_t)world);
         spec->min_workers = (uint32_t)world;
     }
+    titan_assert(world_set_has(&spec->worlds, spec->max_workers) && spec->min_workers <= spec->max_workers);
     describe_mesh(r, spec);
     return TITAN_OK;
 }
@@ -276,6 +278,7 @@ static struct submit *submit_of(struct file_task *k)
 
 static void check_one(struct file_task *k)
 {
+    titan_assert(submit_of(k)->request && submit_of(k)->err.status == TITAN_OK);
     struct submit *s = submit_of(k);
     (void)!check_job(s, &s->err);
 }
@@ -289,6 +292,7 @@ static void check_free(struct file_task *k)
 
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
+    titan_assert(((struct submit *)arg)->text.data && ((struct submit *)arg)->job.state == JOB_PENDING);
     struct submit *s = arg;
     if (s->job.id == 0) /* it may be written twice (group.h) */
         s->job.id = s->owner->next_job_id++;
@@ -319,6 +323,7 @@ static void reply_warnings(struct submit *s, Titan__V1__SubmitResponse *reply)
 
 static void written(void *arg, const struct titan_error *err)
 {
+    titan_assert(((struct submit *)arg)->owner->submitting > 0);
     struct submit *s = arg;
     struct coordinator *c = s->owner;
     c->submitting--;
@@ -367,6 +372,7 @@ static void checked(struct file_task *k)
 /* A thread may have it still: nothing but its call is looked at. */
 static void given_up(struct file_task *k, bool started)
 {
+    titan_assert(submit_of(k)->owner->submitting > 0);
     struct submit *s = submit_of(k);
     struct coordinator *c = s->owner;
     struct titan_error err = {0};

@@ -25,6 +25,7 @@ struct token_write {
 
 static titan_status write_token(struct db *db, void *arg, struct titan_error *err)
 {
+    titan_assert(((const struct token_write *)arg)->event.type);
     const struct token_write *w = arg;
     TRY(w->revoke ? token_revoke(db, w->token.id, w->at_ms, err) : token_add(db, &w->token, err));
     return event_add(db, &w->event, err);
@@ -32,6 +33,7 @@ static titan_status write_token(struct db *db, void *arg, struct titan_error *er
 
 static void answer(struct token_write *w)
 {
+    titan_assert(w->call && (w->revoke || w->text[0]));
     if (w->revoke) {
         Titan__V1__RevokeTokenResponse reply = TITAN__V1__REVOKE_TOKEN_RESPONSE__INIT;
         rpc_call_reply(w->call, &reply.base);

@@ -52,6 +52,7 @@ static bool may_see(struct watcher *w, uint64_t job_id)
 
 static bool send_row(struct watcher *w, const ProtobufCMessage *m, uint64_t at)
 {
+    titan_assert(at > w->after && !w->failed);
     titan_status status = rpc_call_send(w->call, m);
     if (status == TITAN_OK)
         w->after = at;
@@ -63,6 +64,7 @@ static bool send_row(struct watcher *w, const ProtobufCMessage *m, uint64_t at)
 
 static bool each_event(const struct event *e, void *data)
 {
+    titan_assert(e->id > ((struct watcher *)data)->after);
     struct watcher *w = data;
     Titan__V1__Event m = TITAN__V1__EVENT__INIT;
     w->again = true;
@@ -86,6 +88,7 @@ static bool each_event(const struct event *e, void *data)
 
 static bool each_metric(const struct metric *x, void *data)
 {
+    titan_assert(x->step > ((struct watcher *)data)->after);
     Titan__V1__MetricPoint m = TITAN__V1__METRIC_POINT__INIT;
     m.step = x->step;
     m.at_ms = x->at_ms;
@@ -118,12 +121,14 @@ static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *er
         w->until = c->metrics_taken;
         shell_flush_metrics(c);
     }
+    titan_assert(w->until <= c->metrics_taken && c->metrics_stored <= c->metrics_taken);
     *ret = ended && (!w->metrics || (c->metrics_stored >= w->until && !shell_fills_metrics(c, w->job_id)));
     return TITAN_OK;
 }
 
 static titan_status list_metrics(struct watcher *w, struct titan_error *err)
 {
+    titan_assert(w->metrics && w->job_id);
     struct db *db = store_metrics_reader(w->owner->store);
     if (!db)
         return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
@@ -132,6 +137,7 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
 
 static titan_status list_events(struct watcher *w, struct titan_error *err)
 {
+    titan_assert(!w->metrics);
     const struct event_filter filter = {
         .job_id = w->job_id, .audit = w->audit, .actor = *w->actor ? w->actor : NULL, .since_ms = w->since_ms};
     return event_list(store_reader(w->owner->store), &filter, w->after, READ_AT_ONCE, each_event, w, err);
@@ -149,6 +155,7 @@ static titan_status still_may(const struct watcher *w, struct titan_error *err)
 
 static void pump(struct watcher *w)
 {
+    titan_assert(!w->failed && !w->full);
     struct titan_error err = {0};
     bool over = false;
     titan_status status = still_may(w, &err);
@@ -245,6 +252,7 @@ static void begin(struct coordinator *c, struct rpc_call *call, unsigned method,
         w->next->prev = w;
     c->watchers = w;
     c->n_watchers++;
+    titan_assert(c->n_watchers <= API_WATCHERS_MAX && !w->prev);
     rpc_call_set_data(call, w);
     pump(w);
 }
@@ -298,6 +306,7 @@ void api_watch_closed(struct rpc_call *call, bool cancelled, void *data)
     if (w->next)
         w->next->prev = w->prev;
     *(w->prev ? &w->prev->next : &c->watchers) = w->next;
+    titan_assert(c->n_watchers > 0 && w->owner == c);
     c->n_watchers--;
     free(w);
 }

@@ -4,6 +4,8 @@
 #include <endian.h>
 #include <string.h>
 
+#include "base/error.h"
+
 /* As the kernel hands it out: a version and entries, little-endian. */
 #define VERSION 2
 enum { OWNER = 0x01, USER = 0x02, OWN_GROUP = 0x04, GROUP = 0x08, MASK = 0x10, OTHERS = 0x20 };
@@ -14,6 +16,7 @@ struct entry {
 
 bool acl_in_group(const struct acl_user *u, gid_t gid)
 {
+    titan_assert(u->n_groups >= 0);
     for (int i = 0; i < u->n_groups; i++)
         if (u->groups[i] == gid)
             return true;
@@ -46,6 +49,7 @@ static bool sound(const void *list, size_t n)
 /* The mask bounds all entries but the owner's and others'. */
 bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits)
 {
+    titan_assert(bits <= 7);
     uint32_t version;
     mode_t mask = 7;
     bool member = false, granted = false;

@@ -43,6 +43,7 @@ static struct slot *find(struct audit *a, const struct audit_record *r)
 
 bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
 {
+    titan_assert(r->outcome != TITAN_OK);
     struct slot *s = find(a, r);
     if (s->used && now_ms < s->until_ms) {
         if (s->counted.count++ == 0) /* which job, only while it is one */
@@ -51,6 +52,7 @@ bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
             s->counted.job_id = 0;
         return false;
     }
+    titan_assert(s >= a->slots && s <= &a->slots[AUDIT_SLOTS]);
     *s = (struct slot){.used = true, .until_ms = now_ms + AUDIT_WINDOW_MS, .counted = *r};
     s->counted.count = 0;
     if (s == &a->slots[AUDIT_SLOTS]) {
@@ -63,6 +65,7 @@ bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
 int64_t audit_flush(struct audit *a, int64_t now_ms, bool all, void (*each)(const struct audit_record *r, void *data),
                     void *data)
 {
+    titan_assert(each);
     int64_t next = 0;
     for (size_t i = 0; i <= AUDIT_SLOTS; i++) {
         struct slot *s = &a->slots[i];

@@ -110,6 +110,7 @@ static void give_away(int fd, const char *parent)
 
 static titan_status write_all(int fd, const char *data, size_t len)
 {
+    titan_assert(fd >= 0);
     while (len > 0) {
         ssize_t n = write(fd, data, len);
         if (n < 0 && errno == EINTR)
@@ -124,6 +125,7 @@ static titan_status write_all(int fd, const char *data, size_t len)
 
 titan_status certs_write(const char *path, const struct buf *text, bool secret, struct titan_error *err)
 {
+    titan_assert(text->len > 0 && !buf_failed(text));
     char temporary[PATH_MAX], parent[PATH_MAX];
     if (snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= (int)sizeof(temporary))
         return titan_fail(err, TITAN_EINVAL, "path is too long: '%s'", path);

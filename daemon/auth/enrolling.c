@@ -46,6 +46,7 @@ static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, c
 static titan_status write_answer(const struct rpc_tls *files, const struct buf *certificate, const struct buf *ca,
                                  struct titan_error *err)
 {
+    titan_assert(certificate->len > 0 && ca->len > 0);
     _cleanup_(buf_free) struct buf old = BUF_INIT;
     bool same = file_read(files->ca, PKI_PEM_MAX, &old, NULL) == TITAN_OK && old.len == ca->len &&
                 memcmp(old.data, ca->data, ca->len) == 0;
@@ -93,6 +94,7 @@ static titan_status find_paths(const struct rpc_tls *files, const struct join_fi
 
 static bool joined_with(const struct paths *p)
 {
+    titan_assert(p->id[0]);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     return file_read(p->joined, 256, &text, NULL) == TITAN_OK && text.len == strlen(p->id) &&
            memcmp(text.data, p->id, text.len) == 0;
@@ -155,6 +157,7 @@ static void wait_for_begin(const struct buf *certificate)
 static titan_status get_first(const struct join_file *join, const struct rpc_tls *files, const struct paths *p,
                               uint32_t wait_ms, struct titan_error *err)
 {
+    titan_assert(p->dir[0] && join->node[0] && join->token[0]);
     _cleanup_(buf_free) struct buf key = BUF_INIT, request = BUF_INIT, certificate = BUF_INIT, ca = BUF_INIT;
     _cleanup_(buf_free) struct buf id = BUF_INIT;
     Titan__Internal__EnrollResponse *reply = NULL;

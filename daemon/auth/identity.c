@@ -41,6 +41,7 @@ static const char *value_of(const char *entry, const char *kind)
 
 titan_status auth_list_add(struct auth_list *list, const char *entry, struct titan_error *err)
 {
+    titan_assert(list->n <= AUTH_LIST_MAX);
     const char *uid = value_of(entry, "uid:"), *user = value_of(entry, "user:"), *group = value_of(entry, "group:");
     const char *name = uid ? uid : user ? user : group;
     bool ok = name && *name && strlen(entry) < AUTH_ENTRY_MAX && !strpbrk(name, ":/ \t\n");
@@ -59,6 +60,7 @@ titan_status auth_list_add(struct auth_list *list, const char *entry, struct tit
 
 static bool in_group(const gid_t *groups, int n, const char *name)
 {
+    titan_assert(n >= 0 && n <= GROUPS_MAX);
     const struct group *g = n > 0 ? getgrnam(name) : NULL;
     for (int i = 0; g && i < n; i++)
         if (groups[i] == g->gr_gid)
@@ -69,6 +71,7 @@ static bool in_group(const gid_t *groups, int n, const char *name)
 /* uid JOB_NO_ID: a name of a certificate, which is in no group of this machine. */
 static bool listed(const struct auth_list *list, int64_t uid, const char *name, const gid_t *groups, int n_groups)
 {
+    titan_assert(list->n <= AUTH_LIST_MAX && (n_groups == 0 || groups));
     for (size_t i = 0; i < list->n; i++) {
         const char *entry = list->entry[i], *value;
         if ((value = value_of(entry, "uid:")) && uid >= 0 && strtoll(value, NULL, 10) == uid)
@@ -83,6 +86,7 @@ static bool listed(const struct auth_list *list, int64_t uid, const char *name, 
 
 static unsigned roles_up_to(enum policy_role role)
 {
+    titan_assert(role >= POLICY_USER && role <= POLICY_ADMIN);
     unsigned roles = POLICY_BIT(POLICY_USER);
     if (role >= POLICY_OPERATOR)
         roles |= POLICY_BIT(POLICY_OPERATOR);
@@ -118,9 +122,11 @@ static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char
 
 static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int64_t now_ms)
 {
+    titan_assert(id->kind == RPC_ID_UID);
     struct known *k = &a->known[id->uid % CACHE];
     if (k->uid != (int64_t)id->uid || k->until_ms <= now_ms || k->until_ms > now_ms + CACHE_MS)
         *k = (struct known){(int64_t)id->uid, now_ms + CACHE_MS, ask_roles(a, id->uid, id->gid, id->name)};
+    titan_assert(k->roles & POLICY_BIT(POLICY_USER));
     return k->roles;
 }
 
@@ -128,6 +134,7 @@ static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int
 
 static struct token *find_token(const struct auth *a, const char *id)
 {
+    titan_assert(a->n_tokens <= a->cap_tokens);
     for (size_t i = 0; i < a->n_tokens; i++)
         if (strcmp(a->tokens[i].id, id) == 0)
             return &a->tokens[i];
@@ -170,6 +177,7 @@ titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_id
         return titan_fail(err, TITAN_EPERM, "the token is unknown or has been revoked");
     if (now_ms >= t->expires_at_ms)
         return titan_fail(err, TITAN_EPERM, "the token %s of %s has expired", t->id, t->name);
+    titan_assert(t->id[0] && !t->revoked_at_ms);
     *ret = (struct rpc_identity){.kind = RPC_ID_TOKEN, .secure = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
     (void)snprintf(ret->name, sizeof(ret->name), "%s", t->id);
     return TITAN_OK;
@@ -257,6 +265,7 @@ struct auth *auth_new(const struct auth_options *options)
 
 void auth_free(struct auth *a)
 {
+    titan_assert(!a || a->n_tokens <= a->cap_tokens);
     if (a)
         free(a->tokens);
     free(a);

@@ -171,6 +171,7 @@ static bool step(struct walk *w)
 
 static bool walk(struct walk *w, const struct acl_user *reader, const char *path)
 {
+    titan_assert(path[0] == '/');
     *w = (struct walk){.reader = reader, .searchable = true};
     if (snprintf(w->rest, sizeof(w->rest), "%s", path) >= PATH_MAX || stat("/", &w->last) != 0)
         return false;
@@ -211,6 +212,7 @@ static bool tree_readable(const struct acl_user *r, const char *path)
 
 static bool usable(const struct walk *w, enum use use)
 {
+    titan_assert(w->at[0] == '/' && w->reader);
     const struct acl_user *r = w->reader;
     bool folder = S_ISDIR(w->last.st_mode);
     if (!w->searchable)
@@ -243,6 +245,7 @@ static titan_status refuse(const struct asking *a, const char *key, const char *
 
 static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use)
 {
+    titan_assert(size > 0 && strlen(path) < size);
     struct walk w;
     if (!*path)
         return TITAN_OK;
@@ -287,6 +290,7 @@ static titan_status check_checkpoint_folder(const struct asking *a, struct recip
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, struct recipe *r,
                          struct titan_error *err)
 {
+    titan_assert(options && u);
     struct titan_error unused = {0};
     struct asking a = {.options = options, .user = u, .err = err ? err : &unused};
     if (auth_trusted(u))

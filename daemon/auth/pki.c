@@ -58,6 +58,7 @@ static void bn_free(BIGNUM **n)
 /* What OpenSSL says goes behind ours; its queue is empty afterwards. */
 static titan_status crypto_fail(struct titan_error *err, titan_status status, const char *what)
 {
+    titan_assert(status != TITAN_OK);
     const char *reason = ERR_reason_error_string(ERR_peek_last_error());
     titan_fail(err, status, "%s%s%s", what, reason ? ": " : "", reason ? reason : "");
     ERR_clear_error();
@@ -70,6 +71,7 @@ static const char *const kinds[] = {"", "coordinator", "node", "user"};
 
 const char *pki_kind_name(enum pki_kind kind)
 {
+    titan_assert((size_t)kind < ARRAY_SIZE(kinds));
     return kinds[kind];
 }
 
@@ -116,6 +118,7 @@ static BIO *reading(const void *data, size_t len)
 /* What was written into a memory BIO. */
 static titan_status take(BIO *from, struct buf *out, struct titan_error *err)
 {
+    titan_assert(from);
     char *data = NULL;
     long n = BIO_get_mem_data(from, &data);
     if (n <= 0 || buf_append(out, data, (size_t)n) != TITAN_OK)
@@ -196,6 +199,7 @@ titan_status pki_key_hash(const struct buf *pem, uint8_t hash[PKI_KEY_HASH], str
 /* A CA's differs from every name it signs: a subject that is also the issuer would pass for signed by itself. */
 static bool set_name(X509_NAME *name, const char *kind, const char *common)
 {
+    titan_assert(kind[0]);
     char text[65]; /* the limit of a CN */
     (void)snprintf(text, sizeof(text), "%s", common);
     return X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, (const unsigned char *)kind, -1, -1, 0) == 1 &&
@@ -329,6 +333,7 @@ static bool push(GENERAL_NAMES *names, GENERAL_NAME *name)
 
 static titan_status add_names(X509 *x, const struct pki_spec *spec, struct titan_error *err)
 {
+    titan_assert(spec->kind != PKI_NONE && spec->n_hosts >= 0 && spec->n_hosts <= PKI_HOSTS_MAX);
     char uri[PKI_URI_MAX];
     _cleanup_names_ GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
     (void)snprintf(uri, sizeof(uri), URI_PREFIX "%s/%s", kinds[spec->kind], spec->name);
@@ -457,6 +462,7 @@ titan_status pki_read(const char *pem, size_t len, struct pki_certificate *ret, 
 
 int64_t pki_begin_ms(int64_t now_ms, int64_t life_ms)
 {
+    titan_assert(life_ms > 0);
     return now_ms - MIN((int64_t)PKI_SKEW_MS, life_ms / 4);
 }
 
@@ -471,6 +477,7 @@ int64_t pki_renew_at_ms(const struct pki_certificate *c)
 static titan_status each_certificate(const struct buf *pem, X509_STORE *store, STACK_OF(X509) * chain,
                                      struct titan_error *err)
 {
+    titan_assert(!store != !chain);
     int n = 0;
     _cleanup_bio_ BIO *in = reading(pem->data, MIN(pem->len, PKI_PEM_MAX));
     for (X509 *x; in && n <= CHAIN_MAX && (x = PEM_read_bio_X509(in, NULL, no_password, NULL)); n++) {

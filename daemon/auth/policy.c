@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/error.h"
+
 enum { READS, AUDIT };
 
 static const struct row {
@@ -42,10 +44,12 @@ static enum policy_cell cell_of(char letter)
 
 enum policy_cell policy_look_up(unsigned method, unsigned roles)
 {
+    titan_assert(roles < POLICY_BIT(POLICY_ROLES));
     const struct row *row = row_of(method);
     enum policy_cell most = POLICY_NO;
     for (unsigned role = 0; role < POLICY_ROLES; role++) {
         enum policy_cell cell = cell_of(row->cells[role]);
+        titan_assert(cell != POLICY_NO || row->cells[role] == '-');
         if ((roles & POLICY_BIT(role)) && cell > most)
             most = cell;
     }
@@ -70,7 +74,8 @@ bool policy_audits(unsigned method)
 
 const char *policy_role_name(enum policy_role role)
 {
-    static const char *const names[POLICY_ROLES] = {"unauthenticated", "anonymous", "user", "operator", "admin", "node"};
+    static const char *const names[POLICY_ROLES] = {"unauthenticated", "anonymous", "user",
+                                                    "operator",        "admin",     "node"};
     return role < POLICY_ROLES ? names[role] : "unknown";
 }
 

@@ -71,6 +71,7 @@ uint32_t file_pool_deadline_ms(const struct file_pool *p)
 /* Locked; unlocks. The last one out frees. */
 static void release(struct file_pool *p)
 {
+    titan_assert(p->refs > 0);
     bool last = --p->refs == 0;
     pthread_mutex_unlock(&p->lock);
     if (!last)
@@ -83,6 +84,7 @@ static void release(struct file_pool *p)
 /* Locked, as all up to thread_main(). Out of the list that *at is in, of which *tail is the end. */
 static struct file_task *unlink_task(struct file_task **at, struct file_task ***tail)
 {
+    titan_assert(*at && *tail && !**tail);
     struct file_task *k = *at;
     *at = k->next;
     if (!k->next)
@@ -94,6 +96,7 @@ static struct file_task *unlink_task(struct file_task **at, struct file_task ***
 static struct file_task *take(struct file_pool *p, struct file_task **at)
 {
     struct file_task *k = unlink_task(at, &p->last);
+    titan_assert(p->bytes >= k->bytes);
     p->bytes -= k->bytes;
     return k;
 }
@@ -131,6 +134,7 @@ static void *thread_main(void *arg)
         struct file_task *k = t->at = take(p, first);
         k->since_ms = now_ms();
         pthread_mutex_unlock(&p->lock);
+        titan_assert(k->calls && k->calls->run && t->alive);
         k->calls->run(k);
         pthread_mutex_lock(&p->lock);
         t->at = NULL;
@@ -155,6 +159,7 @@ static void *thread_main(void *arg)
 /* Locked. A thread that is idle, or a new one; false when all are at work. */
 static bool have_thread(struct file_pool *p)
 {
+    titan_assert(p->refs > 0 && p->refs <= FILE_THREADS_MAX + 1);
     struct thread *free_one = NULL;
     for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
         if (p->threads[i].alive && !p->threads[i].at)
@@ -197,6 +202,7 @@ static void deliver(struct file_pool *p)
         pthread_mutex_unlock(&p->lock);
         if (!k)
             return;
+        titan_assert(!k->next && !atomic_load(&k->given_up));
         k->calls->done(k);
     }
 }
@@ -229,6 +235,7 @@ static void give_up(struct file_pool *p, int64_t before_ms)
     pthread_mutex_unlock(&p->lock);
     for (size_t i = 0; i < n; i++) {
         struct file_task *k = started[i];
+        titan_assert(!k->owner_notified);
         k->calls->given_up(k, true);
         pthread_mutex_lock(&p->lock);
         k->owner_notified = true;
@@ -284,6 +291,7 @@ titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_p
 titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
                            struct titan_error *err)
 {
+    titan_assert(calls && calls->run && calls->done && calls->given_up && calls->free);
     titan_status status = TITAN_OK;
     int64_t now = now_ms();
     pthread_mutex_lock(&p->lock);
@@ -354,6 +362,7 @@ bool file_pool_abandon(struct file_pool *p, struct file_task *k)
 static void on_closed(uv_handle_t *handle)
 {
     struct file_pool *p = handle->data;
+    titan_assert(p->handles > 0 && !p->waiting && !p->finished);
     if (--p->handles > 0)
         return;
     void (*closed)(void *) = p->closed;
@@ -366,6 +375,7 @@ static void on_closed(uv_handle_t *handle)
 
 void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data)
 {
+    titan_assert(p->handles == 0 && !p->closing);
     p->closed = closed;
     p->data = data;
     p->handles = 2; /* nothing is added from here on */
@@ -397,6 +407,7 @@ static void await_free(struct await *a)
 
 static void *await_main(void *arg)
 {
+    titan_assert(!((struct await *)arg)->done);
     struct await *a = arg;
     a->task->calls->run(a->task);
     pthread_mutex_lock(&a->lock);
@@ -414,6 +425,7 @@ static void *await_main(void *arg)
 titan_status file_task_await(struct file_task *k, const struct file_calls *calls, uint32_t wait_ms,
                              struct titan_error *err)
 {
+    titan_assert(calls->run && calls->free && wait_ms > 0);
     pthread_condattr_t attr;
     struct timespec until;
     struct await *a = calloc(1, sizeof(*a));

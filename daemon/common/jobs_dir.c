@@ -44,6 +44,7 @@ static titan_status token_make(const char *path, struct titan_error *err)
 
 static titan_status open_folder(const char *path, char ret_token[JOBS_TOKEN_MAX], struct titan_error *err)
 {
+    titan_assert(path[0] == '/');
     char file[PATH_MAX + 16];
     (void)snprintf(file, sizeof(file), "%s/" JOBS_TOKEN_FILE, path);
     if (access(path, W_OK | X_OK) < 0)
@@ -112,6 +113,7 @@ titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_m
         *err = o->err;
     if (status == TITAN_OK) {
         memcpy(ret_path, o->path, PATH_MAX);
+        titan_assert(ret_path[0] == '/');
         memcpy(ret_token, o->token, JOBS_TOKEN_MAX);
     }
     free(o);
@@ -120,6 +122,7 @@ titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_m
 
 static titan_status try_write(const char *what, const char *path, const char *node, struct titan_error *err)
 {
+    titan_assert(what[0] && node[0]);
     char file[PATH_MAX];
     titan_status status = TITAN_OK;
     if (snprintf(file, sizeof(file), "%s/.titan-write-%s", path, node) >= (int)sizeof(file))

@@ -80,6 +80,7 @@ static bool print_address(const struct sockaddr *a, char out[80])
 
 static void finish(struct peers *p)
 {
+    titan_assert(p->lookups >= 0);
     if (!p->closed || p->lookups)
         return;
     for (struct name *n = p->names, *next; n; n = next) {
@@ -97,6 +98,7 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *fo
 {
     struct name *n = request->data;
     n->looking = false;
+    titan_assert(n->peers->lookups > 0);
     n->peers->lookups--;
     if (status == 0 && found && found->ai_addrlen <= sizeof(n->address)) {
         memcpy(&n->address, found->ai_addr, found->ai_addrlen);
@@ -121,12 +123,14 @@ static struct name *name_of(struct peers *p, const char *text)
     n->lookup.data = n;
     n->next = p->names;
     p->names = n;
+    titan_assert(p->n_names < NAMES_MAX);
     p->n_names++;
     return n;
 }
 
 static bool resolve(struct peers *p, const char *to, struct sockaddr_storage *ret)
 {
+    titan_assert(p->family == AF_INET || p->family == AF_INET6);
     char host[256], service[8];
     uint16_t port;
     if (!split(to, host, &port) || port == 0)
@@ -180,6 +184,7 @@ static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
 
 static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const struct sockaddr *from, unsigned flags)
 {
+    titan_assert(n <= DATAGRAM_MAX);
     struct peers *p = socket->data;
     char sender[80];
     if (n <= 0 || !from || p->closing)
@@ -201,6 +206,7 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
 
 static void on_socket_closed(uv_handle_t *handle)
 {
+    titan_assert(((struct peers *)handle->data)->closing);
     struct peers *p = handle->data;
     p->closed = true;
     finish(p);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "base/mutant.h"
 
 static bool has_key(const Titan__Internal__FormEpoch *form)
@@ -15,6 +16,7 @@ static bool has_key(const Titan__Internal__FormEpoch *form)
 
 void proof_add_key(struct proof_keys *keys, const uint8_t key[MAC_BYTES])
 {
+    titan_assert(keys->n <= PROOF_KEYS_MAX);
     for (size_t i = 0; i < keys->n; i++)
         if (mac_equal(keys->key[i], key))
             return;
@@ -47,6 +49,7 @@ static uint8_t *packed(const Titan__Internal__PeerMessage *m, size_t *ret_len)
 void proof_make(Titan__Internal__PeerMessage *m, const struct proof_keys *keys,
                 uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES])
 {
+    titan_assert(keys->n <= PROOF_KEYS_MAX);
     size_t len;
     _cleanup_free_ uint8_t *bytes = packed(m, &len);
     for (size_t i = 0; bytes && i < keys->n; i++)
@@ -64,6 +67,7 @@ int proof_find(const Titan__Internal__PeerMessage *m, const struct proof_keys *k
     for (size_t k = 0; k < keys->n; k++) {
         uint8_t right[MAC_BYTES];
         mac_derive(keys->key[k], "titan datagram", bytes, len, right);
+        titan_assert(n <= PROOF_KEYS_MAX && keys->n <= PROOF_KEYS_MAX);
         for (*ret_at = 0; *ret_at < n; (*ret_at)++)
             if (mac_equal(right, m->proof.data + *ret_at * MAC_BYTES) || MUTANT(PROOF_IGNORED))
                 return (int)k;
@@ -80,6 +84,7 @@ void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_
 void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
                         uint8_t ret[MAC_BYTES])
 {
+    titan_assert(has_key(shrunk));
     mac_derive(shrunk->key.data, "titan delegated", comm_id->data, comm_id->len, ret);
 }
 
@@ -97,6 +102,7 @@ static size_t about(const Titan__Internal__FormEpoch *form, uint8_t out[32])
 
 void proof_mesh(const Titan__Internal__FormEpoch *form, uint8_t ret[MAC_BYTES])
 {
+    titan_assert(has_key(form));
     uint8_t what[32];
     const size_t len = about(form, what);
     mac_derive(form->key.data, "titan mesh", what, len, ret);

@@ -70,6 +70,7 @@ void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *
     if (n->policy.quarantined_until_ms && c->now.wall_ms - n->policy.quarantined_until_ms > QUARANTINE_MAX_MS)
         n->policy.quarantines = 0;
     int64_t length = MIN((int64_t)QUARANTINE_MS << MIN(n->policy.quarantines, 16u), (int64_t)QUARANTINE_MAX_MS);
+    titan_assert(length >= QUARANTINE_MS && !n->quarantine_end);
     n->policy.quarantines++;
     n->policy.quarantined_until_ms = c->now.wall_ms + length;
     n->quarantine_end = c->now.mono_ms + length;
@@ -93,6 +94,7 @@ void quarantine_lift(struct noderec *n)
 /* quarantined_until_ms stays: how long ago the last one was decides on the length of the next. */
 void quarantine_over(struct core *c, struct noderec *n)
 {
+    titan_assert(n->quarantine_end && n->quarantine_end <= c->now.mono_ms);
     n->quarantine_end = 0;
     emit_policy(c, n, "node.released", "takes workers again: its quarantine is over", NULL);
     c->slots_changed = true;

@@ -33,6 +33,7 @@ struct user *queue_user(struct core *c, const char *name)
 
 static struct lane *find_lane(struct core *c, int32_t priority, struct user *user)
 {
+    titan_assert(user);
     struct lane **at = &c->lanes;
     while (*at && (*at)->priority > priority)
         at = &(*at)->next;
@@ -104,12 +105,14 @@ struct jobrec *queue_next(struct core *c)
     if (!best)
         return NULL;
     struct jobrec *j = best->cursor;
+    titan_assert(j->lane == best && j->state == JOB_PENDING);
     best->cursor = j->next;
     return j;
 }
 
 void queue_took(struct jobrec *j, uint32_t slots)
 {
+    titan_assert(j->user && !j->lane);
     j->user->slots += slots;
 }
 

@@ -67,6 +67,7 @@ static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_su
     *ret_survivors = 0;
     uint32_t kept = collect_some(j, false, ret, ret_survivors);
     uint32_t all = kept + collect_some(j, true, ret + kept, ret_survivors);
+    titan_assert(kept <= all && all <= j->n_workers && *ret_survivors <= all);
     uint32_t world = size_world(j, kept);
     return world ? world : size_world(j, all);
 }
@@ -104,6 +105,7 @@ static void group_by_node(struct workrec **members, uint32_t n)
 static void set_members(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *departing,
                         uint32_t n_departing)
 {
+    titan_assert(n > 0 && world_set_has(&j->spec.worlds, n));
     job_new_rank_slots(j, n, n_departing);
     for (uint32_t i = 0; i < n + n_departing; i++) {
         struct workrec *w = i < n ? members[i] : departing[i - n];
@@ -122,6 +124,7 @@ void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key
 
 static void draw_id(const struct core *c, struct jobrec *j)
 {
+    titan_assert(j->status.epoch > 0);
     const struct rng_key rng = rng_key(c->options.seed, "communicator");
     const uint64_t about[] = {j->id, j->status.epoch};
     uint32_t words[4];
@@ -146,6 +149,8 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     if (j->epoch_state == EPOCH_RUNNING)
         move_epoch(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
+    titan_assert(number > j->status.epoch &&
+                 number > j->source.epoch); /* no number twice, and no state from the future */
     if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
         progress_falls_back(j,
                             j->source.resume_step); /* its state was an older one, which no live worker could report */
@@ -188,8 +193,8 @@ static bool all_quiet(const struct jobrec *j)
     return true;
 }
 
-/* Was it in an epoch to count by, though not in the current one, and has not said what it holds? So it is with those a
- * acting leader went on without. */
+/* Was it in a quorum configuration, though not in the current epoch, and has not said what it holds? So it is with
+ * workers that an acting leader went on without. */
 static bool holds_unheard(struct jobrec *j, const struct workrec *w)
 {
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
@@ -254,6 +259,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         if (job_final(j))
             return;
     }
+    titan_assert(world <= j->n_workers && size_world(j, world) == world);
     group_by_node(members, world);
     form(c, j, members, world);
 }
@@ -272,6 +278,7 @@ void epoch_formed(struct core *c, struct jobrec *j)
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->progress.step_ms;
     move_job(c, j, JOB_RUNNING, "");
+    titan_assert(epoch_live(j) && j->n_departing == 0);
     clock_moved_on(c, j);
     if (j->recovery.lost) {
         recovery_finish(c, j);

@@ -61,6 +61,7 @@ static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct
 
 static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
 {
+    titan_assert(n->used < n->slots && node_accepts(n));
     struct workrec *w = job_new_worker(
         j, (struct workrec){.id = c->next_worker_id++, .node = n, .deadline = c->now.mono_ms + c->options.start_ms},
         NULL);
@@ -112,5 +113,6 @@ void grow_job(struct core *c, struct jobrec *j)
         return;
     if (world > j->size.claim)
         size_claim(j, world);
+    titan_assert(world <= want && world - have <= spare);
     growth_start(c, j, world - have);
 }

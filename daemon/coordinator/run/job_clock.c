@@ -9,6 +9,7 @@
 /* Nobody looks at a revoke in the middle of an action, and a step has many. */
 int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 {
+    titan_assert(j->progress.step_ms >= 0);
     return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
 }
 
@@ -51,6 +52,7 @@ void clock_starves(struct jobrec *j, int64_t at)
 
 void clock_formed(const struct core *c, struct jobrec *j)
 {
+    titan_assert(j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_NONE);
     j->clock.starve_at = INT64_MAX;
     j->clock.epoch_deadline = c->now.mono_ms + clock_form_ms(c, j);
     j->clock.formed_mono = c->now.mono_ms;

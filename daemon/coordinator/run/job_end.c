@@ -8,9 +8,11 @@
 
 void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason)
 {
+    titan_assert(w->job && w->node && reason);
     if (w->state != WORKER_STOPPING)
         move_worker(c, w, WORKER_STOPPING, NULL, false, reason);
     w->deadline = c->now.mono_ms + grace_ms + c->options.stop_ms;
+    titan_assert(w->state == WORKER_STOPPING);
     send_stop(c, w->node->session, w->job->id, w->id, grace_ms, reason);
 }
 
@@ -47,6 +49,7 @@ void job_fail(struct core *c, struct jobrec *j, const char *reason)
 
 void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t grace_ms)
 {
+    titan_assert(!job_final(j));
     const char *why = reason && *reason ? reason : "asked for";
     if (j->state == JOB_CANCELLING)
         return;
@@ -68,6 +71,7 @@ void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why)
 
 void worker_set_exit_cause(struct workrec *w, enum loss_cause cause)
 {
+    titan_assert((unsigned)cause < LOSS_CAUSES);
     w->exit_cause = cause;
 }
 

@@ -80,6 +80,7 @@ static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal_
 
 static void take_members(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
+    titan_assert(j->status.epoch == f->epoch);
     job_new_rank_slots(j, (uint32_t)f->n_members, (uint32_t)f->n_departing);
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
         uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->departing[i - f->n_members]->worker_id;
@@ -89,6 +90,7 @@ static void take_members(struct jobrec *j, const Titan__Internal__FormEpoch *f)
 
 void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *leader)
 {
+    titan_assert(f->job_id == j->id && f->n_members > 0 && f->epoch > j->status.epoch);
     const char *why = leader ? "its members went on without the coordinator" : "its members are further than the store";
     if (j->state == JOB_RUNNING || j->state == JOB_RESIZING)
         move_job(c, j, JOB_RECOVERING, why);

@@ -18,6 +18,7 @@ bool quorum_keeps(const struct core *c, struct workrec *w)
 
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
 {
+    titan_assert(!c->stale || n);
     for (size_t i = j->n_workers; i-- > 0;) {
         struct workrec *w = j->workers[i];
         if (!w->away || (n && w->node != n))
@@ -61,6 +62,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
         }
         enough = enough && 2 * unknown <= base->n;
     }
+    titan_assert(q->unknown <= q->all && (enough || q->unknown > 0));
     return enough;
 }
 

@@ -20,6 +20,7 @@ void recovery_begin(struct core *c, struct jobrec *j)
 /* When it runs and its members have said where their state came from; they are waited for no longer than ORIGIN_MS. */
 void recovery_finish(struct core *c, struct jobrec *j)
 {
+    titan_assert(!j->recovery.lost || j->recovery.lost <= c->now.mono_ms);
     const int64_t now = c->now.mono_ms;
     if (!j->recovery.lost || !j->recovery.stepped || j->epoch_state != EPOCH_RUNNING ||
         (!j->source.origin_known && now < j->recovery.stepped + ORIGIN_MS))
@@ -60,6 +61,7 @@ void recovery_stepped(struct core *c, struct jobrec *j)
 
 void recovery_detected(struct jobrec *j, int64_t ms)
 {
+    titan_assert(ms >= 0);
     j->recovery.detect_ms = MAX(j->recovery.detect_ms, ms);
 }
 

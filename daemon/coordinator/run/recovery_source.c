@@ -22,7 +22,7 @@ static bool source_holds(const struct workrec *w, uint64_t epoch)
 
 void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
-    titan_assert(w->job && q->worker_id == w->id);
+    titan_assert(w->job);
     w->last_step = q->last_step;
     w->installed = q->installed_epoch;
     w->pending = q->pending_epoch;

@@ -17,6 +17,7 @@
 
 static void stop_workers(struct core *c, struct jobrec *j)
 {
+    titan_assert(j->stop.why && j->requeue);
     const char *why = batch_strdup(c->out, j->stop.why);
     move_phase(j, PHASE_REQUEUEING);
     j->must_checkpoint = true;
@@ -71,6 +72,7 @@ static void queue_again(struct core *c, struct jobrec *j)
     core_list_remove(&c->active, &c->active_last, j);
     queue_add(c, j);
     move_job(c, j, JOB_PENDING, why);
+    titan_assert(j->phase == PHASE_QUEUED && !j->run_active);
     c->slots_changed = true;
 }
 

@@ -36,6 +36,7 @@ bool slots_held(const struct jobrec *j)
 /* Slots of this device that running jobs of this priority or a higher one wait for. */
 uint32_t slots_claimed(const struct core *c, const char *device, int32_t priority)
 {
+    titan_assert(device[0]);
     uint32_t sum = 0;
     for (const struct jobrec *j = c->active; j; j = j->next)
         if (slots_held(j) && j->spec.priority >= priority && strcmp(j->device, device) == 0 &&
@@ -60,6 +61,7 @@ bool slots_choose_device(const struct core *c, struct jobrec *j, bool respect_cl
         uint32_t spare = slots_free(c, slots_devices[i], NULL);
         uint32_t taken = respect_claims ? slots_claimed(c, slots_devices[i], j->spec.priority) : 0;
         if (size_world(j, spare > taken ? spare - taken : 0) > 0) {
+            titan_assert(j->n_workers == 0 || strcmp(j->device, slots_devices[i]) == 0); /* a run is on one kind */
             (void)snprintf(j->device, sizeof(j->device), "%s", slots_devices[i]);
             return true;
         }

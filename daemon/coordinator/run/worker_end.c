@@ -25,6 +25,7 @@ static const char *exit_words(struct core *c, const struct exit_report *r, const
 
 void worker_forget(struct core *c, struct workrec *w)
 {
+    titan_assert(!job_rank_slot(w->job, w));
     job_remove_worker(w->job, w);
     c->slots_changed = true;
     free(w->address);
@@ -72,6 +73,7 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
         recovery_begin(c, j);
     if (!counted)
         return;
+    titan_assert(cause != LOSS_NONE && !phase_ends(j));
     budget_fault(c, j, cause, report ? report->reason : NULL);
     budget_charge(c, j, cause, node, words);
 }

@@ -31,6 +31,7 @@ static titan_status check_window(const struct core_drain *d, int64_t now_ms, str
 
 static void plan_window(struct core *c, struct noderec *n, const struct core_drain *d)
 {
+    titan_assert(d->for_ms > 0);
     char from[32], until[32];
     n->policy.window_from_ms = d->from_ms;
     n->policy.window_until_ms = d->from_ms + d->for_ms;
@@ -129,6 +130,7 @@ static void window_tick(struct core *c, struct noderec *n)
 /* What could not be moved in time is stopped, with a checkpoint, and waits for slots elsewhere. */
 static void drain_deadline(struct core *c, struct noderec *n)
 {
+    titan_assert(node_empties(n) && n->used > 0);
     const char *why = batch_printf(c->out, "node %s is drained, and its workers found no other place in time", n->name);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;

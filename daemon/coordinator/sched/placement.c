@@ -43,6 +43,7 @@ static void place(struct core *c, struct jobrec *j)
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
     size_claim(j, size_world(j, spare - taken));
+    titan_assert(j->size.claim > 0 && world_set_has(&j->spec.worlds, j->size.claim));
     queue_took(j, j->size.claim);
     move_job(c, j, JOB_FORMING, "");
     growth_start(c, j, j->size.claim);
@@ -51,6 +52,7 @@ static void place(struct core *c, struct jobrec *j)
 /* It is its turn, but there are too few slots: it waits, and those behind it, for what others can give up. */
 static void block(struct core *c, struct jobrec *j)
 {
+    titan_assert(j->phase == PHASE_QUEUED && j->id);
     c->blocker = j->id;
     for (size_t i = 0; i < SLOTS_DEVICES; i++) {
         if (!slots_fit_device(j, slots_devices[i]))

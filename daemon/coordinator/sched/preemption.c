@@ -101,6 +101,7 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
 
 static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
 {
+    titan_assert(to->spec.priority > j->spec.priority && to->state == JOB_PENDING);
     const char *why =
         batch_printf(c->out, "preempted by job %llu (priority %d)", (unsigned long long)to->id, to->spec.priority);
     emit_event(c, j,
@@ -120,6 +121,7 @@ bool preempt_for(struct core *c, struct jobrec *j, const char *device, uint32_t 
     for (const struct jobrec *a = c->active; a; a = a->next)
         active++;
     _cleanup_free_ struct victim *victims = core_alloc((active + 1) * sizeof(*victims));
+    titan_assert(need > have);
     size_t n = collect_victims(c, j, device, victims), stopped = 0;
     uint32_t all = 0, lack = need - have;
     for (size_t i = 0; i < n; i++)
