@@ -85,8 +85,10 @@ class World:
 def a_run():
     """submit a run, watch its events to the end, read its logs, metrics and checkpoints"""
     c, text = World.client, World.text
-    submitted = c.Submit(api.SubmitRequest(recipe=recipe(text), name="from python", user="tester"))
+    asks = recipe(text) + "[compile]\nenable = true\n"
+    submitted = c.Submit(api.SubmitRequest(recipe=asks, name="from python", user="tester"))
     assert submitted.job_id > 0 and not submitted.existed
+    assert len(submitted.warnings) == 1 and submitted.warnings[0].startswith("compile.enable has no effect: "), submitted
     events = list(c.WatchEvents(api.WatchEventsRequest(job_id=submitted.job_id, follow=True), timeout=60))
     ids = [e.id for e in events]
     assert ids == sorted(set(ids)), "events out of order"
@@ -125,6 +127,7 @@ def idempotency():
     c, text = World.client, World.text
     request = api.SubmitRequest(recipe=recipe(text), idempotency_key="k-1")
     first, second = c.Submit(request), c.Submit(request)
+    assert not first.warnings, first
     assert second.job_id == first.job_id and second.existed and not first.existed
     other = api.SubmitRequest(recipe=recipe(text, 21), idempotency_key="k-1")
     fails(grpc.StatusCode.ALREADY_EXISTS, lambda: c.Submit(other), "k-1")

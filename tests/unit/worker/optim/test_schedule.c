@@ -42,13 +42,19 @@ static void test_factors(void **state)
         r.lr_scheduler.decay_ratio = number(json_get(c, "ratio"));
         r.lr_scheduler.min_lr_factor = number(json_get(c, "floor"));
         (void)snprintf(r.lr_scheduler.decay_type, sizeof r.lr_scheduler.decay_type, "%s", json_string(c, "kind", ""));
+        struct recipe cut = r; /* a shorter run on the same schedule, and a longer one */
+        cut.lr_scheduler.total_steps = r.training.steps;
         for (const struct json *f = json_get(c, "factors")->first; f; f = f->next, step++, checked++) {
+            cut.training.steps = step;
+            assert_true(schedule_factor(&cut, step) == schedule_factor(&r, step));
             if (fabs(schedule_factor(&r, step) - number(f)) > 1e-12)
                 fail_msg("%ld steps, step %ld: %.17g, expected %.17g", (long)r.training.steps, (long)step,
                          schedule_factor(&r, step), number(f));
             assert_true(schedule_rate(&r, step) == 2 * schedule_factor(&r, step));
         }
         assert_int_equal(step, r.training.steps + 1);
+        cut.training.steps = 2 * step;
+        assert_true(schedule_factor(&cut, 2 * step) == schedule_factor(&r, r.training.steps));
     }
     assert_true(checked > 400);
     json_free(cases);
