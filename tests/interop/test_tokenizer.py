@@ -187,6 +187,19 @@ def ranks_in_any_order():
         compare(root / "order.model", lambda texts: [t.encode_ordinary(s) for s in texts], texts)
 
 
+def merges_in_any_order():
+    """every way to make tokens of two letters out of two others, in a random order: ids are those of tokenizers"""
+    rng = made.random.Random(f"{SEED} merges")
+    tokens = ["".join("ab"[i >> k & 1] for k in range(n)) for n in range(1, 7) for i in range(2 ** n)]
+    for _ in range(20):
+        some = ["a", "b", *rng.sample(tokens[2:], rng.randrange(5, 100))]
+        merges = [(t[:cut], t[cut:]) for t in some for cut in range(1, len(t)) if t[:cut] in some and t[cut:] in some]
+        rng.shuffle(merges)
+        t = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(some)}, merges))
+        texts = ["".join(rng.choices("ab", k=n)) for n in (*range(2, 100), 1000, 3000)]
+        compare(save(t, "merges"), batch(t), texts)
+
+
 def shared_files():
     """the tokenizer and the texts of shared/data: ids are those of tokenizers and tiktoken"""
     if not (SHARED / "tokenizer/tokenizer.json").exists():
@@ -206,4 +219,4 @@ def shared_files():
 
 
 titan.tap(byte_level_ids, character_ids, ranks_ids, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
-          ranks_in_any_order, shared_files)
+          ranks_in_any_order, merges_in_any_order, shared_files)
