@@ -10,17 +10,17 @@
 #include "state/loss.h"
 #include "state/member.h"
 #include "state/node.h"
-#include "state/policy.h"
+#include "state/node_policy.h"
 #include "state/run.h"
 
 enum change_kind {
     CHANGE_EVENT,
-    CHANGE_JOB_MOVE,   /* job.id, job.state, job.reason, job.status */
-    CHANGE_JOB_UPDATE, /* job.id, job.status */
-    CHANGE_JOB_REASON, /* job.id, job.reason */
-    CHANGE_JOB_DESIRED,   /* job.id, job.desired size */
-    CHANGE_RUN_ADD,    /* run.job_id, run.number */
-    CHANGE_RUN_MOVE,   /* and run.state, run.reason */
+    CHANGE_JOB_MOVE,    /* job.id, job.state, job.reason, job.status */
+    CHANGE_JOB_UPDATE,  /* job.id, job.status */
+    CHANGE_JOB_REASON,  /* job.id, job.reason */
+    CHANGE_JOB_DESIRED, /* job.id, job.desired size */
+    CHANGE_RUN_ADD,     /* run.job_id, run.number */
+    CHANGE_RUN_MOVE,    /* and run.state, run.reason */
     CHANGE_EPOCH_ADD,
     CHANGE_EPOCH_MOVE,   /* epoch.job_id, .number, .state */
     CHANGE_EPOCH_ORIGIN, /* epoch_origin */

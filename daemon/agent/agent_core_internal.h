@@ -3,7 +3,7 @@
  *
  *   agent_core.c            life, time, questions         coordinator_commands.c  what the coordinator says
  *   worker_table.c          workers of this node          worker_messages.c       what workers say
- *   job_table.c             jobs of this node             worker_commands.c       commands to workers
+ *   agent_job_table.c       jobs of this node             worker_commands.c       commands to workers
  *   registration.c          registration, its answer      worker_watch.c          samples, ranks that leave late
  *   heartbeats.c            heartbeats, last contact      straggler.c             slow workers
  *   report_queue.c          messages that must arrive     exit_cause.c            why a worker ended
@@ -158,7 +158,7 @@ bool agent_sample_legal(const struct agent_sample *s);
 /* Is it in an epoch up to this one, as far as is known? */
 bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch);
 
-/* --- job_table.c -------------------------------------------------------------------------------------------------- */
+/* --- agent_job_table.c -------------------------------------------------------------------------------------------- */
 struct agent_job *agent_job_find(const struct agent_core *c, uint64_t job_id); /* NULL = none */
 struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* found, or added empty */
 void agent_job_free(struct agent_job *j);                                      /* not in the table any more */

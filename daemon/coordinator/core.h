@@ -157,7 +157,7 @@ void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
 bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now,
                     struct proof_keys *ret);
 /* The store contradicts what was decided about this job: it ends here without another change, and its workers are
- * stopped. The caller ends it in the store (state/quarantine.h). */
+ * stopped. The caller ends it in the store (state/job_quarantine.h). */
 void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out);
 /* Due at core_deadline() and at least every heartbeat_ms. */
 void core_tick(struct core *c, struct core_time now, struct batch *out);

@@ -152,7 +152,7 @@ struct job_budget {         /* run/restart_budget.c */
         uint64_t before; /* workers below it were there */
     } fault;             /* the last one that was charged */
 };
-struct job_progress { /* run/progress.c */
+struct job_progress { /* run/job_progress.c */
     double step_ms;
     uint64_t metric_step;               /* of the last one taken */
     struct metric spare[METRICS_SPARE]; /* of other ranks than 0, by step */

@@ -5,7 +5,7 @@
 
 #include "base/mac.h"
 #include "state/node.h"
-#include "state/policy.h"
+#include "state/node_policy.h"
 
 struct core;
 struct core_time;

@@ -10,7 +10,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/run/job_clock.h"
-#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/job_progress.h"
 
 void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m)
 {

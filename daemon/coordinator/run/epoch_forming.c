@@ -15,7 +15,7 @@
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/kept_epochs.h"
-#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/job_progress.h"
 #include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/recovery_source.h"

@@ -11,7 +11,7 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/kept_epochs.h"
-#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/job_progress.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/resize.h"
 

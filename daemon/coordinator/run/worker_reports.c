@@ -14,7 +14,7 @@
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/plausible.h"
-#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/job_progress.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/recovery_source.h"
 #include "daemon/coordinator/run/worker_end.h"

@@ -11,7 +11,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "daemon/coordinator/shell/sessions.h"
-#include "state/quarantine.h"
+#include "state/job_quarantine.h"
 
 #define RETRY_MS 250 /* a store that refused is tried again */
 #define BACKFILL_BYTES_MAX ((size_t)256 << 20)

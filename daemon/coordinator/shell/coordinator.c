@@ -15,7 +15,7 @@
 #include "proto/ranges.h"
 #include "state/backup.h"
 #include "state/home.h"
-#include "state/quarantine.h"
+#include "state/job_quarantine.h"
 
 #define UNHEALTHY_MS 10000 /* a commit that takes longer */
 

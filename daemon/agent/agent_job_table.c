@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_table.c - the jobs that this node takes part in: their records, and what workers here have shown of them. */
+/* agent_job_table.c - the jobs that this node takes part in: their records, and what workers here have shown of them.
+ */
 #include <stdlib.h>
 #include <string.h>
 

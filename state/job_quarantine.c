@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "state/quarantine.h"
+#include "state/job_quarantine.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy.h - what was decided about a node, by an operator, a maintenance window or a crash loop. Apart from node.h,
- * which is what its agent says of itself: a node that comes back does not wipe out a decision. */
-#ifndef TITAN_STATE_POLICY_H
-#define TITAN_STATE_POLICY_H
+/* node_policy.h - what was decided about a node, by an operator, a maintenance window or a crash loop. Apart from
+ * node.h, which is what its agent says of itself: a node that comes back does not wipe out a decision. */
+#ifndef TITAN_STATE_NODE_POLICY_H
+#define TITAN_STATE_NODE_POLICY_H
 
 #include "state/event.h"
 

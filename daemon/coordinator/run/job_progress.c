@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/coordinator/run/progress.h"
+#include "daemon/coordinator/run/job_progress.h"
 
 #include "base/cleanup.h"
 

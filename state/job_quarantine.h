@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quarantine.h - a job that the store contradicts: ended by what is stored alone. */
-#ifndef TITAN_STATE_QUARANTINE_H
-#define TITAN_STATE_QUARANTINE_H
+/* job_quarantine.h - a job that the store contradicts: ended by what is stored alone. */
+#ifndef TITAN_STATE_JOB_QUARANTINE_H
+#define TITAN_STATE_JOB_QUARANTINE_H
 
 #include "state/change.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "state/policy.h"
+#include "state/node_policy.h"
 
 titan_status node_policy_put(struct db *db, const struct node_policy *p, const struct event *event,
                              struct titan_error *err)

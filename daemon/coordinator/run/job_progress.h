@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.h - how far a job is: steps and their metrics. */
-#ifndef TITAN_DAEMON_COORDINATOR_RUN_PROGRESS_H
-#define TITAN_DAEMON_COORDINATOR_RUN_PROGRESS_H
+/* job_progress.h - how far a job is: steps and their metrics. */
+#ifndef TITAN_DAEMON_COORDINATOR_RUN_JOB_PROGRESS_H
+#define TITAN_DAEMON_COORDINATOR_RUN_JOB_PROGRESS_H
 
 #include "daemon/coordinator/records/core_record.h"
 
