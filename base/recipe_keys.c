@@ -487,7 +487,8 @@ const struct recipe_key recipe_keys[] = {
 const int recipe_keys_count = (int)ARRAY_SIZE(recipe_keys);
 
 const struct recipe_lack recipe_lacks[] = {
-    {"model", "name", "llama4", "attention within chunks of the sequence, layers without positions, a temperature by position"},
+    {"model", "name", "llama4",
+     "attention within chunks of the sequence, layers without positions, a temperature by position"},
     {"model", "name", "gpt_oss",
      "attention sinks, a sliding window in every other layer, biases of projections and experts, clamped SwiGLU"},
     {"model", "name", "flux", "diffusion models"},

@@ -186,7 +186,8 @@ const struct command command_resize = {
     .text =
         "With N the job runs on N workers, and on fewer only after losses; with MIN:MAX on as many as there are slots\n"
         "for; with recipe on what its run file says. The members stop at a step boundary and go on from memory. N "
-        "must be a\nnumber the job's mesh can have; a wrong one is refused with the nearest that can. The desired size is "
+        "must be a\nnumber the job's mesh can have; a wrong one is refused with the nearest that can. The desired size "
+        "is "
         "kept when the\nserver restarts, and --wait goes on waiting for a server that comes back within 30 s.",
     .min_args = 2,
     .max_args = 2,

@@ -126,8 +126,8 @@ static int exit_code_of(int wait_status, int rank)
 
 #define LAST_WORDS_S 5 /* how long ranks have to end after one has failed */
 
-/* The first failure is the run's: the ranks that vanished with it say nothing more. A code of a fault beats that of a
- * rank that only lost its peer. */
+/* The first failure is the run's: the ranks that vanished with it report nothing more. A code of a fault comes before
+ * that of a rank that only lost its peer. */
 static int wait_all(pid_t *pids, int world)
 {
     const int lost_peer = titan_status_exit(TITAN_EPEER);

@@ -224,9 +224,9 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
     const char *where = o->bad_unit >= 0 ? t->model->units[o->bad_unit].name : "loss";
 
     state_count_step(shards->own, (uint64_t)o->tokens, !o->finite);
-    if (shards->ward)
-        state_count_step(shards->ward, (uint64_t)o->tokens, !o->finite);
-    titan_assert(!shards->ward || shards->ward->step == shards->own->step);
+    if (shards->copy)
+        state_count_step(shards->copy, (uint64_t)o->tokens, !o->finite);
+    titan_assert(!shards->copy || shards->copy->step == shards->own->step);
     publish_note_step(e);
     e->step.skipped_in_a_row = o->finite ? 0 : e->step.skipped_in_a_row + 1;
     if (o->finite)

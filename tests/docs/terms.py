@@ -46,19 +46,7 @@ ELSEWHERE = {  # words of these rows that mean something else there
     "told": ("worker/device/cuda/",),
 }
 LEFT = {  # worker/: still to be renamed
-    "keeper, ward": ("worker/elastic/buddy.c", "worker/elastic/buddy.h", "worker/elastic/holdings.c", "worker/elastic/holdings.h",
-                     "worker/elastic/restore.c", "worker/elastic/restore.h", "worker/elastic/transfer.c", "worker/elastic/transfer.h",
-                     "worker/elastic/verify.c", "worker/elastic/verify.h", "worker/epoch/recover.c", "worker/plan/build.c",
-                     "worker/train.c", "worker/comm/shm/segment.h"),
-    "told": ("worker/checkpoint/writer.c", "worker/elastic/holdings.c", "worker/elastic/holdings.h", "worker/epoch/checkpoints.c",
-             "worker/epoch/recover.c"),
-    "say_, tell_": ("worker/comm/nccl/nccl.c", "worker/comm/nccl/peers.c", "worker/comm/nccl/peers.h", "worker/elastic/link.c",
-                    "worker/elastic/member.c"),
     "wish": ("worker/checkpoint/checkpoint.c",),
-    "rung": ("worker/comm/shm/segment.h",),
-    "beat": ("worker/main.c",),
-    "stranger": ("worker/comm/tcp/mesh.c",),
-    "hello": ("worker/comm/nccl/share.c", "worker/comm/nccl/share.h", "worker/comm/tcp/mesh.c"),
 }
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|[A-Za-z_]\w*', re.S)
 PUBLIC = {"agents_imposter"}  # counters of the API

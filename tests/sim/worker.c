@@ -82,7 +82,7 @@ void worker_begin(struct proc *p)
                                      .address = "host:1",
                                      .lease_ms = 8000,
                                      .lease_grace_ms = 2000};
-    struct member_host host = {.arg = p, .say = say, .revoke = revoke, .end = end, .note = S->trace ? note : NULL};
+    struct member_host host = {.arg = p, .send = say, .revoke = revoke, .end = end, .note = S->trace ? note : NULL};
     p->member = member_open(&options, &host, now_of(p));
     titan_assert(p->member);
     p->begun = true;

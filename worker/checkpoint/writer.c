@@ -41,9 +41,9 @@ struct checkpoint_writer {
     float *host;             /* the snapshot */
     atomic_int holders;      /* caller and thread */
     pthread_t thread;
-    bool started; /* a thread is there to be joined */
-    bool told;    /* its result has been collected */
-    sem_t ended;  /* posted by the thread as the last it does with this but let go */
+    bool started;   /* a thread is there to be joined */
+    bool collected; /* its result has been collected */
+    sem_t ended;    /* posted by the thread as the last it does with this but let go */
     _Atomic bool done;
     _Atomic bool cancelled;
     /* the thread's while it runs */
@@ -84,7 +84,7 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
         w->opt.wait_ms = WAIT_MS_DEFAULT;
     if (w->opt.linger_ms == 0)
         w->opt.linger_ms = LINGER_MS;
-    w->told = true;
+    w->collected = true;
     const titan_status status = set_up(w, err);
     if (status != TITAN_OK) {
         checkpoint_writer_close(w);
@@ -268,7 +268,7 @@ static titan_status await_all(const struct checkpoint_writer *w, int at, titan_s
     return first;
 }
 
-/* What is kept is decided by what lies there: a checkpoint that nobody was told of counts as well. */
+/* What is kept is decided by what lies there: a checkpoint that was never committed counts as well. */
 static void prune(const struct checkpoint_writer *w, int folder)
 {
     struct titan_error err = {0};
@@ -384,7 +384,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: cannot start a thread: %s", strerror(rc));
     }
     w->started = true;
-    w->told = false;
+    w->collected = false;
     return TITAN_OK;
 }
 
@@ -392,13 +392,13 @@ titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, b
                                        struct written_checkpoint *ret, struct titan_error *err)
 {
     *ret_new = false;
-    if (w->told || (!wait && !atomic_load(&w->done)))
+    if (w->collected || (!wait && !atomic_load(&w->done)))
         return TITAN_OK;
     *ret_new = true;
     *ret = (struct written_checkpoint){.step = w->info.step};
     if (!join_thread(w))
         return still_writing(w, err);
-    w->told = true;
+    w->collected = true;
     if (w->status == TITAN_OK)
         *ret = w->written;
     if (w->status != TITAN_OK && err)

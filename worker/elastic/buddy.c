@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buddy.c - what a keeper does for its ward. */
+/* buddy.c - what a buddy does for its owner. */
 #include "worker/elastic/buddy.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #define CHUNK (INT64_C(4) << 20) /* elements of a message when the copy is filled */
 
-/* Expert biases of the ward's stages move with the report. */
+/* Expert biases of the owner's stages move with the report. */
 struct balance {
     int64_t bias, loads, experts; /* places in the state's biases and in the report; how many */
     float rate;
@@ -21,11 +21,11 @@ struct buddy {
     struct buddy_options opt;
     const struct device_ops *ops;
     bool staged;           /* copy and gradients are not in the device's memory */
-    struct comm *out, *in; /* edges to the keeper and from the ward; NULL once the epoch is over */
-    int keeper, ward;      /* in these: 0 or 1 */
-    struct stream *sending, *keeping;
+    struct comm *out, *in; /* edges to the buddy and from the owner; NULL once the epoch is over */
+    int buddy, owner;      /* in these: 0 or 1 */
+    struct stream *sending, *receiving;
     struct event *final; /* of a gradient; of one after the other */
-    int *units, n_units; /* the ward's, in the order in which its gradients come */
+    int *units, n_units; /* the owner's, in the order in which its gradients come */
     float *grads;        /* (copy->total) */
     float *room;         /* device: masters, m, v and gradient of the largest unit, or a chunk; NULL: not staged */
     int64_t room_n;      /* elements of each of the four */
@@ -88,23 +88,23 @@ static titan_status open_edge(struct buddy *b, int from, int to, struct comm **r
 static titan_status open_edges(struct buddy *b, struct titan_error *err)
 {
     const int me = b->opt.rank, world = b->opt.world, shift = b->opt.shift;
-    const int keeper = (me + shift) % world, ward = (me - shift + world) % world;
+    const int buddy = (me + shift) % world, owner = (me - shift + world) % world;
     const int length = ring_length(shift, world), colours = length % 2 == 0 ? 2 : 3;
 
     for (int colour = 0; colour < colours; colour++) {
         struct comm *alone = NULL;
         if (edge_colour(me, shift, world, length) == colour) {
-            TRY(open_edge(b, me, keeper, &b->out, err));
-        } else if (edge_colour(ward, shift, world, length) == colour) {
-            TRY(open_edge(b, ward, me, &b->in, err));
+            TRY(open_edge(b, me, buddy, &b->out, err));
+        } else if (edge_colour(owner, shift, world, length) == colour) {
+            TRY(open_edge(b, owner, me, &b->in, err));
         } else {
             TRY(b->opt.ops->split(b->opt.comm, &me, 1, b->opt.abort_flag, &alone, err));
             b->opt.ops->close(alone);
         }
     }
     titan_assert(b->out && b->in);
-    b->keeper = keeper > me;
-    b->ward = ward > me;
+    b->buddy = buddy > me;
+    b->owner = owner > me;
     return TITAN_OK;
 }
 
@@ -117,12 +117,12 @@ static int64_t shard_of(const struct buddy *b, int unit)
 
 static titan_status find_balances(struct buddy *b, struct titan_error *err)
 {
-    const struct program *p = b->opt.wards;
+    const struct program *p = b->opt.owners;
     const struct model *m = b->opt.copy->layout->model;
 
     b->balances = calloc((size_t)m->n_units, sizeof *b->balances);
     if (!b->balances)
-        return titan_fail(err, TITAN_ENOMEM, "keeper: out of memory");
+        return titan_fail(err, TITAN_ENOMEM, "buddy: out of memory");
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         if (a->op != OP_BALANCE)
@@ -158,13 +158,13 @@ static titan_status open_parts(struct buddy *b, struct titan_error *err)
 {
     const struct device_handle *d = b->opt.device;
 
-    TRY(exec_reduced_order(b->opt.wards, &b->units, &b->n_units, err));
+    TRY(exec_reduced_order(b->opt.owners, &b->units, &b->n_units, err));
     for (int i = 0; i < b->n_units; i++)
         titan_assert(shard_of(b, b->units[i]) >= 0);
     TRY(find_balances(b, err));
     TRY(alloc_room(b, err));
-    TRY(b->ops->stream_open(d->dev, "to keeper", false, &b->sending, err));
-    TRY(b->ops->stream_open(d->dev, "of ward", false, &b->keeping, err));
+    TRY(b->ops->stream_open(d->dev, "to buddy", false, &b->sending, err));
+    TRY(b->ops->stream_open(d->dev, "of owner", false, &b->receiving, err));
     TRY(b->ops->event_open(d->dev, &b->final, err));
     return open_edges(b, err);
 }
@@ -174,14 +174,14 @@ titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
     struct buddy *b = calloc(1, sizeof *b);
 
     if (!b)
-        return titan_fail(err, TITAN_ENOMEM, "keeper: out of memory");
+        return titan_fail(err, TITAN_ENOMEM, "buddy: out of memory");
     titan_assert(options->world > 1 && options->comm && options->copy->copy);
     titan_assert(options->copy->rank == (options->rank - options->shift + options->world) % options->world);
     b->opt = *options;
     b->ops = options->device->ops;
     b->staged = options->copy->offload;
     const titan_status status = open_parts(b, err);
-    b->opt.wards = NULL;
+    b->opt.owners = NULL;
     if (status != TITAN_OK) {
         buddy_leave(b);
         buddy_close(b);
@@ -202,7 +202,7 @@ void buddy_leave(struct buddy *b)
     if (!b)
         return;
     drain(b, b->sending);
-    drain(b, b->keeping);
+    drain(b, b->receiving);
     b->opt.ops->close(TAKE(b->out));
     b->opt.ops->close(TAKE(b->in));
 }
@@ -215,8 +215,8 @@ void buddy_close(struct buddy *b)
 
     if (b->sending)
         b->ops->stream_close(b->sending);
-    if (b->keeping)
-        b->ops->stream_close(b->keeping);
+    if (b->receiving)
+        b->ops->stream_close(b->receiving);
     if (b->final)
         b->ops->event_close(b->final);
     if (b->grads && b->staged)
@@ -236,14 +236,14 @@ void buddy_close(struct buddy *b)
 
 /* --- the first copy ----------------------------------------------------------------------------------------------- */
 
-/* Host or device memory to the keeper; scratch: a chunk of device memory, NULL: the communicator reads it as it is. */
+/* Host or device memory to the buddy; scratch: a chunk of device memory, NULL: the communicator reads it as it is. */
 static titan_status send_all(struct buddy *b, const float *from, int64_t n, float *scratch)
 {
     for (int64_t at = 0; at < n; at += CHUNK) {
         const size_t bytes = (size_t)MIN(CHUNK, n - at) * sizeof *from;
         if (scratch)
             TRY(b->ops->copy(b->sending, scratch, from + at, bytes));
-        TRY(b->opt.ops->send(b->out, scratch ? scratch : from + at, bytes, b->keeper, b->sending));
+        TRY(b->opt.ops->send(b->out, scratch ? scratch : from + at, bytes, b->buddy, b->sending));
     }
     return TITAN_OK;
 }
@@ -252,9 +252,9 @@ static titan_status receive_all(struct buddy *b, float *to, int64_t n, float *sc
 {
     for (int64_t at = 0; at < n; at += CHUNK) {
         const size_t bytes = (size_t)MIN(CHUNK, n - at) * sizeof *to;
-        TRY(b->opt.ops->recv(b->in, scratch ? scratch : to + at, bytes, b->ward, b->keeping));
+        TRY(b->opt.ops->recv(b->in, scratch ? scratch : to + at, bytes, b->owner, b->receiving));
         if (scratch)
-            TRY(b->ops->copy(b->keeping, to + at, scratch, bytes));
+            TRY(b->ops->copy(b->receiving, to + at, scratch, bytes));
     }
     return TITAN_OK;
 }
@@ -272,7 +272,7 @@ static titan_status exchange(struct buddy *b, const struct train_state *own, flo
         TRY(receive_all(b, copy->biases, biases, scratch ? scratch + CHUNK : NULL));
     }
     TRY(b->ops->stream_sync(b->sending, err));
-    return b->ops->stream_sync(b->keeping, err);
+    return b->ops->stream_sync(b->receiving, err);
 }
 
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err)
@@ -287,7 +287,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
     const titan_status status = exchange(b, own, scratch, err);
     if (scratch) {
         drain(b, b->sending);
-        drain(b, b->keeping);
+        drain(b, b->receiving);
         b->ops->release(dev, scratch);
     }
     state_set_numbers(copy, own->step, own->tokens, own->skipped);
@@ -308,9 +308,9 @@ titan_status buddy_expect(struct buddy *b, struct titan_error *err)
     for (int i = 0; i < b->n_units; i++) {
         float *const to = grad_of(b, b->units[i]);
         const size_t bytes = (size_t)shard_of(b, b->units[i]) * sizeof *to;
-        TRY(b->opt.ops->recv(b->in, b->staged ? b->room : to, bytes, b->ward, b->keeping));
+        TRY(b->opt.ops->recv(b->in, b->staged ? b->room : to, bytes, b->owner, b->receiving));
         if (b->staged)
-            TRY(b->ops->copy(b->keeping, to, b->room, bytes));
+            TRY(b->ops->copy(b->receiving, to, b->room, bytes));
     }
     return TITAN_OK;
 }
@@ -321,7 +321,7 @@ titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct st
     TRY(failpoint("buddy.send", err));
     TRY(b->ops->event_record(b->final, s, err));
     TRY(b->ops->event_wait(b->final, b->sending, err));
-    return b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->keeper, b->sending);
+    return b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending);
 }
 
 titan_status buddy_settle(struct buddy *b, struct titan_error *err)
@@ -329,7 +329,7 @@ titan_status buddy_settle(struct buddy *b, struct titan_error *err)
     progress_wait_begin(); /* for peers */
     titan_status status = b->ops->stream_sync(b->sending, err);
     if (status == TITAN_OK)
-        status = b->ops->stream_sync(b->keeping, err);
+        status = b->ops->stream_sync(b->receiving, err);
     progress_wait_end();
     return status;
 }
@@ -344,11 +344,11 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
     float *const grad = b->staged ? b->room + 3 * n : grad_of(b, unit);
 
     if (b->staged) {
-        TRY(b->ops->copy(b->keeping, b->room, values, 3 * bytes));
-        TRY(b->ops->copy(b->keeping, grad, grad_of(b, unit), bytes));
+        TRY(b->ops->copy(b->receiving, b->room, values, 3 * bytes));
+        TRY(b->ops->copy(b->receiving, grad, grad_of(b, unit), bytes));
     }
-    TRY(update_apply(update, b->ops, b->staged ? b->room : values, NULL, DTYPE_F32, grad, n, b->keeping));
-    return b->staged ? b->ops->copy(b->keeping, values, b->room, 3 * bytes) : TITAN_OK;
+    TRY(update_apply(update, b->ops, b->staged ? b->room : values, NULL, DTYPE_F32, grad, n, b->receiving));
+    return b->staged ? b->ops->copy(b->receiving, values, b->room, 3 * bytes) : TITAN_OK;
 }
 
 static titan_status balance(const struct buddy *b, const struct balance *x, const double *report)
@@ -357,8 +357,8 @@ static titan_status balance(const struct buddy *b, const struct balance *x, cons
 
     for (int64_t i = 0; i < x->experts; i++)
         to[i] = (float)report[x->loads + i];
-    TRY(b->ops->copy(b->keeping, b->loads + x->bias, to, (size_t)x->experts * sizeof *to));
-    return b->ops->router_balance(b->keeping, b->opt.copy->biases + x->bias, b->loads + x->bias, x->experts, x->rate);
+    TRY(b->ops->copy(b->receiving, b->loads + x->bias, to, (size_t)x->experts * sizeof *to));
+    return b->ops->router_balance(b->receiving, b->opt.copy->biases + x->bias, b->loads + x->bias, x->experts, x->rate);
 }
 
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *report, struct titan_error *err)
@@ -375,5 +375,5 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
 
 titan_status buddy_sync(struct buddy *b, struct titan_error *err)
 {
-    return b->ops->stream_sync(b->keeping, err);
+    return b->ops->stream_sync(b->receiving, err);
 }

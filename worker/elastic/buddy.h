@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buddy.h - keepers and wards: every part of the state twice, on two nodes where there are two, and always at the same
+/* buddy.h - buddies and owners: every part of the state twice, on two nodes where there are two, and always at the same
  * step.
  *
- * Rank r's keeper is rank r + shift, modulo world. It holds a copy of its ward's masters, moments and expert biases,
+ * Rank r's buddy is rank r + shift, modulo world. It holds a copy of its owner's masters, moments and expert biases,
  * filled when an epoch begins, and keeps it up to date without ever being sent the state again: each unit's gradient
- * shard goes to the keeper as soon as it is final, and after the decision the keeper does the very same update. That is
+ * shard goes to the buddy as soon as it is final, and after the decision the buddy does the very same update. That is
  * 4 bytes per parameter and step instead of 12, and there is no moment at which a committed step has one copy only:
- * AGREE waits for the gradients, so a step is prepared on a rank and at its keeper together, and finished together.
+ * AGREE waits for the gradients, so a step is prepared on a rank and at its buddy together, and finished together.
  *
  * Messages and updates have streams of their own and run in the shadow of the step: a gradient is sent while backward
  * goes on, the copy is updated while the next forward runs. Where the device's memory is not the host's, and with
@@ -21,7 +21,7 @@
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
-/* From a rank to its keeper: the least distance that brings the most ranks to another node (nodes: NULL = all on one);
+/* From a rank to its buddy: the least distance that brings the most ranks to another node (nodes: NULL = all on one);
  * 0 in a world of one. */
 int buddy_shift(const int *nodes, int world);
 
@@ -31,20 +31,20 @@ struct buddy_options {
     const struct comm_ops *ops;
     struct comm *comm;            /* of the world: edges are split from it */
     const atomic_int *abort_flag; /* of split */
-    const struct program *wards;  /* the program of the ward's kind; only looked at by open */
-    struct train_state *copy;     /* of the ward's part (state_open_copy); borrowed */
+    const struct program *owners; /* the program of the owner's kind; only looked at by open */
+    struct train_state *copy;     /* of the owner's part (state_open_copy); borrowed */
 };
 
 struct buddy;
 /* Collective. */
 titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* The communicators go, what is under way has ended; with what has come from the ward the last step can still be
+/* The communicators go, what is under way has ended; with what has come from the owner the last step can still be
  * finished. Before the world's communicator is closed. NULL is fine. */
 void buddy_leave(struct buddy *b);
 void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
 
-/* own's values and biases to the keeper, the ward's into the copy, with step, tokens and skipped. Waits. */
+/* own's values and biases to the buddy, the owner's into the copy, with step, tokens and skipped. Waits. */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
 /* A step: expect, then send for every unit (exec_options.reduced), then settle before exec_agree, then, unless the step

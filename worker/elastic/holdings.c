@@ -10,7 +10,7 @@
 void parts_close(struct parts *parts)
 {
     state_close(parts->own);
-    state_close(parts->ward);
+    state_close(parts->copy);
     *parts = (struct parts){0};
 }
 
@@ -41,11 +41,11 @@ titan_status gather_doubles(const struct device_handle *device, const struct com
 
 static struct holding describe(const struct brought *b)
 {
-    const struct train_state *own = b->parts.own, *ward = b->parts.ward;
+    const struct train_state *own = b->parts.own, *copy = b->parts.copy;
 
     titan_assert(b->report_size >= 0 && (b->report_size == 0 || b->report));
     if (!own)
-        return (struct holding){.ward = -1};
+        return (struct holding){.owner = -1};
     return (struct holding){.present = 1,
                             .rank = own->rank,
                             .world = own->layout->mesh.world,
@@ -53,11 +53,11 @@ static struct holding describe(const struct brought *b)
                             .step = (double)own->step,
                             .tokens = (double)own->tokens,
                             .skipped = (double)own->skipped,
-                            .ward = ward ? ward->rank : -1,
-                            .ward_total = ward ? (double)ward->total : 0,
+                            .owner = copy ? copy->rank : -1,
+                            .owner_total = copy ? (double)copy->total : 0,
                             .prepared = b->prepared,
                             .report_size = (double)b->report_size,
-                            .told = b->told};
+                            .published = b->published};
 }
 
 static bool is_part(const struct holdings *h, const struct holding *x, int a)
@@ -75,15 +75,15 @@ static void find_holders(struct holdings *h)
     }
 }
 
-/* Where a part is gone, and all that hold the like of it, its keeper has a copy. */
+/* Where a part is gone, and all that hold the like of it, its buddy has a copy. */
 static void find_copies(struct holdings *h, int a)
 {
-    for (int keeper = 0; keeper < h->view->holders && h->holder[a] < 0; keeper++) {
-        const int rank = h->holder[keeper];
-        if (rank < 0 || h->copied[keeper])
+    for (int buddy = 0; buddy < h->view->holders && h->holder[a] < 0; buddy++) {
+        const int rank = h->holder[buddy];
+        if (rank < 0 || h->copied[buddy])
             continue;
         const struct holding *x = &h->all[rank];
-        if (x->ward == a && x->ward_total == (double)layout_total(h->from, a)) {
+        if (x->owner == a && x->owner_total == (double)layout_total(h->from, a)) {
             h->holder[a] = rank;
             h->copied[a] = true;
         }
@@ -129,7 +129,7 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
             return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d has step %.0f, others step %.0f", a,
                               x->step, furthest->step);
         h->behind += !there;
-        h->told = h->told || (there && x->told != 0);
+        h->published = h->published || (there && x->published != 0);
         if (there && x->report_size > 0 && h->report_from < 0) {
             h->report_from = h->holder[a];
             h->report_size = (int64_t)x->report_size;

@@ -2,8 +2,8 @@
 /* holdings.h - who holds which part of a state, and is it whole?
  *
  * When the state of an epoch comes from the memory of its members (and departing ranks: all ranks of the communicator
- * the state moves over), each says what it holds of the source epoch: its own part and, as a keeper, the copy of its
- * ward's. All have the same table then and come to the same verdict: what every part is taken from, which recovery
+ * the state moves over), each says what it holds of the source epoch: its own part and, as a buddy, the copy of its
+ * owner's. All have the same table then and come to the same verdict: what every part is taken from, which recovery
  * source that is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
 #define TITAN_WORKER_ELASTIC_HOLDINGS_H
@@ -15,7 +15,7 @@
 /* What a worker has of one epoch. */
 struct parts {
     struct train_state *own;  /* NULL: nothing */
-    struct train_state *ward; /* copy of the part of the rank whose keeper it is; NULL: none */
+    struct train_state *copy; /* of the part of the rank whose buddy it is; NULL: none */
 };
 
 void parts_close(struct parts *parts); /* leaves nothing */
@@ -26,12 +26,12 @@ struct brought {
     bool prepared;        /* the step after own's */
     const double *report; /* of own's step, for others to finish it with; NULL: it is not there */
     int64_t report_size;  /* doubles */
-    bool told;            /* this worker has told the world of own's step, as rank 0 */
+    bool published;       /* this worker has published own's step, as rank 0 */
 };
 
 /* Doubles carry it: exact up to 2^53. */
 struct holding {
-    double present, rank, world, total, step, tokens, skipped, ward, ward_total, prepared, report_size, told;
+    double present, rank, world, total, step, tokens, skipped, owner, owner_total, prepared, report_size, published;
 };
 
 struct holdings {
@@ -40,14 +40,14 @@ struct holdings {
     int ranks;                 /* members and departing ranks */
     struct holding *all;       /* (ranks) */
     int *holder;               /* (parts) rank that gives it; -1: nobody, a replica of it has to */
-    bool *copied;              /* (parts) what that rank gives is the copy of a ward's */
+    bool *copied;              /* (parts) what that rank gives is the copy of a owner's */
     int *candidates;           /* (parts) scratch */
     enum recovery_source recovery_source;
     uint64_t step, tokens, skipped; /* of the furthest */
     int behind;                     /* ranks that have it prepared only */
     int report_from;                /* a rank that has the report of that step */
     int64_t report_size;
-    bool told; /* by one who is here */
+    bool published; /* by one who is here */
 };
 
 /* Collective over comm (NULL: alone). from is borrowed. TITAN_ECONFLICT, on every rank alike, when what is in memory is

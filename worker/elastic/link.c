@@ -109,7 +109,7 @@ static void leave(struct link *l)
     (void)pthread_mutex_unlock(&l->lock);
 }
 
-static void host_say(void *arg, const Titan__Internal__WorkerToAgent *message)
+static void host_send(void *arg, const Titan__Internal__WorkerToAgent *message)
 {
     struct link *l = arg;
     struct titan_error err = {0};
@@ -520,7 +520,7 @@ static void progress_start(struct worker_page *page)
 static titan_status member_start(struct link *l, const struct link_options *o, struct titan_error *err)
 {
     const struct member_host host = {
-        .arg = l, .say = host_say, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
+        .arg = l, .send = host_send, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
     struct member_options options = {
         .job_id = o->job_id, .worker_id = o->worker_id, .pid = getpid(), .address = l->address};
 

@@ -290,11 +290,11 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
 
 /* --- messages out ------------------------------------------------------------------------------------------------- */
 
-static void say(const struct member *m, const worker_message *message)
+static void send_to_agent(const struct member *m, const worker_message *message)
 {
     titan_assert(message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND__NOT_SET && message->registration);
     if (m->state.connected)
-        m->host.say(m->host.arg, message);
+        m->host.send(m->host.arg, message);
 }
 
 /* To the agent: part is the message of that kind, in the field of that name. */
@@ -303,7 +303,7 @@ static void say(const struct member *m, const worker_message *message)
         worker_message message_ = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;                                              \
         message_.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_##KIND;                                            \
         message_.field = (part);                                                                                       \
-        say((m), &message_);                                                                                           \
+        send_to_agent((m), &message_);                                                                                 \
     } while (0)
 
 /* A part of a message with who speaks filled in. */
@@ -315,7 +315,7 @@ static void say(const struct member *m, const worker_message *message)
         part_;                                                                                                         \
     })
 
-static void say_registration(struct member *m)
+static void send_registration(struct member *m)
 {
     Titan__Internal__WorkerRegistration registration = PART(m, WORKER_REGISTRATION, WorkerRegistration);
 
@@ -330,7 +330,7 @@ static void say_registration(struct member *m)
     SAY(m, REGISTRATION, registration, &registration);
 }
 
-static void say_ready(struct member *m)
+static void send_ready(struct member *m)
 {
     Titan__Internal__WorkerReady ready = PART(m, WORKER_READY, WorkerReady);
 
@@ -339,7 +339,7 @@ static void say_ready(struct member *m)
     SAY(m, READY, ready, &ready);
 }
 
-static void say_quiesced(const struct member *m)
+static void send_quiesced(const struct member *m)
 {
     Titan__Internal__WorkerQuiesced quiesced = PART(m, WORKER_QUIESCED, WorkerQuiesced);
 
@@ -352,7 +352,7 @@ static void say_quiesced(const struct member *m)
     SAY(m, QUIESCED, quiesced, &quiesced);
 }
 
-static void say_state_ready(struct member *m)
+static void send_state_ready(struct member *m)
 {
     Titan__Internal__StateReady ready = PART(m, STATE_READY, StateReady);
 
@@ -370,7 +370,7 @@ static void say_state_ready(struct member *m)
     SAY(m, STATE_READY, state_ready, &ready);
 }
 
-static void say_written(const struct member *m, const struct unconfirmed *w)
+static void send_written(const struct member *m, const struct unconfirmed *w)
 {
     Titan__Internal__CheckpointWritten written = PART(m, CHECKPOINT_WRITTEN, CheckpointWritten);
 
@@ -382,7 +382,7 @@ static void say_written(const struct member *m, const struct unconfirmed *w)
     SAY(m, CHECKPOINT, checkpoint, &written);
 }
 
-static void say_finished(const struct member *m)
+static void send_finished(const struct member *m)
 {
     Titan__Internal__WorkerFinished finished = PART(m, WORKER_FINISHED, WorkerFinished);
 
@@ -391,7 +391,7 @@ static void say_finished(const struct member *m)
     SAY(m, FINISHED, finished, &finished);
 }
 
-static void say_failing(struct member *m)
+static void send_failing(struct member *m)
 {
     Titan__Internal__WorkerFailing failing = PART(m, WORKER_FAILING, WorkerFailing);
 
@@ -401,7 +401,7 @@ static void say_failing(struct member *m)
 }
 
 /* This number is taken by another membership, or one above it is known. */
-static void say_refused(const struct member *m, uint64_t epoch)
+static void send_refused(const struct member *m, uint64_t epoch)
 {
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
 
@@ -417,19 +417,19 @@ void member_connected(struct member *m, int64_t now_ms)
     (void)now_ms; /* a connection alone does not keep the lease */
     m->state.connected = true;
     m->complaints = 0;
-    say_registration(m);
+    send_registration(m);
     if (m->state.phase == PHASE(IDLE))
-        say_ready(m);
+        send_ready(m);
     if (m->state.phase == PHASE(QUIESCED))
-        say_quiesced(m);
+        send_quiesced(m);
     if (m->state.in && m->ready.epoch == m->state.epoch)
-        say_state_ready(m);
+        send_state_ready(m);
     for (int i = 0; i < m->n_written; i++)
-        say_written(m, &m->written[i]);
+        send_written(m, &m->written[i]);
     if (m->state.phase == PHASE(DONE))
-        say_finished(m);
+        send_finished(m);
     if (m->exit_code)
-        say_failing(m);
+        send_failing(m);
     check(m);
 }
 
@@ -467,7 +467,7 @@ static void quiet(struct member *m, uint64_t epoch, bool paused)
     m->quiesced.epoch = epoch;
     m->quiesced.paused = paused;
     m->state.phase = PHASE(QUIESCED);
-    say_quiesced(m);
+    send_quiesced(m);
 }
 
 static void revoke_current(struct member *m, int64_t now_ms)
@@ -511,7 +511,7 @@ static void refuse_known(struct member *m, const Titan__Internal__FormEpoch *o)
     m->state.counters.conflicts++;
     if (first_time(m, SAID_CONFLICT))
         note(m, "another membership under the number of an epoch it knows, refused", "epoch=%" PRIu64, o->epoch);
-    say_refused(m, o->epoch);
+    send_refused(m, o->epoch);
 }
 
 static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int64_t now_ms)
@@ -849,7 +849,7 @@ void member_state_ready(struct member *m, const struct state_ready *r)
     titan_assert(r->epoch == m->state.epoch);
     m->ready = *r;
     (void)snprintf(m->damaged, sizeof m->damaged, "%s", r->damaged_checkpoint ? r->damaged_checkpoint : "");
-    say_state_ready(m);
+    send_state_ready(m);
 }
 
 void member_progress(struct member *m, const struct step_report *r, int64_t wall_ms)
@@ -890,7 +890,7 @@ void member_checkpoint_written(struct member *m, uint64_t step, const char *path
     }
     struct unconfirmed *w = &m->written[m->n_written++];
     *w = (struct unconfirmed){.step = step, .bytes = bytes, .epoch = m->state.epoch, .world = world, .path = copy};
-    say_written(m, w);
+    send_written(m, w);
 }
 
 void member_checkpoint_failed(struct member *m, uint64_t step, const char *path, const char *reason, bool reading)
@@ -917,7 +917,7 @@ void member_finished(struct member *m, uint64_t step)
     m->state.in = m->state.in_revoked = false;
     m->state.phase = PHASE(DONE);
     m->state.step = m->finished_step = step;
-    say_finished(m);
+    send_finished(m);
     check(m);
 }
 
@@ -926,7 +926,7 @@ void member_failing(struct member *m, int exit_code, const char *reason)
     titan_assert(exit_code != 0);
     m->exit_code = exit_code;
     (void)snprintf(m->failure, sizeof m->failure, "%s", reason);
-    say_failing(m);
+    send_failing(m);
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -935,7 +935,7 @@ struct member *member_open(const struct member_options *options, const struct me
 {
     struct member *m = calloc(1, sizeof *m);
 
-    titan_assert(host->say && host->revoke && host->end && options->address);
+    titan_assert(host->send && host->revoke && host->end && options->address);
     if (!m)
         return NULL;
     m->opt = *options;

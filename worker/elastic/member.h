@@ -51,7 +51,7 @@ enum member_end {
 struct member_host {
     void *arg;
     /* To the agent; called while connected only. Borrowed until it returns. */
-    void (*say)(void *arg, const Titan__Internal__WorkerToAgent *message);
+    void (*send)(void *arg, const Titan__Internal__WorkerToAgent *message);
     /* Its next epoch is to have so many members. A hint. NULL = not wanted. */
     void (*expect)(void *arg, int world);
     /* The epoch it is in is over: every wait on its communicators ends. Once an epoch. */

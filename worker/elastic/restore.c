@@ -81,7 +81,7 @@ static titan_status roll_forward(struct restore *r, const double *report, struct
     return failpoint("state.finished", err);
 }
 
-/* Replicas that differ are no state to go on from. A copy that differs from its ward's part, which is here too, is not
+/* Replicas that differ are no state to go on from. A copy that differs from its owner's part, which is here too, is not
  * used, and the new epoch makes another. */
 static titan_status compare_parts(struct restore *r, struct titan_error *err)
 {
@@ -96,7 +96,7 @@ static titan_status compare_parts(struct restore *r, struct titan_error *err)
     }
     TRY(status);
     if (v.copies_differ)
-        tlog_error(r->log, "a keeper's copy is damaged", "reason=\"%s\"", v.why.msg);
+        tlog_error(r->log, "a buddy's copy is damaged", "reason=\"%s\"", v.why.msg);
     r->parameters = v.parameters;
     return TITAN_OK;
 }

@@ -52,8 +52,8 @@ titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUS
  * with TITAN_EINVAL: to begin again from step 0 over them is never right. One that cannot be read is waited for. */
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
                           struct titan_error *err) TITAN_MUST_USE;
-/* What replicas and keepers have is the same, and what has moved is what was there. parts: of the new mesh, with the
- * ward's copy filled; none: a departing rank. *ret_again: it is not, and restore_fill takes a later source of the
+/* What replicas and buddies have is the same, and what has moved is what was there. parts: of the new mesh, with the
+ * owner's copy filled; none: a departing rank. *ret_again: it is not, and restore_fill takes a later source of the
  * fallback order now. TITAN_ECORRUPT: there is none. *ret: hash of the parameters, bytes that all ranks have moved. */
 titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct parts *parts, struct verified *ret,
                             bool *ret_again, struct titan_error *err) TITAN_MUST_USE;

@@ -180,7 +180,7 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     titan_assert(t->used == 0 && t->n_parcels == 0);
     titan_assert(t->sender >= 0 && (t->sender == t->rank || t->receiver == t->rank));
     const bool here = t->sender == t->rank, there = b == t->rank;
-    const struct train_state *const old = t->holdings->copied[a] ? t->mine->ward : t->mine->own;
+    const struct train_state *const old = t->holdings->copied[a] ? t->mine->copy : t->mine->own;
     titan_assert(!here || (old && old->rank == a));
     titan_assert(!there || t->to);
     TRY(layout_pieces(t->from, a, here ? old->values : NULL, here ? old->biases : NULL, gives, &pair, &give, &n_give,

@@ -105,7 +105,7 @@ struct claim {
 };
 
 struct statement {
-    struct claim own, ward;
+    struct claim own, owner;
     struct halves bytes;
 };
 
@@ -146,7 +146,7 @@ static void compare_copies(const struct mesh *mesh, const struct statement *all,
                            struct verified *ret)
 {
     for (int i = 0; i < ranks; i++) {
-        const struct claim *c = &all[i].ward;
+        const struct claim *c = &all[i].owner;
         if (c->rank < 0 || c->rank >= mesh->world)
             continue;
         const struct claim **first = &known[first_replica(mesh, (int)c->rank)];
@@ -155,7 +155,7 @@ static void compare_copies(const struct mesh *mesh, const struct statement *all,
         } else if (!same(*first, c) && !ret->copies_differ) {
             ret->copies_differ = true;
             (void)titan_fail(&ret->why, TITAN_ECORRUPT,
-                             "the state of rank %.0f and the copy of it that its keeper, rank %.0f, holds differ",
+                             "the state of rank %.0f and the copy of it that its buddy, rank %.0f, holds differ",
                              c->rank, all[i].own.rank);
         }
     }
@@ -170,11 +170,11 @@ titan_status verify_parts(const struct mesh *mesh, const struct parts *mine, uin
     _cleanup_free_ const struct claim **known = calloc((size_t)mesh->world, sizeof *known);
 
     titan_assert(join(me.bytes) == bytes);
-    titan_assert(ranks >= 1 && (mine->own || !mine->ward));
+    titan_assert(ranks >= 1 && (mine->own || !mine->copy));
     if (!all || !known)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     TRY(claim(mine->own, s, &me.own, err));
-    TRY(claim(mine->ward, s, &me.ward, err));
+    TRY(claim(mine->copy, s, &me.owner, err));
     TRY(gather_doubles(device, ops, comm, ranks, &me.own.rank, sizeof me / sizeof(double), &all[0].own.rank, s, err));
     *ret = (struct verified){0};
     TRY(compare_own(mesh, all, ranks, known, err));

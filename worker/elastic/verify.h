@@ -21,13 +21,13 @@ titan_status part_hash(const struct train_state *part, struct stream *s, struct 
 struct verified {
     uint64_t parameters;    /* of the whole model */
     uint64_t bytes;         /* all ranks' */
-    bool copies_differ;     /* a keeper's copy from its ward's part */
+    bool copies_differ;     /* a buddy's copy from its owner's part */
     struct titan_error why; /* it does: between which ranks */
 };
 
 /* Collective over comm (NULL: alone) of `ranks`: each brings the parts it has of one mesh, or none, and a number of
  * bytes that is only added up. TITAN_ECORRUPT on all alike when two replicas differ; the message names both ranks. What
- * only a keeper has is taken as it is. */
+ * only a buddy has is taken as it is. */
 titan_status verify_parts(const struct mesh *mesh, const struct parts *mine, uint64_t bytes,
                           const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int ranks,
                           struct stream *s, struct verified *ret, struct titan_error *err) TITAN_MUST_USE;

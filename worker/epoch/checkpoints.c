@@ -122,7 +122,7 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
     if (!v.copies_differ)
         return TITAN_OK;
     titan_assert(buddy);
-    tlog_error(&t->log, "a keeper's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
+    tlog_error(&t->log, "a buddy's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
                (unsigned long)e->state.shards.own->step, v.why.msg);
     return buddy_seed(buddy, e->state.shards.own, err);
 }
@@ -241,8 +241,8 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
     *ret_stopped = false;
     for (;;) {
         struct titan_error fault = {0};
-        const unsigned told = m->ops->orders(m) & (ORDER_STOP | ORDER_MUST);
-        struct attempt a = {.stop = told == ORDER_STOP, .must = told == (ORDER_STOP | ORDER_MUST)};
+        const unsigned orders = m->ops->orders(m) & (ORDER_STOP | ORDER_MUST);
+        struct attempt a = {.stop = orders == ORDER_STOP, .must = orders == (ORDER_STOP | ORDER_MUST)};
         TRY(start(e, err));
         if (!atomic_load(&e->checkpoints.writer))
             fault = e->checkpoints.folder_fault;

@@ -31,7 +31,7 @@ struct brought recover_held(const struct trainer *t)
     if (!last)
         return b;
     titan_assert(last->exec && b.parts.own && b.parts.own->epoch == last->view.epoch);
-    b.told = last->view.rank == 0 && !publish_is_pending(last);
+    b.published = last->view.rank == 0 && !publish_is_pending(last);
     b.prepared = exec_prepared(last->exec);
     b.report = exec_report(last->exec);
     b.report_size = b.report ? last->plan.program->report.size : 0;
@@ -135,7 +135,7 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
                           .finish = finish_prepared,
                           .arg = e};
     TRY(restore_agree(r, err));
-    if (r->covered && !r->holdings.told && e->view.rank == 0 && t->held.last && exec_report(t->held.last->exec))
+    if (r->covered && !r->holdings.published && e->view.rank == 0 && t->held.last && exec_report(t->held.last->exec))
         publish_keep(t, t->held.last);
     return TITAN_OK;
 }
@@ -177,7 +177,7 @@ static titan_status open_replica(struct epoch *e, struct titan_error *err)
     const int world = e->view.world, shift = buddy_shift(e->view.nodes, world);
     const int owner = (e->view.rank - shift + world) % world;
 
-    TRY(open_shard(e, owner, &e->state.shards.ward, err));
+    TRY(open_shard(e, owner, &e->state.shards.copy, err));
     const struct program *owners = e->plan.programs[program_kind(&e->plan.plan->build, owner)];
     const struct buddy_options options = {.device = &t->device,
                                           .rank = e->view.rank,
@@ -186,8 +186,8 @@ static titan_status open_replica(struct epoch *e, struct titan_error *err)
                                           .ops = e->groups.ops,
                                           .comm = e->groups.comms[CHANNEL_WORLD],
                                           .abort_flag = t->members->ops->revoked(t->members),
-                                          .wards = owners ? owners : e->plan.program,
-                                          .copy = e->state.shards.ward};
+                                          .owners = owners ? owners : e->plan.program,
+                                          .copy = e->state.shards.copy};
     return buddy_open(&options, &e->state.buddy, err);
 }
 

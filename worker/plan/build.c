@@ -376,7 +376,7 @@ static void forward(struct builder *b, const struct visit *v)
     }
 }
 
-struct keeper {
+struct kept {
     const struct program *p;
     int from, every;
 };
@@ -385,7 +385,7 @@ struct keeper {
  * A gathered input is as large as what it is gathered from times tp, and is gathered again. */
 static bool keep_ops(void *arg, const struct action *a, int buffer)
 {
-    const struct keeper *keeper = arg;
+    const struct kept *kept = arg;
     int products = 0;
 
     (void)buffer;
@@ -393,9 +393,9 @@ static bool keep_ops(void *arg, const struct action *a, int buffer)
         return true;
     if (a->op != OP_MATMUL)
         return false;
-    for (const struct action *before = keeper->p->actions + keeper->from; before < a; before++)
+    for (const struct action *before = kept->p->actions + kept->from; before < a; before++)
         products += before->op == OP_MATMUL;
-    return products % keeper->every == 0;
+    return products % kept->every == 0;
 }
 
 static bool keep_nothing(void *arg, const struct action *a, int buffer)
@@ -422,7 +422,7 @@ static void take_params(struct builder *b, int from_action, int was, int is)
 static void recompute(struct builder *b, const struct visit *v, struct layer_pass *layer)
 {
     const enum checkpointing mode = b->opt->checkpointing[b->model->units[v->use[0].unit].layer];
-    struct keeper keeper = {
+    struct kept kept = {
         .p = b->e.p, .from = layer->from, .every = b->opt->keep_products > 0 ? b->opt->keep_products : 2};
     const int from = b->e.p->n_actions;
     struct tensor *needed[SAVED_COUNT];
@@ -434,7 +434,7 @@ static void recompute(struct builder *b, const struct visit *v, struct layer_pas
         if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
             needed[n++] = &layer->saved.t[i];
     b->e.phase = PHASE_RECOMPUTE;
-    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &keeper, needed,
+    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &kept, needed,
                       n);
     for (int j = 0; j < VISIT_UNITS && b->e.status == TITAN_OK; j++)
         take_params(b, from, layer->params[j], params_of(b, &v->use[j]));

@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct host h = {0};
     int64_t now = 1000;
     uint64_t actions = 0;
-    const struct member_host host = {.arg = &h, .say = say, .revoke = on_revoke, .end = end};
+    const struct member_host host = {.arg = &h, .send = say, .revoke = on_revoke, .end = end};
     const struct member_options o = {.job_id = 1, .worker_id = 1, .pid = 7, .address = "127.0.0.1:7"};
     h.member = member_open(&o, &host, now);
     fuzz_assert(h.member);

@@ -128,7 +128,8 @@ static void test_refused(void **state)
          "parallelism.pipeline_parallel_degree = 9 with 1F1B makes 9 stages of 8 layers (model.n_layers = 6, embedding "
          "and head); nearest: 8"},
         {"[parallelism]\npipeline_parallel_degree = 5\npipeline_parallel_schedule = \"Interleaved1F1B\"\n",
-         "parallelism.pipeline_parallel_degree = 5 with Interleaved1F1B makes 10 stages of 8 layers (model.n_layers = 6, "
+         "parallelism.pipeline_parallel_degree = 5 with Interleaved1F1B makes 10 stages of 8 layers (model.n_layers = "
+         "6, "
          "embedding and head); nearest: 4"},
         {"[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_layers_per_stage = 2\n",
          "parallelism.pipeline_parallel_layers_per_stage makes 4 stages, but pipeline_parallel_schedule = \"1F1B\" on "
@@ -198,7 +199,7 @@ static void test_split(void **state)
         {6, 1, 1, 2, {0, 3, 6}},
         {6, 1, 1, 3, {0, 2, 5, 6}},
         {6, 1, 1, 4, {0, 1, 3, 5, 6}},
-        {6, 1, 1, 6, {0, 1, 3, 4, 5, 6, 6}}, /* the last one is the head alone */
+        {6, 1, 1, 6, {0, 1, 3, 4, 5, 6, 6}},       /* the last one is the head alone */
         {6, 1, 1, 8, {0, 0, 1, 2, 3, 4, 5, 6, 6}}, /* and the first one the embedding alone */
         {6, 0, 0, 4, {0, 2, 4, 5, 6}},
         {32, 1, 1, 4, {0, 8, 17, 25, 32}},

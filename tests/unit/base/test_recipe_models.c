@@ -179,9 +179,9 @@ static void test_memory_of_experts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_params),           cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_below_the_mesh),
-        cmocka_unit_test(test_memory_of_axes),   cmocka_unit_test(test_memory_of_experts),
+        cmocka_unit_test(test_params),         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_memory_below_the_mesh),
+        cmocka_unit_test(test_memory_of_axes), cmocka_unit_test(test_memory_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

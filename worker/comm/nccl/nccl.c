@@ -178,7 +178,7 @@ void comm_fail(struct comm *c, titan_status status, const char *reason)
     for (struct comm *m = root->family; m; m = m->next)
         mark(m, status, reason);
     if (__atomic_load_n(&root->stopped, __ATOMIC_ACQUIRE) == 0)
-        nccl_peers_tell(root->peers);
+        nccl_peers_notify(root->peers);
     stop(root);
     for (struct comm *m = root->family; m; m = m->next)
         stop(m);
@@ -382,7 +382,7 @@ static void comm_close(struct comm *c)
             nccl_fine(r) && nccl_wait_ready(c->nccl, NULL, nccl_deadline(FINALIZE_MS), "closing", &err) == TITAN_OK;
         if (!flushed) {
             mark(c, TITAN_EREVOKED, "communicator closed");
-            nccl_peers_tell(c->peers);
+            nccl_peers_notify(c->peers);
             stop(c);
         }
     }

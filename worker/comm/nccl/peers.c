@@ -109,7 +109,7 @@ int nccl_peers_lost(struct nccl_peers *p)
     return lost;
 }
 
-void nccl_peers_tell(struct nccl_peers *p)
+void nccl_peers_notify(struct nccl_peers *p)
 {
     if (!p)
         return;

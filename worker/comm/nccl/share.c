@@ -23,15 +23,15 @@
 /* What a guest says first. Same machine type on all members, as NCCL itself requires. With a key what goes with it is
  * sent too: a number used once, and an HMAC-SHA256 of all under the key. The answer is then covered under the key and
  * that number, and proved behind. */
-struct hello {
+struct identity {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
     uint64_t epoch;
     uint32_t rank, world;
 };
-_Static_assert(sizeof(struct hello) == 40, "hello goes over the wire");
+_Static_assert(sizeof(struct identity) == 40, "it goes over the wire");
 struct greeting {
-    struct hello hello;
+    struct identity identity;
     unsigned char once[32], proof[MAC_BYTES];
 };
 _Static_assert(sizeof(struct greeting) == 104, "greeting goes over the wire");
@@ -42,9 +42,9 @@ struct guest {
     struct greeting greeting;
 };
 
-static struct hello make_hello(const struct comm_config *config)
+static struct identity make_identity(const struct comm_config *config)
 {
-    struct hello h = {.magic = "titncc3", .epoch = config->epoch, .rank = (uint32_t)config->rank};
+    struct identity h = {.magic = "titncc3", .epoch = config->epoch, .rank = (uint32_t)config->rank};
     if (!config->key)
         memcpy(h.magic, "titnccl", sizeof h.magic);
     memcpy(h.id, config->id, sizeof h.id);
@@ -54,7 +54,7 @@ static struct hello make_hello(const struct comm_config *config)
 
 static size_t greeting_bytes(const struct comm_config *config)
 {
-    return config->key ? sizeof(struct greeting) : sizeof(struct hello);
+    return config->key ? sizeof(struct greeting) : sizeof(struct identity);
 }
 
 static void prove(const struct comm_config *config, const struct greeting *g, unsigned char ret[MAC_BYTES])
@@ -138,11 +138,11 @@ static titan_status local_listen(const struct comm_config *config, int *ret, str
     return TITAN_OK;
 }
 
-/* Read what has come; 1 = hello complete and ours, 0 = more to come, -1 = drop. */
+/* Read what has come; 1 = identity complete and ours, 0 = more to come, -1 = drop. */
 static int guest_read(struct guest *g, const struct comm_config *config)
 {
     const size_t all = greeting_bytes(config);
-    const struct hello *hello = &g->greeting.hello;
+    const struct identity *identity = &g->greeting.identity;
     unsigned char right[MAC_BYTES];
     ssize_t n = recv(g->fd, (char *)&g->greeting + g->got, all - g->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -152,11 +152,11 @@ static int guest_read(struct guest *g, const struct comm_config *config)
     g->got += (size_t)n;
     if (g->got < all)
         return 0;
-    struct hello want = make_hello(config);
-    if (hello->rank == 0 || hello->rank >= want.world)
+    struct identity want = make_identity(config);
+    if (identity->rank == 0 || identity->rank >= want.world)
         return -1;
-    want.rank = hello->rank;
-    if (memcmp(&want, hello, sizeof want) != 0)
+    want.rank = identity->rank;
+    if (memcmp(&want, identity, sizeof want) != 0)
         return -1;
     if (config->key)
         prove(config, &g->greeting, right);
@@ -206,7 +206,7 @@ static void reception_serve(struct reception *r, const struct comm_config *confi
         const size_t len = state > 0 ? make_answer(config, &g->greeting, data, bytes, answer) : 0;
         /* A fresh connection takes a few hundred bytes at once, or is broken. */
         if (state > 0 && send(g->fd, answer, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len) {
-            const int rank = (int)g->greeting.hello.rank;
+            const int rank = (int)g->greeting.identity.rank;
             nccl_peers_add(peers, g->fd, rank);
             r->guests[i] = r->guests[--r->n]; /* the connection is the peers' now */
             r->left -= !r->served[rank];
@@ -294,7 +294,7 @@ static int dial(const struct comm_config *config)
 static titan_status visit(const struct comm_config *config, int fd, const atomic_int *abort_flag, int64_t deadline_ns,
                           void *data, size_t bytes, struct titan_error *err)
 {
-    struct greeting greeting = {.hello = make_hello(config)};
+    struct greeting greeting = {.identity = make_identity(config)};
     unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES], right[MAC_BYTES];
     const size_t all = bytes + (config->key ? MAC_BYTES : 0), said_bytes = greeting_bytes(config);
     size_t got = 0;

@@ -14,7 +14,7 @@
  * A slot of a rank has 1 MiB, less above 32 members; one of a channel 256 KiB, less above 16. So a segment is at most
  * 832 MiB of address space, and costs what has gone through it: at most 3 MiB a member for collectives, and 2 MiB for
  * every direction between two members that send each other messages. A step of recipes/demo.toml uses 14 MiB in all
- * segments of an epoch of four workers, 22 with keepers (26 and 42 of eight). As a memfd it counts as shared memory of
+ * segments of an epoch of four workers, 22 with buddies (26 and 42 of eight). As a memfd it counts as shared memory of
  * the cgroup it was made in, and not as part of /dev/shm.
  *
  * Two ways to wait, both on a futex after a short spin where there are at least as many cores as members:
@@ -106,7 +106,7 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err) TITAN
 unsigned char *segment_channel_slot(const struct segment *seg, enum channel_end end, int peer);
 /* It has been filled or read. */
 void segment_channel_advance(struct segment *seg, enum channel_end end, int peer);
-/* Rung when a channel of this rank moves, or has to be given up. To be read before looking at the channels. */
+/* Woken when a channel of this rank moves, or has to be given up. To be read before looking at the channels. */
 uint32_t segment_bell(const struct segment *seg);
 /* Sleep until the bell is not what it was, for a bounded time. */
 void segment_bell_wait(struct segment *seg, uint32_t bell);

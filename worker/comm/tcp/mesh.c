@@ -23,30 +23,30 @@
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
 #define POLL_MS 5
 #define RETRY_MS 20
-#define STRANGER_MS 2000
-#define STRANGERS_EXTRA 128 /* beside the members */
+#define ARRIVAL_MS 2000
+#define ARRIVALS_EXTRA 128 /* beside the members */
 #define BACKLOG 1024
 #define SILENT_MS 15000
 
 /* What both sides say; integers little-endian. */
-struct hello {
+struct identity {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
     uint64_t epoch, tag;
     uint32_t rank, members; /* of the epoch; how many meet */
 };
-_Static_assert(sizeof(struct hello) == 48, "hello goes over the wire");
+_Static_assert(sizeof(struct identity) == 48, "it goes over the wire");
 
-/* With a key who accepts first sends CHALLENGE_BYTES at random; the hello of who connects is a greeting, and the one
+/* With a key who accepts first sends CHALLENGE_BYTES at random; the identity of who connects is a greeting, and the one
  * that answers it an answer. A proof is an HMAC-SHA256 under the key of its label, the challenge and all before it. */
 #define CHALLENGE_BYTES 32
 struct greeting {
-    struct hello hello;
+    struct identity identity;
     unsigned char challenge[CHALLENGE_BYTES]; /* for who accepts */
     unsigned char proof[MAC_BYTES];
 };
 struct answer {
-    struct hello hello;
+    struct identity identity;
     unsigned char proof[MAC_BYTES];
 };
 _Static_assert(sizeof(struct greeting) == 112 && sizeof(struct answer) == 80, "they go over the wire");
@@ -68,13 +68,13 @@ struct peer {
     int fd;
     size_t got; /* bytes of its challenge or answer */
     unsigned char challenge[CHALLENGE_BYTES];
-    struct greeting greeting; /* what it was told */
+    struct greeting greeting; /* what it has received */
     struct answer answer;
     int64_t retry_at; /* ms */
 };
 
 /* Accepted, but nobody yet, or a member that is early. */
-struct stranger {
+struct arrival {
     int fd;
     size_t got; /* bytes of its greeting */
     bool known; /* that is complete, and it is a member */
@@ -88,16 +88,16 @@ struct mesh {
     uint32_t timeout_ms;
     bool keyed;
     unsigned char key[MAC_BYTES];
-    struct hello own; /* but for tag and members */
+    struct identity own; /* but for tag and members */
     struct address *addresses;
-    struct stranger *strangers;
-    int nstrangers, capacity;
+    struct arrival *arrivals;
+    int n_arrivals, capacity;
 };
 
 struct meeting {
     struct mesh *m;
     const struct meeting_options *options;
-    struct hello own;
+    struct identity own;
     int self; /* the own place among the members */
     struct peer *peers;
     int ready;
@@ -176,7 +176,7 @@ static void set_options(int fd)
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, SILENT_MS);
 }
 
-/* --- hellos ------------------------------------------------------------------------------------------------------- */
+/* --- identities ------------------------------------------------------------------------------------------------------- */
 
 static bool send_all(int fd, const void *bytes, size_t len)
 {
@@ -202,17 +202,17 @@ static int receive(int fd, void *bytes, size_t len, size_t *got)
 
 static size_t greeting_bytes(const struct mesh *m)
 {
-    return m->keyed ? sizeof(struct greeting) : sizeof(struct hello);
+    return m->keyed ? sizeof(struct greeting) : sizeof(struct identity);
 }
 
 static size_t answer_bytes(const struct mesh *m)
 {
-    return m->keyed ? sizeof(struct answer) : sizeof(struct hello);
+    return m->keyed ? sizeof(struct answer) : sizeof(struct identity);
 }
 
 /* Of who connects; answer: of who accepts, which has heard the greeting. */
 static void prove(const struct mesh *m, const unsigned char challenge[CHALLENGE_BYTES], const struct greeting *greeting,
-                  const struct hello *answer, unsigned char ret[MAC_BYTES])
+                  const struct identity *answer, unsigned char ret[MAC_BYTES])
 {
     const char *label = answer ? "titan hello accepted" : "titan hello";
     struct mac mac;
@@ -233,7 +233,7 @@ static bool draw_challenge(unsigned char ret[CHALLENGE_BYTES])
 static bool send_greeting(const struct meeting *g, struct peer *p)
 {
     struct greeting *x = &p->greeting;
-    *x = (struct greeting){.hello = g->own};
+    *x = (struct greeting){.identity = g->own};
     if (g->m->keyed) {
         if (!draw_challenge(x->challenge))
             return false;
@@ -242,15 +242,15 @@ static bool send_greeting(const struct meeting *g, struct peer *p)
     return send_all(p->fd, x, greeting_bytes(g->m));
 }
 
-static bool send_answer(const struct meeting *g, const struct stranger *s)
+static bool send_answer(const struct meeting *g, const struct arrival *s)
 {
-    struct answer x = {.hello = g->own};
+    struct answer x = {.identity = g->own};
     if (g->m->keyed)
-        prove(g->m, s->challenge, &s->greeting, &x.hello, x.proof);
+        prove(g->m, s->challenge, &s->greeting, &x.identity, x.proof);
     return send_all(s->fd, &x, answer_bytes(g->m));
 }
 
-static bool greeting_proved(const struct mesh *m, const struct stranger *s)
+static bool greeting_proved(const struct mesh *m, const struct arrival *s)
 {
     unsigned char right[MAC_BYTES];
     if (m->keyed)
@@ -262,19 +262,19 @@ static bool answer_proved(const struct mesh *m, const struct peer *p)
 {
     unsigned char right[MAC_BYTES];
     if (m->keyed)
-        prove(m, p->challenge, &p->greeting, &p->answer.hello, right);
+        prove(m, p->challenge, &p->greeting, &p->answer.identity, right);
     return !m->keyed || mac_equal(right, p->answer.proof);
 }
 
 /* From a member of this epoch? */
-static bool is_member(const struct mesh *m, const struct hello *h)
+static bool is_member(const struct mesh *m, const struct identity *h)
 {
     return memcmp(h->magic, m->own.magic, sizeof(h->magic)) == 0 && memcmp(h->id, m->own.id, sizeof(h->id)) == 0 &&
            h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
 }
 
 /* The place among those who meet of somebody who has come for this meeting; -1 = of nobody who should. */
-static int place_of(const struct meeting *g, const struct hello *h)
+static int place_of(const struct meeting *g, const struct identity *h)
 {
     for (int i = 0; h->members == g->own.members && i < g->options->n; i++)
         if (g->options->members[i] == (int)h->rank)
@@ -332,9 +332,9 @@ static void advance_peer(struct meeting *g, int i)
         }
         return;
     }
-    const struct hello *hello = &p->answer.hello;
+    const struct identity *identity = &p->answer.identity;
     int rc = receive(p->fd, &p->answer, answer_bytes(g->m), &p->got);
-    if (rc < 0 || (rc > 0 && (!is_member(g->m, hello) || hello->tag != g->own.tag || place_of(g, hello) != i ||
+    if (rc < 0 || (rc > 0 && (!is_member(g->m, identity) || identity->tag != g->own.tag || place_of(g, identity) != i ||
                               !answer_proved(g->m, p)))) {
         /* It is still in another epoch, or somebody else has its address now. */
         retry_later(p);
@@ -346,26 +346,26 @@ static void advance_peer(struct meeting *g, int i)
 
 /* --- accepting ---------------------------------------------------------------------------------------------------- */
 
-static void drop_stranger(struct mesh *m, int i)
+static void drop_arrival(struct mesh *m, int i)
 {
-    if (m->strangers[i].fd >= 0)
-        (void)close(m->strangers[i].fd);
-    m->strangers[i] = m->strangers[--m->nstrangers];
+    if (m->arrivals[i].fd >= 0)
+        (void)close(m->arrivals[i].fd);
+    m->arrivals[i] = m->arrivals[--m->n_arrivals];
 }
 
-static void accept_strangers(struct mesh *m)
+static void accept_arrivals(struct mesh *m)
 {
     for (;;) {
         int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        if (m->nstrangers == m->capacity)
-            drop_stranger(m, 0);
+        if (m->n_arrivals == m->capacity)
+            drop_arrival(m, 0);
         set_options(fd);
-        struct stranger *s = &m->strangers[m->nstrangers++];
-        *s = (struct stranger){.fd = fd, .since = now_ms()};
+        struct arrival *s = &m->arrivals[m->n_arrivals++];
+        *s = (struct arrival){.fd = fd, .since = now_ms()};
         if (m->keyed && (!draw_challenge(s->challenge) || !send_all(fd, s->challenge, sizeof(s->challenge))))
-            drop_stranger(m, m->nstrangers - 1);
+            drop_arrival(m, m->n_arrivals - 1);
     }
 }
 
@@ -373,18 +373,18 @@ static void accept_strangers(struct mesh *m)
 static void admit(struct meeting *g, int at)
 {
     struct mesh *m = g->m;
-    struct stranger *s = &m->strangers[at];
-    const struct hello hello = s->greeting.hello;
-    if (!s->known && (!is_member(m, &hello) || !greeting_proved(m, s))) {
-        drop_stranger(m, at);
+    struct arrival *s = &m->arrivals[at];
+    const struct identity identity = s->greeting.identity;
+    if (!s->known && (!is_member(m, &identity) || !greeting_proved(m, s))) {
+        drop_arrival(m, at);
         return;
     }
     s->known = true;
-    if (hello.tag != g->own.tag)
+    if (identity.tag != g->own.tag)
         return;
-    int i = place_of(g, &hello);
+    int i = place_of(g, &identity);
     if (i < 0)
-        g->stray = (int)hello.rank;
+        g->stray = (int)identity.rank;
     if (i > g->self && send_answer(g, s)) {
         struct peer *p = &g->peers[i];
         if (p->state == PEER_READY)
@@ -394,25 +394,25 @@ static void admit(struct meeting *g, int at)
         p->state = PEER_READY;
         p->fd = TAKE_FD(s->fd);
     }
-    drop_stranger(m, at);
+    drop_arrival(m, at);
 }
 
-static void advance_strangers(struct meeting *g)
+static void advance_arrivals(struct meeting *g)
 {
     struct mesh *m = g->m;
-    for (int i = m->nstrangers - 1; i >= 0; i--) {
-        struct stranger *s = &m->strangers[i];
+    for (int i = m->n_arrivals - 1; i >= 0; i--) {
+        struct arrival *s = &m->arrivals[i];
         int rc = receive(s->fd, &s->greeting, greeting_bytes(m), &s->got);
         if (rc > 0)
             admit(g, i);
-        else if (rc < 0 || now_ms() - s->since > STRANGER_MS)
-            drop_stranger(m, i);
+        else if (rc < 0 || now_ms() - s->since > ARRIVAL_MS)
+            drop_arrival(m, i);
     }
 }
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* What may move: peers below, links so far, the listener, strangers with something left to say. */
+/* What may move: peers below, links so far, the listener, arrivals with something left to say. */
 static int gather_polls(struct meeting *g)
 {
     const struct meeting_options *o = g->options;
@@ -428,8 +428,8 @@ static int gather_polls(struct meeting *g)
     for (int i = 0; i < o->n; i++)
         g->polls[n++] = (struct pollfd){.fd = o->links ? o->links[i] : -1, .events = POLLRDHUP};
     g->polls[n++] = (struct pollfd){.fd = g->m->listener, .events = POLLIN};
-    for (int i = 0; i < g->m->nstrangers; i++) {
-        const struct stranger *s = &g->m->strangers[i];
+    for (int i = 0; i < g->m->n_arrivals; i++) {
+        const struct arrival *s = &g->m->arrivals[i];
         g->polls[n++] = (struct pollfd){.fd = s->got < greeting_bytes(g->m) ? s->fd : -1, .events = POLLIN};
     }
     return n;
@@ -451,8 +451,8 @@ static void step(struct meeting *g)
         if (g->polls[members + i].revents)
             g->lost = i;
     if (g->polls[2 * members].revents)
-        accept_strangers(g->m);
-    advance_strangers(g);
+        accept_arrivals(g->m);
+    advance_arrivals(g);
 }
 
 static titan_status check(const struct meeting *g, int64_t end, struct titan_error *err)
@@ -479,7 +479,7 @@ static titan_status check(const struct meeting *g, int64_t end, struct titan_err
 static titan_status meet(struct meeting *g, struct titan_error *err)
 {
     int64_t end = now_ms() + g->m->timeout_ms;
-    advance_strangers(g); /* who came early */
+    advance_arrivals(g); /* who came early */
     while (g->ready < g->options->n - 1) {
         TRY(check(g, end, err));
         step(g);
@@ -524,14 +524,14 @@ void mesh_close(struct mesh *m)
 {
     if (!m)
         return;
-    while (m->nstrangers > 0)
-        drop_stranger(m, 0);
+    while (m->n_arrivals > 0)
+        drop_arrival(m, 0);
     for (int r = 0; m->addresses && r < m->world; r++)
         free(m->addresses[r].text);
     if (m->listener >= 0)
         (void)close(m->listener);
     free(m->addresses);
-    free(m->strangers);
+    free(m->arrivals);
     mac_wipe(m->key, sizeof(m->key));
     free(m);
 }
@@ -549,16 +549,16 @@ titan_status mesh_open(const struct comm_config *config, struct mesh **ret, stru
         return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh");
     *m = (struct mesh){.rank = config->rank, .world = config->world, .listener = -1};
     m->timeout_ms = config->timeout_ms ? config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
-    m->own = (struct hello){.epoch = config->epoch, .rank = (uint32_t)config->rank};
+    m->own = (struct identity){.epoch = config->epoch, .rank = (uint32_t)config->rank};
     m->keyed = config->key != NULL;
     if (m->keyed)
         memcpy(m->key, config->key, sizeof(m->key));
     memcpy(m->own.magic, magic[m->keyed], sizeof(m->own.magic));
     memcpy(m->own.id, config->id, sizeof(m->own.id));
-    m->capacity = config->world + STRANGERS_EXTRA;
+    m->capacity = config->world + ARRIVALS_EXTRA;
     m->addresses = calloc(world, sizeof(*m->addresses));
-    m->strangers = calloc((size_t)m->capacity, sizeof(*m->strangers));
-    if (!m->addresses || !m->strangers)
+    m->arrivals = calloc((size_t)m->capacity, sizeof(*m->arrivals));
+    if (!m->addresses || !m->arrivals)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh of %zu members", world);
     if (config->rank < config->world - 1 && config->listener < 0)
         return titan_fail(err, TITAN_EINVAL, "rank %d has no listening socket", config->rank);

@@ -115,11 +115,11 @@ static void test_by_address_among_strangers(void **state)
     char address[32];
     int listener = listen_here(address);
     const char *const addresses[WORLD] = {address, "", ""};
-    struct hello wrong = {.magic = "titnccl", .id = "another", .epoch = 7, .rank = 1, .world = WORLD};
+    struct identity wrong = {.magic = "titnccl", .id = "another", .epoch = 7, .rank = 1, .world = WORLD};
     struct {
-        struct hello hello;
+        struct identity identity;
         char once[32], proof[32];
-    } unproved = {.hello = {.magic = "titncc3", .id = "the same on all", .epoch = 7, .rank = 1, .world = WORLD}};
+    } unproved = {.identity = {.magic = "titncc3", .id = "the same on all", .epoch = 7, .rank = 1, .world = WORLD}};
     char garbage[4096];
     memset(garbage, 'x', sizeof garbage);
     int strangers[] = {stranger(address, NULL, 0), stranger(address, garbage, sizeof garbage),
@@ -191,11 +191,11 @@ static void test_losses(void **state)
     /* One vanishes; rank 0 sees it and tells the other. */
     nccl_peers_close(m[2].peers, false);
     assert_int_equal(lost_soon(m[0].peers), 2);
-    nccl_peers_tell(m[0].peers);
+    nccl_peers_notify(m[0].peers);
     assert_int_equal(lost_soon(m[1].peers), 0);
 
     /* They shrink. What was told of the old communicator is not held against the new one. */
-    nccl_peers_tell(m[0].peers);
+    nccl_peers_notify(m[0].peers);
     const int gone = 2;
     nccl_peers_shrink(m[0].peers, &gone, 1);
     nccl_peers_shrink(m[1].peers, &gone, 1);

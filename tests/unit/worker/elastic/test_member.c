@@ -90,7 +90,7 @@ static void begin(void)
 {
     const struct member_options options = {.job_id = JOB, .worker_id = WORKER, .pid = 1, .address = "10.0.0.1:5"};
     const struct member_host host = {
-        .say = host_say, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
+        .send = host_say, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
 
     memset(&h, 0, sizeof h);
     h.now = 1000;
