@@ -143,7 +143,7 @@ def processor_seconds(marker, threads=("",)):
                if any(name in (task / "comm").read_text() for name in threads)) / 1e9
 
 
-KEEPER_THREADS = ("to keeper", "of ward")  # worker/elastic/buddy.c
+BUDDY_THREADS = ("to buddy", "of owner")  # worker/elastic/buddy.c
 
 
 class Trainer:
@@ -175,7 +175,7 @@ class Trainer:
     def turn(self, steps):
         """What a step takes, of so many whole ones: the one it was stopped in is left out."""
         def used():
-            return time.monotonic(), processor_seconds(self.job), processor_seconds(self.job, KEEPER_THREADS)
+            return time.monotonic(), processor_seconds(self.job), processor_seconds(self.job, BUDDY_THREADS)
         first = self.steps() + 1
         self.signal(signal.SIGCONT)
         self.await_step(first)
@@ -191,7 +191,7 @@ class Trainer:
 
 
 def redundancy(turns=40):
-    """What keepers cost: two runs, with and without them, train by turns of a second or three, so that whatever else the
+    """What buddies cost: two runs, with and without them, train by turns of a second or three, so that whatever else the
     machine does is done to both. A turn is 5 to 10 % off the next all the same, so the threads' own time is told as well."""
     out = []
     for tokens, batch, steps in ((1024, 8, 8), (8192, 64, 2)):
@@ -247,7 +247,7 @@ def elastic_rows():
     yield of_rounds("resize 4, 3, 5, 4: stall in steps, losses bit-identical", resize["stall_steps"], "max", 1, " steps")
     for cost in redundancy():
         limit = 3 if cost["tokens_per_step"] == 8192 else None
-        who = f"keepers at {cost['tokens_per_step']:,} tokens a step"
+        who = f"buddies at {cost['tokens_per_step']:,} tokens a step"
         yield row(f"{who}: a step's time, more than without, mean of {cost['turns']} turns (standard error {cost['step_percent_error']:.1f} %)",
                   cost["step_percent"], limit, " %")
         yield row(f"{who}: their threads' part of the processor time", cost["threads_percent"], limit, " %")
@@ -484,7 +484,7 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "scaling": (scaling, 60, lambda r: [("4 workers of 1 thread against 1 of 2", f"{r['ratio']:.2f}", f"{r['target_ratio']}")]),
     "recovery": (recovery, 30, lambda r: [timed("SIGKILL of a worker to the next step, median", r["median_ms"], r["target_ms"])]),
     "elastic": (elastic, 900, lambda rows: [(r["what"], r["measured"], r["target"] or "") for r in rows]),
-    "redundancy": (redundancy, 300, lambda rows: [(f"keepers at {r['tokens_per_step']:,} tokens a step", f"{r['step_percent']:+.1f} %", "") for r in rows]),
+    "redundancy": (redundancy, 300, lambda rows: [(f"buddies at {r['tokens_per_step']:,} tokens a step", f"{r['step_percent']:+.1f} %", "") for r in rows]),
     "executor": (document("bench_exec"), 60, lambda r: [("walking the program, of a step", f"{100 * r['overhead']:.2g} %", f"{100 * r['target_overhead']:.0f} %")]),
     "memory": (memory, 90, lambda r: [("planned against touched, largest difference", f"{100 * r['largest_difference']:.1f} %",
                                        f"{100 * r['target_difference']:.0f} %")]),
