@@ -9,7 +9,7 @@ the definition of its initial values (base/rng.h, worker/tensor/model.h), which 
 
 Files: tiny.json, debugmodel.json, qwen3.json, moe.json, deepseek.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
 digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the
-normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps.
+normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps; tiny_adam.json: 50 of Adam.
 
 A digest of a tensor x with n elements, row-major: sum, l2 norm, `samples` at indices (j*2654435761 + 12345) mod n for
 j = 0, 1, ..., and `projections` p_k = sum of s_k(i) x_i, where s_k(i) is +1 if bit k of mix64(i) is 0, else -1, mix64
@@ -370,12 +370,12 @@ def schedule(step, steps, warmup, decay):
     return 1.0 - (step + 1 - warmup - stable) / decay
 
 
-def write_training():
+def write_training(name, kind):
     d = FLAVORS["tiny"]
     steps, warmup, decay, b, t = 50, 5, 20, 4, 64
     lr, max_norm = 3e-3, 1.0
     p = make(d, torch.float64)
-    optimizer = torch.optim.AdamW(p.values(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = kind(p.values(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     rows = []
     for step in range(steps):
         tokens, targets = train_batch(step, b, t, d["vocab_size"])
@@ -388,14 +388,14 @@ def write_training():
         norm = torch.nn.utils.clip_grad_norm_(p.values(), max_norm)
         optimizer.step()
         rows.append({"loss": number(loss.item()), "grad_norm": number(norm.item()), "lr": number(rate)})
-    write("tiny_train.json", {
+    write(f"{name}.json", {
         "made_by": "tests/golden/reference.py", "torch": torch.__version__, "seed": SEED, "dims": d, "batch": b,
-        "seq_len": t, "lr": lr, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "max_norm": max_norm,
+        "seq_len": t, "optimizer": kind.__name__, "lr": lr, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "max_norm": max_norm,
         "warmup_steps": warmup, "decay_steps": decay, "steps": rows,
         "tensors": [{"name": n, "shape": list(x.shape), "weight": digest(x.detach().numpy(), 16)}
                     for n, x in p.items()],
     })
-    print(f"tiny, {steps} steps: loss {rows[0]['loss']:.6f} -> {rows[-1]['loss']:.6f}")
+    print(f"{name}, {steps} steps: loss {rows[0]['loss']:.6f} -> {rows[-1]['loss']:.6f}")
 
 
 if __name__ == "__main__":
@@ -406,4 +406,5 @@ if __name__ == "__main__":
     write_gradients("qwen3")
     write_gradients("moe")
     write_gradients("deepseek")
-    write_training()
+    write_training("tiny_train", torch.optim.AdamW)
+    write_training("tiny_adam", torch.optim.Adam)

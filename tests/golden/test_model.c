@@ -474,16 +474,17 @@ static double grad_norm(const struct fixture *f)
     return sqrt(square) / (double)f->counted;
 }
 
-static void check_training(enum dtype dt, double limit, double weight_limit)
+static void check_training(const char *name, enum dtype dt, double limit, double weight_limit)
 {
     struct fixture f;
     struct optimizer o;
-    open_fixture(&f, "tiny_train", dt, 1);
+    open_fixture(&f, name, dt, 1);
     optimizer_open(&f, &o);
     struct adamw_args a = {.beta1 = (float)member(f.file, "beta1"),
                            .beta2 = (float)member(f.file, "beta2"),
                            .eps = (float)member(f.file, "eps"),
-                           .weight_decay = (float)member(f.file, "weight_decay")};
+                           .weight_decay = (float)member(f.file, "weight_decay"),
+                           .l2 = strcmp(json_string(f.file, "optimizer", "AdamW"), "Adam") == 0};
     double max_norm = member(f.file, "max_norm"), worst = 0.0, worst_norm = 0.0;
     int step = 0;
     for (const struct json *row = json_get(f.file, "steps")->first; row; row = row->next, step++) {
@@ -509,12 +510,17 @@ static void check_training(enum dtype dt, double limit, double weight_limit)
 static void test_training_fp32(void **state)
 {
     (void)state;
-    check_training(DTYPE_F32, 1e-6, 1e-4);
+    check_training("tiny_train", DTYPE_F32, 1e-6, 1e-4);
+}
+static void test_adam_fp32(void **state)
+{
+    (void)state;
+    check_training("tiny_adam", DTYPE_F32, 1e-6, 1e-4);
 }
 static void test_training_bf16(void **state)
 {
     (void)state;
-    check_training(DTYPE_BF16, 3e-3, 0.03);
+    check_training("tiny_train", DTYPE_BF16, 3e-3, 0.03);
 }
 
 int main(void)
@@ -533,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_qwen3_fp32),
         cmocka_unit_test(test_qwen3_bf16),
         cmocka_unit_test(test_training_fp32),
+        cmocka_unit_test(test_adam_fp32),
         cmocka_unit_test(test_training_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1005,7 +1005,7 @@ static void sums_case(struct checker *c, int64_t n, int64_t block, bool square)
     sweep(c);
 }
 
-static void adamw_case(struct checker *c, int64_t n, bool with_shadow)
+static void adam_case(struct checker *c, int64_t n, bool with_shadow, bool l2)
 {
     struct tensor w = noise(c, n, DTYPE_F32, 1.0), m = noise(c, n, DTYPE_F32, 0.1), v = noise(c, n, DTYPE_F32, 0.1);
     struct tensor shadow = empty(c, n, DTYPE_BF16);
@@ -1014,18 +1014,18 @@ static void adamw_case(struct checker *c, int64_t n, bool with_shadow)
         v.x[i] = fabs(v.x[i]);
     upload(c, &v);
     memcpy(first, w.x, (size_t)n * sizeof(double));
-    struct adamw_args a = {.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    struct adamw_args a = {.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .l2 = l2};
     for (int step = 1; step <= 3; step++) {
         struct tensor g = noise(c, n, DTYPE_F32, 10.0);
         a.grad_scale = 1.0f / (float)(step + 2);
         a.bias1 = 1.0f - powf(a.beta1, (float)step);
         a.bias2 = 1.0f - powf(a.beta2, (float)step);
         for (int64_t i = 0; i < n; i++) {
-            double gi = g.x[i] * (double)a.grad_scale;
+            double gi = g.x[i] * (double)a.grad_scale + (l2 ? (double)a.weight_decay * w.x[i] : 0.0);
             m.x[i] = (double)a.beta1 * m.x[i] + (1.0 - (double)a.beta1) * gi;
             v.x[i] = (double)a.beta2 * v.x[i] + (1.0 - (double)a.beta2) * gi * gi;
             w.x[i] -= (double)a.lr * (m.x[i] / (double)a.bias1 / (sqrt(v.x[i] / (double)a.bias2) + (double)a.eps) +
-                                      (double)a.weight_decay * w.x[i]);
+                                      (l2 ? 0.0 : (double)a.weight_decay * w.x[i]));
         }
         need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, with_shadow ? shadow.p : NULL, (size_t)n, &a), "adamw");
     }
@@ -1042,7 +1042,7 @@ static void adamw_case(struct checker *c, int64_t n, bool with_shadow)
     ok = near(c, download(c, &v), v.x, n, limit_of(DTYPE_F32), "v") && ok;
     for (int64_t i = 0; i < n; i++)
         ok = ok && bits[i] == (with_shadow ? (double)from_bf16(to_bf16((float)got[i])) : 0.0);
-    result(c, ok, "adamw %lld%s", (long long)n, with_shadow ? " with shadow" : "");
+    result(c, ok, "adam%s %lld%s", l2 ? "" : "w", (long long)n, with_shadow ? " with shadow" : "");
     sweep(c);
 }
 
@@ -1097,9 +1097,11 @@ static void check_sums(struct checker *c)
     sums_case(c, 10000, 4096, true);
     sums_case(c, 1000, 33, false);
     sums_case(c, 8192, 1024, true);
-    adamw_case(c, 1, true);
-    adamw_case(c, 1003, true);
-    adamw_case(c, 4096, false);
+    adam_case(c, 1, true, false);
+    adam_case(c, 1003, true, false);
+    adam_case(c, 4096, false, false);
+    adam_case(c, 1003, true, true);
+    adam_case(c, 4096, false, true);
     sum_case(c, 1);
     sum_case(c, 1003);
     sum_case(c, 100000);

@@ -29,7 +29,7 @@
 
 #include "base/error.h"
 
-#define TITAN_DEVICE_ABI 2
+#define TITAN_DEVICE_ABI 3
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -59,6 +59,7 @@ struct adamw_args {
     float lr, beta1, beta2, eps, weight_decay;
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
     float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
+    bool l2;            /* weight decay goes into the gradient: Adam; otherwise it is decoupled: AdamW */
 };
 
 /* A product of queries and keys. Without masks it is causal: query i of a sequence sees keys 0..i (Tq == Tk). With
@@ -265,6 +266,7 @@ struct device_ops {
     /* AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), decoupled decay, eps outside the square root:
      *   g = grad*grad_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
      *   w -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + weight_decay * w)
+     * With l2, Adam (Kingma and Ba 2015, arXiv:1412.6980): g has weight_decay * w added, and the last line has not.
      * master, m, v, grad (n) fp32; shadow (n) bf16 = master rounded to nearest even, NULL = none. */
     titan_status (*adamw)(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args);

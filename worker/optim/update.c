@@ -16,6 +16,7 @@ struct update update_of_recipe(const struct recipe *recipe, double learning_rate
                  .beta2 = (float)recipe->optimizer.beta2,
                  .eps = (float)recipe->optimizer.eps,
                  .weight_decay = (float)recipe->optimizer.weight_decay,
+                 .l2 = strcmp(recipe->optimizer.name, "Adam") == 0,
                  .grad_scale = (float)grad_scale,
                  .bias1 = (float)(1 - pow(recipe->optimizer.beta1, (double)number)),
                  .bias2 = (float)(1 - pow(recipe->optimizer.beta2, (double)number))},

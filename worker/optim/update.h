@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.h - one optimizer update: AdamW or SGD on a range of fp32 masters. */
+/* update.h - one optimizer update: Adam, AdamW or SGD on a range of fp32 masters. */
 #ifndef TITAN_WORKER_OPTIM_UPDATE_H
 #define TITAN_WORKER_OPTIM_UPDATE_H
 
@@ -8,7 +8,7 @@
 
 /* The arithmetic of one update, the same for every range of the model. */
 struct update {
-    bool sgd; /* otherwise AdamW */
+    bool sgd; /* otherwise Adam or AdamW, as args.l2 says */
     struct adamw_args args;
 };
 

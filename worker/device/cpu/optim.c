@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c - AdamW and SGD on fp32 masters with an optional bf16 shadow. One pass over memory: AdamW reads and writes 28
- * bytes an element (30 with the shadow), so memory bounds it. */
+/* optim.c - Adam, AdamW and SGD on fp32 masters with an optional bf16 shadow. One pass over memory: AdamW reads and
+ * writes 28 bytes an element (30 with the shadow), so memory bounds it. */
 #include <math.h>
 
 #include "worker/device/cpu/cpu.h"
@@ -18,14 +18,15 @@ CPU_INLINE void adamw_elements(float *restrict master, float *restrict m, float 
                                uint16_t *restrict shadow, int64_t n, const struct adamw_args *a, bool with_shadow)
 {
     const float b1 = a->beta1, b2 = a->beta2, c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2;
-    const float scale = a->grad_scale, lr = a->lr, eps = a->eps, decay = a->weight_decay;
+    const float scale = a->grad_scale, lr = a->lr, eps = a->eps;
+    const float decay = a->l2 ? 0.0f : a->weight_decay, l2 = a->l2 ? a->weight_decay : 0.0f;
     const float inv1 = 1.0f / a->bias1, inv2 = 1.0f / a->bias2;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * scale;
+        float w = master[i];
+        float g = grad[i] * scale + l2 * w;
         float mi = b1 * m[i] + c1 * g;
         float vi = b2 * v[i] + c2 * (g * g);
-        float w = master[i];
         w -= lr * (mi * inv1 / (sqrtf(vi * inv2) + eps) + decay * w);
         m[i] = mi;
         v[i] = vi;

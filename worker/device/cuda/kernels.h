@@ -139,7 +139,7 @@ int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const
 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct adamw_factors {
-    float lr, beta1, beta2, eps, weight_decay, grad_scale, bias1, bias2;
+    float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, bias1, bias2; /* one of the decays is 0 */
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. shadow may be NULL. */
 int cuda_adamw(void *stream, float *master, float *m, float *v, const float *grad, uint16_t *shadow, size_t n,

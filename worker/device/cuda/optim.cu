@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.cu - AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) and SGD. Neither changes anything on a stream that
- * has failed. */
+/* optim.cu - Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) and SGD.
+ * None changes anything on a stream that has failed. */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void __launch_bounds__(THREADS)
@@ -10,10 +10,10 @@ __global__ static void __launch_bounds__(THREADS)
     if (*failed != 0)
         return;
     for (size_t i = grid_first(); i < n; i += grid_stride()) {
-        const float g = grad[i] * a.grad_scale;
+        const float w = master[i];
+        const float g = grad[i] * a.grad_scale + a.l2 * w;
         const float mi = a.beta1 * m[i] + (1.0f - a.beta1) * g;
         const float vi = a.beta2 * v[i] + (1.0f - a.beta2) * g * g;
-        const float w = master[i];
         const float next = w - a.lr * (mi / a.bias1 / (sqrtf(vi / a.bias2) + a.eps) + a.weight_decay * w);
         m[i] = mi;
         v[i] = vi;
