@@ -112,6 +112,12 @@ struct recipe {
     } parallelism;
     struct {
         bool enable;
+        char dataset[64], dataset_path[1024];
+        int64_t local_batch_size, seq_len, freq;
+        int64_t steps; /* of an evaluation; -1 = as many as the data has */
+    } validation;
+    struct {
+        bool enable;
         char folder[512];
         int64_t interval, keep_latest_k;
         char async_mode[32];
@@ -188,6 +194,11 @@ bool recipe_keeps_copies(const struct recipe *r, int world, int replicas);
 /* Sequences in one microbatch: local_batch_size, or pipeline_parallel_microbatch_size with a pipeline. A step has
  * global_batch_size / this many microbatches, shared out over the data-parallel ranks. */
 int64_t recipe_microbatch_rows(const struct recipe *r);
+/* The same of an evaluation, and the sequences of one step of it, whatever the number of workers. */
+int64_t recipe_validation_rows(const struct recipe *r);
+int64_t recipe_validation_batch(const struct recipe *r);
+/* Is the model evaluated after this step? */
+bool recipe_validates(const struct recipe *r, uint64_t step);
 /* Layers of each stage: first_layer[s]..first_layer[s+1], for stages+1 entries. The first stage has the embedding
  * besides, the last one the head; both count as the *_less_layers keys say, so either stage may have no layer.
  * TITAN_EINVAL: more stages than all of these. */
@@ -205,7 +216,7 @@ struct recipe_path {
     char *path;
     size_t size;
 };
-#define RECIPE_PATHS_MAX (RECIPE_SOURCES_MAX + 3)
+#define RECIPE_PATHS_MAX (RECIPE_SOURCES_MAX + 4)
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX]);
 /* A relative one becomes a path below folder. */
 titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err) TITAN_MUST_USE;

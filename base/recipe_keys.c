@@ -100,9 +100,10 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("balance_rate", KEY_REAL, balance_rate,
           "Change of an expert's bias a step, towards equal loads. 0: none."),
 
-    {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|SGD",
+    {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|Adam|SGD",
      .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
-     .doc = "Optimizer. \"SGD\": parameter minus lr times gradient, with weight_decay and without momentum."},
+     .doc = "Optimizer. \"Adam\": weight_decay is added to the gradient. \"SGD\": parameter minus lr times gradient, with "
+            "weight_decay and without momentum."},
     {.section = "optimizer", .name = "lr", .type = KEY_REAL, AT(optimizer.lr), .min = 0, .max = 1e3,
      .initial = "8e-4", .flags = KEY_NUMBERS, .doc = "Peak learning rate."},
     {.section = "optimizer", .name = "beta1", .type = KEY_REAL, AT(optimizer.beta1), .min = 0, .max = 0.999999,
@@ -112,7 +113,7 @@ const struct recipe_key recipe_keys[] = {
     {.section = "optimizer", .name = "eps", .type = KEY_REAL, AT(optimizer.eps), .min = 0, .above_min = true, .max = 1,
      .initial = "1e-8", .flags = KEY_NUMBERS, .doc = "Added to the root of the second moment."},
     {.section = "optimizer", .name = "weight_decay", .type = KEY_REAL, AT(optimizer.weight_decay), .min = 0, .max = 10,
-     .initial = "0.1", .flags = KEY_NUMBERS, .doc = "Decoupled weight decay, on every parameter."},
+     .initial = "0.1", .flags = KEY_NUMBERS, .doc = "Weight decay, on every parameter; decoupled with AdamW."},
 
     {.section = "lr_scheduler", .name = "warmup_steps", .type = KEY_INT, AT(lr_scheduler.warmup_steps), .min = 0,
      .max = 1e9, .initial = "200", .flags = KEY_NUMBERS,
@@ -245,6 +246,25 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Rows that a worker's experts have room for, in multiples of their even share; a step that sends them more "
             "fails. 0: for the worst case, all tokens of all workers."},
 
+    {.section = "validation", .name = "enable", .type = KEY_BOOL, AT(validation.enable), .initial = "false",
+     .doc = "Evaluate after step 1 and after every freq steps, on the same samples each time. Also read as enabled."},
+    {.section = "validation", .name = "dataset", .type = KEY_STRING, AT(validation.dataset),
+     .choices = "text|jsonl|c4|c4_test|c4_validation", .later = "*", .initial = "\"text\"",
+     .theirs = "\"c4_validation\"",
+     .doc = "Kind of data, as training.dataset."},
+    {.section = "validation", .name = "dataset_path", .type = KEY_STRING, AT(validation.dataset_path),
+     .initial = "\"\"", .theirs = "none", .doc = "A file or a folder, as training.dataset_path. Must be given where enable is true."},
+    {.section = "validation", .name = "local_batch_size", .type = KEY_INT, AT(validation.local_batch_size), .min = 1,
+     .max = 1 << 20, .initial = "8",
+     .doc = "Sequences of one evaluation step of one data-parallel rank; times the data-parallel ranks of "
+            "elastic.max_workers they are the step's, whatever the number of workers."},
+    {.section = "validation", .name = "seq_len", .type = KEY_INT, AT(validation.seq_len), .min = 1, .max = 1 << 24,
+     .initial = "2048", .doc = "Tokens in a sequence."},
+    {.section = "validation", .name = "freq", .type = KEY_INT, AT(validation.freq), .min = 1, .max = 1e9,
+     .initial = "10", .doc = "Training steps between two evaluations."},
+    {.section = "validation", .name = "steps", .type = KEY_INT, AT(validation.steps), .min = 1, .max = 1e9,
+     .minus_one = true, .initial = "-1", .doc = "Steps of an evaluation. -1: all of the data once."},
+
     {.section = "checkpoint", .name = "enable", .type = KEY_BOOL, AT(checkpoint.enable), .initial = "false",
      .doc = "Write checkpoints. Also read as enable_checkpoint."},
     {.section = "checkpoint", .name = "folder", .type = KEY_STRING, AT(checkpoint.folder), .initial = "\"checkpoint\"",
@@ -367,13 +387,15 @@ const struct recipe_key recipe_keys[] = {
     NOTE("training", "compile", KEY_BOOL, "false", "A step is always planned as a whole, and nothing is compiled"),
     NOTE("training", "gc_freq", KEY_INT, "50", "There is no garbage collection"),
     NOTE("training", "gc_debug", KEY_BOOL, "false", "There is no garbage collection"),
-    OFF("training", "deterministic", KEY_BOOL, "false", "Deterministic kernels; see numerics.canonical."),
+    NOTE("training", "deterministic", KEY_BOOL, "false",
+         "A run is deterministic without it: on the same mesh it gives the same bits again"),
     NOTE("training.dataloader", "num_workers", KEY_INT, "0", "A worker reads its samples itself"),
     NOTE("training.dataloader", "persistent_workers", KEY_BOOL, "false", "A worker reads its samples itself"),
     NOTE("training.dataloader", "pin_memory", KEY_BOOL, "false", "A worker reads its samples itself"),
     NOTE("training.dataloader", "prefetch_factor", KEY_INT, "2", "A worker reads its samples itself"),
 
-    OFF("debug", "deterministic", KEY_BOOL, "false", "Deterministic kernels; see numerics.canonical."),
+    NOTE("debug", "deterministic", KEY_BOOL, "false",
+         "A run is deterministic without it: on the same mesh it gives the same bits again"),
     PART("debug", "deterministic_warn_only", KEY_BOOL, "false", "debug.deterministic"),
     OFF("debug", "moe_force_load_balance", KEY_BOOL, "false", "Round-robin routing of experts."),
     NOTE("debug", "print_config", KEY_BOOL, "false", "A run's folder has its whole recipe"),
@@ -469,18 +491,10 @@ const struct recipe_key recipe_keys[] = {
     OFF("experimental", "custom_import", KEY_STRING, "\"\"", "Python module to import."),
     OFF("experimental", "custom_args_module", KEY_STRING, "\"\"", "Python module with more keys."),
 
-    OFF("validation", "enable", KEY_BOOL, "false", "Validation loss during training."),
-    OFF("validation", "enabled", KEY_BOOL, "false", "Validation loss during training."),
-    PART("validation", "dataset", KEY_STRING, "\"c4_validation\"", "validation.enable"),
-    PART("validation", "dataset_path", KEY_STRING, "\"\"", "validation.enable"),
-    PART("validation", "local_batch_size", KEY_INT, "8", "validation.enable"),
-    PART("validation", "seq_len", KEY_INT, "2048", "validation.enable"),
-    PART("validation", "freq", KEY_INT, "10", "validation.enable"),
-    PART("validation", "steps", KEY_INT, "-1", "validation.enable"),
-    PART("validation.dataloader", "num_workers", KEY_INT, "0", "validation.enable"),
-    PART("validation.dataloader", "persistent_workers", KEY_BOOL, "false", "validation.enable"),
-    PART("validation.dataloader", "pin_memory", KEY_BOOL, "false", "validation.enable"),
-    PART("validation.dataloader", "prefetch_factor", KEY_INT, "2", "validation.enable"),
+    NOTE("validation.dataloader", "num_workers", KEY_INT, "0", "A worker reads its samples itself"),
+    NOTE("validation.dataloader", "persistent_workers", KEY_BOOL, "false", "A worker reads its samples itself"),
+    NOTE("validation.dataloader", "pin_memory", KEY_BOOL, "false", "A worker reads its samples itself"),
+    NOTE("validation.dataloader", "prefetch_factor", KEY_INT, "2", "A worker reads its samples itself"),
 };
 /* clang-format on */
 
@@ -501,6 +515,7 @@ const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);
 const struct recipe_alias recipe_aliases[] = {
     {"lr_scheduler", "lr_min", "lr_scheduler.min_lr_factor", "0.0"},
     {"checkpoint", "enable_checkpoint", "checkpoint.enable", "false"},
+    {"validation", "enabled", "validation.enable", "false"},
     {"debug", "seed", "training.seed", "none"},
     {"model", "hf_assets_path", "model.tokenizer", "\"./tests/assets/tokenizer\""},
     {"model", "tokenizer_path", "model.tokenizer", "none"},

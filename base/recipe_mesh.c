@@ -59,6 +59,23 @@ int64_t recipe_microbatch_rows(const struct recipe *r)
                                                        : r->training.local_batch_size;
 }
 
+int64_t recipe_validation_rows(const struct recipe *r)
+{
+    return r->parallelism.pipeline_parallel_degree > 1 ? r->parallelism.pipeline_parallel_microbatch_size
+                                                       : r->validation.local_batch_size;
+}
+
+int64_t recipe_validation_batch(const struct recipe *r)
+{
+    return r->validation.local_batch_size * (r->elastic.max_workers / recipe_mesh_unit(r));
+}
+
+/* TorchTitan's rule. */
+bool recipe_validates(const struct recipe *r, uint64_t step)
+{
+    return r->validation.enable && (step == 1 || (step > 0 && step % (uint64_t)r->validation.freq == 0));
+}
+
 /* Replicas of `ranks` data-parallel ranks: as many as the recipe says while they come out even, otherwise fewer. 0: the
  * degrees cannot hold that many. */
 static int64_t replicas(const struct recipe *r, int64_t ranks)
@@ -149,19 +166,18 @@ static titan_status check_tensor(const struct recipe *r, struct titan_error *err
                       (long long)tp, obstacle, (long long)value, (long long)nearest);
 }
 
-static titan_status check_sequence(const struct recipe *r, struct titan_error *err)
+static titan_status check_sequence(const struct recipe *r, const char *key, int64_t seq_len, struct titan_error *err)
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
-    int64_t divisor = sequence_divisor(r, tp), rest = r->training.seq_len % divisor;
+    int64_t divisor = sequence_divisor(r, tp), rest = seq_len % divisor;
     if (rest == 0)
         return TITAN_OK;
-    int64_t below = r->training.seq_len - rest;
-    return titan_fail(
-        err, TITAN_EINVAL,
-        "training.seq_len = %lld is not a multiple of %lld, for parallelism.context_parallel_degree = %lld "
-        "and tensor_parallel_degree = %lld; nearest: %lld",
-        (long long)r->training.seq_len, (long long)divisor, (long long)cp, (long long)tp,
-        (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
+    int64_t below = seq_len - rest;
+    return titan_fail(err, TITAN_EINVAL,
+                      "%s = %lld is not a multiple of %lld, for parallelism.context_parallel_degree = %lld "
+                      "and tensor_parallel_degree = %lld; nearest: %lld",
+                      key, (long long)seq_len, (long long)divisor, (long long)cp, (long long)tp,
+                      (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
 }
 
 static titan_status check_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
@@ -302,7 +318,9 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
                           (long long)(world < least ? least : most));
     TRY(recipe_mesh(r, world, &m, err));
     TRY(check_tensor(r, err));
-    TRY(check_sequence(r, err));
+    TRY(check_sequence(r, "training.seq_len", r->training.seq_len, err));
+    if (r->validation.enable)
+        TRY(check_sequence(r, "validation.seq_len", r->validation.seq_len, err));
     TRY(check_experts(r, &m, err));
     TRY(check_batch(r, &m, err));
     TRY(check_shared_experts(r, &m, err));

@@ -16,10 +16,14 @@ static const struct {
 
 static void place_dataset(struct recipe *r)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
         if (r->training.mixture.n == 0 && !r->training.dataset_path[0] &&
             strcmp(r->training.dataset, places[i].dataset) == 0)
             (void)snprintf(r->training.dataset_path, sizeof(r->training.dataset_path), "%s", places[i].path);
+        if (r->validation.enable && !r->validation.dataset_path[0] &&
+            strcmp(r->validation.dataset, places[i].dataset) == 0)
+            (void)snprintf(r->validation.dataset_path, sizeof(r->validation.dataset_path), "%s", places[i].path);
+    }
 }
 
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
@@ -35,6 +39,9 @@ int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         if (fixed[i].path[0] && !(fixed[i].path == r->model.tokenizer && strcmp(fixed[i].path, "bytes") == 0))
             ret[n++] = fixed[i];
+    if (r->validation.enable && r->validation.dataset_path[0])
+        ret[n++] = (struct recipe_path){"validation.dataset_path", r->validation.dataset_path,
+                                        sizeof(r->validation.dataset_path)};
     for (int64_t i = 0; i < r->training.mixture.n; i++)
         ret[n++] = (struct recipe_path){"training.mixture: path", r->training.mixture.source[i].path,
                                         sizeof(r->training.mixture.source[i].path)};
@@ -85,6 +92,11 @@ titan_status recipe_check_data(const struct recipe *r, const char *base, struct 
     if (own.training.mixture.n == 0 && own.training.dataset_path[0] == '\0') {
         titan_fail(err, TITAN_EINVAL, "training.dataset_path is not given");
         titan_error_hint(err, "name a text file or a folder: --set training.dataset_path=PATH");
+        return TITAN_EINVAL;
+    }
+    if (own.validation.enable && own.validation.dataset_path[0] == '\0') {
+        titan_fail(err, TITAN_EINVAL, "validation.dataset_path is not given");
+        titan_error_hint(err, "name a text file or a folder: --set validation.dataset_path=PATH");
         return TITAN_EINVAL;
     }
     for (int i = 0; i < n; i++)

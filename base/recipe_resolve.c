@@ -238,6 +238,18 @@ static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
+static titan_status check_validation(const struct recipe *r, struct titan_error *err)
+{
+    if (recipe_validation_batch(r) <= GLOBAL_BATCH_MAX)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "validation.local_batch_size = %lld times %lld data-parallel ranks (elastic.max_workers = %lld) "
+                      "is more than %lld",
+                      (long long)r->validation.local_batch_size,
+                      (long long)(r->elastic.max_workers / recipe_mesh_unit(r)), (long long)r->elastic.max_workers,
+                      (long long)GLOBAL_BATCH_MAX);
+}
+
 /* The head's pieces have at least a token each. */
 static titan_status resolve_loss_chunks(struct recipe *r, struct titan_error *err)
 {
@@ -297,6 +309,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(check_dims(r, err));
     TRY(resolve_workers(r, err));
     TRY(resolve_batch(r, err));
+    TRY(check_validation(r, err));
     TRY(resolve_loss_chunks(r, err));
     TRY(check_selective(r, err));
     TRY(check_redundancy(r, err));

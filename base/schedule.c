@@ -182,6 +182,22 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
     return TITAN_OK;
 }
 
+/* Microbatches of a round go through a rank's first stage before any goes through its second: by then the others have
+ * had them. Cells stand in the order (round, place of the stage on its rank, microbatch), and none waits for a later
+ * one. */
+titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_order, struct schedule **ret,
+                              struct titan_error *err)
+{
+    struct schedule *s;
+    TRY(schedule_new("forward", ranks, stages, microbatches, v_order, &s, err));
+    for (int round = 0; round < microbatches; round += ranks)
+        for (int stage = 0; stage < stages; stage++)
+            for (int mb = round; mb < round + ranks; mb++)
+                schedule_put(s, schedule_rank_of(s, stage), CELL_F, stage, mb);
+    *ret = s;
+    return TITAN_OK;
+}
+
 /* --- figures ------------------------------------------------------------------------------------------------------ */
 
 double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy)

@@ -77,6 +77,9 @@ const char *schedule_names(void);
  */
 titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
                                struct titan_error *err) TITAN_MUST_USE;
+/* Forwards alone, for an evaluation: rounds of as many microbatches as there are ranks, within them stage by stage. */
+titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_order, struct schedule **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* From CSV text; path is for messages. TITAN_EINVAL names line and cell. Checked as schedule_check does. */
 titan_status schedule_parse(const char *text, const char *path, int ranks, int stages, int microbatches,
                             struct schedule **ret, struct titan_error *err) TITAN_MUST_USE;

@@ -107,6 +107,29 @@ static titan_status write_files(const struct planner *p, const struct simulation
     return TITAN_OK;
 }
 
+/* An evaluation's programs are checked as a step's are. f NULL: that alone. */
+static titan_status add_evaluation(const struct plan_options *of_step, struct forecast *f, struct titan_error *err)
+{
+    struct plan_options options = *of_step;
+    struct program **programs = NULL;
+    struct plan *plan = NULL;
+
+    if (!options.recipe->validation.enable)
+        return TITAN_OK;
+    options.evaluation = true;
+    titan_status status = plan_open(&options, &plan, err);
+    if (status == TITAN_OK)
+        status = plan_programs(plan, &programs, err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "an evaluation");
+    else if (f)
+        forecast_add_evaluation(f, plan, programs);
+    if (programs)
+        plan_free_programs(plan, programs);
+    plan_close(plan);
+    return status;
+}
+
 static titan_status report_plan(const struct planner *p, const struct plan *plan, struct buf *out,
                                 struct titan_error *err)
 {
@@ -117,6 +140,8 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
 
     TRY(plan_programs(plan, &programs, err));
     titan_status status = forecast_make(plan, programs, &cost, &f, &s, err);
+    if (status == TITAN_OK)
+        status = add_evaluation(&plan->opt, &f, err);
     if (status == TITAN_OK && p->print)
         for (int k = 0; k < plan->kinds; k++)
             program_print(programs[k], out);
@@ -204,6 +229,8 @@ titan_status planner_check(const struct recipe *recipe, int world, struct buf *o
     titan_status status = plan_open(&options, &plan, err);
     if (status == TITAN_OK)
         status = plan_programs(plan, &programs, err);
+    if (status == TITAN_OK)
+        status = add_evaluation(&options, NULL, err);
     for (int k = 0; status == TITAN_OK && out && k < plan->kinds; k++)
         program_print(programs[k], out);
     if (programs)

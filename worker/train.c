@@ -5,6 +5,7 @@
  *     run_epoch      one membership: connect, plan, take over the state, then steps
  *       run_steps
  *         run_step   gradients, the commit point, the optimizer
+ *         evaluate   the loss on the validation data
  *
  * A step is committed when any rank has the report that exec_agree sums: everything that can fail because of a peer
  * comes before. An epoch that is revoked in the middle of a step leaves the state of the last committed one, and, where
@@ -29,6 +30,7 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
                               struct titan_error *err);
 static titan_status open_epoch(struct epoch *e, struct titan_error *err);
 static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_error *err);
+static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err);
 static titan_status run_step(struct epoch *e, struct titan_error *err);
 static titan_status decide(struct epoch *e, const double *report, const struct update **ret, struct titan_error *err);
 static titan_status commit_step(struct epoch *e, struct titan_error *err);
@@ -120,7 +122,7 @@ static titan_status open_epoch(struct epoch *e, struct titan_error *err)
         return recover_hand_over(e, err);
     }
     TRY(epoch_make_plan(e, err));
-    TRY(trainer_open_streams(e->t, e->plan.program->streams, err));
+    TRY(trainer_open_streams(e->t, e->plan.streams, err));
     at[OPENING_PLANNED] = clock_mono_ns();
     TRY(groups_split_members(e, err));
     TRY(groups_split_channels(e, err));
@@ -135,7 +137,7 @@ static titan_status open_epoch(struct epoch *e, struct titan_error *err)
     at[OPENING_PREPARED] = clock_mono_ns();
     publish_ready(e, at);
     publish_kept(e);
-    return TITAN_OK;
+    return evaluation_open(e, err);
 }
 
 static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_error *err)
@@ -150,9 +152,12 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     /* A worker was lost after the last step: whether its checkpoint is there is not known. */
     if (state->step == steps && r->checkpoint.enable && e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
+    TRY(evaluate(e, &stopped, err)); /* the last epoch ended before its last step was */
+    orders = e->step.outcome.orders;
     while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
         TRY(run_step(e, err));
         TRY(checkpoints_after_step(e, state->step == steps, &stopped, err));
+        TRY(evaluate(e, &stopped, err));
         orders = e->step.outcome.orders;
     }
     if (state->step >= steps)
@@ -162,8 +167,24 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     /* No rank leaves a finished run before rank 0 has committed the last checkpoint: should rank 0 die at that, the
      * others are still there to go on. */
     TRY(groups_wait_for_members(e, err));
-    publish_step(e);
+    publish_step_alone(e);
     return TITAN_OK;
+}
+
+/* Where the last step is to be evaluated. An order to stop or to pause ends that; the next epoch begins with it then.
+ */
+static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err)
+{
+    const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
+    unsigned orders = e->step.outcome.orders;
+
+    if (orders & (ORDER_STOP | ORDER_PAUSE) || !evaluation_due(e))
+        return TITAN_OK;
+    TRY(evaluation_run(e, &orders, err));
+    if (!(orders & (ORDER_STOP | ORDER_PAUSE)))
+        return TITAN_OK;
+    e->step.outcome.orders = orders;
+    return checkpoints_after_step(e, last, ret_stopped, err);
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
@@ -193,7 +214,9 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
 
     const titan_status status = commit_step(e, err);
     progress_busy(clock_mono_ns() - e->step.began_ns - (progress_idle_ns() - idle_ns));
-    if (e->view.world == 1 || status != TITAN_OK) /* no other rank, or no other step */
+    if (status != TITAN_OK) /* there is no other step */
+        publish_step_alone(e);
+    else if (e->view.world == 1)
         publish_step(e);
     return status;
 }

@@ -84,7 +84,7 @@ def nodes_with_other_data():
             until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"), 30)
             s = c.status(job)
             assert s["state"] == "FAILED" and s["step"] == 0 and s["restarts"] == 0, (change, s)
-            assert "different training data" in s["reason"] and "node n1" in s["reason"] and "node n2" in s["reason"], s["reason"]
+            assert "different data at training.dataset_path" in s["reason"] and "node n1" in s["reason"] and "node n2" in s["reason"], s["reason"]
             assert str(text) in s["reason"], s["reason"]
             (other / (files[1].name + "~")).unlink(missing_ok=True)
             files[1].write_bytes(kept)

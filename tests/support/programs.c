@@ -32,10 +32,11 @@ static const char *schedule_of(const struct programs_case *c)
 
 void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
-    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s",
+    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s%s",
              c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
              c->reshard, c->reduce, c->checkpointing, c->prefetch, c->canonical ? " canonical" : "",
-             c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "");
+             c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
+             c->forward_only ? " forward only" : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -44,6 +45,13 @@ static titan_status open_schedule(const struct programs_case *c, int share, stru
 
     if (c->pp == 1)
         return TITAN_OK;
+    if (c->forward_only) {
+        struct schedule *like = NULL;
+        TRY(schedule_generate(schedule_of(c), c->pp, c->pp * each, 1, &like, err));
+        const bool v_order = like->v_order;
+        schedule_close(like);
+        return schedule_forward(c->pp, c->pp * each, share, v_order, &p->schedule, err);
+    }
     return schedule_generate(schedule_of(c), c->pp, c->pp * each, share, &p->schedule, err);
 }
 
@@ -99,7 +107,8 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .prefetch = c->prefetch,
                                         .canonical = c->canonical,
                                         .offload = c->offload,
-                                        .checkpointing = p->checkpointing};
+                                        .checkpointing = p->checkpointing,
+                                        .forward_only = c->forward_only};
     p->n = program_kinds(&p->options);
     p->kinds = calloc((size_t)p->n, sizeof(struct program *));
     for (int k = 0; k < p->n; k++)

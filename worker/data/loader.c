@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/hash.h"
@@ -15,7 +16,7 @@ titan_status loader_open(const struct loader_options *options, struct loader *re
 
     titan_assert(!ret->tokens && options->data);
     titan_assert(options->share >= 0 && options->first >= 0);
-    titan_assert((options->first + options->share) * cut->b <= options->global_batch);
+    titan_assert(options->samples > 0 || (options->first + options->share) * cut->b <= options->global_batch);
     titan_assert(options->cp_rank >= 0 && options->cp_rank < cut->cp);
     ret->opt = *options;
     ret->tokens = calloc(share * BATCH_ROWS * (size_t)batch_tokens(cut), sizeof *ret->tokens);
@@ -49,24 +50,51 @@ static void log_sample(const struct loader *l, uint64_t step, uint64_t number, c
     (void)fprintf(l->opt.log, "%" PRIu64 ",%" PRIu64 ",%016" PRIx64 "\n", step, number, hash);
 }
 
+/* Sample number i of a step that begins with sample number first of all, into a row. In an evaluation's last step there
+ * may be none. */
+static titan_status load_sample(struct loader *l, uint64_t first, int64_t i, int64_t row, struct titan_error *err)
+{
+    const int64_t t = l->opt.cut.t;
+    int32_t *const inputs = l->inputs + row * t, *const targets = l->targets + row * t;
+    int32_t *const starts = l->starts ? l->starts + row * t : NULL;
+
+    if (l->opt.samples == 0 || (i < l->opt.global_batch && first + (uint64_t)i < l->opt.samples))
+        return dataset_sample(l->opt.data, first + (uint64_t)i, inputs, targets, starts, err);
+    memset(inputs, 0, (size_t)t * sizeof *inputs);
+    memset(targets, 0xff, (size_t)t * sizeof *targets); /* -1 */
+    if (starts)
+        memset(starts, 0, (size_t)t * sizeof *starts);
+    return TITAN_OK;
+}
+
+static uint64_t count_bytes(const uint16_t *token_bytes, const int32_t *targets, int64_t n)
+{
+    uint64_t bytes = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        bytes += targets[i] >= 0 ? token_bytes[targets[i]] : 0;
+    return bytes;
+}
+
 titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err)
 {
     const struct sequence_cut *cut = &l->opt.cut;
-    const int64_t each = BATCH_ROWS * batch_tokens(cut);
+    const int64_t n = batch_tokens(cut), each = BATCH_ROWS * n;
 
     titan_assert(step >= 1);
+    l->bytes = 0;
     const uint64_t first = (step - 1) * (uint64_t)l->opt.global_batch;
     for (int64_t slot = 0; slot < l->opt.share; slot++) {
-        const uint64_t sample = (uint64_t)((l->opt.first + slot) * cut->b);
+        const int64_t sample = (l->opt.first + slot) * cut->b;
         for (int64_t i = 0; i < cut->b; i++) {
-            int32_t *const inputs = l->inputs + i * cut->t, *const targets = l->targets + i * cut->t;
-            TRY(dataset_sample(l->opt.data, first + sample + (uint64_t)i, inputs, targets,
-                               l->starts ? l->starts + i * cut->t : NULL, err));
+            TRY(load_sample(l, first, sample + i, i, err));
             if (l->opt.log)
-                log_sample(l, step, sample + (uint64_t)i, inputs, targets);
+                log_sample(l, step, (uint64_t)(sample + i), l->inputs + i * cut->t, l->targets + i * cut->t);
         }
         l->counts[slot] =
             (double)batch_fill(cut, l->opt.cp_rank, l->inputs, l->targets, l->starts, l->tokens + slot * each);
+        if (l->opt.token_bytes)
+            l->bytes += count_bytes(l->opt.token_bytes, l->tokens + slot * each + n, n);
     }
     if (l->opt.log)
         (void)fflush(l->opt.log);

@@ -17,12 +17,17 @@ struct loader_options {
     int64_t global_batch; /* samples of a step */
     bool documents;       /* attention stays within documents */
     FILE *log; /* a line for each sample: step, number in the step, hash of its tokens; NULL: none. Borrowed */
+    /* Where an evaluation's steps end: samples of a step from its global_batch on, and those of all steps from this
+     * number on, hold nothing that counts. 0: a training step, whose samples are all there. */
+    uint64_t samples;
+    const uint16_t *token_bytes; /* [vocabulary]: bytes of text behind each; NULL: they are not counted */
 };
 
 struct loader {
     struct loader_options opt;
     int32_t *tokens;           /* [slot][BATCH_ROWS][N]: what the program loads */
     double *counts;            /* [slot] counted tokens */
+    uint64_t bytes;            /* behind all of these */
     int32_t *inputs, *targets; /* of one microbatch, whole sequences */
     int32_t *starts;           /* likewise; NULL: one document each */
 };

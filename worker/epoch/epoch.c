@@ -24,8 +24,8 @@ titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
-/* External memory counts, except what lies in the host's. */
-static size_t device_bytes(const struct program *p)
+/* Except what lies in the host's. */
+size_t epoch_device_bytes(const struct program *p)
 {
     size_t bytes = p->arena_bytes;
 
@@ -46,11 +46,12 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
     for (int k = 0; k < p->plan->kinds; k++)
         p->channels |= p->programs[k]->channels;
     p->program = TAKE(p->programs[program_kind(&p->plan->build, e->view.rank)]);
-    p->memory_bytes = device_bytes(p->program);
+    p->streams = p->program->streams;
+    p->memory_bytes = epoch_device_bytes(p->program);
     tree_share(p->plan->build.microbatches, mesh_batch_size(&p->plan->mesh),
                mesh_batch_rank(&p->plan->mesh, e->view.rank), &p->first_microbatch, &to);
     titan_assert(to - p->first_microbatch == p->program->share);
-    return TITAN_OK;
+    return evaluation_make_plan(e, err);
 }
 
 /* --- training data ------------------------------------------------------------------------------------------------ */
@@ -60,17 +61,18 @@ static const char *node_of(const struct epoch_view *view, int rank)
     return view->node_names ? view->node_names[rank] : "this machine";
 }
 
-titan_status epoch_compare_data(struct epoch *e, struct titan_error *err)
+static titan_status compare(struct epoch *e, const struct dataset *data, const char *key, const char *path,
+                            struct titan_error *err)
 {
     const struct trainer *t = e->t;
     const int world = e->view.world;
-    const uint64_t hash = dataset_hash(t->data);
-    const double mine[] = {(double)(uint32_t)hash, (double)(hash >> 32), (double)dataset_tokens(t->data)};
+    const uint64_t hash = dataset_hash(data);
+    const double mine[] = {(double)(uint32_t)hash, (double)(hash >> 32), (double)dataset_tokens(data)};
     enum { EACH = ARRAY_SIZE(mine) };
     _cleanup_free_ double *all = calloc((size_t)world, sizeof mine);
 
     if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "training data: out of memory");
+        return titan_fail(err, TITAN_ENOMEM, "%s data: out of memory", key);
     TRY(gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, mine, EACH, all,
                        t->streams[STREAM_COMPUTE], err));
     for (int r = 1; r < world; r++) {
@@ -81,13 +83,22 @@ titan_status epoch_compare_data(struct epoch *e, struct titan_error *err)
         if (!differ)
             continue;
         (void)titan_fail(err, TITAN_EINVAL,
-                         "rank 0 on node %s and rank %d on node %s read different training data at '%s': %.0f and %.0f "
-                         "tokens; names and sizes of the files must be the same everywhere",
-                         node_of(&e->view, 0), r, node_of(&e->view, r), t->recipe->training.dataset_path, all[2],
-                         other[2]);
+                         "rank 0 on node %s and rank %d on node %s read different data at %s.dataset_path = '%s': "
+                         "%.0f and %.0f tokens; names and sizes of the files must be the same everywhere",
+                         node_of(&e->view, 0), r, node_of(&e->view, r), key, path, all[2], other[2]);
         return TITAN_EINVAL;
     }
     return TITAN_OK;
+}
+
+titan_status epoch_compare_data(struct epoch *e, struct titan_error *err)
+{
+    const struct trainer *t = e->t;
+
+    TRY(compare(e, t->data, "training", t->recipe->training.dataset_path, err));
+    if (!t->evaluator.data)
+        return TITAN_OK;
+    return compare(e, t->evaluator.data, "validation", t->recipe->validation.dataset_path, err);
 }
 
 /* --- what steps need ---------------------------------------------------------------------------------------------- */
@@ -128,31 +139,35 @@ static titan_status open_loader(struct epoch *e, struct titan_error *err)
     return loader_open(&options, &e->loader, err);
 }
 
-static titan_status open_executor(struct epoch *e, struct titan_error *err)
+titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
+                                 struct exec *lender, struct exec **ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    struct exec_options exec = {.program = e->plan.program,
+    const struct program *evaluation = e->evaluation.program;
+    struct exec_options exec = {.program = program,
                                 .rank = e->view.rank,
-                                .cut = e->plan.plan->cut,
+                                .cut = *cut,
                                 .device = &t->device,
                                 .comm_ops = e->groups.ops,
                                 .bind = bind_state,
                                 .reduced = send_to_replica,
-                                .met = publish_previous,
+                                .met = program->forward_only ? NULL : publish_previous,
                                 .arg = e,
+                                .lender = lender,
+                                .arena_least = evaluation && !lender ? evaluation->arena_bytes : 0,
                                 .revoked = t->members->ops->revoked(t->members)};
 
     memcpy(exec.streams, t->streams, sizeof exec.streams);
     memcpy(exec.comms, e->groups.comms, sizeof exec.comms);
     memcpy(exec.inbound, e->groups.inbound, sizeof exec.inbound);
-    return exec_open(&exec, &e->exec, err);
+    return exec_open(&exec, ret, err);
 }
 
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed && !e->exec);
     TRY(open_loader(e, err));
-    TRY(open_executor(e, err));
+    TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
     TRY(checkpoints_open(e, err));
     TRY(publish_open(e, err));
     plan_free_programs(e->plan.plan, TAKE(e->plan.programs));
@@ -180,6 +195,7 @@ void epoch_free(struct epoch *e)
     if (!e)
         return;
     titan_assert(!atomic_load(&e->groups.comm));
+    evaluation_close(e); /* runs in the step's arena */
     exec_close(e->exec);
     recover_free(e);
     program_close(e->plan.program);

@@ -5,6 +5,7 @@
 
 #include "worker/data/loader.h"
 #include "worker/epoch/checkpoints.h"
+#include "worker/epoch/evaluation.h"
 #include "worker/epoch/groups.h"
 #include "worker/epoch/publish.h"
 #include "worker/epoch/recover.h"
@@ -17,8 +18,9 @@ struct epoch_plan {
     struct plan *plan;
     struct program *program;   /* this rank's */
     struct program **programs; /* of all kinds but this rank's, until the executor is open */
-    uint32_t channels;         /* bits: those that any rank's program uses */
-    size_t memory_bytes;       /* of the device */
+    uint32_t channels;         /* bits: those that any rank's program uses, in a step or in an evaluation */
+    uint32_t streams;          /* likewise, of this rank */
+    size_t memory_bytes;       /* of the device: a step's or an evaluation's, whichever needs more */
     int64_t first_microbatch;  /* of this rank's share */
 };
 
@@ -39,6 +41,7 @@ struct epoch {
     struct epoch_state state;
     struct loader loader;
     struct exec *exec;
+    struct evaluation evaluation;
     struct checkpoints checkpoints;
     struct published published;
     struct step step;
@@ -53,8 +56,14 @@ void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
 /* The programs of all kinds of rank, built and checked together, ahead of time where the world was expected. */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* All members read the same corpus, or a sample would be trained on twice and another never. TITAN_EINVAL names two
- * nodes that do not. */
+/* Device memory of a program, external buffers included. */
+size_t epoch_device_bytes(const struct program *p);
+/* An executor of one of this rank's programs. cut: of its microbatch. lender: of another one, in whose arena it runs;
+ * NULL: it has its own, with room for an evaluation's too. */
+titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
+                                 struct exec *lender, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
+/* All members read the same corpus, or a sample would be trained on twice and another never; and evaluate on the same.
+ * TITAN_EINVAL names two nodes that do not. */
 titan_status epoch_compare_data(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;

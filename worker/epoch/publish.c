@@ -57,7 +57,11 @@ void publish_note_step(struct epoch *e)
                                          .world = e->view.world,
                                          .memory_bytes = e->plan.memory_bytes,
                                          .skipped_steps = (uint32_t)st->skipped,
-                                         .at_ms = clock_wall_ms()};
+                                         .at_ms = clock_wall_ms(),
+                                         .evaluation = e->t->publisher.waiting};
+    e->t->publisher.waiting = (struct evaluation_report){0};
+    e->t->publisher.last = p->reports[1];
+    p->awaits_evaluation = recipe_validates(e->t->recipe, st->step);
     atomic_store(&p->pending, true);
 }
 
@@ -66,11 +70,37 @@ void publish_step(struct epoch *e)
     struct trainer *t = e->t;
     const struct step_report *const newest = &e->published.reports[1];
 
-    if (!atomic_exchange(&e->published.pending, false))
+    if (e->published.awaits_evaluation || !atomic_exchange(&e->published.pending, false))
         return;
     titan_assert(newest->step > 0 && newest->epoch == e->view.epoch);
     metrics_step(&t->publisher.metrics, &t->log, newest);
     t->members->ops->progress(t->members, newest);
+}
+
+void publish_step_alone(struct epoch *e)
+{
+    e->published.awaits_evaluation = false;
+    publish_step(e);
+}
+
+void publish_evaluation(struct epoch *e)
+{
+    struct trainer *t = e->t;
+    struct publisher *const p = &t->publisher;
+    const struct evaluation_report *const evaluation = &t->evaluator.newest;
+    struct step_report again = p->last;
+
+    if (publish_is_pending(e)) {
+        e->published.reports[1].evaluation = *evaluation;
+        publish_step_alone(e);
+    } else if (again.step == evaluation->step) {
+        again.epoch = e->view.epoch;
+        again.evaluation = *evaluation;
+        metrics_step(&p->metrics, &t->log, &again);
+        t->members->ops->progress(t->members, &again);
+    } else {
+        p->waiting = *evaluation;
+    }
 }
 
 bool publish_is_pending(const struct epoch *e)

@@ -17,13 +17,16 @@ struct epoch;
 /* As long as the process. Written by publish.c only. */
 struct publisher {
     struct metrics metrics;
-    struct step_report kept[2]; /* committed steps that may not be published; step 0: none */
+    struct step_report kept[2];       /* committed steps that may not be published; step 0: none */
+    struct step_report last;          /* committed; step 0: none */
+    struct evaluation_report waiting; /* for a step to be published with; step 0: none */
 };
 
 /* As long as an epoch. Written by publish.c only. */
 struct published {
     struct step_report reports[2]; /* of the last two steps committed here; step 0: none */
     atomic_bool pending;           /* the newer one is yet to be published */
+    bool awaits_evaluation;        /* and is published with its evaluation */
 };
 
 /* When each phase of the opening ended. */
@@ -46,8 +49,14 @@ titan_status publish_open(struct epoch *e, struct titan_error *err) TITAN_MUST_U
 void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT]);
 /* The step under way (epoch.h) is committed and counted in the state; it is not published yet. */
 void publish_note_step(struct epoch *e);
-/* Every rank has the last step's report. Once a step; any thread, one at a time. */
+/* Every rank has the last step's report. Once a step; any thread, one at a time. Nothing happens where its evaluation
+ * is yet to come. */
 void publish_step(struct epoch *e);
+/* The same where that will not come now. */
+void publish_step_alone(struct epoch *e);
+/* Every rank has the evaluator's newest evaluation: it is published with its step, or again with the last step if that
+ * was published without it, or else with the next one. */
+void publish_evaluation(struct epoch *e);
 bool publish_is_pending(const struct epoch *e);
 
 /* The last epoch's rank 0 may have died before it published its last steps: keep them, and publish them in this epoch.

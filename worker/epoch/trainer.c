@@ -56,6 +56,8 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
     if (status == TITAN_OK && tokenizer_vocabulary(tokenizer) > r->model.dims.vocab_size)
         status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
                             r->model.tokenizer, (long)tokenizer_vocabulary(tokenizer), (long)r->model.dims.vocab_size);
+    if (status == TITAN_OK)
+        status = evaluator_open(t, threads, tokenizer, err);
     tokenizer_close(tokenizer);
     TRY(status);
     if (dataset_windows(t->data) < (uint64_t)r->training.global_batch_size)
@@ -88,17 +90,24 @@ static void expect_world(void *arg, int world)
 {
     struct trainer *t = arg;
     plan_ahead_want(t->ahead, world);
+    if (t->evaluator.ahead)
+        plan_ahead_want(t->evaluator.ahead, world);
+}
+
+struct plan_options trainer_plan_options(const struct trainer *t)
+{
+    return (struct plan_options){.recipe = t->recipe,
+                                 .model = t->model,
+                                 .dt = t->dt,
+                                 .ops = t->device.ops,
+                                 .dev = t->device.dev,
+                                 .memory_bytes = t->device.info.memory_bytes};
 }
 
 static titan_status open_planning(struct trainer *t, struct titan_error *err)
 {
     struct membership *m = t->members;
-    const struct plan_options options = {.recipe = t->recipe,
-                                         .model = t->model,
-                                         .dt = t->dt,
-                                         .ops = t->device.ops,
-                                         .dev = t->device.dev,
-                                         .memory_bytes = t->device.info.memory_bytes};
+    const struct plan_options options = trainer_plan_options(t);
 
     TRY(plan_ahead_open(&options, &t->ahead, err));
     if (m->ops->on_next_world)
@@ -131,6 +140,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     t->dt = compute_dtype(r, &t->device.info);
+    TRY(evaluator_plan(t, err));
     TRY(open_planning(t, err));
     return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);
 }
@@ -143,6 +153,7 @@ void trainer_close(struct trainer *t)
     if (t->ahead && m->ops->on_next_world)
         m->ops->on_next_world(t->members, NULL, NULL);
     plan_ahead_close(t->ahead);
+    evaluator_close(t);
     run_folder_leave(t);
     recover_close(t);
     for (int s = 0; s < STREAM_COUNT; s++)

@@ -10,6 +10,7 @@
 #include "worker/data/dataset.h"
 #include "worker/device/device.h"
 #include "worker/elastic/membership.h"
+#include "worker/epoch/evaluation.h"
 #include "worker/epoch/publish.h"
 #include "worker/epoch/recover.h"
 #include "worker/epoch/run_folder.h"
@@ -29,6 +30,7 @@ struct trainer {
     struct buf recipe_text;
     uint64_t recipe_hash;
 
+    struct evaluator evaluator; /* written by evaluation.c only */
     struct run_folder folder;   /* written by run_folder.c only */
     struct held_state held;     /* recover.c only */
     struct publisher publisher; /* publish.c only */
@@ -39,6 +41,8 @@ struct trainer {
 titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
                           struct trainer *ret, struct titan_error *err) TITAN_MUST_USE;
 void trainer_close(struct trainer *t);
+/* Of its device and recipe, for plan_ahead: world is open. */
+struct plan_options trainer_plan_options(const struct trainer *t);
 /* Log lines of this thread name the rank from now on. */
 void trainer_name_rank(struct trainer *t, int rank);
 /* Those of the streams (bits by enum stream_id) that are not open yet. */

@@ -75,7 +75,12 @@ static titan_status bind_buffers(struct exec *e, struct titan_error *err)
     e->address = calloc((size_t)p->n_buffers + 1, sizeof *e->address);
     if (!e->address)
         return no_memory(err);
-    TRY(d->ops->alloc(d->dev, MAX(p->arena_bytes, 1), (void **)&e->arena, err));
+    e->arena_bytes = MAX(MAX(p->arena_bytes, e->opt.arena_least), 1);
+    titan_assert(!e->opt.lender || e->arena_bytes <= e->opt.lender->arena_bytes);
+    if (e->opt.lender)
+        e->arena = e->opt.lender->arena;
+    else
+        TRY(d->ops->alloc(d->dev, e->arena_bytes, (void **)&e->arena, err));
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         if (b->kind == BUF_TABLE) {
@@ -244,7 +249,7 @@ void exec_close(struct exec *e)
     for (int i = 0; i < TABLE_COUNT; i++)
         if (e->tables[i])
             e->ops->release(dev, e->tables[i]);
-    if (e->arena)
+    if (e->arena && !e->opt.lender)
         e->ops->release(dev, e->arena);
     if (e->scratch)
         e->ops->release(dev, e->scratch);

@@ -46,6 +46,10 @@ struct exec_options {
      * not wanted. */
     titan_status (*met)(void *arg, struct titan_error *err);
     void *arg;
+    /* Its arena serves this program too: the two are never in a step at the same time. It outlives this one. NULL: an
+     * arena of its own, of arena_least bytes at least. */
+    struct exec *lender;
+    size_t arena_least;
     /* Non-zero: a step that has not come to AGREE is not worth finishing, TITAN_EREVOKED. NULL: never. */
     const atomic_int *revoked;
 };
@@ -78,6 +82,9 @@ void exec_resume(struct exec *e, const double *report);
 /* The report (program->report.size) of the last step that was agreed on; NULL: none was. */
 const double *exec_report(const struct exec *e);
 
+/* A step of a forward-only program: *ret_report as of exec_agree. */
+titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_report,
+                           struct titan_error *err) TITAN_MUST_USE;
 /* The whole of a program without AGREE (inference). It may still be running on return. */
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
 

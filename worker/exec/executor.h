@@ -27,7 +27,8 @@ struct exec {
     int at[AXIS_COUNT]; /* this rank's place in the mesh */
     int64_t from;       /* first microbatch of its share */
     int64_t tokens;     /* of a microbatch on one cp rank */
-    char *arena;
+    char *arena;        /* the lender's, where there is one */
+    size_t arena_bytes;
     void **address;        /* of every buffer */
     struct event **events; /* of every action that signals, otherwise NULL */
     struct event *joined[STREAM_COUNT];

@@ -168,6 +168,15 @@ const double *exec_report(const struct exec *e)
     return e->has_report ? e->reports[e->newest] : NULL;
 }
 
+titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_report,
+                           struct titan_error *err)
+{
+    titan_assert(e->p->forward_only);
+    TRY(exec_gradients(e, batch, err));
+    TRY(exec_agree(e, ret_report, err));
+    return exec_update(e, NULL, err);
+}
+
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
 {
     titan_assert(e->agree == e->p->n_actions);

@@ -3,6 +3,7 @@
 #include "worker/metrics/metrics.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -31,26 +32,34 @@ static bool wait_for_writer(int fd)
     return locked;
 }
 
-/* Of the last whole line; 0 where there is none. cut: what is left of one behind it goes. */
-static uint64_t last_step(int fd, bool cut)
+static uint64_t step_of(const struct json *line, const char *key)
 {
+    const int64_t step = json_int(line, key, 0);
+    return step > 0 ? (uint64_t)step : 0;
+}
+
+/* From the last whole line. cut: what is left of one behind it goes. */
+static void read_last(struct metrics *m, bool cut)
+{
+    const int fd = m->fd;
     char text[4096];
     const off_t size = lseek(fd, 0, SEEK_END), from = MAX(size - (off_t)sizeof text, 0);
     const ssize_t n = pread(fd, text, sizeof text, from);
     struct json *j = NULL;
 
     const char *end = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
+    m->written = m->evaluated = 0;
     if (!end)
-        return 0;
+        return;
     if (cut && from + (end + 1 - text) < size)
         (void)!ftruncate(fd, from + (end + 1 - text));
     const char *before = memrchr(text, '\n', (size_t)(end - text));
     const char *line = before ? before + 1 : text;
     if (json_parse(line, (size_t)(end - line), &j, NULL) != TITAN_OK)
-        return 0;
-    const int64_t step = json_int(j, "step", 0);
+        return;
+    m->written = step_of(j, "step");
+    m->evaluated = step_of(j, "validation_step");
     json_free(j);
-    return step > 0 ? (uint64_t)step : 0;
 }
 
 titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
@@ -71,7 +80,7 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
     m->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
-    m->written = last_step(m->fd, wait_for_writer(m->fd));
+    read_last(m, wait_for_writer(m->fd));
     return TITAN_OK;
 }
 
@@ -81,10 +90,21 @@ void metrics_close(struct metrics *m)
     m->fd = -1;
 }
 
+double evaluation_perplexity(const struct evaluation_report *r)
+{
+    return exp(r->loss);
+}
+
+double evaluation_bits_per_byte(const struct evaluation_report *r)
+{
+    return r->bytes > 0 ? r->loss * (double)r->tokens / (M_LN2 * (double)r->bytes) : (double)NAN;
+}
+
 static void append_json(const struct metrics *m, const struct step_report *r)
 {
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     struct json_writer w = {.out = &line};
+    const struct evaluation_report *v = &r->evaluation;
 
     json_begin_object(&w, NULL);
     json_put_uint(&w, "step", r->step);
@@ -100,6 +120,14 @@ static void append_json(const struct metrics *m, const struct step_report *r)
     json_put_int(&w, "world_size", r->world);
     json_put_uint(&w, "memory_bytes", r->memory_bytes);
     json_put_uint(&w, "skipped_steps", r->skipped_steps);
+    if (v->step > 0) {
+        json_put_uint(&w, "validation_step", v->step);
+        json_put_real(&w, "validation_loss", v->loss);
+        json_put_real(&w, "validation_perplexity", evaluation_perplexity(v));
+        json_put_real(&w, "validation_bits_per_byte", evaluation_bits_per_byte(v));
+        json_put_uint(&w, "validation_tokens", v->tokens);
+        json_put_real(&w, "validation_ms", v->ms);
+    }
     json_end_object(&w);
     buf_puts(&line, "\n");
     if (!buf_failed(&line))
@@ -113,6 +141,11 @@ void metrics_step(struct metrics *m, const struct log *log, const struct step_re
     titan_assert(r->step > 0 && r->world > 0);
     append_json(m, r);
     m->written = r->step;
+    m->evaluated = MAX(m->evaluated, r->evaluation.step);
+    if (r->evaluation.step > 0)
+        tlog_info(log, "evaluation", "step=%lu loss=%.6f perplexity=%.4f bits_per_byte=%.5f tokens=%lu ms=%.0f",
+                  (unsigned long)r->evaluation.step, r->evaluation.loss, evaluation_perplexity(&r->evaluation),
+                  evaluation_bits_per_byte(&r->evaluation), (unsigned long)r->evaluation.tokens, r->evaluation.ms);
     if (r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps)
         tlog_info(log, "step",
                   "step=%lu loss=%.6f grad_norm=%.4f lr=%.3e tokens_per_second=%.0f mfu=%.2f%% memory_gib=%.2f "

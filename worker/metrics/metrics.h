@@ -13,15 +13,16 @@
 struct metrics {
     int fd; /* metrics.jsonl, -1: closed */
     int64_t log_freq;
-    int64_t steps;    /* of the run */
-    uint64_t written; /* newest step in the file; rank 0 only */
+    int64_t steps;      /* of the run */
+    uint64_t written;   /* newest step in the file; rank 0 only */
+    uint64_t evaluated; /* step of the evaluation in its last line, 0: none; rank 0 only */
 };
 
 /* Opens for appending; nothing is written by ranks other than 0. */
 titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
                           struct titan_error *err) TITAN_MUST_USE;
 void metrics_close(struct metrics *m);
-/* A full disk costs lines of metrics, not the run. */
+/* With the evaluation it has, if any. A full disk costs lines of metrics, not the run. */
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *report);
 
 #endif

@@ -6,7 +6,7 @@
  *     plan_uses       when each visit's parameters are gathered and let go
  *     emit_cell       receive, visits, send (pipeline.c)
  *       emit_visit    forward, input gradient, weight gradient of one unit (model/block.h)
- *     gradients.c     sums, reductions, update */
+ *     gradients.c     sums, reductions, update; forward-only, the agreement alone */
 #include "worker/plan/builder.h"
 #include "worker/plan/recompute.h"
 
@@ -65,7 +65,7 @@ static int shares(const struct build_options *o)
 {
     const int ranks = mesh_batch_size(&o->layout->mesh);
 
-    if (o->canonical)
+    if (o->canonical && !o->forward_only)
         return ranks;
     return o->microbatches % ranks == 0 ? 1 : 2;
 }
@@ -74,7 +74,7 @@ static int share_kind(const struct build_options *o, int batch_rank)
 {
     int64_t from, count;
 
-    if (o->canonical)
+    if (o->canonical && !o->forward_only)
         return batch_rank;
     share_of(o, batch_rank, &from, &count);
     return (int)(count - o->microbatches / mesh_batch_size(&o->layout->mesh));
@@ -115,7 +115,7 @@ int program_kind_leader(const struct build_options *options, int kind)
     int64_t from, count, most = 0;
     int leader = first;
 
-    if (!options->canonical)
+    if (!options->canonical || options->forward_only)
         return first + n - 1;
     for (int b = 0; b < n; b++) {
         share_of(options, b, &from, &count);
@@ -166,7 +166,7 @@ static void add_visit(struct builder *b, const struct cell *cell, int unit)
     struct visit *v = &b->visits[b->n_visits++];
     const enum unit_kind kind = kind_of(b, unit);
     const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
-    const bool adds = kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B;
+    const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
     const int units[VISIT_UNITS] = {unit, second_unit(b, unit)};
 
     *v = (struct visit){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
@@ -201,7 +201,8 @@ static void plan_cells(struct builder *b)
     if (b->pp == 1 && !s) {
         for (int slot = 0; slot < b->share_max; slot++) {
             plan_cell(b, &(struct cell){.kind = CELL_F, .microbatch = slot}, NONE);
-            plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot}, NONE);
+            if (!b->opt->forward_only)
+                plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot}, NONE);
         }
         return;
     }
@@ -521,7 +522,7 @@ static enum summing summing_of(const struct build_options *o, int pp)
 {
     const bool sharded = mesh_group_size(&o->layout->mesh, GROUP_FSDP) > 1;
 
-    if (o->canonical)
+    if (o->canonical && !o->forward_only)
         return SUM_CANONICAL;
     if (o->reduce == REDUCE_DEFAULT)
         return sharded && pp == 1 && o->reshard != RESHARD_NEVER ? SUM_MICROBATCH : SUM_STEP;
@@ -658,7 +659,7 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
 /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
 static bool any_keeps_products(const struct builder *b)
 {
-    for (int l = 0; l < b->model->dims.n_layers; l++)
+    for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only; l++)
         if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
             return true;
     return false;
@@ -695,7 +696,8 @@ static void init_block(struct builder *b)
         add_table(b, TABLE_KEYS_GATHERED, "keys of all ranks", keys);
 }
 
-/* Memory of others: the training state. Computing in fp32, the masters are the shard. */
+/* Memory of others: the training state, also where it is there and not used. Computing in fp32, the masters are the
+ * shard. */
 static void add_state(struct builder *b)
 {
     const int64_t device_values = b->opt->dt == DTYPE_F32 ? 2 : 3;
@@ -711,7 +713,7 @@ static void add_state(struct builder *b)
     }
 }
 
-/* Experts whose loads are balanced: biases, and counts of this step. */
+/* Experts whose loads are balanced: biases, and in training counts of this step. */
 static void add_biases(struct builder *b)
 {
     const int64_t experts = b->model->dims.n_experts;
@@ -722,6 +724,8 @@ static void add_biases(struct builder *b)
         builder_stamp(b, PHASE_FORWARD, u, NONE, NONE);
         const int bias = emit_buffer(&b->e, BUF_BIAS, "expert_bias", (size_t)experts * sizeof(float));
         b->bias[u] = tensor_at(bias, 0, DTYPE_F32, 1, experts);
+        if (b->opt->forward_only)
+            continue;
         b->load[u] = emit_tensor(&b->e, BUF_LOAD, "expert_load", DTYPE_F32, 1, experts);
         EMIT(&b->e, zero, b->load[u]);
     }
@@ -738,6 +742,13 @@ static void begin_step(struct builder *b)
     EMIT(&b->e, zero, b->report);
 }
 
+static void agree(struct builder *b)
+{
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    EMIT(&b->e, agree, b->report);
+    EMIT(&b->e, decide, b->report);
+}
+
 static titan_status build(struct builder *b, struct titan_error *err)
 {
     TRY(refuse(b, err));
@@ -745,6 +756,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     TRY(gradients_plan(b, err));
     b->e.p->share = b->share;
     b->e.p->share_max = b->share_max;
+    b->e.p->forward_only = b->opt->forward_only;
     plan_cells(b);
     TRY(plan_closings(b, err));
     TRY(plan_uses(b, err));
@@ -755,7 +767,10 @@ static titan_status build(struct builder *b, struct titan_error *err)
     add_biases(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
-    gradients_update(b);
+    if (b->opt->forward_only)
+        agree(b);
+    else
+        gradients_update(b);
     if (b->e.status != TITAN_OK)
         return titan_fail(err, b->e.status, "program: out of memory");
     return b->opt->draft ? TITAN_OK : program_finish(b->e.p, err);

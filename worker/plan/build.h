@@ -10,7 +10,9 @@
  * the same schedule with its last slots empty and takes part in every fsdp collective all the same. Gradients are fp32:
  * summed over a rank's microbatches unsharded and reduced once (step), or reduced each time into the shard
  * (microbatch). canonical: microbatch gradients are added in the tree of tree.h instead, whole subtrees on their rank,
- * the rest by exchange of slices. */
+ * the rest by exchange of slices.
+ *
+ * A forward-only program has the first half of that, and at the end the agreement: the report says the losses. */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
 #define TITAN_WORKER_PLAN_BUILD_H
 
@@ -55,7 +57,8 @@ struct build_options {
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
     int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
-    bool draft;                              /* unfinished (program_finish): passes come first */
+    bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, nor canonical */
+    bool draft;        /* unfinished (program_finish): passes come first */
 };
 
 /* The program of this rank's kind. */

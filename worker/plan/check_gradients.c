@@ -431,7 +431,7 @@ static titan_status agree(struct gradients *g)
 
     if (g->agreed)
         return REFUSE(c, "a second agreement");
-    for (int u = 0; u < c->model->n_units; u++)
+    for (int u = 0; u < c->model->n_units && !c->p->forward_only; u++)
         if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
             return REFUSE(c, "unit %d has no norm yet", u);
     g->agreed = true;
@@ -448,12 +448,32 @@ static titan_status decide(struct gradients *g)
     return TITAN_OK;
 }
 
+/* An evaluation goes forward, and leaves the training state as it is. */
+static titan_status evaluate(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+
+    if (a->phase != PHASE_FORWARD)
+        return REFUSE(c, "is no part of an evaluation");
+    if (g->decided)
+        return REFUSE(c, "comes after the decision");
+    for (int k = 0; k < a->n_operands; k++) {
+        const struct buffer *b = &c->p->buffers[o[k].buffer];
+        const bool trains = b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_LOAD;
+        if (o[k].access & ACCESS_WRITE && (trains || buffer_is_external(b->kind)))
+            return REFUSE(c, "operand %d: an evaluation writes to %s #%d", k, buffer_kind_name(b->kind), o[k].buffer);
+    }
+    return TITAN_OK;
+}
+
 /* --- the walk ----------------------------------------------------------------------------------------------------- */
 
 static titan_status step(struct gradients *g, const struct action *a)
 {
     const struct operand *o = action_operands(g->c->p, a);
 
+    if (g->c->p->forward_only)
+        TRY(evaluate(g, a, o));
     switch (a->op) {
     case OP_AGREE:
         return agree(g);
@@ -501,6 +521,8 @@ static titan_status check_end(struct gradients *g)
 
     if (!g->decided)
         return REFUSE(c, "there is no %s", g->agreed ? "DECIDE" : "AGREE");
+    if (c->p->forward_only)
+        return TITAN_OK;
     for (int u = 0; u < c->model->n_units; u++) {
         if (c->p->layout->units[u].pp_rank != c->p->pp_rank)
             continue;

@@ -381,8 +381,10 @@ static titan_status check_alike(const struct values *v, int unit, int phase, boo
     return TITAN_OK;
 }
 
-static bool must_be(enum unit_kind kind, int phase)
+static bool must_be(const struct program *p, enum unit_kind kind, int phase)
 {
+    if (p->forward_only && phase != PHASE_FORWARD)
+        return false;
     switch (kind) {
     case UNIT_EMBEDDING:
         return phase == PHASE_FORWARD || phase == PHASE_WGRAD;
@@ -433,7 +435,8 @@ static titan_status check_unit(const struct values *v, int unit)
             if ((!is_mine(c, unit) || s >= c->p->share) && visit->n > 0)
                 return REFUSE(c, "unit %d, microbatch %d, %s: is not this rank's", unit, s,
                               phase_name((enum phase)phase));
-            if (is_mine(c, unit) && s < c->p->share && visit->n == 0 && must_be(c->model->units[unit].kind, phase))
+            if (is_mine(c, unit) && s < c->p->share && visit->n == 0 &&
+                must_be(c->p, c->model->units[unit].kind, phase))
                 return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
         }
         if (is_mine(c, unit))

@@ -144,6 +144,23 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     return TITAN_OK;
 }
 
+/* The state is counted in both, the arena is the larger one's. */
+void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs)
+{
+    for (int k = 0; k < evaluation->kinds; k++) {
+        struct forecast_memory need = {0};
+        measure_memory(f->machine, programs[k], &need);
+        struct forecast_memory *const memory = &f->memory[need.pp_rank];
+        if (need.total <= memory->total)
+            continue;
+        memory->bytes[MEMORY_ACTIVATIONS] += need.total - memory->total;
+        memory->total = need.total;
+        memory->predicted = need.predicted;
+        if (memory->total > f->memory[f->fullest].total)
+            f->fullest = need.pp_rank;
+    }
+}
+
 void forecast_clear(struct forecast *f)
 {
     free(f->memory);

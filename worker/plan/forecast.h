@@ -45,6 +45,9 @@ struct forecast {
 titan_status forecast_make(const struct plan *plan, struct program *const *programs, const struct cost *cost,
                            struct forecast *ret, struct simulation **ret_simulation,
                            struct titan_error *err) TITAN_MUST_USE;
+/* The recipe evaluates, with these programs of all kinds (plan_options.evaluation): where one needs more memory than a
+ * step, that is what the rank needs. */
+void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs);
 void forecast_clear(struct forecast *f);
 
 void forecast_print(const struct forecast *f, struct buf *out);

@@ -72,6 +72,8 @@ static titan_status open_schedule(struct plan *plan, struct titan_error *err)
 
     if (ranks == 1)
         return TITAN_OK;
+    if (plan->opt.evaluation)
+        return schedule_forward(ranks, stages, (int)largest_share(plan), plan->layout->v_order, &plan->schedule, err);
     if (csv[0])
         return schedule_load(csv, ranks, stages, (int)largest_share(plan), &plan->schedule, err);
     return schedule_generate(r->parallelism.pipeline_parallel_schedule, ranks, stages, (int)largest_share(plan),
@@ -107,6 +109,21 @@ static void set_build_options(struct plan *plan)
                                          .keep_products = kept_products(r)};
 }
 
+/* All data-parallel ranks get equally many microbatches; the last ones may hold nothing that counts. */
+static void set_evaluation_options(struct plan *plan)
+{
+    const struct recipe *r = plan->opt.recipe;
+    const int64_t rows = recipe_validation_rows(r), t = r->validation.seq_len;
+    const int64_t ranks = mesh_batch_size(&plan->mesh), each = ranks * rows;
+    const int64_t tokens = MAX(rows * t / plan->mesh.size[AXIS_CP], 1);
+
+    plan->cut.b = plan->build.b = rows;
+    plan->cut.t = plan->build.t = t;
+    plan->build.microbatches = (recipe_validation_batch(r) + each - 1) / each * ranks;
+    plan->build.loss_chunks = (int)MIN(r->training.loss_chunks, tokens);
+    plan->build.forward_only = true;
+}
+
 /* Passes and budget weigh costs; without a machine they take the host's. */
 static struct cost cost_of(const struct plan *plan)
 {
@@ -119,7 +136,7 @@ static titan_status apply_budget(struct plan *plan, struct titan_error *err)
     const struct recipe *r = plan->opt.recipe;
     const struct cost cost = cost_of(plan);
 
-    if (strcmp(r->activation_checkpoint.mode, "memory_budget") != 0)
+    if (strcmp(r->activation_checkpoint.mode, "memory_budget") != 0 || plan->opt.evaluation)
         return TITAN_OK;
     return budget_choose(&plan->build, &cost, r->activation_checkpoint.memory_budget, plan->checkpointing, err);
 }
@@ -137,6 +154,8 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
     choose_checkpointing(r, layers, plan->checkpointing);
     set_build_options(plan);
+    if (plan->opt.evaluation)
+        set_evaluation_options(plan);
     TRY(open_schedule(plan, err));
     plan->build.schedule = plan->schedule;
     plan->kinds = program_kinds(&plan->build);

@@ -18,6 +18,7 @@ struct plan_options {
     struct device *dev;
     const struct machine *machine; /* for passes that weigh costs and for the memory budget; NULL: none known */
     uint64_t memory_bytes;         /* of a device; 0 = unknown */
+    bool evaluation; /* forward-only programs of an evaluation's step, by [validation], in place of a training step's */
 };
 
 struct plan {

@@ -145,6 +145,7 @@ struct program {
     struct mesh mesh;
     const struct layout *layout; /* borrowed */
     struct report report;
+    bool forward_only; /* an evaluation's: no gradients, and nothing of the state changes */
     bool canonical;
     int subtrees_max;
     int n_adds;

@@ -77,8 +77,8 @@ static void test_refused(void **state)
          "the "
          "sequence, layers without positions, a temperature by position; use \"llama3\", \"llama3_moe\", \"qwen3\" or "
          "\"deepseek_v3\""},
-        {"[optimizer]\nname = \"Adam\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: optimizer.name = \"Adam\" is not supported by this version; use \"AdamW\" or \"SGD\""},
+        {"[optimizer]\nname = \"Muon\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: optimizer.name = \"Muon\" is not supported by this version; use \"AdamW\", \"Adam\" or \"SGD\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: parallelism.context_parallel_load_balance: \"ptrr\" is not supported by this version; use true or "
          "false"},
@@ -100,8 +100,10 @@ static void test_refused(void **state)
          "false"},
         {"[checkpoint]\nexclude_from_loading = \"optimizer\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: checkpoint.exclude_from_loading = [...] is not supported by this version; use [] or leave it out"},
-        {"[validation]\nenable = true\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: validation.enable = true is not supported by this version; use false or leave it out"},
+        {"[validation]\nsteps = 0\n", TITAN_EINVAL,
+         "f.toml:2: validation.steps = 0 is out of range: from 1 to 1000000000, or -1"},
+        {"[validation]\nfreq = 0\n", TITAN_EINVAL,
+         "f.toml:2: validation.freq = 0 is out of range: from 1 to 1000000000"},
         {"[checkpoint]\nload_step = 5\n", TITAN_EUNSUPPORTED,
          "f.toml:2: checkpoint.load_step = 5 is not supported by this version; use -1 or leave it out"},
         {"[training]\nmixture = 3\n", TITAN_EINVAL, "f.toml:2: training.mixture: expected an array, got an integer"},
@@ -204,8 +206,8 @@ static void test_set(void **state)
         {"training.steps=x", "--set training.steps:1:1: not a value: x (text must stand in quotes)"},
         {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
         {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
-        {"validation.enable=true",
-         "--set: validation.enable = true is not supported by this version; use false or leave it out"},
+        {"checkpoint.load_only=true",
+         "--set: checkpoint.load_only = true is not supported by this version; use false or leave it out"},
     };
     struct recipe before = r;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {

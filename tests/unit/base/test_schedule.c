@@ -185,6 +185,53 @@ static void check_figures(const struct schedule *s)
     }
 }
 
+/* Every forward once, on its stage's rank, and none waits for a later one of its rank: in the order in which they
+ * stand, each has its input. */
+static void check_forward(const struct schedule *s)
+{
+    const size_t cells = (size_t)s->stages * (size_t)s->microbatches;
+    bool *done = calloc(cells + 1, sizeof *done);
+    int next[16] = {0};
+    size_t n = 0;
+
+    assert_non_null(done);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < s->ranks; r++) {
+            if (next[r] == s->n_cells[r])
+                continue;
+            const struct cell c = s->cells[r][next[r]];
+            assert_true(c.kind == CELL_F && schedule_rank_of(s, c.stage) == r);
+            if (c.stage > 0 && !done[(c.stage - 1) * s->microbatches + c.microbatch])
+                continue;
+            assert_false(done[c.stage * s->microbatches + c.microbatch]);
+            done[c.stage * s->microbatches + c.microbatch] = moved = true;
+            next[r]++;
+            n++;
+        }
+    }
+    assert_int_equal(n, cells);
+    free(done);
+}
+
+static void test_forward(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 5; ranks++)
+        for (int local = 1; local <= 3; local++)
+            for (int m = 1; m <= 11; m++)
+                for (int v = 0; v < 2; v++) {
+                    struct schedule *s;
+                    struct titan_error err = {0};
+                    if (v && local != 2)
+                        continue;
+                    assert_int_equal(schedule_forward(ranks, ranks * local, m, v, &s, &err), TITAN_OK);
+                    check_forward(s);
+                    schedule_close(s);
+                }
+    assert_int_equal(schedule_forward(2, 3, 1, false, &(struct schedule *){0}, NULL), TITAN_EINVAL);
+}
+
 /* Everything there, in order, running to its end, and idle for as long as the formula says. */
 static void test_bubbles(void **state)
 {
@@ -614,11 +661,11 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_bubbles),    cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_dualpipe_v), cmocka_unit_test(test_in_flight),
-        cmocka_unit_test(test_orders),      cmocka_unit_test(test_refused),    cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_csv_fifo),   cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_broken),      cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_forward),     cmocka_unit_test(test_bubbles),
+        cmocka_unit_test(test_formulas),  cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_dualpipe_v),
+        cmocka_unit_test(test_in_flight), cmocka_unit_test(test_orders),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_csv),       cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_csv_fifo),
+        cmocka_unit_test(test_samples),   cmocka_unit_test(test_broken),      cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,35 @@ static void test_handed_over(void **state)
     metrics_close(&b);
 }
 
+/* What an evaluation found goes with its step, and the next rank 0 sees that it is there. */
+static void test_evaluation(void **state)
+{
+    (void)state;
+    struct metrics m = {.fd = -1};
+    struct buf text = BUF_INIT;
+    struct log log;
+    char path[PATH_MAX];
+    const struct step_report r = {
+        .step = 8, .epoch = 1, .world = 1, .evaluation = {.step = 8, .tokens = 30, .bytes = 60, .loss = 2 * M_LN2}};
+
+    log_init(&log, "test", "%s", "");
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_step(&m, &log, &r);
+    assert_int_equal(m.evaluated, 8);
+    (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    assert_non_null(strstr(text.data, "\"validation_step\":8,\"validation_loss\":1.386294"));
+    assert_true(fabs(evaluation_bits_per_byte(&r.evaluation) - 1) < 1e-12);
+    assert_true(fabs(evaluation_perplexity(&r.evaluation) - 4) < 1e-12);
+    buf_free(&text);
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    assert_true(m.written == 8 && m.evaluated == 8);
+    write_step(&m, 9);
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    assert_true(m.written == 9 && m.evaluated == 0);
+    metrics_close(&m);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -109,6 +139,7 @@ static int remove_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over),
+                                       cmocka_unit_test(test_evaluation)};
     return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
 }

@@ -439,6 +439,25 @@ static const struct programs_case broken_cases[] = {
      .ep = 4,
      .microbatches = 6,
      .checkpointing = CHECKPOINT_OPS},
+    {.pp = 2,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 2,
+     .microbatches = 6,
+     .schedule = "Interleaved1F1B",
+     .prefetch = 1,
+     .forward_only = true},
+    {.dims = &experts,
+     .pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 2,
+     .tp = 1,
+     .ep = 2,
+     .microbatches = 4,
+     .dt = DTYPE_BF16,
+     .forward_only = true},
 };
 
 struct tally {
@@ -551,7 +570,32 @@ static void test_programs_pass(void **state)
                                             .ring = turn / 2 % 2,
                                             .offload = turn % 7 == 0};
             expect_sound(&c);
+            struct programs_case evaluation = c;
+            evaluation.forward_only = true;
+            if (turn % 3 == 0)
+                expect_sound(&evaluation);
         }
+}
+
+/* An evaluation that trains: a training step's program, said to be one. */
+static void test_an_evaluation_changes_nothing(void **state)
+{
+    const struct programs_case c = {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 2};
+    struct programs p;
+    struct titan_error err = {0};
+
+    (void)state;
+    assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
+    p.kinds[0]->forward_only = true;
+    assert_int_equal(program_check(p.kinds[0], 0, &err), TITAN_EBUG);
+    assert_non_null(strstr(err.msg, "is no part of an evaluation"));
+    programs_close(&p);
+    struct programs_case forward = c;
+    forward.forward_only = true;
+    assert_int_equal(programs_open(&forward, &p, &err), TITAN_OK);
+    p.kinds[0]->forward_only = false;
+    assert_int_equal(program_check(p.kinds[0], 0, &err), TITAN_EBUG);
+    programs_close(&p);
 }
 
 static void test_too_little_memory(void **state)
@@ -580,6 +624,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_programs_pass),
         cmocka_unit_test(test_broken_programs_are_found),
+        cmocka_unit_test(test_an_evaluation_changes_nothing),
         cmocka_unit_test(test_too_little_memory),
     };
 
