@@ -523,8 +523,17 @@ static titan_status write_all(struct build *b, struct pipeline *p, struct titan_
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Removes shards, and what a build leaves, of a folder; not files of others. */
-static titan_status empty_folder(const char *dir, struct titan_error *err)
+/* What a build that was killed was just writing: shard-N.bin.part, and notes under a temporary name. */
+static bool is_leftover(const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(name, SHARD_SET_NAME ".", sizeof(SHARD_SET_NAME)) == 0 ||
+           strncmp(name, SHARD_BUILD_NAME ".", sizeof(SHARD_BUILD_NAME)) == 0 ||
+           (strncmp(name, "shard-", 6) == 0 && n > 5 && strcmp(name + n - 5, ".part") == 0);
+}
+
+/* Removes leftovers of a folder, with `all` the shards and notes too; not files of others. */
+static titan_status clean_folder(const char *dir, bool all, struct titan_error *err)
 {
     DIR *d = opendir(dir);
     if (!d)
@@ -534,7 +543,7 @@ static titan_status empty_folder(const char *dir, struct titan_error *err)
     while (status == TITAN_OK && (e = readdir(d))) {
         const bool ours = strcmp(e->d_name, SHARD_SET_NAME) == 0 || strcmp(e->d_name, SHARD_BUILD_NAME) == 0 ||
                           strncmp(e->d_name, "shard-", 6) == 0;
-        if (ours && unlinkat(dirfd(d), e->d_name, 0) < 0 && errno != ENOENT)
+        if ((is_leftover(e->d_name) || (all && ours)) && unlinkat(dirfd(d), e->d_name, 0) < 0 && errno != ENOENT)
             status = titan_fail_errno(err, "cannot remove '%s/%s'", dir, e->d_name);
     }
     (void)closedir(d);
@@ -583,8 +592,7 @@ static titan_status look_around(struct build *b, struct titan_error *err)
     const char *dir = b->opt->out;
     const uint64_t hash = inputs_hash(b->opt, &b->in);
     bool any = false;
-    if (b->opt->fresh)
-        TRY(empty_folder(dir, err));
+    TRY(clean_folder(dir, b->opt->fresh, err));
     TRY(state_read(dir, &b->stored, &any, err));
     const bool same = any && b->stored.inputs_hash == hash;
     if (has_data(dir, SHARD_SET_NAME)) {

@@ -258,6 +258,9 @@ static void test_going_on(void **state)
     char path[256];
     put_corpus();
     assert_int_equal(build("in", "whole", 2, 500000, &whole, &err), TITAN_OK);
+    assert_int_equal(mkdir(at("parts", path), 0755), 0); /* what a build leaves that is killed at its first note */
+    put_file("parts/titan-build.json.0123abcd", "{", 1);
+    put_file("parts/shard-00000.bin.part", "x", 1);
     const char *const places[] = {"data.shard=fail:ENOSPC@1", "data.state=fail:EIO@1"};
     for (int i = 0; i < 100; i++) {
         assert_int_equal(failpoint_set(places[i % 2], NULL), TITAN_OK);
@@ -279,6 +282,7 @@ static void test_going_on(void **state)
     for (int i = 0; i < BUILD_NOTES; i++)
         assert_string_equal(r.notes[i], whole.notes[i]);
     same_files("whole", "parts", whole.shards);
+    assert_int_not_equal(access(at("parts/titan-build.json.0123abcd", path), F_OK), 0);
 }
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
