@@ -145,7 +145,7 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
                 ((k->type == KEY_LIST || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
     /* TorchTitan writes lists as text with commas, too. */
     fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
-           (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY));
+           (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY)) || (k->yes_no && v->type == TOML_BOOL);
     return fits ? TITAN_OK : wrong_type(k, v, at, err);
 }
 
@@ -206,6 +206,16 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
     memset(field, 0, k->size); /* equal recipes are equal in memory */
     memcpy(field, value, len);
     return TITAN_OK;
+}
+
+/* A word that was a switch once. */
+static titan_status set_word_of_switch(const struct recipe_key *k, bool on, const struct place *at, char *field,
+                                       struct titan_error *err)
+{
+    char word[64];
+    size_t yes = strcspn(k->yes_no, "|");
+    snprintf(word, sizeof(word), "%.*s", on ? (int)yes : INT_MAX, on ? k->yes_no : k->yes_no + yes + 1);
+    return set_string(k, word, at, field, err);
 }
 
 /* "float8,quantize.linear.float8": every word turns the switch on. */
@@ -334,7 +344,8 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
     double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
     switch (k->type) {
     case KEY_STRING:
-        TRY(set_string(k, v->string, at, field, err));
+        TRY(v->type == TOML_BOOL ? set_word_of_switch(k, v->boolean, at, field, err)
+                                 : set_string(k, v->string, at, field, err));
         break;
     case KEY_INT:
         TRY(check_range(k, number, at, err));
@@ -612,7 +623,8 @@ static bool is_word(const struct recipe_key *k, const char *value)
     bool list = value[0] == '[', plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
     if (value[0] == '"' || value[0] == '\'')
         return false;
-    return k->type == KEY_STRING || (k->type == KEY_LIST && !list) || (k->on && !list && !plain);
+    return (k->type == KEY_STRING && !(k->yes_no && plain)) || (k->type == KEY_LIST && !list) ||
+           (k->on && !list && !plain);
 }
 
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err)

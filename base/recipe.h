@@ -29,19 +29,29 @@ struct model_dims {
     int64_t dim, n_layers, n_heads, n_kv_heads, ffn_hidden, vocab_size;
     int64_t head_dim; /* of queries and keys; dim / n_heads unless the flavor says otherwise */
     double rope_theta, norm_eps;
-    bool rope_scaling;    /* Llama 3.1 rule: factor 8, low 1, high 4, original length 8192 */
+    /* How rotary frequencies are stretched for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
+     * arXiv:2309.00071), "auto" until it is resolved. 0 in what a rule does not use. */
+    char rope_scaling[8];
+    double rope_factor;
+    int64_t rope_original_length;
+    double rope_low_freq_factor, rope_high_freq_factor;                      /* llama3 */
+    double rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim; /* yarn */
     bool tied_embeddings; /* the output head is the embedding's matrix */
     bool qk_norm;         /* RMSNorm on each head of queries and keys (Qwen 3) */
     /* Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434); kv_lora_rank 0: ordinary attention. */
     int64_t q_lora_rank; /* 0: queries straight from the input */
     int64_t kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
+    double latent_norm_eps; /* of the norms of latent vectors; 0: norm_eps */
     /* Mixture of experts; n_experts 0: dense. */
     int64_t n_experts, top_k, n_shared_experts, moe_hidden;
     int64_t n_dense_layers; /* the first ones have an ordinary feed-forward layer */
-    bool sigmoid_scores;    /* router scores: sigmoid, otherwise softmax */
-    bool normalize_scores;  /* the chosen experts' scores are divided by their sum */
-    double route_scale;     /* multiplies them */
-    double balance_rate;    /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
+    /* A token's experts are among those of n_limited_groups of n_expert_groups equal groups, the ones with the largest
+     * sum of their best group_top_k scores (arXiv:2412.19437, section 2.1.2). n_expert_groups 0: no groups. */
+    int64_t n_expert_groups, n_limited_groups, group_top_k;
+    bool sigmoid_scores;   /* router scores: sigmoid, otherwise softmax */
+    bool normalize_scores; /* the chosen experts' scores are divided by their sum */
+    double route_scale;    /* multiplies them */
+    double balance_rate;   /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
 };
 
 /* Sources of training data that are mixed by weight. */

@@ -38,6 +38,7 @@ struct recipe_key {
     const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
     const char *plan;    /* strings: accepted besides, but only planned, not run; "*" = any text. Booleans: true is */
     const char *instead; /* with plan: what to do for a run */
+    const char *yes_no;  /* strings: "a|b", what true and false stand for, as files of earlier versions have them */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *initial; /* default as TOML; of keys that are not supported TorchTitan's */
     const char *theirs;  /* TorchTitan's default as TOML where it is another; "none": unset */
@@ -67,6 +68,7 @@ struct recipe_flavor {
     const char *family, *name;
     struct model_dims dims;
     const char *doc;
+    bool block_causal; /* training.block_causal */
 };
 extern const struct recipe_flavor recipe_flavors[];
 extern const int recipe_flavors_count;

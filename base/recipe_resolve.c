@@ -57,7 +57,7 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
 {
     const struct recipe_flavor *flavor = NULL;
     TRY(find_flavor(r, &flavor, err));
-    struct recipe from = {.model.dims = flavor->dims};
+    struct recipe from = {.model.dims = flavor->dims, .training.block_causal = flavor->block_causal};
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         if (!(k->flags & KEY_FLAVOR) || recipe_key_given(r, i))
@@ -72,17 +72,72 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
         d->n_kv_heads = d->n_heads;
         d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
     }
+    if (d->n_expert_groups > 0 && d->group_top_k == 0)
+        d->group_top_k = MIN(2, MAX(d->n_experts / d->n_expert_groups, 1));
     return TITAN_OK;
+}
+
+static void set_unless_given(double *x, double usual)
+{
+    *x = *x == 0 ? usual : *x;
+}
+
+/* "auto" becomes a rule; what a rule needs and no flavor or key gives gets its usual value. */
+static void complete_rope(struct recipe *r)
+{
+    struct model_dims *d = &r->model.dims;
+    if (strcmp(d->rope_scaling, "auto") == 0) {
+        bool longer = d->rope_original_length > 0 && r->training.seq_len > d->rope_original_length;
+        memset(d->rope_scaling, 0, sizeof(d->rope_scaling));
+        memcpy(d->rope_scaling, longer ? "yarn" : "none", sizeof("yarn"));
+    }
+    if (strcmp(d->rope_scaling, "llama3") == 0) {
+        set_unless_given(&d->rope_factor, 8);
+        set_unless_given(&d->rope_low_freq_factor, 1);
+        set_unless_given(&d->rope_high_freq_factor, 4);
+        d->rope_original_length = d->rope_original_length == 0 ? 8192 : d->rope_original_length;
+    } else if (strcmp(d->rope_scaling, "yarn") == 0) {
+        set_unless_given(&d->rope_beta_fast, 32);
+        set_unless_given(&d->rope_beta_slow, 1);
+    }
+}
+
+static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
+{
+    bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
+    if ((llama || yarn) && (d->rope_factor < 1 || d->rope_original_length < 1))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_scaling = \"%s\" needs model.rope_factor of at least 1 and "
+                          "model.rope_original_length above 0; they are %g and %lld",
+                          d->rope_scaling, d->rope_factor, (long long)d->rope_original_length);
+    if (llama && d->rope_high_freq_factor <= d->rope_low_freq_factor)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_high_freq_factor = %g is not above model.rope_low_freq_factor = %g",
+                          d->rope_high_freq_factor, d->rope_low_freq_factor);
+    if (yarn && d->rope_beta_fast <= d->rope_beta_slow)
+        return titan_fail(err, TITAN_EINVAL, "model.rope_beta_fast = %g is not above model.rope_beta_slow = %g",
+                          d->rope_beta_fast, d->rope_beta_slow);
+    if (yarn && d->rope_theta <= 1)
+        return titan_fail(err, TITAN_EINVAL, "model.rope_scaling = \"yarn\" needs model.rope_theta above 1");
+    return TITAN_OK;
+}
+
+/* Latent attention rotates qk_rope_head_dim of a head; the rest may have any width. */
+static titan_status check_latent(const struct model_dims *d, struct titan_error *err)
+{
+    if (d->qk_rope_head_dim >= 2 && d->qk_rope_head_dim % 2 == 0 && d->v_head_dim >= 1 && d->qk_nope_head_dim >= 1)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "model.kv_lora_rank = %lld (latent attention) needs an even model.qk_rope_head_dim above 0, and "
+                      "model.qk_nope_head_dim and model.v_head_dim above 0; they are %lld, %lld and %lld",
+                      (long long)d->kv_lora_rank, (long long)d->qk_rope_head_dim, (long long)d->qk_nope_head_dim,
+                      (long long)d->v_head_dim);
 }
 
 static titan_status check_heads(const struct model_dims *d, struct titan_error *err)
 {
-    if (d->kv_lora_rank > 0 && (d->qk_rope_head_dim < 2 || d->qk_rope_head_dim % 2 != 0 || d->v_head_dim < 1))
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "model.kv_lora_rank = %lld (latent attention) needs an even model.qk_rope_head_dim above 0 and "
-            "model.v_head_dim above 0; they are %lld and %lld",
-            (long long)d->kv_lora_rank, (long long)d->qk_rope_head_dim, (long long)d->v_head_dim);
+    if (d->kv_lora_rank > 0)
+        return check_latent(d, err);
     if (d->head_dim == 0 || (d->head_dim % 2 != 0 && d->head_dim * d->n_heads == d->dim))
         return titan_fail(err, TITAN_EINVAL,
                           "model.n_heads = %lld does not fit model.dim = %lld: dim / n_heads must be an even number",
@@ -93,6 +148,31 @@ static titan_status check_heads(const struct model_dims *d, struct titan_error *
     if (d->n_heads % d->n_kv_heads != 0)
         return titan_fail(err, TITAN_EINVAL, "model.n_kv_heads = %lld does not divide model.n_heads = %lld",
                           (long long)d->n_kv_heads, (long long)d->n_heads);
+    return TITAN_OK;
+}
+
+/* Groups of experts: equal ones, with room for a token's choice. */
+static titan_status check_groups(const struct model_dims *d, struct titan_error *err)
+{
+    const int64_t groups = d->n_expert_groups, limited = d->n_limited_groups;
+    if (groups == 0)
+        return TITAN_OK;
+    if (d->n_experts % groups != 0)
+        return titan_fail(err, TITAN_EINVAL, "model.n_expert_groups = %lld does not divide model.n_experts = %lld",
+                          (long long)groups, (long long)d->n_experts);
+    if (limited < 1 || limited > groups)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.n_limited_groups = %lld does not fit model.n_expert_groups = %lld; nearest: %lld",
+                          (long long)limited, (long long)groups, (long long)(limited < 1 ? 1 : groups));
+    if (d->group_top_k > d->n_experts / groups)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.group_top_k = %lld is more than the %lld experts of a group (model.n_experts / "
+                          "model.n_expert_groups)",
+                          (long long)d->group_top_k, (long long)(d->n_experts / groups));
+    if (d->top_k > limited * (d->n_experts / groups))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.top_k = %lld is more than the %lld experts of model.n_limited_groups = %lld groups",
+                          (long long)d->top_k, (long long)(limited * (d->n_experts / groups)), (long long)limited);
     return TITAN_OK;
 }
 
@@ -109,12 +189,13 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
     if (d->n_dense_layers > d->n_layers)
         return titan_fail(err, TITAN_EINVAL, "model.n_dense_layers = %lld is more than model.n_layers = %lld",
                           (long long)d->n_dense_layers, (long long)d->n_layers);
-    return TITAN_OK;
+    return check_groups(d, err);
 }
 
 static titan_status check_dims(const struct recipe *r, struct titan_error *err)
 {
     const struct model_dims *d = &r->model.dims;
+    TRY(check_rope(d, err));
     TRY(check_heads(d, err));
     TRY(check_experts(d, err));
     if (!r->model.tokenizer[0])
@@ -306,6 +387,7 @@ static titan_status check_mixture(const struct recipe *r, struct titan_error *er
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(apply_flavor(r, err));
+    complete_rope(r);
     TRY(check_dims(r, err));
     TRY(resolve_workers(r, err));
     TRY(resolve_batch(r, err));

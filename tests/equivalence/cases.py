@@ -134,6 +134,12 @@ def models():
     for mesh in ("dps2 ep2", "dps4 ep4", "tp2 ep2", "cp2 ep2", "cp2 rotate=ring masked=true ep2", "dps2 tp2 ep4",
                  "pp2 dps2 tp2 ep4", "pp2 dps2 ep2 schedule=DualPipeV"):
         yield f"deepseek {mesh}"
+    groups = "deepseek experts=8 top_k=3 groups=4 limited=2"
+    for mesh in ("dps2", "tp2", "cp2", "pp2", "dps2 ep2", "dps2 tp2 ep4", "cp2 ep2", "pp2 dps2 tp2 ep4 ac=full",
+                 "dps2 ep2 group_top=1", "dps4 ep4 limited=4 top_k=5"):
+        yield f"{groups} {mesh}"
+    for mesh in ("dps2", "tp2", "cp2", "cp2 rotate=ring", "pp2", "dps2 tp2 ep2 ac=full"):
+        yield f"deepseek rope=yarn original=8 nope=13 value_dim=11 {mesh}"
     yield from ("deepseek q_rank=0 dps2 tp2 ep2", "moe shared=0 dps2 ep2", "moe top_k=1 normalize=false dps2 tp2 ep2",
                 "moe dense_layers=0 pp2 dps2 ep2", "moe experts=6 top_k=3 dps2 tp2 ep2", "deepseek dps1 ep1",
                 "llama-debug pp2 dps2 tp2 batch=4", "llama-debug dps4 batch=4", "qwen-debug dps2 tp2 batch=4",

@@ -32,6 +32,8 @@ def draw_model(rng, mesh):
     model = {"ffn": tp * rng.randint(7, 50), "vocab": -(-256 // tp) * tp + tp * rng.choice([0, 1, 5])}
     if family == "deepseek":
         model |= {"heads": tp * rng.randint(1, 3), "q_rank": rng.choice([0, 24]), "dim": 2 * rng.randint(12, 33)}
+        model |= {"nope": rng.randint(1, 20), "value_dim": rng.randint(1, 20)} if rng.random() < 0.5 else {}
+        model |= {"rope": "yarn", "original": rng.randint(2, 40)} if rng.random() < 0.5 else {}
     else:
         model |= draw_attention(rng, tp)
     if family in ("moe", "deepseek"):
@@ -40,6 +42,11 @@ def draw_model(rng, mesh):
         model |= {"experts": mesh["ep"] * rng.randint(1 + (mesh["ep"] == 1), 3), "moe_hidden": tp * rng.randint(5, 30),
                   "shared": rng.randint(0, 2)}
         model["top_k"] = rng.randint(1, min(3, model["experts"]))
+        groups = rng.choice([n for n in range(1, model["experts"] + 1) if model["experts"] % n == 0])
+        if family == "deepseek" and groups > 1:
+            width = model["experts"] // groups
+            model |= {"groups": groups, "limited": rng.randint(-(-model["top_k"] // width), groups),
+                      "group_top": rng.randint(1, width)}
         if model["top_k"] == 1:  # a single score divided by itself has no gradient to compare
             model["normalize"] = "false"
     return family, model

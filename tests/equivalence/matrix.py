@@ -46,7 +46,9 @@ NUMBERS = {"layers": "model.n_layers", "dim": "model.dim", "heads": "model.n_hea
            "tied": "model.tied_embeddings", "qk_norm": "model.qk_norm", "experts": "model.n_experts",
            "top_k": "model.top_k", "shared": "model.n_shared_experts", "moe_hidden": "model.moe_hidden",
            "normalize": "model.normalize_scores",
-           "dense_layers": "model.n_dense_layers", "q_rank": "model.q_lora_rank",
+           "dense_layers": "model.n_dense_layers", "q_rank": "model.q_lora_rank", "nope": "model.qk_nope_head_dim",
+           "value_dim": "model.v_head_dim", "groups": "model.n_expert_groups", "limited": "model.n_limited_groups",
+           "group_top": "model.group_top_k", "rope": "model.rope_scaling", "original": "model.rope_original_length",
            "batch": "training.global_batch_size", "seq": "training.seq_len", "masked": "training.block_causal",
            "clip": "training.max_norm", "seed": "training.seed", "canonical": "numerics.canonical"}
 # What must not.

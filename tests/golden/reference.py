@@ -112,9 +112,12 @@ def attention_parameters(d, deep):
     if d.get("kv_lora_rank"):
         nope, rope, v, r, q = (d[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank",
                                                "q_lora_rank"))
-        yield "attention.wq_a.weight", (q, c), "normal", 0.02
-        yield "attention.q_norm.weight", (q,), "ones", 0.0
-        yield "attention.wq_b.weight", (heads * (nope + rope), q), "normal", 0.02
+        if q:
+            yield "attention.wq_a.weight", (q, c), "normal", 0.02
+            yield "attention.q_norm.weight", (q,), "ones", 0.0
+            yield "attention.wq_b.weight", (heads * (nope + rope), q), "normal", 0.02
+        else:
+            yield "attention.wq.weight", (heads * (nope + rope), c), "normal", 0.02
         yield "attention.wkv_a.weight", (r + rope, c), "normal", 0.02
         yield "attention.kv_norm.weight", (r,), "ones", 0.0
         yield "attention.wkv_b.weight", (heads * (nope + v), r), "normal", 0.02

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of five models, 50 AdamW steps, and each gradient once more by finite differences. Values and
- * digests: tests/golden/reference.py. */
+ * every gradient of ten models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "worker/device/device.h"
 #include "worker/infer/whole.h"
+#include "worker/tensor/layout.h"
 
 /* --- fixture ------------------------------------------------------------------------------------------------------ */
 
@@ -60,6 +61,24 @@ static double member(const struct json *object, const char *key)
     return real_of(json_get(object, key));
 }
 
+/* A rule's name; files may have a boolean, as reference.py has for Llama's. */
+static void read_rope_scaling(const struct json *d, struct model_dims *dims)
+{
+    const struct json *v = json_get(d, "rope_scaling");
+    snprintf(dims->rope_scaling, sizeof(dims->rope_scaling), "%s",
+             v && v->type == JSON_STRING ? v->string
+             : v && v->boolean           ? "llama3"
+                                         : "none");
+    dims->rope_factor = json_real(d, "rope_factor", 8);
+    dims->rope_original_length = json_int(d, "rope_original_length", 8192);
+    dims->rope_low_freq_factor = 1;
+    dims->rope_high_freq_factor = 4;
+    dims->rope_beta_fast = json_real(d, "rope_beta_fast", 0);
+    dims->rope_beta_slow = json_real(d, "rope_beta_slow", 0);
+    dims->rope_mscale = json_real(d, "rope_mscale", 0);
+    dims->rope_mscale_all_dim = json_real(d, "rope_mscale_all_dim", 0);
+}
+
 static bool flag(const struct json *object, const char *key)
 {
     const struct json *v = json_get(object, key);
@@ -68,31 +87,37 @@ static bool flag(const struct json *object, const char *key)
 
 static struct model_dims dims_of(const struct json *d)
 {
-    return (struct model_dims){.dim = json_int(d, "dim", 0),
-                               .n_layers = json_int(d, "n_layers", 0),
-                               .n_heads = json_int(d, "n_heads", 0),
-                               .n_kv_heads = json_int(d, "n_kv_heads", 0),
-                               .head_dim = json_int(d, "head_dim", 0),
-                               .ffn_hidden = json_int(d, "ffn_hidden", 0),
-                               .vocab_size = json_int(d, "vocab_size", 0),
-                               .rope_theta = member(d, "rope_theta"),
-                               .norm_eps = member(d, "norm_eps"),
-                               .rope_scaling = flag(d, "rope_scaling"),
-                               .tied_embeddings = flag(d, "tied_embeddings"),
-                               .qk_norm = flag(d, "qk_norm"),
-                               .q_lora_rank = json_int(d, "q_lora_rank", 0),
-                               .kv_lora_rank = json_int(d, "kv_lora_rank", 0),
-                               .qk_nope_head_dim = json_int(d, "qk_nope_head_dim", 0),
-                               .qk_rope_head_dim = json_int(d, "qk_rope_head_dim", 0),
-                               .v_head_dim = json_int(d, "v_head_dim", 0),
-                               .n_experts = json_int(d, "n_experts", 0),
-                               .top_k = json_int(d, "top_k", 0),
-                               .n_shared_experts = json_int(d, "n_shared_experts", 0),
-                               .moe_hidden = json_int(d, "moe_hidden", 0),
-                               .n_dense_layers = json_int(d, "n_dense_layers", 0),
-                               .sigmoid_scores = flag(d, "sigmoid_scores"),
-                               .normalize_scores = flag(d, "normalize_scores"),
-                               .route_scale = json_get(d, "route_scale") ? member(d, "route_scale") : 1};
+    struct model_dims ret = {.dim = json_int(d, "dim", 0),
+                             .n_layers = json_int(d, "n_layers", 0),
+                             .n_heads = json_int(d, "n_heads", 0),
+                             .n_kv_heads = json_int(d, "n_kv_heads", 0),
+                             .head_dim = json_int(d, "head_dim", 0),
+                             .ffn_hidden = json_int(d, "ffn_hidden", 0),
+                             .vocab_size = json_int(d, "vocab_size", 0),
+                             .rope_theta = member(d, "rope_theta"),
+                             .norm_eps = member(d, "norm_eps"),
+                             .tied_embeddings = flag(d, "tied_embeddings"),
+                             .qk_norm = flag(d, "qk_norm"),
+                             .q_lora_rank = json_int(d, "q_lora_rank", 0),
+                             .kv_lora_rank = json_int(d, "kv_lora_rank", 0),
+                             .qk_nope_head_dim = json_int(d, "qk_nope_head_dim", 0),
+                             .qk_rope_head_dim = json_int(d, "qk_rope_head_dim", 0),
+                             .v_head_dim = json_int(d, "v_head_dim", 0),
+                             .n_experts = json_int(d, "n_experts", 0),
+                             .top_k = json_int(d, "top_k", 0),
+                             .n_shared_experts = json_int(d, "n_shared_experts", 0),
+                             .moe_hidden = json_int(d, "moe_hidden", 0),
+                             .n_dense_layers = json_int(d, "n_dense_layers", 0),
+                             .sigmoid_scores = flag(d, "sigmoid_scores"),
+                             .normalize_scores = flag(d, "normalize_scores"),
+                             .route_scale = json_get(d, "route_scale") ? member(d, "route_scale") : 1,
+                             .latent_norm_eps = json_real(d, "latent_norm_eps", 0),
+                             .n_expert_groups = json_int(d, "n_expert_groups", 0),
+                             .n_limited_groups = json_int(d, "n_limited_groups", 0),
+                             .group_top_k = json_int(d, "group_top_k", 0),
+                             .balance_rate = json_real(d, "balance_rate", 0)};
+    read_rope_scaling(d, &ret);
+    return ret;
 }
 
 /* Rows of an array of arrays, one after the other; returns how many numbers. */
@@ -141,6 +166,20 @@ static void move_gains(struct fixture *f, float by)
     }
 }
 
+/* Biases of the choice of experts, as the reference draws them. */
+static void move_biases(struct fixture *f, float by)
+{
+    struct titan_error err = {0};
+    const int64_t n = layout_biases(f->model);
+    float *biases = calloc((size_t)n, sizeof(float));
+    assert_true(n > 0);
+    rng_normals(rng_key(f->seed, "golden.biases"), 0, (uint64_t)n, biases);
+    for (int64_t i = 0; i < n; i++)
+        biases[i] *= by;
+    must(whole_model_set_biases(f->whole, biases, &err), &err);
+    free(biases);
+}
+
 static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int threads)
 {
     struct titan_error err = {0};
@@ -173,6 +212,8 @@ static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int
     }
     if (json_get(f->file, "gains"))
         move_gains(f, (float)member(f->file, "gains"));
+    if (json_get(f->file, "biases"))
+        move_biases(f, (float)member(f->file, "biases"));
 }
 
 static void close_fixture(struct fixture *f)
@@ -291,7 +332,9 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {"tiny", "debugmodel", "qwen3", "moe", "deepseek"};
+    static const char *const names[] = {"tiny",           "debugmodel",    "qwen3",         "moe",
+                                        "deepseek",       "hf_llama",      "hf_qwen3_yarn", "hf_qwen3_moe",
+                                        "hf_deepseek_v2", "hf_deepseek_v3"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -327,6 +370,34 @@ static void test_deepseek_fp32(void **state)
     (void)state;
     check_model("deepseek", DTYPE_F32, 1e-6, 1e-5);
 }
+
+/* Against transformers' classes; those compute angles in fp32. */
+static void test_transformers_llama(void **state)
+{
+    (void)state;
+    check_model("hf_llama", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_qwen3_yarn(void **state)
+{
+    (void)state;
+    check_model("hf_qwen3_yarn", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_qwen3_moe(void **state)
+{
+    (void)state;
+    check_model("hf_qwen3_moe", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_deepseek_v2(void **state)
+{
+    (void)state;
+    check_model("hf_deepseek_v2", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_deepseek_v3(void **state)
+{
+    (void)state;
+    check_model("hf_deepseek_v3", DTYPE_F32, 1e-6, 1e-5);
+}
+
 /* bf16 has 8 bits: each of some hundred roundings on the way moves a value by up to 0.4 %. */
 static void test_tiny_bf16(void **state)
 {
@@ -538,6 +609,11 @@ int main(void)
         cmocka_unit_test(test_deepseek_fp32),
         cmocka_unit_test(test_qwen3_fp32),
         cmocka_unit_test(test_qwen3_bf16),
+        cmocka_unit_test(test_transformers_llama),
+        cmocka_unit_test(test_transformers_qwen3_yarn),
+        cmocka_unit_test(test_transformers_qwen3_moe),
+        cmocka_unit_test(test_transformers_deepseek_v2),
+        cmocka_unit_test(test_transformers_deepseek_v3),
         cmocka_unit_test(test_training_fp32),
         cmocka_unit_test(test_adam_fp32),
         cmocka_unit_test(test_training_bf16),

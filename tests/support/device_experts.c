@@ -132,13 +132,47 @@ static void check_router_reference(struct checker *c)
     fill(c, logits, 12, 2.0), fill(c, dweights, 4, 1.0);
     bool ok = true;
     for (int kind = 0; kind < 4; kind++) {
-        struct router_ref r = {logits, dweights, chosen, values(c, 4), {DTYPE_F32, 2, 6, 2, kind & 1, kind >> 1, 2.5f}};
+        struct router_ref r = {
+            logits, dweights, chosen, values(c, 4), {DTYPE_F32, 2, 6, 2, kind & 1, kind >> 1, 2.5f, 0, 0, 0}};
         double *grad = values(c, 12);
         ref_router_grad(grad, &r);
         ok = differences(c, logits, grad, 12, router_value, &r) && ok;
     }
     result(c, ok, "reference: router gradients by finite differences");
     sweep(c);
+}
+
+/* Scores of experts outside the best groups become -inf. False where two groups are too close to tell. */
+static bool ref_limit(const struct router_shape *z, double *key)
+{
+    const int64_t width = z->groups ? z->experts / z->groups : 0;
+    double score[512], last = INFINITY;
+    for (int64_t g = 0; g < z->groups; g++) {
+        bool used[512] = {0};
+        score[g] = 0.0;
+        for (int64_t j = 0; j < z->group_top_k; j++) {
+            int64_t best = -1;
+            for (int64_t e = 0; e < width; e++)
+                best = !used[e] && (best < 0 || key[g * width + e] > key[g * width + best]) ? e : best;
+            used[best] = true;
+            score[g] += key[g * width + best];
+        }
+    }
+    bool taken[512] = {0};
+    for (int64_t j = 0; j < z->top_groups && z->groups; j++) {
+        int64_t best = -1;
+        for (int64_t g = 0; g < z->groups; g++)
+            best = !taken[g] && (best < 0 || score[g] > score[best]) ? g : best;
+        taken[best] = true;
+        last = score[best];
+    }
+    for (int64_t g = 0; g < z->groups; g++) {
+        if (!taken[g] && score[g] > last - 1e-6)
+            return false;
+        for (int64_t e = 0; e < width && !taken[g]; e++)
+            key[g * width + e] = -INFINITY;
+    }
+    return true;
 }
 
 /* The choice is right where no other one is better by more than rounding, in falling order and without repeats. */
@@ -151,18 +185,22 @@ static bool choice_right(struct checker *c, const struct router_shape *z, const 
         double last = INFINITY;
         bool taken[512] = {0};
         ref_scores(s, logits + i * z->experts, z->experts, z->sigmoid);
+        for (int64_t e = 0; e < z->experts; e++)
+            s[e] += bias[e];
+        if (!ref_limit(z, s))
+            continue;
         for (int64_t j = 0; j < z->top_k; j++) {
             int64_t e = (int64_t)mine[j];
-            if (e < 0 || e >= z->experts || taken[e] || s[e] + bias[e] > last + 1e-6) {
+            if (e < 0 || e >= z->experts || taken[e] || s[e] == -INFINITY || s[e] > last + 1e-6) {
                 fprintf(c->report, "# token %lld: choice %lld is expert %lld\n", (long long)i, (long long)j,
                         (long long)e);
                 return false;
             }
             taken[e] = true;
-            last = s[e] + bias[e];
+            last = s[e];
         }
         for (int64_t e = 0; e < z->experts; e++)
-            if (!taken[e] && s[e] + bias[e] > last + 1e-6) {
+            if (!taken[e] && s[e] > last + 1e-6) {
                 fprintf(c->report, "# token %lld: expert %lld is better\n", (long long)i, (long long)e);
                 return false;
             }
@@ -193,9 +231,10 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
     need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, with_bias ? bias.p : NULL, &z), "router");
     ok = ok && same(c, download(c, &chosen), got, choices, "again") &&
          same(c, download(c, &weights), first, choices, "again");
-    result(c, ok, "router %s %lld tokens, %lld of %lld experts, %s%s%s", name_of(z.dt), (long long)z.n,
-           (long long)z.top_k, (long long)z.experts, z.sigmoid ? "sigmoid" : "softmax",
-           z.normalize ? ", normalized" : "", with_bias ? ", bias" : "");
+    result(c, ok, "router %s %lld tokens, %lld of %lld experts, %lld of %lld groups by %lld, %s%s%s", name_of(z.dt),
+           (long long)z.n, (long long)z.top_k, (long long)z.experts, (long long)z.top_groups, (long long)z.groups,
+           (long long)z.group_top_k, z.sigmoid ? "sigmoid" : "softmax", z.normalize ? ", normalized" : "",
+           with_bias ? ", bias" : "");
     if (ok) {
         ref_router_grad(dwant, &r);
         need(c, c->ops->router_dgrad(c->s, logits.p, dweights.p, logits.p, chosen.p, &z), "router_dgrad");
@@ -209,7 +248,7 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
 static void router_ties(struct checker *c, enum dtype dt, bool sigmoid)
 {
     enum { E = 67, K = 40 };
-    struct router_shape z = {dt, 1, E, K, sigmoid, true, 1.0f};
+    struct router_shape z = {dt, 1, E, K, sigmoid, true, 1.0f, 0, 0, 0};
     struct tensor logits = empty(c, E, dt), chosen = empty(c, K, DTYPE_I32), weights = empty(c, K, DTYPE_F32);
     int64_t n = 0;
     for (int e = 0; e < E; e++)
@@ -246,15 +285,32 @@ static void check_router(struct checker *c)
     check_router_reference(c);
     for (int i = 0; i < 2; i++) {
         enum dtype dt = both[i];
-        router_case(c, (struct router_shape){dt, 1, 1, 1, false, false, 1.0f}, false);
-        router_case(c, (struct router_shape){dt, 37, 8, 2, false, false, 1.0f}, false);
-        router_case(c, (struct router_shape){dt, 130, 19, 3, false, true, 1.5f}, true);
-        router_case(c, (struct router_shape){dt, 65, 256, 8, true, true, 2.5f}, true);
-        router_case(c, (struct router_shape){dt, 20, 6, 6, true, false, 1.0f}, false);
+        router_case(c, (struct router_shape){dt, 1, 1, 1, false, false, 1.0f, 0, 0, 0}, false);
+        router_case(c, (struct router_shape){dt, 37, 8, 2, false, false, 1.0f, 0, 0, 0}, false);
+        router_case(c, (struct router_shape){dt, 130, 19, 3, false, true, 1.5f, 0, 0, 0}, true);
+        router_case(c, (struct router_shape){dt, 65, 256, 8, true, true, 2.5f, 0, 0, 0}, true);
+        router_case(c, (struct router_shape){dt, 20, 6, 6, true, false, 1.0f, 0, 0, 0}, false);
+        router_case(c, (struct router_shape){dt, 129, 256, 8, true, true, 2.5f, 8, 4, 2}, true);
+        router_case(c, (struct router_shape){dt, 70, 160, 6, false, false, 16.0f, 8, 3, 1}, false);
+        router_case(c, (struct router_shape){dt, 33, 12, 4, true, true, 1.0f, 6, 2, 2}, true);
+        router_case(c, (struct router_shape){dt, 19, 45, 5, false, true, 1.0f, 45, 7, 1}, true);
+        router_case(c, (struct router_shape){dt, 8, 6, 3, true, false, 1.0f, 2, 1, 3}, true);
         router_ties(c, dt, false);
         router_ties(c, dt, true);
     }
     check_balance(c);
+    struct tensor x = empty(c, 16, DTYPE_F32);
+    static const int64_t wrong[][4] = {/* top_k, groups, top_groups, group_top_k */
+                                       {2, 3, 1, 1}, {2, 2, 3, 1}, {2, 2, 0, 1},
+                                       {2, 2, 1, 5}, {2, 2, 1, 0}, {5, 2, 1, 2}};
+    bool refused = true;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        const struct router_shape z = {DTYPE_F32, 1,    8,           wrong[i][0], true,
+                                       true,      1.0f, wrong[i][1], wrong[i][2], wrong[i][3]};
+        refused = c->ops->router(c->s, x.p, x.p, NULL, x.p, NULL, &z) == TITAN_EINVAL && refused;
+    }
+    result(c, refused, "router refuses groups that are none, or too small for a choice");
+    sweep(c);
 }
 
 /* --- permutation -------------------------------------------------------------------------------------------------- */

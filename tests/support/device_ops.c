@@ -38,7 +38,13 @@ static void ref_rmsnorm_grad(double *dx, double *dg, const double *dy, const dou
 struct attention_ref {
     int64_t b, tq, tk, h, kv, d, dv;
     const double *index, *start, *key_index;
+    double scale; /* 0: 1/sqrt(D) */
 };
+
+static double ref_scale(const struct attention_ref *s)
+{
+    return s->scale > 0.0 ? s->scale : 1.0 / sqrt((double)s->d);
+}
 
 static bool ref_sees(const struct attention_ref *s, int64_t b, int64_t i, int64_t j)
 {
@@ -52,7 +58,7 @@ static bool ref_sees(const struct attention_ref *s, int64_t b, int64_t i, int64_
 static void ref_attention(double *out, double *lse, const double *q, const double *k, const double *v,
                           const struct attention_ref *s)
 {
-    double scale = 1.0 / sqrt((double)s->d);
+    double scale = ref_scale(s);
     double *p = malloc((size_t)(s->tk + 1) * sizeof(*p));
     if (!p)
         abort();
@@ -84,7 +90,7 @@ static void ref_attention(double *out, double *lse, const double *q, const doubl
 static void ref_attention_pair(double *dq, double *dk, double *dv, const double *q, const double *k, const double *v,
                                const double *dout, double lse, double delta, const struct attention_ref *s)
 {
-    double score = 0.0, dp = 0.0, scale = 1.0 / sqrt((double)s->d);
+    double score = 0.0, dp = 0.0, scale = ref_scale(s);
     for (int64_t e = 0; e < s->d; e++)
         score += q[e] * k[e] * scale;
     for (int64_t e = 0; e < s->dv; e++)
@@ -184,7 +190,7 @@ static void check_reference_attention(struct checker *c)
     for (int masked = 0; masked < 2; masked++) {
         struct difference_case d = {.shape = {.b = 2, .tq = 4, .tk = 4, .h = 4, .kv = 2, .d = 3, .dv = 3}};
         if (masked)
-            d.shape = (struct attention_ref){1, 8, 8, 4, 2, 3, 2, index, start, index};
+            d.shape = (struct attention_ref){1, 8, 8, 4, 2, 3, 2, index, start, index, 0.7};
         const struct attention_ref *s = &d.shape;
         int64_t nq = 8 * s->h * s->d, nk = 8 * s->kv * s->d, nv = 8 * s->kv * s->dv;
         d.n = 8 * s->h * s->dv;
@@ -557,7 +563,7 @@ static struct attention_data attention_data(struct checker *c, const struct atte
 {
     struct attention_data a = {.s = *s, .pad = pad};
     int64_t nq = s->b * s->tq, nk = s->b * s->tk;
-    a.ref = (struct attention_ref){s->b, s->tq, s->tk, s->h, s->kv, s->d, s->dv, NULL, NULL, NULL};
+    a.ref = (struct attention_ref){s->b, s->tq, s->tk, s->h, s->kv, s->d, s->dv, NULL, NULL, NULL, (double)s->scale};
     a.wq = s->h * s->d, a.wk = s->kv * s->d, a.wv = s->kv * s->dv, a.wo = s->h * s->dv;
     a.q = noise(c, nq * (a.wq + pad), s->dt, sharpness);
     a.k = noise(c, nk * (a.wk + 2 * pad), s->dt, sharpness);
@@ -834,16 +840,16 @@ static void head_tail_case(struct checker *c, enum dtype dt, int64_t ranks, int6
 
 static void check_attention_masks(struct checker *c, enum dtype dt)
 {
-    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0}, 0, 2.0, DOCUMENTS, 100);
-    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0}, 4, 1.0, DOCUMENTS, 71);
-    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0}, 0, 1.0, DOCUMENTS, 65);
-    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0}, 0, 1.0, DOCUMENTS, 33);
-    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0}, 0, 2.0, HEAD_TAIL, 256);
-    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0}, 2, 1.0, SCATTERED, 170);
-    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0}, 8, 2.0, SCATTERED, 400);
-    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0}, 3, DOCUMENTS, 96);
-    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0}, 4, SCATTERED, 150);
-    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0}, 2, HEAD_TAIL, 64);
+    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0}, 0, 2.0, DOCUMENTS, 100);
+    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0}, 4, 1.0, DOCUMENTS, 71);
+    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0}, 0, 1.0, DOCUMENTS, 65);
+    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0}, 0, 1.0, DOCUMENTS, 33);
+    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0}, 0, 2.0, HEAD_TAIL, 256);
+    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0}, 2, 1.0, SCATTERED, 170);
+    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0}, 8, 2.0, SCATTERED, 400);
+    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0}, 3, DOCUMENTS, 96);
+    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0}, 4, SCATTERED, 150);
+    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0}, 2, HEAD_TAIL, 64);
     head_tail_case(c, dt, 4, 20);
     head_tail_case(c, dt, 3, 100);
 }
@@ -860,17 +866,21 @@ static void check_attention(struct checker *c)
         rope_case(c, both[i], 7, 4, 128, 64, false);
         for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++) {
             const int64_t *z = shapes[j];
-            attention_case(c, (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0},
+            attention_case(c, (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0},
                            j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
         }
+        /* Of latent attention: heads of odd width, a scale of their own. */
+        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f}, 0, 1.0, CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f}, 5, 1.0, CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0}, 1, 1.0, DOCUMENTS, 40);
         check_attention_packed(c, both[i]);
         check_attention_masks(c, both[i]);
     }
     struct tensor x = empty(c, 4096, DTYPE_F32);
-    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL};
+    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0};
     bool ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     result(c, ok, "attention refuses query heads that key heads do not divide");
-    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL};
+    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0};
     ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     s.tk = 4, s.index = x.p;
     ok = ok && c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;

@@ -11,6 +11,7 @@
 #include "base/file.h"
 
 #define CONFIG_BYTES_MAX ((size_t)1 << 20)
+#define LATENT_NORM_EPS 1e-6 /* in transformers' code, whatever rms_norm_eps is */
 
 enum family { LLAMA, QWEN3, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, FAMILIES };
 
@@ -126,23 +127,67 @@ static titan_status check_traits(const struct json *root, struct titan_error *er
     return TITAN_OK;
 }
 
+/* Numbers of Llama 3.1's rule. */
+static titan_status read_llama3(const struct json *from, struct model_dims *d, struct titan_error *err)
+{
+    TRY(read_real(from, "factor", 0, &d->rope_factor, err));
+    TRY(read_real(from, "low_freq_factor", 0, &d->rope_low_freq_factor, err));
+    TRY(read_real(from, "high_freq_factor", 0, &d->rope_high_freq_factor, err));
+    return read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err);
+}
+
+/* Numbers of YaRN; one that is missing has transformers' default. */
+static titan_status read_yarn(const struct json *from, int64_t positions, struct model_dims *d, struct titan_error *err)
+{
+    const struct json *truncate = json_get(from, "truncate"), *own = json_get(from, "attention_factor");
+    TRY(read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err));
+    TRY(read_real(from, "factor", (double)positions / (double)d->rope_original_length, &d->rope_factor, err));
+    TRY(read_real(from, "beta_fast", 32, &d->rope_beta_fast, err));
+    TRY(read_real(from, "beta_slow", 1, &d->rope_beta_slow, err));
+    if (json_real(from, "mscale", 0) != 0)
+        TRY(read_real(from, "mscale", 0, &d->rope_mscale, err));
+    if (json_real(from, "mscale_all_dim", 0) != 0)
+        TRY(read_real(from, "mscale_all_dim", 0, &d->rope_mscale_all_dim, err));
+    if (truncate && truncate->type == JSON_BOOL && !truncate->boolean)
+        return refuse("truncate", "only true is supported", err);
+    if (own && own->type != JSON_NULL)
+        return refuse("attention_factor", "only the one that follows from factor and mscale is supported", err);
+    return TITAN_OK;
+}
+
 /* transformers 5 has "rope_parameters", those before "rope_theta" and "rope_scaling". */
-static titan_status read_rope(const struct json *root, struct model_dims *d, struct titan_error *err)
+static titan_status read_rope(const struct json *root, int64_t positions, struct model_dims *d, struct titan_error *err)
 {
     const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
     const struct json *from = p && p->type == JSON_OBJECT ? p : scaling;
     TRY(read_real(p && p->type == JSON_OBJECT && json_get(p, "rope_theta") ? p : root, "rope_theta", 10000.0,
                   &d->rope_theta, err));
+    if (json_real(from, "partial_rotary_factor", json_real(root, "partial_rotary_factor", 1)) != 1)
+        return refuse("partial_rotary_factor", "only 1 is supported", err);
     const char *type = json_string(from, "rope_type", json_string(from, "type", "default"));
-    if (strcmp(type, "default") == 0)
+    const bool llama = strcmp(type, "llama3") == 0, yarn = strcmp(type, "yarn") == 0;
+    if (!llama && !yarn && strcmp(type, "default") != 0)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "'rope_type' is \"%.32s\"; \"llama3\" and \"yarn\" are supported",
+                          type);
+    (void)snprintf(d->rope_scaling, sizeof d->rope_scaling, "%s", llama || yarn ? type : "none");
+    return llama ? read_llama3(from, d, err) : yarn ? read_yarn(from, positions, d, err) : TITAN_OK;
+}
+
+/* DeepSeek V3 scores a group by its best two experts, V2 by the best one, where it has groups at all. */
+static titan_status read_groups(const struct json *root, enum family f, struct model_dims *d, struct titan_error *err)
+{
+    const bool v3 = f == DEEPSEEK_V3;
+    const char *method = json_string(root, "topk_method", "greedy");
+    int64_t groups = 1, of = 1;
+    if (!v3 && strcmp(method, "greedy") != 0 && strcmp(method, "group_limited_greedy") != 0)
+        return refuse("topk_method", "only \"greedy\" and \"group_limited_greedy\" are supported", err);
+    TRY(read_count(root, "n_group", v3 ? 8 : 1, &groups, err));
+    TRY(read_count(root, "topk_group", v3 ? 4 : 1, &of, err));
+    if (groups <= 1 || of >= groups || (!v3 && strcmp(method, "greedy") == 0))
         return TITAN_OK;
-    if (strcmp(type, "llama3") != 0)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "'rope_type' is \"%.32s\"; \"llama3\" is supported", type);
-    if (json_real(from, "factor", 0) != 8 || json_real(from, "low_freq_factor", 0) != 1 ||
-        json_real(from, "high_freq_factor", 0) != 4 || json_real(from, "original_max_position_embeddings", 0) != 8192)
-        return refuse("rope_type", "of \"llama3\" only factor 8, low 1, high 4 and original length 8192 are supported",
-                      err);
-    d->rope_scaling = true;
+    d->n_expert_groups = groups;
+    d->n_limited_groups = of;
+    d->group_top_k = v3 ? 2 : 1;
     return TITAN_OK;
 }
 
@@ -170,11 +215,7 @@ static titan_status read_experts(const struct json *root, enum family f, struct 
     TRY(read_real(root, "routed_scaling_factor", 1, &d->route_scale, err));
     if (json_int(root, "moe_layer_freq", 1) != 1)
         return refuse("moe_layer_freq", "only 1 is supported", err);
-    int64_t groups = 1, of = 1;
-    TRY(read_count(root, "n_group", 1, &groups, err));
-    TRY(read_count(root, "topk_group", 1, &of, err));
-    if (groups > 1 && of < groups && strcmp(json_string(root, "topk_method", ""), "greedy") != 0)
-        return refuse("n_group", "the choice of experts within groups is not supported", err);
+    TRY(read_groups(root, f, d, err));
     d->sigmoid_scores = f == DEEPSEEK_V3;
     d->balance_rate = f == DEEPSEEK_V3 ? 1e-3 : 0; /* the files have biases */
     if (f == DEEPSEEK_V2 && strcmp(json_string(root, "scoring_func", "softmax"), "softmax") != 0)
@@ -192,12 +233,13 @@ static titan_status read_dims(const struct json *root, enum family f, struct hf_
     TRY(read_real(root, "rms_norm_eps", 1e-6, &d->norm_eps, err));
     d->tied_embeddings = read_flag(root, "tie_word_embeddings", false);
     TRY(check_traits(root, err));
-    TRY(read_rope(root, d, err));
+    TRY(read_rope(root, c->positions, d, err));
     if (IN(f) & MIXED)
         TRY(read_experts(root, f, d, err));
     if (IN(f) & LATENT) {
         d->n_kv_heads = d->n_heads;
         d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
+        d->latent_norm_eps = LATENT_NORM_EPS;
         c->halves = !read_flag(root, "rope_interleave", true);
         return read_count(root, "num_nextn_predict_layers", 0, &c->more_layers, err);
     }
@@ -247,11 +289,23 @@ titan_status hf_config_read(int at, const char *path, struct hf_config *ret, str
 
 /* --- comparing ---------------------------------------------------------------------------------------------------- */
 
+static const char *rope_rule(const struct model_dims *d)
+{
+    return d->rope_scaling[0] ? d->rope_scaling : "none";
+}
+
+static double latent_eps(const struct model_dims *d)
+{
+    return d->kv_lora_rank == 0 ? 0 : d->latent_norm_eps > 0 ? d->latent_norm_eps : d->norm_eps;
+}
+
 titan_status hf_config_compare(const struct hf_config *c, const struct model_dims *d, struct buf *ret_note,
                                struct titan_error *err)
 {
     const struct model_dims *t = &c->dims;
     const bool dense = t->n_experts == 0 || t->n_dense_layers > 0, chosen = d->n_experts > 0;
+    const bool same_rule = strcmp(rope_rule(d), rope_rule(t)) == 0;
+    const bool stretched = same_rule && strcmp(rope_rule(d), "none") != 0;
     const struct {
         const char *key;
         int64_t ours, theirs;
@@ -276,12 +330,25 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
     const struct {
         const char *key;
         double ours, theirs;
-    } numbers[] = {{"rope_theta", d->rope_theta, t->rope_theta},
-                   {"norm_eps", d->norm_eps, t->norm_eps},
-                   {"rope_scaling", d->rope_scaling, t->rope_scaling},
-                   {"top_k", (double)d->top_k, (double)t->top_k},
-                   {"normalize_scores", chosen && d->normalize_scores, chosen && t->normalize_scores},
-                   {"route_scale", chosen ? d->route_scale : 0, chosen ? t->route_scale : 0}};
+    } numbers[] = {
+        {"rope_theta", d->rope_theta, t->rope_theta},
+        {"norm_eps", d->norm_eps, t->norm_eps},
+        {"rope_factor", stretched ? d->rope_factor : 0, stretched ? t->rope_factor : 0},
+        {"rope_original_length", stretched ? (double)d->rope_original_length : 0,
+         stretched ? (double)t->rope_original_length : 0},
+        {"rope_low_freq_factor", stretched ? d->rope_low_freq_factor : 0, stretched ? t->rope_low_freq_factor : 0},
+        {"rope_high_freq_factor", stretched ? d->rope_high_freq_factor : 0, stretched ? t->rope_high_freq_factor : 0},
+        {"rope_beta_fast", stretched ? d->rope_beta_fast : 0, stretched ? t->rope_beta_fast : 0},
+        {"rope_beta_slow", stretched ? d->rope_beta_slow : 0, stretched ? t->rope_beta_slow : 0},
+        {"rope_mscale", stretched ? d->rope_mscale : 0, stretched ? t->rope_mscale : 0},
+        {"rope_mscale_all_dim", stretched ? d->rope_mscale_all_dim : 0, stretched ? t->rope_mscale_all_dim : 0},
+        {"latent_norm_eps", latent_eps(d), latent_eps(t)},
+        {"n_expert_groups", (double)d->n_expert_groups, (double)t->n_expert_groups},
+        {"n_limited_groups", (double)d->n_limited_groups, (double)t->n_limited_groups},
+        {"group_top_k", (double)d->group_top_k, (double)t->group_top_k},
+        {"top_k", (double)d->top_k, (double)t->top_k},
+        {"normalize_scores", chosen && d->normalize_scores, chosen && t->normalize_scores},
+        {"route_scale", chosen ? d->route_scale : 0, chosen ? t->route_scale : 0}};
 
     if (!c->there)
         return TITAN_OK;
@@ -290,6 +357,9 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
             return titan_fail(err, TITAN_ECONFLICT,
                               "the weights are of another model: model.%s = %lld, there %lld (" HF_CONFIG_NAME ")",
                               shapes[i].key, (long long)shapes[i].ours, (long long)shapes[i].theirs);
+    if (!same_rule)
+        buf_printf(ret_note, "%smodel.rope_scaling = %s, there %s", ret_note->len > 0 ? "; " : "", rope_rule(d),
+                   rope_rule(t));
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
         if (numbers[i].ours != numbers[i].theirs)
             buf_printf(ret_note, "%smodel.%s = %g, there %g", ret_note->len > 0 ? "; " : "", numbers[i].key,
@@ -299,19 +369,28 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Llama 3.1's rule with the constants of the recipe's "rope_scaling". */
 static void put_rope_scaling(struct json_writer *w, const struct model_dims *d)
 {
-    if (!d->rope_scaling) {
+    const char *rule = rope_rule(d);
+    if (strcmp(rule, "none") == 0) {
         json_put_raw(w, "rope_scaling", "null");
         return;
     }
     json_begin_object(w, "rope_scaling");
-    json_put_string(w, "rope_type", "llama3");
-    json_put_real(w, "factor", 8);
-    json_put_real(w, "low_freq_factor", 1);
-    json_put_real(w, "high_freq_factor", 4);
-    json_put_int(w, "original_max_position_embeddings", 8192);
+    json_put_string(w, "rope_type", rule);
+    json_put_real(w, "factor", d->rope_factor);
+    json_put_int(w, "original_max_position_embeddings", d->rope_original_length);
+    if (strcmp(rule, "llama3") == 0) {
+        json_put_real(w, "low_freq_factor", d->rope_low_freq_factor);
+        json_put_real(w, "high_freq_factor", d->rope_high_freq_factor);
+    } else {
+        json_put_real(w, "beta_fast", d->rope_beta_fast);
+        json_put_real(w, "beta_slow", d->rope_beta_slow);
+        if (d->rope_mscale > 0)
+            json_put_real(w, "mscale", d->rope_mscale);
+        if (d->rope_mscale_all_dim > 0)
+            json_put_real(w, "mscale_all_dim", d->rope_mscale_all_dim);
+    }
     json_end_object(w);
 }
 
@@ -339,9 +418,10 @@ static void put_experts(struct json_writer *w, enum family f, const struct model
     json_put_int(w, "moe_layer_freq", 1);
     json_put_real(w, "routed_scaling_factor", d->route_scale);
     json_put_string(w, "scoring_func", d->sigmoid_scores ? "sigmoid" : "softmax");
-    json_put_string(w, "topk_method", d->sigmoid_scores ? "noaux_tc" : "greedy");
-    json_put_int(w, "n_group", 1);
-    json_put_int(w, "topk_group", 1);
+    const char *v2 = d->n_expert_groups > 0 ? "group_limited_greedy" : "greedy";
+    json_put_string(w, "topk_method", d->sigmoid_scores ? "noaux_tc" : v2);
+    json_put_int(w, "n_group", MAX(d->n_expert_groups, 1));
+    json_put_int(w, "topk_group", MAX(d->n_limited_groups, 1));
 }
 
 static void put_latent(struct json_writer *w, const struct model_dims *d)

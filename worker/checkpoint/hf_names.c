@@ -12,6 +12,11 @@ titan_status hf_check_model(const struct model *m, struct titan_error *err)
 
     if (d->n_experts == 0 && d->kv_lora_rank == 0)
         return TITAN_OK;
+    if (d->kv_lora_rank > 0 && d->n_experts > 0 && d->n_expert_groups > 0 &&
+        d->group_top_k != (d->sigmoid_scores ? 2 : 1))
+        return titan_fail(err, TITAN_EUNSUPPORTED,
+                          "transformers has no class for this model: it scores a group of experts by its best %s",
+                          d->sigmoid_scores ? "two, for sigmoid scores" : "one, for softmax scores");
     if (d->kv_lora_rank > 0 && d->n_experts > 0)
         return TITAN_OK;
     if (d->kv_lora_rank == 0 && d->qk_norm && d->n_shared_experts == 0 && !d->sigmoid_scores)

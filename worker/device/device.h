@@ -23,6 +23,7 @@
 #ifndef TITAN_WORKER_DEVICE_DEVICE_H
 #define TITAN_WORKER_DEVICE_DEVICE_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -73,18 +74,37 @@ struct attention_shape {
     int64_t d, dv;                /* width of a query/key head, of a value head */
     const int32_t *index, *start; /* (B*Tq), device; NULL = causal */
     const int32_t *key_index;     /* (B*Tk) */
+    float scale;                  /* of the scores; 0: 1/sqrt(D) */
 };
 
 /* Which experts a token goes to. scores = softmax or sigmoid of the logits; the top_k largest of scores + bias are
- * chosen (equal ones: the lower expert first), in falling order. A token's weights are the scores of its choice,
- * without the bias, divided by their sum (+ 1e-20) where normalize, times scale. Loss-free balancing: Wang et al. 2024,
- * arXiv:2408.15664. */
+ * chosen (equal ones: the lower expert first), in falling order. With groups, equal ones of experts in a row, only
+ * those of the top_groups groups with the largest sum of their group_top_k best scores + bias (equal ones: the lower
+ * group first) can be chosen (DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2). A token's weights are the scores of
+ * its choice, without the bias, divided by their sum (+ 1e-20) where normalize, times scale. Loss-free balancing: Wang
+ * et al. 2024, arXiv:2408.15664. */
 struct router_shape {
     enum dtype dt; /* of logits and their gradient */
     int64_t n, experts, top_k;
     bool sigmoid, normalize;
     float scale;
+    int64_t groups, top_groups, group_top_k; /* groups 0: none */
 };
+
+static inline float attention_scale(const struct attention_shape *z)
+{
+    return z->scale > 0 ? z->scale : 1.0f / sqrtf((float)z->d);
+}
+
+/* Groups of equal size with room for a choice. */
+static inline bool router_groups_valid(const struct router_shape *z)
+{
+    if (z->groups == 0)
+        return true;
+    const int64_t width = z->groups > 0 ? z->experts / z->groups : 0;
+    return width > 0 && z->experts % z->groups == 0 && z->top_groups > 0 && z->top_groups <= z->groups &&
+           z->group_top_k > 0 && z->group_top_k <= width && z->top_k <= z->top_groups * width;
+}
 
 struct device_ops {
     /* --- device ------------------------------------------------------------------------------------------------ */
@@ -176,7 +196,7 @@ struct device_ops {
      * backward: rotate by the negative angle. */
     titan_status (*rope)(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
                          const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
-    /* Grouped-query attention, scale 1/sqrt(D): B times Tq queries look at Tk keys of the same sequence. q (B*Tq,H,D)
+    /* Grouped-query attention: B times Tq queries look at Tk keys of the same sequence. q (B*Tq,H,D)
      * with row stride ldq, k (B*Tk,K,D) with ldk, v (B*Tk,K,Dv) with ldv, out (B*Tq,H,Dv) with ldo. lse (H,B*Tq) fp32:
      * log-sum-exp of each row's scaled scores. Who sees whom is the mask's to say; a row that sees nothing gets out 0
      * and lse -inf. Blocks of the score matrix that the mask empties cost no product. */

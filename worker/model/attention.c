@@ -10,7 +10,12 @@
 
 static struct attention_heads heads_of(const struct block *k, const struct block_sizes *z)
 {
-    return (struct attention_heads){.b = k->masked ? 1 : k->b, .h = z->h, .kv = z->kv, .d = z->d, .dv = z->dv};
+    return (struct attention_heads){.b = k->masked ? 1 : k->b,
+                                    .h = z->h,
+                                    .kv = z->kv,
+                                    .d = z->d,
+                                    .dv = z->dv,
+                                    .scale = model_score_scale(k->layout->model)};
 }
 
 /* key_index: the keys' places in the batch. */

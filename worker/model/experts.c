@@ -66,7 +66,7 @@ static struct tensor counts_here(const struct block *k, const struct layer_saved
 static void route(struct block *k, struct layer_units u, struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
-    const double scale = k->layout->model->dims.route_scale;
+    const struct model_dims *d = &k->layout->model->dims;
     struct tensor *s = saved->t;
 
     s[SAVED_LOGITS] = block_new_f32(k, BUF_ACTIVATION, "router_logits", z.ns, z.e);
@@ -74,7 +74,8 @@ static void route(struct block *k, struct layer_units u, struct layer_saved *sav
     s[SAVED_CHOSEN] = new_table(k, "chosen", z.ns, z.top_k);
     s[SAVED_WEIGHTS] = block_new_f32(k, BUF_ACTIVATION, "router_weights", z.ns, z.top_k);
     EMIT(k->e, route, s[SAVED_CHOSEN], s[SAVED_WEIGHTS], s[SAVED_LOGITS], of_unit(k->bias, u.experts->unit),
-         of_unit(k->load, u.experts->unit), .scale = scale, .flags = routing_flags(k));
+         of_unit(k->load, u.experts->unit), .groups = d->n_expert_groups, .top_groups = d->n_limited_groups,
+         .group_top_k = d->group_top_k, .scale = d->route_scale, .flags = routing_flags(k));
     s[SAVED_PLACE] = new_table(k, "place", z.ns, z.top_k);
     s[SAVED_COUNTS] = new_table(k, "expert_rows", z.ep, z.here);
     s[SAVED_RANK_COUNTS] = new_table(k, "rank_rows", 1, z.ep);

@@ -61,10 +61,11 @@ static struct tensor rope_rows(const struct block *k, struct tensor wkv_a)
 static struct tensor norm_latent(struct block *k, const char *name, struct tensor x, struct tensor gain,
                                  struct tensor *ret_rstd)
 {
+    const struct model_dims *d = &k->layout->model->dims;
     const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
 
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "latent_rstd", 1, x.rows);
-    EMIT(k->e, rmsnorm, out, *ret_rstd, x, gain, .eps = k->layout->model->dims.norm_eps);
+    EMIT(k->e, rmsnorm, out, *ret_rstd, x, gain, .eps = d->latent_norm_eps > 0 ? d->latent_norm_eps : d->norm_eps);
     return out;
 }
 

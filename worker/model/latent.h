@@ -7,9 +7,9 @@
  *   nope, v      = wkv_b norm(latent)                 heads of nope | v
  *   k            = nope | rotated rope                heads of nope | rope
  *
- * Scores are scaled by 1/sqrt(nope + rope); positions beyond the training length are not stretched (no YaRN). tp cuts
- * heads: wq, wq_b, wkv_b by rows, wo by columns; wq_a, wkv_a and the norms are whole, and each tp rank's gradient of
- * them is a part. DeepSeek-AI 2024, arXiv:2405.04434 section 2.1. Private to worker/model. */
+ * Scores are scaled by model_score_scale(). tp cuts heads: wq, wq_b, wkv_b by rows, wo by columns; wq_a, wkv_a and the
+ * norms are whole, and each tp rank's gradient of them is a part. DeepSeek-AI 2024, arXiv:2405.04434 section 2.1.
+ * Private to worker/model. */
 #ifndef TITAN_WORKER_MODEL_LATENT_H
 #define TITAN_WORKER_MODEL_LATENT_H
 

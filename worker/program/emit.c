@@ -379,7 +379,8 @@ void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, str
                                                    .ldq = q.ld,
                                                    .ldk = k.ld,
                                                    .ldv = v.ld,
-                                                   .ldo = out.ld},
+                                                   .ldo = out.ld,
+                                                   .scale = (float)heads->scale},
                                      .flags = masked ? OP_MASKED : 0,
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {out, lse, q, k, v, m->index, m->start, m->key_index};
@@ -408,7 +409,8 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
                                                          .lddq = dq.ld,
                                                          .lddk = dk.ld,
                                                          .lddv = dv.ld,
-                                                         .lddo = dout.ld},
+                                                         .lddo = dout.ld,
+                                                         .scale = (float)heads->scale},
                                      .flags = masked ? OP_MASKED : 0,
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {dq, dk, dv, dout, out, lse, q, k, v, work, m->index, m->start, m->key_index};

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/rng.h"
@@ -29,6 +30,28 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
     if (d->top_k < 1 || d->top_k > d->n_experts)
         return titan_fail(err, TITAN_EINVAL, "model: top_k %ld is not between 1 and n_experts %ld", (long)d->top_k,
                           (long)d->n_experts);
+    if (d->n_expert_groups == 0)
+        return TITAN_OK;
+    const int64_t width = d->n_experts / d->n_expert_groups;
+    if (d->n_experts % d->n_expert_groups != 0 || d->n_limited_groups < 1 || d->n_limited_groups > d->n_expert_groups ||
+        d->group_top_k < 1 || d->group_top_k > width || d->top_k > d->n_limited_groups * width)
+        return titan_fail(err, TITAN_EINVAL, "model: %ld experts are not %ld groups of which %ld hold a choice of %ld",
+                          (long)d->n_experts, (long)d->n_expert_groups, (long)d->n_limited_groups, (long)d->top_k);
+    return TITAN_OK;
+}
+
+static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
+{
+    const bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
+
+    if (!llama && !yarn && d->rope_scaling[0] != '\0' && strcmp(d->rope_scaling, "none") != 0)
+        return titan_fail(err, TITAN_EINVAL, "model: there is no rope_scaling \"%.8s\"", d->rope_scaling);
+    if ((llama || yarn) && (d->rope_factor < 1 || d->rope_original_length < 1))
+        return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"%s\" needs rope_factor and rope_original_length",
+                          d->rope_scaling);
+    if ((llama && d->rope_high_freq_factor <= d->rope_low_freq_factor) ||
+        (yarn && (d->rope_beta_fast <= d->rope_beta_slow || d->rope_beta_slow <= 0 || d->rope_theta <= 1)))
+        return titan_fail(err, TITAN_EINVAL, "model: the bounds of rope_scaling \"%s\" are none", d->rope_scaling);
     return TITAN_OK;
 }
 
@@ -66,6 +89,7 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
     if (d->kv_lora_rank == 0 && head_width(d) % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
                           (long)head_width(d));
+    TRY(check_rope(d, err));
     TRY(check_latent(d, err));
     return check_experts(d, err);
 }
@@ -341,30 +365,76 @@ void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int
 /* --- rotary tables ------------------------------------------------------------------------------------------------ */
 
 /* Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between blended. */
-static double scale_frequency(double freq)
+static double stretch_llama3(const struct model_dims *d, double freq)
 {
-    const double factor = 8, low = 1, high = 4, original = 8192;
-    const double wavelength = 2 * M_PI / freq;
+    const double length = (double)d->rope_original_length, wavelength = 2 * M_PI / freq;
 
-    if (wavelength < original / high)
+    if (wavelength < length / d->rope_high_freq_factor)
         return freq;
-    if (wavelength > original / low)
-        return freq / factor;
-    const double blend = (original / wavelength - low) / (high - low);
-    return (1 - blend) * freq / factor + blend * freq;
+    if (wavelength > length / d->rope_low_freq_factor)
+        return freq / d->rope_factor;
+    const double blend =
+        (length / wavelength - d->rope_low_freq_factor) / (d->rope_high_freq_factor - d->rope_low_freq_factor);
+    return (1 - blend) * freq / d->rope_factor + blend * freq;
+}
+
+/* The pair whose frequency turns so often within the original length; a fraction. */
+static double pair_of_turns(const struct model_dims *d, int64_t width, double turns)
+{
+    return (double)width * log((double)d->rope_original_length / (turns * 2 * M_PI)) / (2 * log(d->rope_theta));
+}
+
+/* YaRN: as Llama 3.1's, blended linearly in the pair's number between the pairs of beta_fast and beta_slow turns. */
+static double stretch_yarn(const struct model_dims *d, int64_t width, int64_t pair, double freq)
+{
+    const double low = fmax(floor(pair_of_turns(d, width, d->rope_beta_fast)), 0);
+    const double high = fmin(ceil(pair_of_turns(d, width, d->rope_beta_slow)), (double)width - 1);
+    const double ramp = ((double)pair - low) / (high == low ? 0.001 : high - low);
+    const double kept = 1 - fmin(fmax(ramp, 0), 1);
+    return freq / d->rope_factor * (1 - kept) + freq * kept;
+}
+
+static double yarn_magnitude(const struct model_dims *d, double mscale)
+{
+    return 1 + 0.1 * mscale * log(d->rope_factor);
+}
+
+static bool is_yarn(const struct model_dims *d)
+{
+    return strcmp(d->rope_scaling, "yarn") == 0;
+}
+
+/* What is rotated is multiplied by it. */
+static double rope_magnitude(const struct model_dims *d)
+{
+    if (!is_yarn(d))
+        return 1;
+    if (d->rope_mscale == 0 || d->rope_mscale_all_dim == 0)
+        return yarn_magnitude(d, 1);
+    return yarn_magnitude(d, d->rope_mscale) / yarn_magnitude(d, d->rope_mscale_all_dim);
 }
 
 void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out)
 {
+    const struct model_dims *d = &model->dims;
     const int64_t width = model_rope_dim(model), half = width / 2;
+    const double magnitude = rope_magnitude(d);
+    const bool llama = strcmp(d->rope_scaling, "llama3") == 0;
 
     for (int64_t i = 0; i < half; i++) {
-        double freq = pow(model->dims.rope_theta, -2.0 * (double)i / (double)width);
-        if (model->dims.rope_scaling)
-            freq = scale_frequency(freq);
+        const double plain = pow(d->rope_theta, -2.0 * (double)i / (double)width);
+        const double freq = llama ? stretch_llama3(d, plain) : is_yarn(d) ? stretch_yarn(d, width, i, plain) : plain;
         for (int64_t p = 0; p < positions; p++) {
-            cos_out[p * half + i] = (float)cos((double)p * freq);
-            sin_out[p * half + i] = (float)sin((double)p * freq);
+            cos_out[p * half + i] = (float)(magnitude * cos((double)p * freq));
+            sin_out[p * half + i] = (float)(magnitude * sin((double)p * freq));
         }
     }
+}
+
+double model_score_scale(const struct model *model)
+{
+    const struct model_dims *d = &model->dims;
+    const double all = d->kv_lora_rank > 0 && is_yarn(d) ? yarn_magnitude(d, d->rope_mscale_all_dim) : 1;
+
+    return all * all / sqrt((double)model->head_dim);
 }

@@ -59,8 +59,9 @@ static void test_refused(void **state)
         {"[optimizer]\nlr = nan\n", TITAN_EINVAL, "f.toml:2: optimizer.lr = nan is out of range: from 0 to 1000"},
         {"[optimizer]\neps = 0\n", TITAN_EINVAL, "f.toml:2: optimizer.eps = 0 is out of range: above 0 to 1"},
         {"[model]\nflavor = \"9B\"\n", TITAN_EINVAL,
-         "f.toml:2: model.flavor = \"9B\": expected \"debugmodel\", \"demo\", \"tiny\", \"0.6B\", \"1B\", "
-         "\"1.7B\", \"3B\", \"4B\", \"8B\", \"14B\", \"16B\", \"30B-A3B\", \"32B\", \"70B\", \"235B-A22B\", "
+         "f.toml:2: model.flavor = \"9B\": expected \"debugmodel\", \"debugmodel_flex_attn\", "
+         "\"debugmodel_varlen_attn\", \"debugmodel_moe\", \"demo\", \"tiny\", \"0.6B\", \"1B\", "
+         "\"1.7B\", \"3B\", \"4B\", \"8B\", \"8B_flex\", \"8B_varlen\", \"14B\", \"16B\", \"30B-A3B\", \"32B\", \"70B\", \"235B-A22B\", "
          "\"236B\", \"405B\" or \"671B\""},
         {"[lr_scheduler]\ndecay_type = \"cubic\"\n", TITAN_EINVAL,
          "f.toml:2: lr_scheduler.decay_type = \"cubic\": expected \"linear\", \"sqrt\" or \"cosine\""},
@@ -312,13 +313,14 @@ static void test_resolve(void **state)
         "[activation_checkpoint]\nselective_ac_option = \"op:x\"\n",
         "activation_checkpoint.selective_ac_option = \"op:x\": expected \"op\", \"op:N\" or \"N\", N above 0");
     resolve_fails("[model]\nflavor = \"16B\"\n",
-                  "model.flavor = \"16B\": model.name = \"llama3\" has debugmodel, demo, tiny, 1B, 3B, 8B, 70B, 405B");
+                  "model.flavor = \"16B\": model.name = \"llama3\" has debugmodel, debugmodel_flex_attn, "
+                  "debugmodel_varlen_attn, demo, tiny, 1B, 3B, 8B, 8B_flex, 8B_varlen, 70B, 405B");
     resolve_fails("[model]\nname = \"llama3_moe\"\ntop_k = 9\n",
                   "model.top_k = 9 does not fit model.n_experts = 8; nearest: 8");
     resolve_fails("[model]\nname = \"qwen3\"\nhead_dim = 31\n", "model.head_dim = 31 is not even; nearest: 32");
     resolve_fails("[model]\nname = \"deepseek_v3\"\nqk_rope_head_dim = 0\n",
-                  "model.kv_lora_rank = 512 (latent attention) needs an even model.qk_rope_head_dim above 0 and "
-                  "model.v_head_dim above 0; they are 0 and 128");
+                  "model.kv_lora_rank = 512 (latent attention) needs an even model.qk_rope_head_dim above 0, and "
+                  "model.qk_nope_head_dim and model.v_head_dim above 0; they are 0, 128 and 128");
     struct recipe r = fresh();
     assert_int_equal(recipe_parse(&r,
                                   "[model]\nflavor = \"Demo\"\nn_layers = 3\nrope_scaling = true\n"
@@ -329,7 +331,7 @@ static void test_resolve(void **state)
     assert_string_equal(r.model.flavor, "demo");
     assert_int_equal(r.model.dims.n_layers, 3);
     assert_int_equal(r.model.dims.dim, 256);
-    assert_true(r.model.dims.rope_scaling);
+    assert_string_equal(r.model.dims.rope_scaling, "llama3");
     assert_int_equal(r.elastic.max_workers, 3); /* moved along */
     assert_int_equal(r.training.global_batch_size, 12);
     assert_int_equal(r.lr_scheduler.warmup_steps, 50);
@@ -553,6 +555,8 @@ static void test_table(void **state)
         assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
         struct model_dims dims = f->dims;
         dims.head_dim = dims.head_dim ? dims.head_dim : dims.dim / dims.n_heads;
+        if (strcmp(dims.rope_scaling, "auto") == 0) /* at the default length of sequences */
+            memcpy(dims.rope_scaling, "none", sizeof("none"));
         assert_memory_equal(&r.model.dims, &dims, sizeof(dims));
     }
 }

@@ -175,7 +175,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows;
     float factor[BLOCK];
-    load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, 1.0f / sqrtf((float)z->d),
+    load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, attention_scale(z),
               (int)z->dt);
     scores(&f->keys, f->s, tp, f->q, dp, f->kt, z->d);
     attention_keys_mask(&f->keys, f->s, tp, LANES);
@@ -301,7 +301,7 @@ static void backward_block(const struct attention_args *a, const struct backward
     const enum dtype dt = z->dt;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows;
-    float scale = 1.0f / sqrtf((float)z->d), factor[BLOCK];
+    float scale = attention_scale(z), factor[BLOCK];
     /* Scaled as in forward, so that the scores are the same to the bit. */
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d, scale, (int)dt);
     load_rows(f->dout, vp, at(a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv, 1.0f, (int)dt);

@@ -166,7 +166,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows;
-    float factor[BLOCK], scale = 1.0f / sqrtf((float)z->d);
+    float factor[BLOCK], scale = attention_scale(z);
     scores(&f->keys, f->s, tp, (const uint16_t *)a->q + row * a->ldq + head * z->d, a->ldq, f->kt, z->d / 2);
     attention_keys_mask(&f->keys, f->s, tp, TILE);
     for (int64_t i = 0; i < rows; i++) {
@@ -307,7 +307,7 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
         delta[i] = dot(dout + i * a->lddo, out + i * a->ldo, z->dv);
     for (int64_t i = 0; i < rows; i += 2)
         dsoftmax_rows(f->pt + i / 2 * tp, f->dst + i / 2 * tp, (uint16_t *)f->ds + i * tp, f->s + i * tp,
-                      f->dp + i * tp, tp, f->keys.columns, lse + i, delta + i, 1.0f / sqrtf((float)z->d), i + 1 < rows);
+                      f->dp + i * tp, tp, f->keys.columns, lse + i, delta + i, attention_scale(z), i + 1 < rows);
 }
 
 /* Queries row.. of one head, whose keys are found. */

@@ -19,6 +19,7 @@ struct router_args {
 };
 
 #define WEIGHT_EPS 1e-20f
+#define SCRATCH_ROWS 5
 
 CPU_INLINE void scores_as(float *restrict s, const void *restrict logits, int64_t n, bool sigmoid, enum dtype dt)
 {
@@ -46,11 +47,10 @@ CPU_KERNEL static void scores(float *s, const void *logits, int64_t n, bool sigm
         scores_as(s, logits, n, sigmoid, DTYPE_F32);
 }
 
-/* The top_k largest keys, in falling order, of equal ones the first. Where keys are NaN the choice means nothing, but
- * it is one of distinct experts. taken (n) is scratch. */
+/* The top_k largest keys that are not taken, in falling order, of equal ones the first; they are taken then. Where keys
+ * are NaN the choice means nothing, but it is one of distinct experts. */
 static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, int64_t top_k)
 {
-    memset(taken, 0, (size_t)n * sizeof(float));
     for (int64_t c = 0; c < top_k; c++) {
         int64_t best = -1;
         for (int64_t j = 0; j < n; j++) {
@@ -62,18 +62,39 @@ static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, i
     }
 }
 
+/* Takes the experts of all groups but the best ones. ids (E), score (E): scratch. */
+static void take_groups(const struct router_shape *z, const float *key, float *taken, int32_t *ids, float *score)
+{
+    const int64_t width = z->experts / z->groups;
+    for (int64_t g = 0; g < z->groups; g++) {
+        choose(ids, key + g * width, taken + g * width, width, z->group_top_k);
+        score[g] = 0.0f;
+        for (int64_t j = 0; j < z->group_top_k; j++)
+            score[g] += key[g * width + ids[j]];
+    }
+    memset(taken, 0, (size_t)z->groups * sizeof(float));
+    choose(ids, score, taken, z->groups, z->top_groups);
+    for (int64_t e = 0; e < z->experts; e++)
+        taken[e] = 1.0f;
+    for (int64_t j = 0; j < z->top_groups; j++)
+        memset(taken + ids[j] * width, 0, (size_t)width * sizeof(float));
+}
+
 static void router_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct router_args *a = p;
     const struct router_shape *z = &a->shape;
     const int64_t experts = z->experts, k = z->top_k;
-    float *s = a->scratch + (size_t)thread * 3 * (size_t)experts, *key = s + experts, *taken = key + experts;
+    float *s = a->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts, *key = s + experts, *taken = key + experts;
     for (int64_t i = begin; i < end; i++) {
         float sum = 0.0f, *weights = a->weights + i * k;
         int32_t *chosen = a->chosen + i * k;
         scores(s, at(a->logits, i * experts, z->dt), experts, z->sigmoid, (int)z->dt);
         for (int64_t j = 0; j < experts; j++)
             key[j] = a->bias ? s[j] + a->bias[j] : s[j];
+        memset(taken, 0, (size_t)experts * sizeof(float));
+        if (z->groups > 0)
+            take_groups(z, key, taken, (int32_t *)(taken + experts), taken + 2 * experts);
         choose(chosen, key, taken, experts, k);
         for (int64_t j = 0; j < k; j++)
             sum += s[chosen[j]];
@@ -82,12 +103,12 @@ static void router_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* fn over all tokens with 3 x E floats of scratch for each thread. */
+/* fn over all tokens with SCRATCH_ROWS x E floats of scratch for each thread. */
 static titan_status run_tokens(const struct cpu_context *ctx, const struct router_args *args, cpu_range fn)
 {
     struct router_args a = *args;
     void *scratch;
-    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * 3 * (size_t)a.shape.experts * sizeof(float), &scratch));
+    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * SCRATCH_ROWS * (size_t)a.shape.experts * sizeof(float), &scratch));
     a.scratch = scratch;
     cpu_for(ctx, a.shape.n, 1 + (1 << 12) / (a.shape.experts * a.shape.top_k), fn, &a);
     cpu_scratch_give(ctx);
@@ -107,7 +128,7 @@ static bool shape_valid(const struct router_shape *z)
 {
     const int64_t max = 1 << 24;
     return (z->dt == DTYPE_BF16 || z->dt == DTYPE_F32) && z->n >= 0 && z->experts > 0 && z->experts < max &&
-           z->top_k > 0 && z->top_k <= z->experts;
+           z->top_k > 0 && z->top_k <= z->experts && router_groups_valid(z);
 }
 
 titan_status cpu_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
@@ -143,7 +164,7 @@ static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int th
     const struct router_args *a = p;
     const struct router_shape *z = &a->shape;
     const int64_t experts = z->experts;
-    float *s = a->scratch + (size_t)thread * 3 * (size_t)experts, *ds = s + experts;
+    float *s = a->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts, *ds = s + experts;
     for (int64_t i = begin; i < end; i++) {
         void *dlogits = at_mut(a->dlogits, i * experts, z->dt);
         float mean = 0.0f;

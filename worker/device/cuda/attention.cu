@@ -531,7 +531,7 @@ int cuda_attention(void *stream, void *out, float *lse, const void *q, const voi
         return 0;
     struct frame f = {};
     f.s = *problem;
-    f.scale = 1.0f / sqrtf((float)problem->d);
+    f.scale = problem->scale;
     return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
 }
 
@@ -543,7 +543,7 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
         return 0;
     struct frame f = {};
     f.s = *problem;
-    f.scale = 1.0f / sqrtf((float)problem->d);
+    f.scale = problem->scale;
     f.lddq = lddq, f.lddk = lddk, f.lddv = lddv, f.lddo = lddo;
     const int64_t warps = (int64_t)problem->b * problem->tq * problem->h;
     const unsigned blocks = (unsigned)((warps + THREADS / WARP - 1) / (THREADS / WARP));

@@ -14,7 +14,7 @@ static struct fault_words fault_of(struct stream *s)
 static bool router_fits(const struct router_shape *z)
 {
     return compute_type(z->dt) && z->n >= 0 && z->n <= GRID_MAX && z->experts > 0 && z->experts <= CUDA_EXPERTS_MAX &&
-           z->top_k > 0 && z->top_k <= z->experts;
+           z->top_k > 0 && z->top_k <= z->experts && router_groups_valid(z);
 }
 
 static struct router_problem router_problem(const struct router_shape *z)
@@ -25,7 +25,10 @@ static struct router_problem router_problem(const struct router_shape *z)
                                    .experts = (int)z->experts,
                                    .top_k = (int)z->top_k,
                                    .n = z->n,
-                                   .scale = z->scale};
+                                   .scale = z->scale,
+                                   .groups = (int)z->groups,
+                                   .top_groups = (int)z->top_groups,
+                                   .group_top_k = (int)z->group_top_k};
 }
 
 titan_status cuda_ops_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,

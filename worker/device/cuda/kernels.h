@@ -68,6 +68,7 @@ struct attention_problem {
     int b, tq, tk, h, kv, d, dv;
     int64_t ldq, ldk, ldv, ldo;               /* of the forward tensors */
     const int32_t *index, *start, *key_index; /* NULL = causal */
+    float scale;
 };
 int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                    const struct attention_problem *problem);
@@ -107,6 +108,7 @@ struct router_problem {
     int experts, top_k;
     int64_t n;
     float scale;
+    int groups, top_groups, group_top_k; /* groups 0: none */
 };
 int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
                 const struct router_problem *problem);

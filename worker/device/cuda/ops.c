@@ -125,7 +125,8 @@ static struct attention_problem attention_problem(const struct attention_shape *
                                       .ldo = ldo,
                                       .index = z->index,
                                       .start = z->start,
-                                      .key_index = z->key_index};
+                                      .key_index = z->key_index,
+                                      .scale = attention_scale(z)};
 }
 
 static titan_status attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,

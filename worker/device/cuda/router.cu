@@ -55,6 +55,55 @@ __device__ static inline uint32_t order_of(float x)
     return isnan(x) ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+/* The largest key below `below`, then the lower place first, of n in a row; 0: none is left. One lane. */
+__device__ static inline unsigned long long next_below(const uint32_t *keys, int n, unsigned long long below)
+{
+    unsigned long long best = 0;
+    for (int i = 0; i < n; i++) {
+        const unsigned long long mine = (unsigned long long)keys[i] << 32 | (0xffffffffu - (uint32_t)i);
+        best = mine < below && mine > best ? mine : best;
+    }
+    return best;
+}
+
+/* keys 0 in all groups but the best ones. groups: scratch of a word each; the whole warp. */
+__device__ static inline void drop_groups(uint32_t *keys, uint32_t *groups, const float *s, const float *bias,
+                                          const struct router_problem &z)
+{
+    const int lane = (int)threadIdx.x % WARP, width = z.experts / z.groups;
+    __syncwarp();
+    for (int g = lane; g < z.groups; g += WARP) {
+        float sum = 0.0f;
+        unsigned long long best = ~0ull;
+        for (int j = 0; j < z.group_top_k; j++) {
+            best = next_below(keys + g * width, width, best);
+            const int e = g * width + (int)(0xffffffffu - (uint32_t)best);
+            sum += bias ? s[e] + bias[e] : s[e];
+        }
+        groups[g] = order_of(sum);
+    }
+    __syncwarp();
+    for (int k = 0; k < z.top_groups; k++) {
+        unsigned long long best = 0; /* the score, then the lower group first */
+        for (int g = lane; g < z.groups; g += WARP) {
+            const unsigned long long mine = (unsigned long long)groups[g] << 32 | (0xffffffffu - (uint32_t)g);
+            best = mine > best ? mine : best;
+        }
+        best = warp_reduce(best, op_max_u64());
+        const int group = (int)(0xffffffffu - (uint32_t)best);
+        if (lane == group % WARP)
+            groups[group] = 0; /* taken */
+    }
+    __syncwarp();
+    for (int e = lane; e < z.experts; e += WARP)
+        keys[e] = groups[e / width] == 0 ? keys[e] : 0;
+}
+
+__host__ __device__ static inline int words_of_token(const struct router_problem &z)
+{
+    return 2 * z.experts + z.groups;
+}
+
 __global__ static void __launch_bounds__(TOKENS *WARP)
     router(int32_t *chosen, float *weights, const void *logits, const float *bias, struct router_problem z)
 {
@@ -63,11 +112,13 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
     if (token >= z.n)
         return; /* a whole warp at a time */
-    float *s = shared + (size_t)warp * 2 * (size_t)z.experts;
+    float *s = shared + (size_t)warp * (size_t)words_of_token(z);
     uint32_t *keys = (uint32_t *)(s + z.experts);
     scores(s, logits, token, z);
     for (int e = lane; e < z.experts; e += WARP)
         keys[e] = order_of(bias ? s[e] + bias[e] : s[e]);
+    if (z.groups > 0)
+        drop_groups(keys, keys + z.experts, s, bias, z);
     float sum = 0.0f;
     for (int k = 0; k < z.top_k; k++) {
         unsigned long long best = 0; /* the key, then the lower expert first */
@@ -107,10 +158,10 @@ static unsigned token_blocks(const struct router_problem *z)
     return (unsigned)((z->n + TOKENS - 1) / TOKENS);
 }
 
-/* Shared memory of a block: two words for each expert of each token. */
+/* Shared memory of a block: for each token two words of each expert and one of each group. */
 static int shared_bytes(const struct router_problem *z)
 {
-    return TOKENS * 2 * z->experts * (int)sizeof(float);
+    return TOKENS * words_of_token(*z) * (int)sizeof(float);
 }
 
 int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
@@ -134,7 +185,7 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
     if (token >= z.n)
         return; /* a whole warp at a time */
-    float *s = shared + (size_t)warp * 2 * (size_t)z.experts, *ds = s + z.experts;
+    float *s = shared + (size_t)warp * (size_t)words_of_token(z), *ds = s + z.experts;
     const float *dw = dweights + token * z.top_k;
     const int32_t *mine = chosen + token * z.top_k;
     scores(s, logits, token, z); /* dlogits may be logits: from here on they are not read */

@@ -86,7 +86,15 @@ static struct folder folder_of(const char *family, const char *set)
         if (recipe_set(&r, one, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
     }
-    if (recipe_resolve(&r, &err) != TITAN_OK || model_open(&r.model.dims, &f.model, &err) != TITAN_OK)
+    if (recipe_resolve(&r, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    if (strcmp(r.model.dims.rope_scaling, "none") == 0) /* numbers of no use are not written */
+        r.model.dims.rope_factor = r.model.dims.rope_beta_fast = r.model.dims.rope_beta_slow =
+            r.model.dims.rope_mscale = r.model.dims.rope_mscale_all_dim =
+                (double)(r.model.dims.rope_original_length = 0);
+    if (r.model.dims.kv_lora_rank > 0)
+        r.model.dims.latent_norm_eps = 1e-6; /* as transformers has it */
+    if (model_open(&r.model.dims, &f.model, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     for (int i = 0; i < f.model->n_tensors; i++) {
         struct hf_tensor t;
@@ -225,11 +233,16 @@ static const struct {
     const char *family, *set;
 } families[] = {
     {"llama3", "model.rope_scaling=true"},
+    {"llama3", "model.rope_scaling=llama3 model.rope_factor=32 model.rope_original_length=4096"},
     {"llama3", "model.tied_embeddings=true"},
     {"qwen3", ""},
     {"qwen3", "model.tied_embeddings=false model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.route_scale=1"},
     {"deepseek_v3", ""},
+    {"qwen3", "model.rope_scaling=yarn model.rope_factor=4 model.rope_original_length=64"},
     {"deepseek_v3", "model.q_lora_rank=0 model.n_dense_layers=0"},
+    {"deepseek_v3", "model.rope_scaling=yarn model.n_experts=8 model.n_expert_groups=4 model.n_limited_groups=2"},
+    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.rope_scaling=yarn model.rope_mscale=0.707 "
+                    "model.n_expert_groups=2 model.n_limited_groups=1 model.group_top_k=1 model.qk_nope_head_dim=13"},
     {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0"}};
 
 static void test_families(void **state)
