@@ -336,6 +336,34 @@ static titan_status set_sources(const struct recipe_key *k, const struct toml_va
     return TITAN_OK;
 }
 
+/* A list of words of the choices, each once, with commas between them. */
+static titan_status set_choices(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                                char *field, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    char legal[320], spelled[64];
+    const struct toml_value *e = v->type == TOML_ARRAY ? v->first : v;
+    list_choices(k->choices, legal, sizeof(legal));
+    for (; e; e = v->type == TOML_ARRAY ? e->next : NULL) {
+        const char *word = e->type == TOML_STRING ? e->string : "";
+        if (e->type != TOML_STRING)
+            return wrong_type(k, e, at, err);
+        for (; *word; word += strcspn(word, ","), word += strspn(word, ",")) {
+            char one[64];
+            (void)snprintf(one, sizeof(one), "%.*s", (int)strcspn(word, ","), word);
+            if (!among(k->choices, one, false, spelled))
+                return fail_at(at, err, TITAN_EINVAL, "%s.%s: \"%s\": expected %s", k->section, k->name, one, legal);
+            buf_printf(&text, "%s%s", text.len ? "," : "", one);
+        }
+    }
+    if (text.len >= k->size)
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s: text of %zu bytes is too long (at most %zu)", k->section, k->name,
+                       text.len, k->size - 1);
+    memset(field, 0, k->size);
+    memcpy(field, text.len ? text.data : "", text.len);
+    return TITAN_OK;
+}
+
 static titan_status set_supported(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                                   struct titan_error *err)
 {
@@ -360,7 +388,7 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         TRY(set_bool(k, v, at, field, err));
         break;
     case KEY_LIST:
-        TRY(set_points(k, v, at, field, err));
+        TRY(k->choices ? set_choices(k, v, at, field, err) : set_points(k, v, at, field, err));
         break;
     case KEY_SOURCES:
         TRY(set_sources(k, v, at, field, err));
@@ -859,13 +887,14 @@ titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_di
 
 #define DIFFERENCES_NAMED 3
 
-void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
+/* Of the keys with one of the flags. */
+static void put_differences(const struct recipe *r, const struct recipe *other, unsigned flags, struct buf *out)
 {
     int found = 0;
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         _cleanup_(buf_free) struct buf here = BUF_INIT, there = BUF_INIT;
-        if (!(k->flags & KEY_NUMBERS))
+        if (!(k->flags & flags))
             continue;
         print_value(r, k, &here);
         print_value(other, k, &there);
@@ -877,6 +906,30 @@ void recipe_differences(const struct recipe *r, const struct recipe *other, stru
     }
     if (found > DIFFERENCES_NAMED)
         buf_printf(out, "; and %d more", found - DIFFERENCES_NAMED);
+}
+
+void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
+{
+    put_differences(r, other, KEY_NUMBERS, out);
+}
+
+void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
+{
+    put_differences(r, other, KEY_FLAVOR, out);
+}
+
+bool recipe_writes_checkpoints(const struct recipe *r)
+{
+    return r->checkpoint.enable && !r->checkpoint.load_only;
+}
+
+bool recipe_excludes(const struct recipe *r, const char *part)
+{
+    const size_t len = strlen(part);
+    for (const char *at = r->checkpoint.exclude_from_loading; *at; at += strcspn(at, ","), at += strspn(at, ","))
+        if (strcspn(at, ",") == len && strncmp(at, part, len) == 0)
+            return true;
+    return false;
 }
 
 titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)

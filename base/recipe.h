@@ -131,6 +131,13 @@ struct recipe {
         char folder[512];
         int64_t interval, keep_latest_k;
         char async_mode[32];
+        char initial_load_path[1024]; /* where the folder has none */
+        bool initial_load_model_only, initial_load_in_hf;
+        int64_t load_step;             /* -1: the newest */
+        char exclude_from_loading[64]; /* "optimizer,train_state" */
+        bool load_only, enable_first_step_checkpoint, create_seed_checkpoint;
+        bool last_save_model_only, last_save_in_hf;
+        char export_dtype[16]; /* "float32", "bfloat16", "float16" */
     } checkpoint;
     struct {
         char mode[16];                /* "none", "full", "selective", "memory_budget" */
@@ -238,12 +245,18 @@ void recipe_print(const struct recipe *r, struct buf *out);
 /* Hash over what decides the numbers of the run (model, data, optimizer, batch, seed, precision): a checkpoint of one
  * hash continues a run of the same hash only. */
 uint64_t recipe_hash(const struct recipe *r);
+/* Does the run write checkpoints by itself? */
+bool recipe_writes_checkpoints(const struct recipe *r);
+/* Is a part of the state ("optimizer", "train_state") left out of what the run begins from? */
+bool recipe_excludes(const struct recipe *r, const char *part);
 /* Where a run keeps its checkpoints: an absolute path without "//" and "/./", alike in all programs. job_dir: for a run
  * that names no other place; out: char[PATH_MAX]. */
 titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out,
                                       struct titan_error *err) TITAN_MUST_USE;
 /* The keys of that hash that differ, at most three: "optimizer.lr = 0.001, there 0.0008; ...". */
 void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
+/* Likewise the dimensions of the model. */
+void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Parameters of the model, all and without the input embedding. */
 int64_t recipe_params(const struct recipe *r);
 int64_t recipe_params_no_embed(const struct recipe *r);

@@ -35,6 +35,7 @@ int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
         {"model.hf_assets_path", r->model.tokenizer, sizeof(r->model.tokenizer)},
         {"parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,
          sizeof(r->parallelism.pipeline_parallel_schedule_csv)},
+        {"checkpoint.initial_load_path", r->checkpoint.initial_load_path, sizeof(r->checkpoint.initial_load_path)},
     };
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         if (fixed[i].path[0] && !(fixed[i].path == r->model.tokenizer && strcmp(fixed[i].path, "bytes") == 0))

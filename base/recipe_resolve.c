@@ -384,6 +384,29 @@ static titan_status check_mixture(const struct recipe *r, struct titan_error *er
     return TITAN_OK;
 }
 
+static titan_status refuse_pair(const char *key, const char *needed, struct titan_error *err)
+{
+    return titan_fail(err, TITAN_EINVAL, "checkpoint.%s = true needs checkpoint.%s", key, needed);
+}
+
+static titan_status check_checkpoint(const struct recipe *r, struct titan_error *err)
+{
+    const bool enable = r->checkpoint.enable;
+    if (r->checkpoint.initial_load_in_hf && !r->checkpoint.initial_load_model_only)
+        return refuse_pair("initial_load_in_hf", "initial_load_model_only = true: there is no optimizer state", err);
+    if (r->checkpoint.initial_load_in_hf && !r->checkpoint.initial_load_path[0])
+        return refuse_pair("initial_load_in_hf", "initial_load_path, the folder of the weights", err);
+    if (enable && r->checkpoint.last_save_in_hf && !r->checkpoint.last_save_model_only)
+        return refuse_pair("last_save_in_hf", "last_save_model_only = true", err);
+    if (enable && r->checkpoint.last_save_in_hf && strcmp(r->model.name, "llama3_moe") == 0)
+        return titan_fail(
+            err, TITAN_EUNSUPPORTED,
+            "checkpoint.last_save_in_hf = true: transformers has no class for model.name = \"llama3_moe\"");
+    if (r->checkpoint.create_seed_checkpoint && !recipe_writes_checkpoints(r))
+        return refuse_pair("create_seed_checkpoint", "enable = true, and load_only = false", err);
+    return TITAN_OK;
+}
+
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(apply_flavor(r, err));
@@ -395,6 +418,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(resolve_loss_chunks(r, err));
     TRY(check_selective(r, err));
     TRY(check_redundancy(r, err));
+    TRY(check_checkpoint(r, err));
     TRY(check_mixture(r, err));
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {
         memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));

@@ -149,8 +149,14 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     bool stopped = false;
 
     titan_assert(e->state.installed && e->exec);
+    if (r->checkpoint.create_seed_checkpoint) {
+        TRY(checkpoints_write_surely(e, &stopped, err));
+        *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
+        return groups_wait_for_members(e, err);
+    }
     /* A worker was lost after the last step: whether its checkpoint is there is not known. */
-    if (state->step == steps && r->checkpoint.enable && e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
+    if (state->step == steps && recipe_writes_checkpoints(r) &&
+        e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
     TRY(evaluate(e, &stopped, err)); /* the last epoch ended before its last step was */
     orders = e->step.outcome.orders;

@@ -159,7 +159,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     }
     TRY(recipe_check_memory(r, r->elastic.max_workers, there.memory, err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
-    spec->steps = (uint64_t)r->training.steps;
+    spec->steps = r->checkpoint.create_seed_checkpoint ? 0 : (uint64_t)r->training.steps;
     spec->priority = (int32_t)r->job.priority;
     spec->max_restarts = (uint32_t)r->fault_tolerance.max_restarts;
     spec->max_node_losses = own_budget(r, r->fault_tolerance.max_node_losses);
@@ -258,7 +258,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
         char folder[PATH_MAX];
         TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));
         s->job.folder = arena_strdup(&s->memory, folder);
-        s->job.holds_folder = s->recipe.checkpoint.enable;
+        s->job.holds_folder = recipe_writes_checkpoints(&s->recipe);
         if (s->job.holds_folder)
             s->resumes_step = folder_newest_step(folder, recipe_hash(&s->recipe));
     }

@@ -410,6 +410,20 @@ titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_st
     return titan_fail(err, TITAN_ENOTFOUND, "no complete checkpoint in '%s'", dir);
 }
 
+titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err)
+{
+    char manifest[PATH_MAX], real[PATH_MAX];
+    uint64_t step;
+    if (!file_refuses_links() && realpath(path, real)) /* a link of the caller's own is fine */
+        path = real;
+    if ((size_t)snprintf(manifest, sizeof(manifest), "%s/" MANIFEST_NAME, path) >= sizeof(manifest))
+        return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
+    if (access(manifest, F_OK) < 0 && checkpoint_latest(path, ret_path, &step, NULL) == TITAN_OK)
+        return TITAN_OK;
+    (void)snprintf(ret_path, PATH_MAX, "%s", path);
+    return TITAN_OK;
+}
+
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
@@ -481,7 +495,8 @@ static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
     return strstr(begin, wanted) != NULL;
 }
 
-titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t recipe_hash, struct titan_error *err)
+titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,
+                              struct titan_error *err)
 {
     _cleanup_free_ uint64_t *steps = NULL;
     _cleanup_fd_ int own = -1;
@@ -492,7 +507,7 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t recipe
     TRY(enter(&at, &own, dir, err));
     TRY(checkpoint_steps(at, dir, &steps, &n, err));
     for (size_t i = 0; i < n && n > (size_t)keep; i++)
-        if (written_with(at, steps[i], recipe_hash) && ++ours > keep)
+        if (steps[i] <= newest && written_with(at, steps[i], recipe_hash) && ++ours > keep)
             TRY(remove_at(at, steps[i], err));
     return TITAN_OK;
 }

@@ -29,7 +29,8 @@ struct checkpoint_info {
     uint64_t skipped_steps;
     uint64_t bytes;  /* of all files; filled by load and commit */
     char *recipe;    /* the resolved run file (TOML); owned after load, borrowed for write */
-    bool model_only; /* it has no moments of the optimizer; filled by load */
+    bool model_only; /* it has no moments of the optimizer; a writer is told so, load fills it */
+    bool biases;     /* it has biases of experts; filled by load */
     char dtype[8];   /* of what is stored: "F32" ("" when written), "BF16", "F16" */
 };
 
@@ -64,6 +65,8 @@ titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, str
 /* Newest complete checkpoint in dir whose manifest parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
 titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err) TITAN_MUST_USE;
+/* The checkpoint at path or, if it is a folder of checkpoints, its newest. path: char[PATH_MAX]. */
+titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err) TITAN_MUST_USE;
 /* Read and check the manifest only. */
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
@@ -78,9 +81,9 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
                              int npieces, struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;
 /* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */
 titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* Of the checkpoints in dir that were written with this recipe keep the newest `keep`, remove the rest; 0 keeps all.
- * Others, and those that cannot be read, are left alone. */
-titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t recipe_hash,
+/* Of the checkpoints in dir up to step `newest` that were written with this recipe keep the newest `keep`, remove the
+ * rest; 0 keeps all. Others, and those that cannot be read, are left alone. */
+titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,
                               struct titan_error *err) TITAN_MUST_USE;
 
 #endif

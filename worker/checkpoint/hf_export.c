@@ -26,7 +26,7 @@
 struct export
 {
     const struct trained *trained;
-    const char *dir;
+    int at;            /* the folder they go to */
     const char *dtype; /* of the files */
     float *biases;     /* of all layers' experts; NULL: the model has none */
     int *bounds;       /* tensors [bounds[i], bounds[i+1]) go to file i */
@@ -153,7 +153,7 @@ static titan_status append_tensor(void *arg, int tensor, int part, const char *n
 static titan_status write_file(const struct export *e, int number, struct titan_error *err)
 {
     const int first = e->bounds[number], n = e->bounds[number + 1] - first;
-    char name[64], path[PATH_MAX];
+    char name[64];
     uint64_t bytes;
     uint32_t crc;
     _cleanup_(clear_file) struct file f = {.e = e};
@@ -165,9 +165,7 @@ static titan_status write_file(const struct export *e, int number, struct titan_
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", f.elements);
     TRY(trained_load(e->trained, first, n, data, err));
     file_name(e, number, name);
-    if ((size_t)snprintf(path, sizeof(path), "%s/%s", e->dir, name) >= sizeof(path))
-        return titan_fail(err, TITAN_EINVAL, "path of the output folder is too long");
-    TRY(safetensors_create(AT_FDCWD, path, f.entries, f.n, "pt", &f.w, err));
+    TRY(safetensors_create(e->at, name, f.entries, f.n, "pt", &f.w, err));
     f.data = data;
     const titan_status status = for_each_tensor(e, number, append_tensor, &f, err);
     if (status != TITAN_OK) {
@@ -205,12 +203,9 @@ static titan_status load_biases(struct export *e, struct titan_error *err)
 static titan_status write_text(const struct export *e, const char *name, const struct buf *text,
                                struct titan_error *err)
 {
-    char path[PATH_MAX];
     if (buf_failed(text))
         return titan_fail(err, TITAN_ENOMEM, "no memory for '%s'", name);
-    if ((size_t)snprintf(path, sizeof(path), "%s/%s", e->dir, name) >= sizeof(path))
-        return titan_fail(err, TITAN_EINVAL, "path of the output folder is too long");
-    return file_replace(path, text->data, text->len, err);
+    return file_replace_at(e->at, name, text->data, text->len, err);
 }
 
 struct index_writer {
@@ -366,10 +361,8 @@ static titan_status write_byte_tokenizer(const struct export *e, struct titan_er
 
 static titan_status write_all(struct export *e, struct titan_error *err)
 {
-    TRY(hf_check_model(e->trained->model, err));
     TRY(load_biases(e, err));
     TRY(plan_files(e, err));
-    TRY(dir_make(e->dir, err));
     for (int f = 0; f < e->nfiles; f++)
         TRY(write_file(e, f, err));
     if (e->nfiles > 1)
@@ -383,9 +376,17 @@ static titan_status write_all(struct export *e, struct titan_error *err)
 titan_status hf_export(const char *checkpoint, const char *out_dir, const char *dtype, struct titan_error *err)
 {
     _cleanup_(trained_close) struct trained trained = {0};
-    struct export e = {.trained = &trained, .dir = out_dir, .dtype = dtype};
+    struct export e = {.trained = &trained, .dtype = dtype};
     TRY(trained_open(checkpoint, &trained, err));
+    TRY(hf_check_model(trained.model, err));
+    TRY(dir_make_named(out_dir, err));
+    _cleanup_fd_ int at = file_open_named(out_dir, O_RDONLY | O_DIRECTORY);
+    if (at < 0)
+        return titan_fail_errno(err, "cannot open folder '%s'", out_dir);
+    e.at = at;
     const titan_status status = write_all(&e, err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", out_dir);
     free(e.bounds);
     free(e.biases);
     return status;

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_state.c - a rank's part of the state from a checkpoint of any mesh. */
+/* load_state.c - a rank's part of the state from a checkpoint of any mesh, or from weights of transformers. */
 #include "worker/checkpoint/load_state.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/hf_weights.h"
 
 /* All that reading a checkpoint touches. */
 struct load {
     struct apart apart;
     char *path;
-    uint64_t recipe_hash;
+    struct load_source source;
+    struct recipe recipe;
+    struct model *model; /* LOAD_WEIGHTS */
+    int n_parameters;
     float *host; /* gaps: zero */
     struct tensor_spec *specs;
     struct piece *pieces;
@@ -27,25 +33,167 @@ static void clear_load(struct apart *a)
     free(l->host);
     free(l->specs);
     free(l->pieces);
+    model_close(l->model);
     checkpoint_info_clear(&l->info);
     free(l);
 }
 
+/* Specs are parameters, their moments, biases. */
+static bool is_moment(const struct load *l, int spec)
+{
+    return spec >= l->n_parameters && spec < 3 * l->n_parameters;
+}
+
+static bool is_bias(const struct load *l, int spec)
+{
+    return spec >= 3 * l->n_parameters;
+}
+
+/* --- from a checkpoint -------------------------------------------------------------------------------------------- */
+
+static titan_status check_recipe(const struct load *l, struct titan_error *err)
+{
+    if (l->source.from == LOAD_OTHER || l->info.recipe_hash == l->source.recipe_hash)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
+    titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
+    return TITAN_ECONFLICT;
+}
+
+/* Without moments a run can begin, and it can be over. */
+static titan_status check_moments(const struct load *l, struct titan_error *err)
+{
+    if (!l->info.model_only || l->source.without_optimizer || l->info.step == 0 ||
+        (l->source.from == LOAD_OWN && l->info.step >= (uint64_t)l->recipe.training.steps))
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EUNSUPPORTED, "checkpoint '%s' has weights alone, no optimizer state", l->path);
+    titan_error_hint(err, l->source.from == LOAD_OWN
+                              ? "checkpoint.load_step names an earlier one; checkpoint.exclude_from_loading = "
+                                "[\"optimizer\"] begins with zero moments"
+                              : "checkpoint.initial_load_model_only = true begins with its weights at step 0");
+    return TITAN_EUNSUPPORTED;
+}
+
+/* "tensor 'x' has another shape" is true; which key makes it so is what is asked for. */
+static titan_status explain(const struct load *l, titan_status status, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    struct recipe other;
+    if (status != TITAN_ECONFLICT || !err)
+        return status;
+    recipe_init(&other);
+    if (recipe_parse(&other, l->info.recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(&other, NULL) == TITAN_OK)
+        recipe_model_differences(&l->recipe, &other, &keys);
+    if (keys.len > 0)
+        return titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another model: %s", l->path, keys.data);
+    return status;
+}
+
+/* What is wanted of it, renumbered: a part that is left out need not be there. */
+static void leave_out(struct load *l)
+{
+    _cleanup_free_ int *number = calloc((size_t)l->n_specs + 1, sizeof *number);
+    int n = 0, kept = 0;
+    titan_assert(number);
+    for (int i = 0; i < l->n_specs; i++) {
+        const bool out = (is_moment(l, i) && (l->source.without_optimizer || l->info.model_only)) ||
+                         (is_bias(l, i) && l->source.from == LOAD_OTHER && !l->info.biases);
+        number[i] = out ? -1 : n;
+        if (!out)
+            l->specs[n++] = l->specs[i];
+    }
+    for (int i = 0; i < l->n_pieces; i++) {
+        if (number[l->pieces[i].tensor] < 0)
+            continue;
+        l->pieces[kept] = l->pieces[i];
+        l->pieces[kept].tensor = number[l->pieces[i].tensor];
+        kept++;
+    }
+    l->n_specs = n;
+    l->n_pieces = kept;
+}
+
+/* What initial_load_path names: one, or a folder of them. */
+static titan_status find_other(struct load *l, struct titan_error *err)
+{
+    char found[PATH_MAX];
+    TRY(checkpoint_find(l->path, found, err));
+    char *copy = strdup(found);
+    if (!copy)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    if (strcmp(found, l->path) == 0 && hf_weights_are_at(found)) {
+        free(copy);
+        (void)titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint but a Hugging Face directory", l->path);
+        titan_error_hint(err, "set checkpoint.initial_load_in_hf = true");
+        return TITAN_EINVAL;
+    }
+    free(l->path);
+    l->path = copy;
+    return TITAN_OK;
+}
+
+static titan_status load_checkpoint(struct load *l, struct titan_error *err)
+{
+    if (l->source.from == LOAD_OTHER)
+        TRY(find_other(l, err));
+    TRY(checkpoint_read_info(l->path, &l->info, err));
+    TRY(check_recipe(l, err));
+    TRY(check_moments(l, err));
+    leave_out(l);
+    return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &l->apart.watch, err),
+                   err);
+}
+
+/* --- from weights of transformers --------------------------------------------------------------------------------- */
+
+/* A layer's biases are one row, of which a rank may want a part. */
+static titan_status read_biases(const struct load *l, const struct hf_weights *w, const struct piece *p,
+                                struct titan_error *err)
+{
+    const struct model_dims *d = &l->model->dims;
+    _cleanup_free_ float *all = calloc((size_t)d->n_experts, sizeof *all);
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the biases of experts");
+    TRY(hf_weights_read_biases(w, l->model, (int)d->n_dense_layers + p->tensor - 3 * l->n_parameters, all, err));
+    memcpy(p->data, all + p->col, (size_t)p->cols * sizeof *all);
+    return TITAN_OK;
+}
+
+static titan_status read_weights(struct load *l, const struct hf_weights *w, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
+    TRY(hf_weights_check(w, l->model, err));
+    TRY(hf_config_compare(hf_weights_config(w), &l->model->dims, &note, err));
+    (void)snprintf(l->source.note, sizeof l->source.note, "%s", note.len > 0 ? note.data : "");
+    for (int i = 0; i < l->n_pieces; i++) {
+        const struct piece *p = &l->pieces[i];
+        if (is_bias(l, p->tensor))
+            TRY(read_biases(l, w, p, err));
+        else if (!is_moment(l, p->tensor))
+            TRY(hf_weights_read(w, l->model, p, &l->apart.watch, err));
+    }
+    return TITAN_OK;
+}
+
+static titan_status load_weights(struct load *l, struct titan_error *err)
+{
+    struct hf_weights *w = NULL;
+    TRY(hf_weights_open(l->path, &w, err));
+    const titan_status status = read_weights(l, w, err);
+    hf_weights_close(w);
+    return status;
+}
+
+/* --- either ------------------------------------------------------------------------------------------------------- */
+
 static titan_status run_load(struct apart *a, struct titan_error *err)
 {
     struct load *l = (struct load *)a;
-
-    TRY(checkpoint_read_info(l->path, &l->info, err));
-    if (l->info.recipe_hash != l->recipe_hash) {
-        (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
-        titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
-        return TITAN_ECONFLICT;
-    }
-    return checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &a->watch, err);
+    return l->source.from == LOAD_WEIGHTS ? load_weights(l, err) : load_checkpoint(l, err);
 }
 
-static titan_status open_load(const struct train_state *state, const char *path, uint64_t recipe_hash,
-                              struct load **ret, struct titan_error *err)
+static titan_status open_load(const struct train_state *state, const struct load_source *source,
+                              const struct recipe *recipe, struct load **ret, struct titan_error *err)
 {
     const struct layout *l = state->layout;
     struct load *load = calloc(1, sizeof *load);
@@ -56,11 +204,15 @@ static titan_status open_load(const struct train_state *state, const char *path,
     apart_init(&load->apart);
     load->apart.run = run_load;
     load->apart.clear = clear_load;
-    load->recipe_hash = recipe_hash;
-    load->path = strdup(path);
+    load->source = *source;
+    load->recipe = *recipe;
+    load->path = strdup(source->path);
     load->host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *load->host);
     if (!load->path || !load->host)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    load->n_parameters = l->model->n_tensors;
+    if (source->from == LOAD_WEIGHTS)
+        TRY(model_open(&l->model->dims, &load->model, err));
     TRY(layout_specs(l->model, &load->specs, &load->n_specs, err));
     return layout_pieces(l, state->rank, load->host, load->host + 3 * state->total, NULL, NULL, &load->pieces,
                          &load->n_pieces, err);
@@ -71,17 +223,23 @@ static void close_load(struct load **l)
     apart_close((struct apart *)*l);
 }
 
-titan_status checkpoint_load_state(struct train_state *state, const char *path, uint64_t recipe_hash, int still_ms,
-                                   const atomic_int *stop, struct stream *s, struct titan_error *err)
+titan_status load_state(struct train_state *state, struct load_source *source, const struct recipe *recipe,
+                        int still_ms, const atomic_int *stop, struct stream *s, struct titan_error *err)
 {
     _cleanup_(close_load) struct load *load = NULL;
 
-    TRY(open_load(state, path, recipe_hash, &load, err));
+    TRY(open_load(state, source, recipe, &load, err));
     const titan_status status = apart_run(&load->apart, still_ms, stop, err);
     if (status == TITAN_ETIMEDOUT)
-        (void)titan_error_wrap(err, "'%s'", path);
+        (void)titan_error_wrap(err, "'%s'", source->path);
     TRY(status);
+    memcpy(source->note, load->source.note, sizeof source->note);
     TRY(state_upload(state, load->host, s, err));
-    state_set_numbers(state, load->info.step, load->info.tokens, load->info.skipped_steps);
+    const struct checkpoint_info *info = &load->info;
+    if (source->from == LOAD_WEIGHTS || source->without_progress)
+        state_set_numbers(state, 0, 0, 0);
+    else
+        state_set_numbers(state, info->step, info->tokens,
+                          source->without_optimizer ? info->step : info->skipped_steps);
     return TITAN_OK;
 }

@@ -232,8 +232,10 @@ static titan_status parse_lists(const struct json *root, struct manifest *m, str
     for (const struct json *t = tensors->first; t; t = t->next)
         TRY(parse_tensor(t, m, &m->tensors[m->ntensors++], err));
     m->info.model_only = true;
-    for (int i = 0; i < m->ntensors; i++)
+    for (int i = 0; i < m->ntensors; i++) {
         m->info.model_only = m->info.model_only && strncmp(m->tensors[i].name, "optim.", 6) != 0;
+        m->info.biases = m->info.biases || strstr(m->tensors[i].name, ".moe.expert_bias");
+    }
     for (const struct json *f = files->first; f; f = f->next) {
         TRY(parse_file(f, m, &m->files[m->nfiles++], err));
         m->info.bytes += m->files[m->nfiles - 1].bytes;

@@ -4,30 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "worker/checkpoint/manifest.h"
 #include "worker/tensor/layout.h"
-
-/* The checkpoint at path or, if it is a folder of checkpoints, its newest. */
-static titan_status find_checkpoint(const char *path, char out[PATH_MAX], struct titan_error *err)
-{
-    char manifest[PATH_MAX], real[PATH_MAX];
-    uint64_t step;
-    path = realpath(path, real) ? real : path; /* a link of the caller's own is fine */
-    if ((size_t)snprintf(manifest, sizeof(manifest), "%s/" MANIFEST_NAME, path) >= sizeof(manifest))
-        return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
-    if (access(manifest, F_OK) < 0 && checkpoint_latest(path, out, &step, NULL) == TITAN_OK)
-        return TITAN_OK;
-    (void)snprintf(out, PATH_MAX, "%s", path);
-    return TITAN_OK;
-}
 
 titan_status trained_open(const char *path, struct trained *ret, struct titan_error *err)
 {
     *ret = (struct trained){0};
-    TRY(find_checkpoint(path, ret->path, err));
+    TRY(checkpoint_find(path, ret->path, err));
     TRY(checkpoint_read_info(ret->path, &ret->info, err));
     recipe_init(&ret->recipe);
     titan_status status = recipe_parse(&ret->recipe, ret->info.recipe, "recipe", err);

@@ -22,6 +22,7 @@
 #include "base/folder_owner.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "worker/checkpoint/hf_export.h"
 
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
@@ -34,9 +35,11 @@ struct checkpoint_writer {
     struct writer_options opt;
     char dir[PATH_MAX]; /* opt.dir's: the thread may outlive the caller's */
     char run[128];      /* likewise */
-    struct tensor_spec *specs;
-    struct piece *pieces;
-    int n_specs, n_pieces;
+    struct contents {
+        struct tensor_spec *specs;
+        struct piece *pieces;
+        int n_specs, n_pieces;
+    } all, weights;          /* without moments */
     int64_t linger_until_ms; /* 0: not yet */
     float *host;             /* the snapshot */
     atomic_int holders;      /* caller and thread */
@@ -53,6 +56,26 @@ struct checkpoint_writer {
     titan_status status;
 };
 
+/* Specs are n parameters, their two moments, biases. */
+static titan_status leave_out_moments(const struct contents *all, int n, struct contents *ret, struct titan_error *err)
+{
+    ret->specs = calloc((size_t)all->n_specs + 1, sizeof *ret->specs);
+    ret->pieces = calloc((size_t)all->n_pieces + 1, sizeof *ret->pieces);
+    if (!ret->specs || !ret->pieces)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    for (int i = 0; i < all->n_specs; i++)
+        if (i < n || i >= 3 * n)
+            ret->specs[ret->n_specs++] = all->specs[i];
+    for (int i = 0; i < all->n_pieces; i++) {
+        const int spec = all->pieces[i].tensor;
+        if (spec >= n && spec < 3 * n)
+            continue;
+        ret->pieces[ret->n_pieces] = all->pieces[i];
+        ret->pieces[ret->n_pieces++].tensor = spec < n ? spec : spec - 2 * n;
+    }
+    return TITAN_OK;
+}
+
 static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
 {
     const struct layout *l = w->opt.layout;
@@ -62,9 +85,10 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
     if (!w->host)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
                           (double)bytes / 1048576.0);
-    TRY(layout_specs(l->model, &w->specs, &w->n_specs, err));
-    return layout_owned_pieces(l, w->opt.rank, w->host, w->host + 3 * layout_total(l, w->opt.rank), &w->pieces,
-                               &w->n_pieces, err);
+    TRY(layout_specs(l->model, &w->all.specs, &w->all.n_specs, err));
+    TRY(layout_owned_pieces(l, w->opt.rank, w->host, w->host + 3 * layout_total(l, w->opt.rank), &w->all.pieces,
+                            &w->all.n_pieces, err));
+    return leave_out_moments(&w->all, l->model->n_tensors, &w->weights, err);
 }
 
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
@@ -102,8 +126,10 @@ static void let_go(struct checkpoint_writer *w)
     (void)sem_destroy(&w->ended);
     free(w->info.recipe);
     free(w->host);
-    free(w->specs);
-    free(w->pieces);
+    free(w->all.specs);
+    free(w->all.pieces);
+    free(w->weights.specs);
+    free(w->weights.pieces);
     free(w);
 }
 
@@ -184,13 +210,19 @@ static titan_status open_place(const struct checkpoint_writer *w, int *ret_folde
     return TITAN_OK;
 }
 
+static const struct contents *contents_of(const struct checkpoint_writer *w)
+{
+    return w->info.model_only ? &w->weights : &w->all;
+}
+
 static titan_status write_shard(const struct checkpoint_writer *w, int folder, int at, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf entry = BUF_INIT;
     char name[ENTRY_NAME_BYTES];
 
     TRY(failpoint("checkpoint.write", err));
-    TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, w->specs, w->n_specs, w->pieces, w->n_pieces,
+    const struct contents *c = contents_of(w);
+    TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->pieces, c->n_pieces,
                                &entry, err));
     entry_name(w->opt.rank, "json", name);
     return file_replace_at(at, name, entry.data, entry.len, err);
@@ -274,10 +306,28 @@ static void prune(const struct checkpoint_writer *w, int folder)
     struct titan_error err = {0};
     struct log log;
 
-    if (w->opt.keep <= 0 || checkpoint_prune(folder, w->opt.dir, w->opt.keep, w->info.recipe_hash, &err) == TITAN_OK)
+    if (w->opt.keep <= 0 ||
+        checkpoint_prune(folder, w->opt.dir, w->opt.keep, w->info.step, w->info.recipe_hash, &err) == TITAN_OK)
         return;
     log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
     tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, err.msg);
+}
+
+/* Beside the shards, and under its name when it is complete. */
+static titan_status write_hf(const struct checkpoint_writer *w, int folder, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    _cleanup_fd_ int at = -1;
+    const char *name = strrchr(w->written.path, '/') + 1;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/.hf", w->written.path) >= sizeof path)
+        return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
+    TRY(hf_export(w->written.path, path, w->opt.hf_dtype, err));
+    TRY(dir_open_at(folder, name, false, &at, err));
+    TRY(dir_remove_at(at, "hf", err));
+    if (renameat(at, ".hf", at, "hf") < 0 || fsync(at) < 0)
+        return titan_fail_errno(err, "cannot rename '%s'", path);
+    return TITAN_OK;
 }
 
 static titan_status commit(struct checkpoint_writer *w, int folder, int at, const struct buf *entries,
@@ -291,8 +341,11 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
             return titan_fail_errno(err, "cannot remove '%s'", name);
     }
     TRY(failpoint("checkpoint.collected", err));
-    TRY(checkpoint_commit(folder, w->opt.dir, &w->info, w->specs, w->n_specs, entries, w->opt.world, w->written.path,
+    const struct contents *c = contents_of(w);
+    TRY(checkpoint_commit(folder, w->opt.dir, &w->info, c->specs, c->n_specs, entries, w->opt.world, w->written.path,
                           err));
+    if (w->info.model_only && w->opt.hf_dtype)
+        TRY(write_hf(w, folder, err));
     w->written.bytes = w->info.bytes;
     w->written.world = w->opt.world;
     prune(w, folder);

@@ -28,7 +28,8 @@ struct writer_options {
     ino_t inode;
     const char *run; /* the owner's id; NULL: any */
     int rank, world;
-    int keep;                    /* newest complete ones that stay, 0 = all */
+    int keep;             /* newest complete ones that stay, 0 = all */
+    const char *hf_dtype; /* what has weights alone gets a Hugging Face directory as well, hf; NULL: it does not */
     const struct layout *layout; /* borrowed */
     uint32_t wait_ms;            /* rank 0 waits for the others' entries; 0 = 10 minutes */
     uint32_t linger_ms;          /* for its own thread, once cancelled; 0 = 250 */
@@ -48,7 +49,8 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
 void checkpoint_writer_close(struct checkpoint_writer *w);
 
 /* Copy the state and start writing. Waits for an earlier write first; its failure is returned by collect. info: step,
- * epoch, tokens, world, hash, skipped steps and recipe text (copied). */
+ * epoch, tokens, world, hash, skipped steps, recipe text (copied), whether it is to have weights alone, and their type.
+ */
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s,
                                      struct titan_error *err) TITAN_MUST_USE;

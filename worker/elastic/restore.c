@@ -131,7 +131,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 #define STALLS_MAX 2 /* of one checkpoint */
 
 /* What a rank could do with a checkpoint, the worse the later. */
-enum outcome { LOADED, UNREADABLE, FORBIDDEN, STALLED, DAMAGED };
+enum outcome { LOADED, UNREADABLE, FORBIDDEN, STALLED, INCOMPLETE, DAMAGED };
 
 /* What one rank says about a checkpoint that all have tried. */
 struct vote {
@@ -166,11 +166,12 @@ static titan_status everybody(struct restore *r, const void *mine, size_t size, 
 
 static enum outcome outcome_of(titan_status status)
 {
-    return is_damage(status)           ? DAMAGED
-           : status == TITAN_ETIMEDOUT ? STALLED
-           : status == TITAN_EPERM     ? FORBIDDEN
-           : is_unreadable(status)     ? UNREADABLE
-                                       : LOADED;
+    return is_damage(status)              ? DAMAGED
+           : status == TITAN_EUNSUPPORTED ? INCOMPLETE
+           : status == TITAN_ETIMEDOUT    ? STALLED
+           : status == TITAN_EPERM        ? FORBIDDEN
+           : is_unreadable(status)        ? UNREADABLE
+                                          : LOADED;
 }
 
 /* A fault may be seen by some ranks only: all have to know. *ret_by: one that has seen it. */
@@ -222,30 +223,34 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
     return pause_for(r, wait, err);
 }
 
-/* So many tokens are in so many steps at most. */
+/* So many tokens are in so many steps at most, unless another run made some of them. */
 static titan_status check_numbers(const struct restore *r, const char *path, const struct train_state *to,
                                   struct titan_error *err)
 {
     const double most =
         (double)to->step * (double)r->recipe->training.global_batch_size * (double)r->recipe->training.seq_len;
 
-    if ((double)to->tokens <= most && to->skipped <= to->step)
+    const bool began_elsewhere =
+        r->recipe->checkpoint.initial_load_path[0] && !r->recipe->checkpoint.initial_load_model_only;
+
+    if (((double)to->tokens <= most || began_elsewhere) && to->skipped <= to->step)
         return TITAN_OK;
     return titan_fail(err, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
                       (unsigned long long)to->tokens, (unsigned long long)to->step);
 }
 
 /* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
- * there; TITAN_ETIMEDOUT: it has stalled there. */
-static titan_status try_once(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
+ * there; TITAN_ETIMEDOUT: it has stalled there; TITAN_EUNSUPPORTED: it does not have what is wanted. */
+static titan_status try_once(struct restore *r, struct load_source *source, struct train_state *to,
+                             struct titan_error *err)
 {
+    const char *path = source->path;
     struct titan_error fault = {0};
     struct vote seen;
     int by;
 
-    titan_status status =
-        to ? checkpoint_load_state(to, path, r->recipe_hash, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
-    if (status == TITAN_OK && to)
+    titan_status status = to ? load_state(to, source, r->recipe, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
+    if (status == TITAN_OK && to && source->from == LOAD_OWN)
         status = check_numbers(r, path, to, &fault);
     if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */
         if (err)
@@ -255,13 +260,14 @@ static titan_status try_once(struct restore *r, const char *path, struct train_s
     TRY(vote(r, status, fault.msg, &by, &seen, err));
     if (seen.outcome == LOADED)
         return TITAN_OK;
-    if (seen.outcome == DAMAGED)
+    if (seen.outcome == DAMAGED || seen.outcome == INCOMPLETE)
         tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
     return titan_fail(err,
-                      seen.outcome == UNREADABLE  ? TITAN_EIO
-                      : seen.outcome == FORBIDDEN ? TITAN_EPERM
-                      : seen.outcome == STALLED   ? TITAN_ETIMEDOUT
-                                                  : TITAN_ECORRUPT,
+                      seen.outcome == UNREADABLE   ? TITAN_EIO
+                      : seen.outcome == FORBIDDEN  ? TITAN_EPERM
+                      : seen.outcome == STALLED    ? TITAN_ETIMEDOUT
+                      : seen.outcome == INCOMPLETE ? TITAN_EUNSUPPORTED
+                                                   : TITAN_ECORRUPT,
                       "%s", seen.why);
 }
 
@@ -278,14 +284,16 @@ static bool stalled_for_good(struct restore *r, const char *path, const char *wh
 
 /* A file that a disk does not give back for long counts as damaged, and so does one that stalled more than once; a
  * right that is missing can be given. */
-static titan_status try_checkpoint(struct restore *r, const char *path, struct train_state *to, struct titan_error *err)
+static titan_status try_checkpoint(struct restore *r, struct load_source *source, struct train_state *to,
+                                   struct titan_error *err)
 {
+    const char *path = source->path;
     struct titan_error fault = {0};
     titan_status status, waited = TITAN_OK;
     int spent_ms = 0, stalls = 0;
 
     for (;;) {
-        status = try_once(r, path, to, &fault);
+        status = try_once(r, source, to, &fault);
         if (status == TITAN_ETIMEDOUT && !stalled_for_good(r, path, fault.msg, &stalls))
             continue;
         if (status != TITAN_EIO && status != TITAN_EPERM)
@@ -347,6 +355,7 @@ static titan_status look_in_folder(struct restore *r, struct listing *ret, struc
 struct candidates {
     char (*paths)[PATH_MAX];
     uint64_t *steps;
+    bool *named; /* by the coordinator: this run has written it */
     int n;
 };
 
@@ -354,9 +363,10 @@ static void clear_candidates(struct candidates *c)
 {
     free(c->paths);
     free(c->steps);
+    free(c->named);
 }
 
-static void add_candidate(struct candidates *c, uint64_t step, const char *path)
+static void add_candidate(struct candidates *c, uint64_t step, const char *path, bool named)
 {
     int at = 0;
 
@@ -366,7 +376,9 @@ static void add_candidate(struct candidates *c, uint64_t step, const char *path)
         return;
     memmove(c->steps + at + 1, c->steps + at, (size_t)(c->n - at) * sizeof *c->steps);
     memmove(c->paths + at + 1, c->paths + at, (size_t)(c->n - at) * sizeof *c->paths);
+    memmove(c->named + at + 1, c->named + at, (size_t)(c->n - at) * sizeof *c->named);
     c->steps[at] = step;
+    c->named[at] = named;
     (void)snprintf(c->paths[at], PATH_MAX, "%s", path);
     c->n++;
     titan_assert(at == 0 || c->steps[at - 1] > step);
@@ -390,15 +402,23 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     const size_t most = (size_t)v->n_older + (size_t)there.n + 2;
     ret->paths = calloc(most, sizeof *ret->paths);
     ret->steps = calloc(most, sizeof *ret->steps);
-    if (!ret->paths || !ret->steps)
+    ret->named = calloc(most, sizeof *ret->named);
+    if (!ret->paths || !ret->steps || !ret->named)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     if (v->checkpoint_path[0])
-        add_candidate(ret, step_of(v->checkpoint_path), v->checkpoint_path);
+        add_candidate(ret, step_of(v->checkpoint_path), v->checkpoint_path, true);
     for (int i = 0; i < v->n_older; i++)
-        add_candidate(ret, step_of(v->older_checkpoints[i]), v->older_checkpoints[i]);
+        add_candidate(ret, step_of(v->older_checkpoints[i]), v->older_checkpoints[i], true);
+    const int64_t load_step = r->recipe->checkpoint.load_step;
+    if (load_step >= 0) { /* the others in the folder are those of a run that went another way */
+        if (ret->n > 0 || there.n == 0)
+            return TITAN_OK;
+        there.n = 1;
+        there.steps[0] = (double)load_step;
+    }
     for (int i = 0; i < (int)there.n; i++) {
         TRY(checkpoint_path(path, r->folder, (uint64_t)there.steps[i], err));
-        add_candidate(ret, (uint64_t)there.steps[i], path);
+        add_candidate(ret, (uint64_t)there.steps[i], path, false);
     }
     return TITAN_OK;
 }
@@ -413,24 +433,63 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
 
     TRY(find_candidates(r, &c, err));
     for (int i = 0; i < c.n; i++) {
-        status = try_checkpoint(r, c.paths[i], to, &fault);
+        const bool begins = !c.named[i];
+        struct load_source source = {.path = c.paths[i],
+                                     .from = LOAD_OWN,
+                                     .recipe_hash = r->recipe_hash,
+                                     .without_optimizer = begins && recipe_excludes(r->recipe, "optimizer"),
+                                     .without_progress = begins && recipe_excludes(r->recipe, "train_state")};
+        status = try_checkpoint(r, &source, to, &fault);
         if (i == 0)
             newest = fault;
-        if (status != TITAN_ECORRUPT)
+        if (status != TITAN_ECORRUPT && status != TITAN_EUNSUPPORTED)
             break;
     }
     if (c.n == 0 || status == TITAN_OK)
         return status;
-    if (status != TITAN_ECORRUPT && status != TITAN_EPERM) {
+    if (status != TITAN_ECORRUPT && status != TITAN_EUNSUPPORTED && status != TITAN_EPERM) {
         if (err)
             *err = fault;
         return status;
+    }
+    if (status == TITAN_EUNSUPPORTED && newest.hint[0]) {
+        if (err)
+            *err = newest;
+        return err ? (err->status = TITAN_EINVAL) : TITAN_EINVAL;
     }
     (void)titan_fail(err, TITAN_EINVAL, "%s%.*s",
                      status == TITAN_EPERM ? "a checkpoint cannot be read: " : "no checkpoint of this run loads: ", 300,
                      status == TITAN_EPERM ? fault.msg : newest.msg);
     titan_error_hint(err, "to begin again from step 0, remove the step- folders or use another folder");
     return TITAN_EINVAL;
+}
+
+/* --- the beginning ------------------------------------------------------------------------------------------------ */
+
+/* checkpoint.initial_load_path. Whatever is wrong with it is so at the next attempt, too: TITAN_EINVAL. */
+static titan_status load_initial(struct restore *r, struct train_state *to, struct titan_error *err)
+{
+    const struct recipe *c = r->recipe;
+    struct titan_error fault = {0};
+    struct load_source source = {
+        .path = c->checkpoint.initial_load_path,
+        .from = c->checkpoint.initial_load_in_hf ? LOAD_WEIGHTS : LOAD_OTHER,
+        .without_optimizer = c->checkpoint.initial_load_model_only || recipe_excludes(c, "optimizer"),
+        .without_progress = c->checkpoint.initial_load_model_only || recipe_excludes(c, "train_state")};
+
+    titan_status status = try_checkpoint(r, &source, to, &fault);
+    if (status == TITAN_OK) {
+        r->loaded[0] = '\0'; /* none of the run's own */
+        tlog_info(r->log, "weights loaded", "path=\"%s\" step=%lu", source.path, to ? (unsigned long)to->step : 0);
+        if (source.note[0])
+            tlog_warn(r->log, "the weights were trained with other settings", "differences=\"%s\"", source.note);
+        return TITAN_OK;
+    }
+    if (status != TITAN_EREVOKED && status != TITAN_EPEER && status != TITAN_ENOMEM)
+        status = fault.status = TITAN_EINVAL;
+    if (err)
+        *err = fault;
+    return status != TITAN_EINVAL ? status : titan_error_wrap(err, "checkpoint.initial_load_path");
 }
 
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to, struct titan_error *err)
@@ -451,6 +510,8 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     if (status != TITAN_ENOTFOUND)
         return status;
     r->recovery_source = RECOVERY_SOURCE_INIT;
+    if (r->recipe->checkpoint.initial_load_path[0])
+        return load_initial(r, to, err);
     return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->s, err) : TITAN_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/cleanup.h"
@@ -18,6 +19,13 @@ int checkpoints_retry_ms(const struct recipe *r)
     return (int)MIN(r->fault_tolerance.checkpoint_retry_s * 1000, (int64_t)INT_MAX);
 }
 
+/* checkpoint.export_dtype as files have it. */
+static const char *export_dtype(const struct recipe *r)
+{
+    const char *word = r->checkpoint.export_dtype;
+    return strcmp(word, "bfloat16") == 0 ? "BF16" : strcmp(word, "float16") == 0 ? "F16" : "F32";
+}
+
 static titan_status open_writer(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -28,6 +36,8 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
                                            .rank = e->view.rank,
                                            .world = e->view.world,
                                            .keep = (int)t->recipe->checkpoint.keep_latest_k,
+                                           .hf_dtype =
+                                               t->recipe->checkpoint.last_save_in_hf ? export_dtype(t->recipe) : NULL,
                                            .layout = e->state.shards.own->layout};
     struct checkpoint_writer *opened = NULL;
 
@@ -40,7 +50,7 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed);
-    if (!e->t->recipe->checkpoint.enable)
+    if (!recipe_writes_checkpoints(e->t->recipe))
         return TITAN_OK;
     if (e->view.rank == 0 && e->t->folder.held.at >= 0) /* nothing of this epoch can be there: no step was agreed on */
         checkpoint_sweep(e->t->folder.held.at, e->view.epoch + 1);
@@ -76,7 +86,7 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
     if (status == TITAN_OK) {
         if (w.step >= e->published.reports[1].step) /* all have written their shards of it */
             publish_step(e);
-        if (w.step > 0)
+        if (w.step > 0) /* rank 0; that of step 0 is no checkpoint of training */
             t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
         return TITAN_OK;
     }
@@ -189,17 +199,22 @@ static titan_status start(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const struct train_state *st = e->state.shards.own;
-    const struct checkpoint_info info = {.step = st->step,
-                                         .epoch = e->view.epoch,
-                                         .tokens = st->tokens,
-                                         .world = e->view.world,
-                                         .recipe_hash = t->recipe_hash,
-                                         .skipped_steps = st->skipped,
-                                         .recipe = t->recipe_text.data};
+    const struct recipe *r = t->recipe;
+    const bool last = st->step >= (uint64_t)r->training.steps;
+    const bool model_only = st->step == 0 || (last && r->checkpoint.last_save_model_only);
+    struct checkpoint_info info = {.step = st->step,
+                                   .epoch = e->view.epoch,
+                                   .tokens = st->tokens,
+                                   .world = e->view.world,
+                                   .recipe_hash = t->recipe_hash,
+                                   .skipped_steps = st->skipped,
+                                   .recipe = t->recipe_text.data,
+                                   .model_only = model_only};
     struct titan_error fault = {0};
 
+    (void)snprintf(info.dtype, sizeof info.dtype, "%s", model_only && st->step > 0 ? export_dtype(r) : "F32");
     titan_assert(e->state.installed && e->checkpoints.newest <= st->step);
-    if (e->checkpoints.newest == st->step)
+    if (e->checkpoints.newest == st->step && st->step > 0)
         return TITAN_OK;
     if (!atomic_load(&e->checkpoints.writer))
         TRY(open_commanded(e, err));

@@ -36,7 +36,7 @@ titan_status run_folder_take(struct trainer *t, struct titan_error *err)
 
     titan_assert(!f->path[0]);
     TRY(recipe_checkpoint_folder(t->recipe, t->members->job_dir, f->path, err));
-    if (t->recipe->checkpoint.enable && take(t, NULL, &fault) != TITAN_OK)
+    if (recipe_writes_checkpoints(t->recipe) && take(t, NULL, &fault) != TITAN_OK)
         f->fault = fault;
     return TITAN_OK;
 }

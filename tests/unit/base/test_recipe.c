@@ -99,14 +99,18 @@ static void test_refused(void **state)
          "f.toml:2: model.float8: \"quantize.linear.mx\" is not supported by this version, which lacks MXFP8; use true "
          "or "
          "false"},
-        {"[checkpoint]\nexclude_from_loading = \"optimizer\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: checkpoint.exclude_from_loading = [...] is not supported by this version; use [] or leave it out"},
         {"[validation]\nsteps = 0\n", TITAN_EINVAL,
          "f.toml:2: validation.steps = 0 is out of range: from 1 to 1000000000, or -1"},
         {"[validation]\nfreq = 0\n", TITAN_EINVAL,
          "f.toml:2: validation.freq = 0 is out of range: from 1 to 1000000000"},
-        {"[checkpoint]\nload_step = 5\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: checkpoint.load_step = 5 is not supported by this version; use -1 or leave it out"},
+        {"[checkpoint]\ninitial_load_in_hf_quantized = true\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: checkpoint.initial_load_in_hf_quantized = true is not supported by this version; use false or leave "
+         "it out"},
+        {"[checkpoint]\nload_step = -2\n", TITAN_EINVAL,
+         "f.toml:2: checkpoint.load_step = -2 is out of range: from 0 to 1000000000, or -1"},
+        {"[checkpoint]\nexclude_from_loading = [\"optimizer\", \"model\"]\n", TITAN_EINVAL,
+         "f.toml:2: checkpoint.exclude_from_loading: \"model\": expected \"optimizer\", \"lr_scheduler\", "
+         "\"dataloader\" or \"train_state\""},
         {"[training]\nmixture = 3\n", TITAN_EINVAL, "f.toml:2: training.mixture: expected an array, got an integer"},
         {"[training]\nmixture = [3]\n", TITAN_EINVAL,
          "f.toml:2: training.mixture: expected {path = \"...\", weight = 1.0}, got integer"},
@@ -207,8 +211,8 @@ static void test_set(void **state)
         {"training.steps=x", "--set training.steps:1:1: not a value: x (text must stand in quotes)"},
         {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
         {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
-        {"checkpoint.load_only=true",
-         "--set: checkpoint.load_only = true is not supported by this version; use false or leave it out"},
+        {"checkpoint.initial_load_in_hf_quantized=true",
+         "--set: checkpoint.initial_load_in_hf_quantized = true is not supported by this version; use false or leave it out"},
     };
     struct recipe before = r;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {

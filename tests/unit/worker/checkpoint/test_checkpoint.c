@@ -453,17 +453,18 @@ static void test_prune_and_remove(void **state)
     uint64_t step;
     for (uint64_t s = 1; s <= 5; s++)
         write_some(s * 10, 1, path);
-    assert_int_equal(checkpoint_prune(-1, dir, 0, 0, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 0, UINT64_MAX, 0, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 5);
     uint64_t *steps = NULL;
     size_t before = 0, after = 0;
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &before, NULL), TITAN_OK);
     free(steps);
-    assert_int_equal(checkpoint_prune(-1, dir, 1, 0x1234, NULL), TITAN_OK); /* another recipe's are left alone */
+    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0x1234, NULL),
+                     TITAN_OK); /* another recipe's are left alone */
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &after, NULL), TITAN_OK);
     free(steps);
     assert_true(before > 2 && before == after);
-    assert_int_equal(checkpoint_prune(-1, dir, 2, 0xfedcba9876543210, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 2, UINT64_MAX, 0xfedcba9876543210, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 2);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_OK);
     assert_int_equal(step, 50);

@@ -171,8 +171,11 @@ static void test_complete(void **state)
     (void)snprintf(path, sizeof path, "%s/step-00000030", f->checkpoints);
     assert_int_equal(access(path, F_OK), 0);
     struct train_state *alone = open_state(f, 0, 1, DTYPE_BF16);
-    assert_int_equal(checkpoint_load_state(alone, path, 6, 0, NULL, f->stream, &err), TITAN_ECONFLICT);
-    if (checkpoint_load_state(alone, path, 5, 0, NULL, f->stream, &err) != TITAN_OK)
+    struct load_source source = {.path = path, .recipe_hash = 6};
+    const struct recipe recipe = {.training.steps = 100};
+    assert_int_equal(load_state(alone, &source, &recipe, 0, NULL, f->stream, &err), TITAN_ECONFLICT);
+    source.recipe_hash = 5;
+    if (load_state(alone, &source, &recipe, 0, NULL, f->stream, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(alone->step, 30);
     assert_int_equal(alone->tokens, 99);

@@ -180,8 +180,12 @@ static void test_checkpoint_of_any_mesh(void **state)
         for (int rank = 0; rank < to->mesh.world; rank++) {
             struct titan_error err = {0};
             struct train_state *s = open_state(to, rank, DTYPE_BF16, false);
-            assert_int_equal(checkpoint_load_state(s, path, 6, 0, NULL, NULL, &err), TITAN_ECONFLICT);
-            if (checkpoint_load_state(s, path, 5, 0, NULL, NULL, &err) != TITAN_OK)
+            struct load_source source = {.path = path, .recipe_hash = 6};
+            const struct recipe recipe = {.training.steps = 100};
+            if (load_state(s, &source, &recipe, 0, NULL, NULL, &err) != TITAN_ECONFLICT)
+                fail_msg("%s", err.msg);
+            source.recipe_hash = 5;
+            if (load_state(s, &source, &recipe, 0, NULL, NULL, &err) != TITAN_OK)
                 fail_msg("%s: %s", layout_text(from), err.msg);
             assert_true(s->step == 20 && s->tokens == 77 && s->skipped == 1);
             check_state(s, trained);
