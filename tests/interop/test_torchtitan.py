@@ -23,6 +23,7 @@ FILES = {
     "qwen3/qwen3_0.6b": (8, {"dp_shard": 8}),
     "qwen3/qwen3_1.7b": (8, {"dp_shard": 8}),
     "qwen3/qwen3_32b": (8, {"dp_shard": 8}),
+    "qwen3/qwen3_moe_debug": (8, {"dp_shard": 8}),
     "deepseek_v3/debug_model": (8, {"dp_shard": 8}),
     "deepseek_v3/deepseek_v3_16b": (8, {"dp_shard": 8, "ep": 8}),
     "deepseek_v3/deepseek_v3_671b": (256, {"dp_shard": 256}),
@@ -72,13 +73,10 @@ OVERRIDES_LACK = {
     "features/optional_checkpoint/2": "checkpoint.exclude_from_loading",
     "features/validation_tp_cp_pp/1": "validation.enable",
     "models/deepseek_v3_pp+fsdp+tp+ep+etp/1": "parallelism.expert_tensor_parallel_degree",
-    "models/qwen3_fsdp+tp+ep+etp/1": "",
+    "models/qwen3_fsdp+tp+ep+etp/1": "parallelism.expert_tensor_parallel_degree",
     "models/llama4_pp+fsdp+tp+ep+compile/1": "model.name",
     "models/gpt_oss_fsdp+tp+ep+compile/1": "model.name",
     "h100/simplefsdp_deepseekv3_auto_bucketing/1": "compile.graph_passes",  # a key of its own configuration module
-    # Flavors that are not there yet.
-    "features/fsdp+flex_attn/1": "model.flavor", "features/fsdp+flex_attn+per_op_sac/1": "model.flavor",
-    "features/fsdp+varlen_attn+per_op_sac/1": "model.flavor", "models/deepseek_v3_flex+pp+fsdp+ep+sacop/1": "model.flavor",
 }
 
 
