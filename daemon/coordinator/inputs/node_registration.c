@@ -15,6 +15,8 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/leader_epochs.h"
+#include "daemon/coordinator/run/epoch_forming.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
@@ -116,6 +118,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     bool back = n->state == NODE_READY;
     if (n->state == NODE_LOST)
         detector_returned(c, n, n->incarnation == m->incarnation);
+    const bool awaited = n->awaited;
     core_set_session(c, n, session);
     n->given_up = false;
     core_set_string(&n->identity, identity);
@@ -157,6 +160,9 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
         for (size_t i = 0; i < j->n_workers; i++)
             here |= j->workers[i]->node == n;
         if (here) {
+            /* Its members hear only now that the epoch is over. */
+            if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
+                clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
             job_resend(c, j, n);
             job_heard(c, j);
         }
