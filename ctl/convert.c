@@ -23,9 +23,8 @@ const struct command command_convert = {
     .summary = "write a checkpoint as a Hugging Face directory, or one of those as a checkpoint",
     .arguments = "JOB|PATH OUT_DIR",
     .text =
-        "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing. "
-        "Where PATH is\na Hugging Face directory with safetensors, OUT_DIR gets a checkpoint of step 0 with its "
-        "weights.",
+        "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing.\n"
+        "Where PATH is a Hugging Face directory with safetensors, OUT_DIR gets a checkpoint of step 0 with its weights.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,
