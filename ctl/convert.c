@@ -24,7 +24,8 @@ const struct command command_convert = {
     .arguments = "JOB|PATH OUT_DIR",
     .text =
         "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing.\n"
-        "Where PATH is a Hugging Face directory with safetensors, OUT_DIR gets a checkpoint of step 0 with its weights.",
+        "Where PATH is a Hugging Face directory with safetensors, OUT_DIR gets a checkpoint of step 0 with its "
+        "weights.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,
