@@ -109,7 +109,7 @@ class Attacker:
         above = r.choice([now.epoch + 1, 1024 * (now.epoch // 1024 + 1), now.epoch + (1 << 33), HUGE, HUGE - 1023])
         state = of("PeerState", epoch=0, alive=[m.worker_id for m in now.members])
         bodies = [dict(ask=state), dict(state=state), dict(ping=True), dict(pong=True),
-                  dict(beat_answer=of("BeatAnswer", number=r.randrange(1000))),
+                  dict(heartbeat_answer=of("HeartbeatAnswer", number=r.randrange(1000))),
                   dict(promise=of("EpochPromise", epoch=above, granted=True, seen_epoch=HUGE)),
                   dict(revoke=of("RevokeEpoch", job_id=self.job, epoch=now.epoch)),
                   dict(quiesced=of("WorkerQuiesced", job_id=self.job, worker_id=now.members[0].worker_id, epoch=now.epoch)),
