@@ -25,7 +25,6 @@
 struct frame {
     struct attention_problem s;
     int64_t lddq, lddk, lddv, lddo;
-    float scale;
 };
 
 /* The mask of a tile, in shared memory: bounds of its queries, places of its keys. */
@@ -292,7 +291,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
 #pragma unroll
             for (int j = 0; j < R; j++) {
                 const bool seen = sees<MASKED>(mask, ty + SIDE * i, tx + SIDE * j, q_first, k_first);
-                p[i][j] = seen ? p[i][j] * f.scale : -INFINITY;
+                p[i][j] = seen ? p[i][j] * f.s.scale : -INFINITY;
                 best = fmaxf(best, p[i][j]);
             }
             /* Causal: finite from the first tile on, every row sees column 0. Masked: -inf less -inf would be NaN. */
@@ -364,8 +363,8 @@ __device__ static inline void score_gradients(float (&p)[R][R], float (&ds)[R][R
 #pragma unroll
         for (int j = 0; j < R; j++) {
             const bool seen = row < f.s.tq && sees<MASKED>(mask, ty + SIDE * i, tx + SIDE * j, q_first, k_first);
-            p[i][j] = seen ? expf(p[i][j] * f.scale - row_lse) : 0.0f;
-            ds[i][j] = seen ? p[i][j] * (ds[i][j] - row_delta) * f.scale : 0.0f;
+            p[i][j] = seen ? expf(p[i][j] * f.s.scale - row_lse) : 0.0f;
+            ds[i][j] = seen ? p[i][j] * (ds[i][j] - row_delta) * f.s.scale : 0.0f;
         }
     }
 }
@@ -531,7 +530,6 @@ int cuda_attention(void *stream, void *out, float *lse, const void *q, const voi
         return 0;
     struct frame f = {};
     f.s = *problem;
-    f.scale = problem->scale;
     return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
 }
 
@@ -543,7 +541,6 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
         return 0;
     struct frame f = {};
     f.s = *problem;
-    f.scale = problem->scale;
     f.lddq = lddq, f.lddk = lddk, f.lddv = lddv, f.lddo = lddo;
     const int64_t warps = (int64_t)problem->b * problem->tq * problem->h;
     const unsigned blocks = (unsigned)((warps + THREADS / WARP - 1) / (THREADS / WARP));
