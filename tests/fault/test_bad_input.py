@@ -63,8 +63,8 @@ def recipes():
              "tensor_parallel_degree", "3 or 6")
         says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "parallelism.tensor_parallel_degree=4"), 2,
              "tensor_parallel_degree", "n_kv_heads = 2", "nearest: 2")
-        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "parallelism.pipeline_parallel_degree=4"), 2,
-             "pipeline_parallel_degree", "4 stages of 2 layers", "nearest: 2")
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "parallelism.pipeline_parallel_degree=8", "--set", "elastic.max_workers=8"), 2,
+             "pipeline_parallel_degree", "8 stages of 4 layers", "nearest: 4")
         says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "training.seq_len=62", "--set",
                    "parallelism.context_parallel_degree=2"), 2, "training.seq_len", "nearest: 64")
         csv = f.recipe("stuck.csv", "0F0,0B0,0F1,0B1,0F2,0B2,0F3,0B3\n1F0,1F1,1B0,1B1,1F2,1B2,1F3,1B3\n")
@@ -72,7 +72,7 @@ def recipes():
                    "--set", "training.global_batch_size=8", "--set", "elastic.max_workers=2", "--set",
                    "parallelism.pipeline_parallel_microbatch_size=2", "--set",
                    f"parallelism.pipeline_parallel_schedule_csv={csv}"), 2, "pipeline_parallel_schedule_csv")
-        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "model.converters=[\"float8\"]"), 2, "float8")
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "model.converters=[\"float9\"]"), 2, "float9")
         says(d.ctl("submit", "/nowhere.toml"), 3, "/nowhere.toml")
         assert d.jobs() == [], "a refused recipe left a job behind"
 

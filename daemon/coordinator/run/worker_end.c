@@ -25,7 +25,7 @@ static const char *exit_words(struct core *c, const struct exit_report *r, const
 
 void worker_forget(struct core *c, struct workrec *w)
 {
-    titan_assert(!job_rank_slot(w->job, w));
+    titan_assert(job_worker(w->job, w->id) == w);
     job_remove_worker(w->job, w);
     c->slots_changed = true;
     free(w->address);
