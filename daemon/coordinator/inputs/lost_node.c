@@ -18,7 +18,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     if (n->session)
         batch_drop(c->out, n->session);
     core_set_session(c, n, 0);
-    const int64_t silent = c->now.mono_ms - n->seen_mono;
+    const int64_t silent = MAX(c->now.mono_ms - n->seen_mono, (int64_t)0); /* one that was awaited has time left */
     move_node(c, n, NODE_LOST, words);
     detector_lost(c, n);
     const char *why = batch_printf(c->out, "node %s is lost", n->name);
