@@ -306,7 +306,7 @@ const struct recipe_key recipe_keys[] = {
             "two names do the same."},
     {.section = "checkpoint", .name = "initial_load_path", .type = KEY_STRING, AT(checkpoint.initial_load_path),
      .initial = "\"\"", .theirs = "none", .flags = KEY_NUMBERS,
-     .doc = "What a run begins from whose folder has no checkpoint: another run's checkpoint, or a folder of them: "
+     .doc = "What a run begins from if its folder has no checkpoint: another run's checkpoint, or a folder of them: "
             "the newest. Also where enable is false."},
     {.section = "checkpoint", .name = "initial_load_model_only", .type = KEY_BOOL,
      AT(checkpoint.initial_load_model_only), .initial = "true", .flags = KEY_NUMBERS,
@@ -316,7 +316,7 @@ const struct recipe_key recipe_keys[] = {
      .doc = "initial_load_path is a Hugging Face directory with safetensors, of a model of the same dimensions."},
     {.section = "checkpoint", .name = "load_step", .type = KEY_INT, AT(checkpoint.load_step), .min = 0, .max = 1e9,
      .minus_one = true, .initial = "-1",
-     .doc = "The step that a run begins from whose folder has checkpoints. -1: the newest. Later ones stay until the run "
+     .doc = "The step that a run begins from if its folder has checkpoints. -1: the newest. Later ones stay until the run "
             "comes to their steps."},
     {.section = "checkpoint", .name = "exclude_from_loading", .type = KEY_LIST, AT(checkpoint.exclude_from_loading),
      .choices = "optimizer|lr_scheduler|dataloader|train_state", .initial = "[]",
