@@ -690,10 +690,12 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
                        ? "bfloat16 or float32, whichever the device is fast at"
                        : r->training.mixed_precision_param);
     for (int i = 0; i < recipe_keys_count; i++) {
+        if (!is_idle(r, i))
+            continue;
         int others = 0;
         for (int j = 0; j < i && others == 0; j++) /* a line stands for all keys of one reason */
             others += is_idle(r, j) && strcmp(recipe_keys[j].doc, recipe_keys[i].doc) == 0;
-        if (!is_idle(r, i) || others > 0)
+        if (others > 0)
             continue;
         for (int j = i; j < recipe_keys_count; j++)
             if (is_idle(r, j) && strcmp(recipe_keys[j].doc, recipe_keys[i].doc) == 0)
