@@ -4,6 +4,7 @@
 does not know, and copied into place by hand it is refused."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -195,4 +196,44 @@ def copied_by_hand():
         assert after["epoch"] == there["epoch"] and set(worker_pids(c.dir)) == pids, after
 
 
-tap(goes_on, another_place, submitted_since, copied_by_hand)
+def asked_meanwhile():
+    """what operators ask for while agents still tell what the backup does not know is done, and ends no coordinator"""
+    seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
+    print(f"# seed {seed}")
+    dice = random.Random(seed)
+    for nodes_back in ("all", "one later"):
+        with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG) as c:
+            jobs = [submit(c, **{"elastic.min_workers": 1, "elastic.max_workers": 2}) for _ in range(2)]
+            for job in jobs:
+                c.training(job, 2, 10)
+            c.ctl("admin", "backup", c.dir / "backup.db")
+            epochs = {job: c.status(job)["epoch"] for job in jobs}
+            os.kill(pid_of(c, jobs[0], 1), signal.SIGKILL)
+            until("a later epoch", lambda: c.status(jobs[0])["epoch"] > epochs[jobs[0]], 30)
+            stop(c)
+            restore(c)
+            late = nodes_back != "all" and c.processes["n2"]
+            if late:
+                late.send_signal(signal.SIGSTOP)
+            start(c)
+            asked = [["cancel", jobs[0]], ["resize", jobs[1], "1"], ["resize", jobs[1], "2"], ["drain", "n1"], ["undrain", "n1"],
+                     ["checkpoint", jobs[1]], ["list"], ["status", jobs[0]], ["nodes"]]
+            dice.shuffle(asked)
+            for args in asked:
+                done = command(BIN / "titanctl", "--server", c.unix, *args)
+                assert done.code in (0, 6) and "no answer" not in done.err, (args, done.code, done.err)
+            assert c.processes["c"].poll() is None, "the coordinator has ended"
+            if late:
+                late.send_signal(signal.SIGCONT)
+            until("all is taken over", lambda: of_type(c, None, "store.settled"), 60)
+            until("cancelled", lambda: c.status(jobs[0])["state"] == "CANCELLED", 60)
+            c.ctl("undrain", "n1")
+            c.ctl("resize", jobs[1], "1")
+            c.training(jobs[1], 1, c.status(jobs[1])["step"] + 5)
+            assert c.processes["c"].poll() is None, "the coordinator has ended"
+            stop(c)
+            sound(c)
+            start(c)
+
+
+tap(goes_on, another_place, submitted_since, copied_by_hand, asked_meanwhile)

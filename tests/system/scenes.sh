@@ -59,6 +59,7 @@ result() { # STATUS NAME
     else
         echo "not ok $number - $2"
         [ ! -s /tmp/said ] || tail -n 30 /tmp/said | sed 's/^/# /'
+        journalctl --no-pager -n 300 >"/test/journal-$number.txt" # beside n1.log
     fi
 }
 # scene NAME FUNCTION; its output is shown when it fails. "note" is shown always.

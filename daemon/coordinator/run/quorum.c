@@ -18,7 +18,7 @@ bool quorum_keeps(const struct core *c, struct workrec *w)
 
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
 {
-    titan_assert(!c->stale || n);
+    titan_assert(!c->stale || n || phase_stops(j)); /* what a restored store does not know may still decide */
     for (size_t i = j->n_workers; i-- > 0;) {
         struct workrec *w = j->workers[i];
         if (!w->away || (n && w->node != n))
