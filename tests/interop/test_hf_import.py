@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that transformers wrote, in and out: titan-worker convert reads them, generate computes the logits that
-transformers does, and what convert writes back is bit for bit what came in."""
+transformers does, and what convert writes back is bit for bit what came in. After training from them the export has our logits."""
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,8 @@ MODELS = {
     "qwen3-moe-dense-first": ("Qwen3Moe", dict(num_key_value_heads=2, head_dim=32, num_experts=4, num_experts_per_tok=3,
                                                moe_intermediate_size=40, norm_topk_prob=False, mlp_only_layers=[0])),
     "deepseek-v3": ("DeepseekV3", dict(LATENT, q_lora_rank=20, n_shared_experts=2, routed_scaling_factor=2.5)),
+    "deepseek-v2": ("DeepseekV2", dict(LATENT, q_lora_rank=20, n_shared_experts=1, topk_method="group_limited_greedy", n_group=2,
+                                       norm_topk_prob=False, routed_scaling_factor=4.0)),
     "deepseek-v3-halves": ("DeepseekV3", dict(LATENT, q_lora_rank=None, n_shared_experts=1, rope_interleave=False)),
 }
 
@@ -61,6 +64,17 @@ def written(name, dtype=torch.float32, shard="50GB"):
     return to
 
 
+def recipe_of(checkpoint):
+    """The run file in a checkpoint."""
+    (manifest,) = checkpoint.glob("step-*/manifest.json")
+    return json.loads(manifest.read_text())["recipe"]
+
+
+def our_logits(checkpoint, to):
+    run("generate", checkpoint, "--device", "cpu", "--dtype", "f32", "--prompt", PROMPT, "--max-tokens", "0", "--logits", to)
+    return load_file(to)
+
+
 def logits(path, tokens):
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     with torch.no_grad():
@@ -83,9 +97,7 @@ def test_logits_and_back():
         theirs = written(name)
         run("convert", theirs, root / f"{name}-titan")
         run("convert", root / f"{name}-titan", root / f"{name}-back", "--dtype", "f32")
-        run("generate", root / f"{name}-titan", "--device", "cpu", "--dtype", "f32", "--prompt", PROMPT,
-            "--max-tokens", "0", "--logits", root / f"{name}.safetensors")
-        ours = load_file(root / f"{name}.safetensors")
+        ours = our_logits(root / f"{name}-titan", root / f"{name}.safetensors")
         before, after = (logits(p, ours["tokens"]) for p in (theirs, root / f"{name}-back"))
         print(f"# {name}: divergence {divergence(before, ours['logits']):.1e} before, "
               f"{divergence(after, ours['logits']):.1e} after")
@@ -113,4 +125,29 @@ def test_types_and_shards():
                 assert torch.equal(x.float(), b[key].float()), key
 
 
-titan.tap(test_logits_and_back, test_types_and_shards)
+def test_after_training():
+    """every family, trained from these weights on two ranks: the run's export and convert's have our logits in transformers"""
+    text = titan.headers_text(root / "text")
+    for name in MODELS:
+        theirs = written(name)
+        if not (root / f"{name}-titan").exists():
+            run("convert", theirs, root / f"{name}-titan")
+        (root / f"{name}.toml").write_text(recipe_of(root / f"{name}-titan"))
+        keys = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.seq_len": 64,
+                "training.local_batch_size": 2, "training.global_batch_size": 4, "training.steps": 6, "optimizer.lr": 3e-3,
+                "lr_scheduler.warmup_steps": 2, "checkpoint.enable": "true", "checkpoint.initial_load_path": theirs,
+                "checkpoint.initial_load_in_hf": "true", "checkpoint.last_save_in_hf": "true", "metrics.log_freq": 1}
+        to = root / f"{name}-run"
+        run("run", root / f"{name}.toml", "-n", "2", "--dir", to, "--device", "cpu", *titan.overrides(keys))
+        last = to / "checkpoint/step-00000006"
+        ours = our_logits(last, root / f"{name}-trained.safetensors")
+        moved = divergence(logits(theirs, ours["tokens"]), ours["logits"])
+        off = divergence(logits(last / "hf", ours["tokens"]), ours["logits"])
+        print(f"# {name}: divergence {moved:.1e} from the weights it began with, {off:.1e} from its export")
+        assert moved > 1e-3 and off <= 1e-10
+        run("convert", last, root / f"{name}-converted", "--dtype", "f32")
+        a, b = tensors(last / "hf"), tensors(root / f"{name}-converted")
+        assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+titan.tap(test_logits_and_back, test_types_and_shards, test_after_training)
