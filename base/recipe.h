@@ -79,6 +79,7 @@ struct recipe {
     struct {
         char name[32];
         double lr, beta1, beta2, eps, weight_decay;
+        char state_dtype[16]; /* of the moments: "float32", "bfloat16" */
     } optimizer;
     struct {
         int64_t warmup_steps;
@@ -95,6 +96,7 @@ struct recipe {
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
         struct recipe_mixture mixture;
+        char dtype[16]; /* of master weights, gradients and moments: "float32", "bfloat16" */
         char mixed_precision_param[16], mixed_precision_reduce[16]; /* "bfloat16", "float32", "auto" */
         bool block_causal;       /* attention within documents only, positions from each document's start */
         bool enable_cpu_offload; /* optimizer state and masters in host memory */
@@ -265,6 +267,9 @@ int64_t recipe_params_no_embed(const struct recipe *r);
 double recipe_flops_per_token(const struct recipe *r);
 /* Upper estimate of bytes one worker of `world` needs. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);
+/* Bytes of one master weight, and of one of its two moments, as a worker keeps them: 4 or 2. */
+int recipe_master_bytes(const struct recipe *r);
+int recipe_moment_bytes(const struct recipe *r);
 /* docs/recipes.md's table of keys, Markdown. */
 void recipe_print_reference(struct buf *out);
 

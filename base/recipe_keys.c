@@ -140,6 +140,10 @@ const struct recipe_key recipe_keys[] = {
      .initial = "1e-8", .flags = KEY_NUMBERS, .doc = "Added to the root of the second moment."},
     {.section = "optimizer", .name = "weight_decay", .type = KEY_REAL, AT(optimizer.weight_decay), .min = 0, .max = 10,
      .initial = "0.1", .flags = KEY_NUMBERS, .doc = "Weight decay, on every parameter; decoupled with AdamW."},
+    {.section = "optimizer", .name = "state_dtype", .type = KEY_STRING, AT(optimizer.state_dtype),
+     .choices = "float32|bfloat16", .initial = "\"float32\"", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "\"bfloat16\": the moments are kept in bfloat16, 8 bytes a parameter with the master weights instead of 12; the "
+            "update's arithmetic stays float32. With training.dtype = \"bfloat16\" they are, whatever this says."},
 
     {.section = "lr_scheduler", .name = "warmup_steps", .type = KEY_INT, AT(lr_scheduler.warmup_steps), .min = 0,
      .max = 1e9, .initial = "200", .flags = KEY_NUMBERS,
@@ -181,10 +185,16 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "
             "Weights are shares of the tokens; without them the sources' sizes are. In place of dataset_path; at most "
             "16."},
+    {.section = "training", .name = "dtype", .type = KEY_STRING, AT(training.dtype), .choices = "float32|bfloat16",
+     .initial = "\"float32\"", .flags = KEY_NUMBERS,
+     .doc = "\"bfloat16\": master weights and moments are kept in bfloat16, 6 bytes a parameter instead of 12, and the "
+            "clipped gradient is rounded to it; sums over microbatches and ranks stay float32, and so does the update's "
+            "arithmetic. What is loaded from elsewhere is rounded to nearest. Updates smaller than half a unit in the last of "
+            "the 8 bits of a weight are lost."},
     {.section = "training", .name = "mixed_precision_param", .type = KEY_STRING, AT(training.mixed_precision_param),
      .choices = "auto|bfloat16|float32", .initial = "\"auto\"", .theirs = "\"bfloat16\"", .flags = KEY_NUMBERS,
      .doc = "Type of gathered parameters and activations. \"auto\": bfloat16 where the device is fast at it, "
-            "otherwise float32. Master weights are float32 always."},
+            "otherwise float32. Master weights: dtype."},
     {.section = "training", .name = "mixed_precision_reduce", .type = KEY_STRING, AT(training.mixed_precision_reduce),
      .choices = "float32", .later = "*", .initial = "\"float32\"", .flags = KEY_NUMBERS,
      .doc = "Type gradients are summed in."},
@@ -339,7 +349,8 @@ const struct recipe_key recipe_keys[] = {
      .doc = "The last step's checkpoint has a Hugging Face directory as well, its folder hf. Needs last_save_model_only."},
     {.section = "checkpoint", .name = "export_dtype", .type = KEY_STRING, AT(checkpoint.export_dtype),
      .choices = "float32|bfloat16|float16", .initial = "\"float32\"",
-     .doc = "Type of the weights of a last checkpoint without optimizer state."},
+     .doc = "Type of the weights of a last checkpoint without optimizer state. "
+            "\"float32\" casts nothing: with training.dtype = \"bfloat16\" they are bfloat16."},
 
     {.section = "activation_checkpoint", .name = "mode", .type = KEY_STRING, AT(activation_checkpoint.mode),
      .choices = "none|full|selective|memory_budget", .initial = "\"selective\"",
@@ -445,7 +456,6 @@ const struct recipe_key recipe_keys[] = {
     NOTE("optimizer", "early_step_in_backward", KEY_BOOL, "false",
          "The optimizer steps after the backward pass, with clipped gradients"),
 
-    OFF("training", "dtype", KEY_STRING, "\"float32\"", "Type of the master weights."),
     NOTE("training", "compile", KEY_BOOL, "false", "A step is always planned as a whole, and nothing is compiled"),
     NOTE("training", "gc_freq", KEY_INT, "50", "There is no garbage collection"),
     NOTE("training", "gc_debug", KEY_BOOL, "false", "There is no garbage collection"),

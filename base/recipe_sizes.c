@@ -143,18 +143,29 @@ static int full_gradients(const struct recipe *r, int64_t m)
     return strcmp(when, "step") == 0 || (strcmp(when, "default") == 0 && kept);
 }
 
+int recipe_master_bytes(const struct recipe *r)
+{
+    return strcmp(r->training.dtype, "bfloat16") == 0 ? 2 : 4;
+}
+
+int recipe_moment_bytes(const struct recipe *r)
+{
+    return recipe_master_bytes(r) == 2 || strcmp(r->optimizer.state_dtype, "bfloat16") == 0 ? 2 : 4;
+}
+
 /* An upper estimate, in bytes, of the fullest rank, with P parameters in its share, W ranks its state is sharded over
- * (dp_shard * cp; see share_of), and s bytes an element of compute (2 for bfloat16, otherwise 4):
+ * (dp_shard * cp; see share_of), s bytes an element of compute (2 for bfloat16, otherwise 4), and k bytes of a
+ * parameter's master and two moments (12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
  *
- *   state        (12 + s) P/W   fp32 master weights and two moments (on the host with enable_cpu_offload), and the
- *                               compute copy, sharded
+ *   state        (k + s) P/W    master weights and two moments (on the host with enable_cpu_offload), and the compute
+ *                               copy, sharded
  *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients)
  *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
  *                               fsdp_reshard_after_forward = "never" all of them
  *   activations  see there
- *   snapshot     12 P/W         copy in host memory that a checkpoint is written from; not on a GPU
- *   copy         16 P/W         of another worker's masters and moments, and its gradients (recipe_keeps_copies); in
+ *   snapshot     12 P/W         copy in host memory, fp32, that a checkpoint is written from; not on a GPU
+ *   copy         (k + 4) P/W    of another worker's masters and moments, and its gradients (recipe_keeps_copies); in
  * the host's memory, so not on a GPU base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers
  *
  * The planner of the worker knows each buffer; this is what submit can say without it. */
@@ -172,13 +183,14 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double shard = share.state;
     double n = (double)recipe_microbatch_rows(r) * (double)r->training.seq_len / (double)m.cp;
     double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
+    const double kept = recipe_master_bytes(r) + 2 * recipe_moment_bytes(r);
     double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.params;
     double units = (s + 4) * share.unit + (2 * s + 4) * share.layer;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
     double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
-    double copy = recipe_keeps_copies(r, (int)(ranks * unit), (int)m.dp_replicate) && !gpu ? 16 * shard : 0;
-    double state = (r->training.enable_cpu_offload && gpu ? 0 : 12) + s;
+    double copy = recipe_keeps_copies(r, (int)(ranks * unit), (int)m.dp_replicate) && !gpu ? (kept + 4) * shard : 0;
+    double state = (r->training.enable_cpu_offload && gpu ? 0 : kept) + s;
     double bytes = state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + copy +
                    (gpu ? 0x1p30 : 0x1p26);
     return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;

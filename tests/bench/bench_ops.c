@@ -78,7 +78,14 @@ static void call(struct bench *b, const struct op_call *o)
             e = (int64_t)dtype_bytes(b->dt);
     char *qkv = b->x[0], *dqkv = b->x[1];
     size_t params = (size_t)(q * c + hd * c + 3 * b->f * c);
-    const struct adamw_args adam = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f, false};
+    const struct adamw_args adam = {.lr = 1e-3f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.95f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .grad_scale = 1.0f,
+                                    .bias1 = 0.1f,
+                                    .bias2 = 0.05f};
     titan_status st = TITAN_OK;
     switch (o->kind) {
     case MATMUL_NT:

@@ -1056,6 +1056,63 @@ static void adam_case(struct checker *c, int64_t n, bool with_shadow, bool l2)
     sweep(c);
 }
 
+/* Half a unit in the last place of 8 bits, and what fp32 arithmetic is off by. */
+static bool rounded(double got, double exact)
+{
+    int exponent;
+    (void)frexp(exact, &exponent);
+    return fabs(got - exact) <= ldexp(1.0, exponent - 9) + 1e-6;
+}
+
+static bool as_typed(double got, double exact, enum dtype dt)
+{
+    return dt == DTYPE_BF16 ? rounded(got, exact) : fabs(got - exact) <= 1e-6 * (fabs(exact) + 1e-3);
+}
+
+/* One step on masters of type wt and moments of type mt: what is stored is the exact value, rounded once. */
+static void typed_optim_case(struct checker *c, int64_t n, enum dtype wt, enum dtype mt, bool l2, bool plain)
+{
+    struct tensor w = noise(c, n, wt, 1.0), m = noise(c, n, mt, 0.1), v = noise(c, n, mt, 0.1);
+    struct tensor g = noise(c, n, DTYPE_F32, 10.0), shadow = empty(c, n, DTYPE_BF16);
+    struct adamw_args a = {.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .l2 = l2};
+    bool ok = true;
+    a.bias1 = 1.0f - a.beta1;
+    a.bias2 = 1.0f - a.beta2;
+    a.master = wt;
+    a.moment = mt;
+    a.clip = 0.7f;
+    a.mean = 1.0f / 8;
+    a.grad_scale = a.clip * a.mean;
+    for (int64_t i = 0; i < n; i++)
+        v.x[i] = fabs(v.x[i]);
+    upload(c, &v);
+    uint16_t *const to = wt == DTYPE_F32 ? shadow.p : NULL;
+    if (plain)
+        need(c, c->ops->sgd(c->s, w.p, g.p, to, (size_t)n, &a), "sgd");
+    else
+        need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, to, (size_t)n, &a), "adamw");
+    double *gw = download(c, &w), *gm = download(c, &m), *gv = download(c, &v), *bits = download(c, &shadow);
+    for (int64_t i = 0; i < n; i++) {
+        double gi = g.x[i] * (double)a.grad_scale;
+        if (wt == DTYPE_BF16) /* as a gradient of that type is: the mean, then clipped */
+            gi = from_bf16(to_bf16(from_bf16(to_bf16((float)g.x[i] * a.mean)) * a.clip));
+        gi += l2 ? (double)a.weight_decay * w.x[i] : 0.0;
+        const double mi = (double)a.beta1 * m.x[i] + (1.0 - (double)a.beta1) * gi;
+        const double vi = (double)a.beta2 * v.x[i] + (1.0 - (double)a.beta2) * gi * gi;
+        const double by = plain ? gi : mi / (double)a.bias1 / (sqrt(vi / (double)a.bias2) + (double)a.eps);
+        const double wi = w.x[i] - (double)a.lr * (by + (l2 ? 0.0 : (double)a.weight_decay * w.x[i]));
+        ok = ok && as_typed(gw[i], wi, wt) && as_typed(gm[i], plain ? m.x[i] : mi, mt);
+        ok = ok && as_typed(gv[i], plain ? v.x[i] : vi, mt);
+        ok = ok && bits[i] == (to ? (double)from_bf16(to_bf16((float)gw[i])) : 0.0);
+    }
+    result(c, ok, "%s %lld, masters %s, moments %s",
+           plain ? "sgd"
+           : l2  ? "adam"
+                 : "adamw",
+           (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32", mt == DTYPE_BF16 ? "bf16" : "fp32");
+    sweep(c);
+}
+
 static void sum_case(struct checker *c, int64_t n)
 {
     struct tensor x = noise(c, n, DTYPE_F64, 1.0), out = noise(c, 1, DTYPE_F64, 1.0);
@@ -1112,6 +1169,12 @@ static void check_sums(struct checker *c)
     adam_case(c, 4096, false, false);
     adam_case(c, 1003, true, true);
     adam_case(c, 4096, false, true);
+    for (int l2 = 0; l2 < 2; l2++) {
+        typed_optim_case(c, 1003, DTYPE_F32, DTYPE_BF16, l2, false);
+        typed_optim_case(c, 40000, DTYPE_BF16, DTYPE_BF16, l2, false);
+    }
+    typed_optim_case(c, 1003, DTYPE_F32, DTYPE_BF16, false, true);
+    typed_optim_case(c, 40000, DTYPE_BF16, DTYPE_BF16, false, true);
     sum_case(c, 1);
     sum_case(c, 1003);
     sum_case(c, 100000);

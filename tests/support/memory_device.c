@@ -47,9 +47,12 @@ static titan_status copy_2d(struct stream *s, void *dst, int64_t ldd, const void
 static titan_status cast(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
 {
     (void)s;
-    titan_assert(from == DTYPE_F32 && to == DTYPE_BF16);
+    titan_assert((from == DTYPE_F32 && to == DTYPE_BF16) || (from == DTYPE_BF16 && to == DTYPE_F32));
     for (size_t i = 0; i < n; i++)
-        ((uint16_t *)dst)[i] = bf16_from_f32(((const float *)src)[i]);
+        if (to == DTYPE_BF16)
+            ((uint16_t *)dst)[i] = bf16_from_f32(((const float *)src)[i]);
+        else
+            ((float *)dst)[i] = bf16_to_f32(((const uint16_t *)src)[i]);
     return TITAN_OK;
 }
 

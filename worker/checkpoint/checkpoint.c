@@ -133,10 +133,14 @@ static DIR *list_at(int at)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
+static const char *dtype_of(const struct manifest *m, const struct piece *piece)
+{
+    return manifest_dtype(&m->tensors[piece->tensor]);
+}
+
 static titan_status write_pieces(int at, const struct manifest *m, const struct piece *pieces,
                                  struct manifest_file *file, struct titan_error *err)
 {
-    const char *dtype = manifest_dtype(&m->info);
     const size_t n = (size_t)file->npieces;
     _cleanup_free_ struct safetensors_entry *entries = calloc(n + 1, sizeof(*entries));
     _cleanup_free_ char(*names)[MANIFEST_PIECE_NAME_MAX] = calloc(n + 1, sizeof(*names));
@@ -146,13 +150,13 @@ static titan_status write_pieces(int at, const struct manifest *m, const struct 
         int64_t place;
         manifest_piece_name(m, &file->pieces[i], names[i], &place);
         entries[i] = (struct safetensors_entry){
-            .name = names[i], .dtype = dtype, .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
+            .name = names[i], .dtype = dtype_of(m, &pieces[i]), .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
     }
     struct safetensors_writer *w = NULL;
     TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
     for (size_t i = 0; i < n; i++) {
-        titan_status status =
-            safetensors_append_floats(w, dtype, pieces[i].data, (size_t)(pieces[i].rows * pieces[i].cols), err);
+        titan_status status = safetensors_append_floats(w, dtype_of(m, &pieces[i]), pieces[i].data,
+                                                        (size_t)(pieces[i].rows * pieces[i].cols), err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;
@@ -667,7 +671,7 @@ static titan_status read_stored_piece(const struct safetensors *st, const struct
     struct stored s = {.file = st, .box = piece->box};
     manifest_piece_name(m, piece, name, &s.place);
     s.tensor = safetensors_find(st, name);
-    if (!s.tensor || strcmp(s.tensor->dtype, manifest_dtype(&m->info)) != 0 ||
+    if (!s.tensor || strcmp(s.tensor->dtype, dtype_of(m, &s.box)) != 0 ||
         s.tensor->bytes < (uint64_t)(s.place + s.box.rows * s.box.cols) * safetensors_dtype_bytes(s.tensor->dtype))
         return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
     for (int i = wishes->first[s.box.tensor]; i < wishes->first[s.box.tensor + 1]; i++) {

@@ -2,10 +2,12 @@
 /* checkpoint.h - a training state on disk that any mesh can load.
  *
  * A checkpoint is a directory DIR/step-00000120 with one safetensors file per writing rank and manifest.json. The
- * state is a set of named global tensors (parameters and optimizer moments, fp32); a rank holds pieces: boxes of a
- * tensor seen as a matrix. Shard files hold each piece as a 2-D tensor named "NAME@ROW,COL"; the manifest lists, per
- * global tensor, shape and dtype, per file its size, crc32c and pieces (row, rows, col, cols), and step, epoch, tokens,
- * world size and the recipe's hash. Checkpoints of version 1, whose pieces are ranges of elements, are read too.
+ * state is a set of named global tensors (parameters and optimizer moments, each in the type that its spec names,
+ * "F32", "BF16" or "F16"; in memory they are fp32, and rounded to nearest even when they are written); a rank holds
+ * pieces: boxes of a tensor seen as a matrix. Shard files hold each piece as a 2-D tensor named "NAME@ROW,COL"; the
+ * manifest lists, per global tensor, shape and dtype, per file its size, crc32c and pieces (row, rows, col, cols), and
+ * step, epoch, tokens, world size and the recipe's hash. Checkpoints of version 1, whose pieces are ranges of elements,
+ * are read too.
  *
  * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
  * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
@@ -31,7 +33,7 @@ struct checkpoint_info {
     char *recipe;    /* the resolved run file (TOML); owned after load, borrowed for write */
     bool model_only; /* it has no moments of the optimizer; a writer is told so, load fills it */
     bool biases;     /* it has biases of experts; filled by load */
-    char dtype[8];   /* of what is stored: "F32" ("" when written), "BF16", "F16" */
+    char dtype[8];   /* load: of its first tensor, a parameter: "F32", "BF16", "F16"; writer.h */
 };
 
 /* Below, at is the open folder dir, which names it in messages; -1: it is opened by its name, and where that has to be,

@@ -13,7 +13,8 @@
 #include "base/json.h"
 
 #define FORMAT "titan-checkpoint"
-#define VERSION 3       /* read */
+#define VERSION 4       /* read; written where types differ */
+#define VERSION_ALIKE 3 /* written where all have one type */
 #define VERSION_FLOAT 2 /* written where all is fp32 */
 #define COUNT_MAX (INT64_C(1) << 40)
 #define SUM_KEY ",\"manifest_crc32c\":\""
@@ -70,18 +71,26 @@ static bool parse_hex(const char *text, int digits, uint64_t *ret)
     return text[digits] == '\0';
 }
 
-/* The first tensor says it for all. */
-static titan_status parse_dtype(const struct json *member, struct manifest *m, const char *name,
+static bool is_dtype(const char *word, int version)
+{
+    return strcmp(word, "F32") == 0 ||
+           (version >= VERSION_ALIKE && (strcmp(word, "BF16") == 0 || strcmp(word, "F16") == 0));
+}
+
+/* Before version 4 the first tensor says it for all. */
+static titan_status parse_dtype(const struct json *member, struct manifest *m, struct tensor_spec *spec,
                                 struct titan_error *err)
 {
-    const char *dtype = json_string(member, "dtype", "");
-    if (m->info.dtype[0] ? strcmp(dtype, m->info.dtype) == 0
-                         : strcmp(dtype, "F32") == 0 ||
-                               (m->version >= VERSION && (strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0))) {
+    const char *dtype = json_string(member, "dtype", ""), *first = m->info.dtype;
+    if (!is_dtype(dtype, m->version))
+        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', which version %d has not", spec->name, dtype,
+                          m->version);
+    if (m->version < VERSION && first[0] && strcmp(dtype, first) != 0)
+        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', not '%s'", spec->name, dtype, first);
+    (void)snprintf(spec->dtype, sizeof(spec->dtype), "%s", dtype);
+    if (!first[0])
         (void)snprintf(m->info.dtype, sizeof(m->info.dtype), "%s", dtype);
-        return TITAN_OK;
-    }
-    return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', not '%s'", name, dtype, manifest_dtype(&m->info));
+    return TITAN_OK;
 }
 
 static titan_status parse_tensor(const struct json *member, struct manifest *m, struct tensor_spec *spec,
@@ -91,7 +100,7 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
     if (!*name || strlen(name) >= sizeof(spec->name))
         return titan_fail(err, TITAN_ECORRUPT, "a tensor has no name, or one over %zu bytes", sizeof(spec->name) - 1);
     (void)snprintf(spec->name, sizeof(spec->name), "%s", name);
-    TRY(parse_dtype(member, m, name, err));
+    TRY(parse_dtype(member, m, spec, err));
     const struct json *shape = json_get(member, "shape");
     if (!shape || shape->type != JSON_ARRAY)
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has no shape", name);
@@ -465,11 +474,11 @@ void manifest_print_file(const struct manifest_file *file, struct buf *out)
     print_file(&w, file);
 }
 
-static void print_tensor(struct json_writer *w, const struct tensor_spec *spec, const char *dtype)
+static void print_tensor(struct json_writer *w, const struct tensor_spec *spec)
 {
     json_begin_object(w, NULL);
     json_put_string(w, "name", spec->name);
-    json_put_string(w, "dtype", dtype);
+    json_put_string(w, "dtype", manifest_dtype(spec));
     json_begin_array(w, "shape");
     for (int d = 0; d < spec->ndim; d++)
         json_put_int(w, NULL, spec->shape[d]);
@@ -477,15 +486,25 @@ static void print_tensor(struct json_writer *w, const struct tensor_spec *spec, 
     json_end_object(w);
 }
 
+/* The oldest that can say it. */
+static int version_of(const struct manifest *m)
+{
+    const char *first = m->ntensors > 0 ? manifest_dtype(&m->tensors[0]) : "F32";
+
+    for (int i = 1; i < m->ntensors; i++)
+        if (strcmp(manifest_dtype(&m->tensors[i]), first) != 0)
+            return VERSION;
+    return strcmp(first, "F32") == 0 ? VERSION_FLOAT : VERSION_ALIKE;
+}
+
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err)
 {
-    const char *dtype = manifest_dtype(&m->info);
     char hash[24];
     size_t begin = out->len;
     struct json_writer w = {.out = out};
     json_begin_object(&w, NULL);
     json_put_string(&w, "format", FORMAT);
-    json_put_int(&w, "version", strcmp(dtype, "F32") == 0 ? VERSION_FLOAT : VERSION);
+    json_put_int(&w, "version", version_of(m));
     json_put_uint(&w, "step", m->info.step);
     json_put_uint(&w, "epoch", m->info.epoch);
     json_put_uint(&w, "tokens", m->info.tokens);
@@ -496,7 +515,7 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_string(&w, "recipe", m->info.recipe ? m->info.recipe : "");
     json_begin_array(&w, "tensors");
     for (int i = 0; i < m->ntensors; i++)
-        print_tensor(&w, &m->tensors[i], dtype);
+        print_tensor(&w, &m->tensors[i]);
     json_end_array(&w);
     json_begin_array(&w, "files");
     for (int i = 0; i < m->nfiles; i++)

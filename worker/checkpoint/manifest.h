@@ -11,7 +11,8 @@
  * The last member covers every byte before its comma. Reading bounds and checks everything: pieces lie inside their
  * tensors and cover each of them exactly once, file names are plain names.
  *
- * Version 3 is written where tensors are not fp32: "dtype" is "BF16" or "F16", of all of them alike. Version 1 had
+ * Version 4 is written where tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 where
+ * all of them have one that is not "F32". Version 1 had
  * "pieces":[[tensor,start,count],...], ranges of elements; they are read as the boxes they consist of. */
 #ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
 #define TITAN_WORKER_CHECKPOINT_MANIFEST_H
@@ -42,9 +43,9 @@ struct manifest {
 };
 
 /* Of what is stored: never "". */
-static inline const char *manifest_dtype(const struct checkpoint_info *info)
+static inline const char *manifest_dtype(const struct tensor_spec *spec)
 {
-    return info->dtype[0] ? info->dtype : "F32";
+    return spec->dtype[0] ? spec->dtype : "F32";
 }
 
 /* TITAN_ECORRUPT with what is wrong. ret is cleared by manifest_clear, also after a failure. */

@@ -415,6 +415,22 @@ static titan_status copy_info(struct checkpoint_writer *w, const struct checkpoi
     return TITAN_OK;
 }
 
+/* Of what is written: all in the type that was asked for, or each in the type that it is kept in. */
+static void name_types(struct checkpoint_writer *w, struct state_types types)
+{
+    struct contents *const c = w->info.model_only ? &w->weights : &w->all;
+    const int n = w->opt.layout->model->n_tensors;
+
+    for (int i = 0; i < c->n_specs; i++) {
+        const bool moment = !w->info.model_only && i >= n && i < 3 * n;
+        const enum dtype kept = i < n ? types.master : moment ? types.moment : DTYPE_F32;
+        (void)snprintf(c->specs[i].dtype, sizeof c->specs[i].dtype, "%s",
+                       w->info.dtype[0]     ? w->info.dtype
+                       : kept == DTYPE_BF16 ? "BF16"
+                                            : "F32");
+    }
+}
+
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s, struct titan_error *err)
 {
@@ -423,6 +439,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     if (!join_thread(w))
         return still_writing(w, err);
     TRY(copy_info(w, info, err));
+    name_types(w, state->types);
     TRY(state_snapshot(state, w->host, s, err));
     w->written = (struct written_checkpoint){0};
     w->error = (struct titan_error){0};

@@ -30,7 +30,7 @@
 
 #include "base/error.h"
 
-#define TITAN_DEVICE_ABI 3
+#define TITAN_DEVICE_ABI 4
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -61,7 +61,17 @@ struct adamw_args {
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
     float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
     bool l2;            /* weight decay goes into the gradient: Adam; otherwise it is decoupled: AdamW */
+    /* Types of master, and of m and v: fp32, or bf16 (of the moments, or of all three). */
+    enum dtype master, moment;
+    float mean, clip; /* bf16 masters: what grad_scale is the product of */
 };
+
+/* Combinations of types that an update has. */
+static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t *shadow)
+{
+    return a->master == DTYPE_BF16 ? a->moment == DTYPE_BF16 && !shadow
+                                   : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || a->moment == DTYPE_BF16);
+}
 
 /* A product of queries and keys. Without masks it is causal: query i of a sequence sees keys 0..i (Tq == Tk). With
  * masks (all three, or none), query i sees key j where start[i] <= key_index[j] <= index[i]: index is a token's place
@@ -287,11 +297,13 @@ struct device_ops {
      *   g = grad*grad_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
      *   w -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + weight_decay * w)
      * With l2, Adam (Kingma and Ba 2015, arXiv:1412.6980): g has weight_decay * w added, and the last line has not.
-     * master, m, v, grad (n) fp32; shadow (n) bf16 = master rounded to nearest even, NULL = none. */
-    titan_status (*adamw)(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
+     * master, m, v (n) as args says, read as fp32, computed with in fp32, and rounded to nearest even when they are
+     * stored; grad (n) fp32. bf16 masters: g is grad*mean rounded to bf16, then times clip, rounded to bf16, as a
+     * gradient of that type is. shadow (n) bf16 = fp32 master rounded to nearest even, NULL = none. */
+    titan_status (*adamw)(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args);
-    /* w -= lr * (grad*grad_scale + weight_decay * w); of args only these. */
-    titan_status (*sgd)(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+    /* w -= lr * (g + weight_decay * w), with g as above. */
+    titan_status (*sgd)(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                         const struct adamw_args *args);
 };
 

@@ -9,7 +9,7 @@
 #include "base/progress.h"
 #include "worker/exec/exec.h"
 
-#define CHUNK (INT64_C(4) << 20) /* elements of a message when the copy is filled */
+#define CHUNK ((size_t)16 << 20) /* bytes of a message when the copy is filled */
 
 /* Expert biases of the owner's stages move with the report. */
 struct balance {
@@ -27,7 +27,7 @@ struct buddy {
     struct event *final; /* of a gradient; of one after the other */
     int *units, n_units; /* the owner's, in the order in which its gradients come */
     float *grads;        /* (copy->total) */
-    float *room;         /* device: masters, m, v and gradient of the largest unit, or a chunk; NULL: not staged */
+    void *room;          /* device: gradient, then masters, m and v of the largest unit; NULL: not staged */
     int64_t room_n;      /* elements of each of the four */
     struct balance *balances;
     int n_balances;
@@ -147,7 +147,8 @@ static titan_status alloc_room(struct buddy *b, struct titan_error *err)
     for (int i = 0; i < b->n_units; i++)
         b->room_n = MAX(b->room_n, shard_of(b, b->units[i]));
     if (b->staged)
-        TRY(b->ops->alloc(d->dev, 4 * (size_t)b->room_n * sizeof(float), (void **)&b->room, err));
+        TRY(b->ops->alloc(d->dev, (size_t)b->room_n * sizeof(float) + state_bytes(b->opt.copy, b->room_n), &b->room,
+                          err));
     if (biases == 0)
         return TITAN_OK;
     TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_loads, err));
@@ -237,10 +238,12 @@ void buddy_close(struct buddy *b)
 /* --- the first copy ----------------------------------------------------------------------------------------------- */
 
 /* Host or device memory to the buddy; scratch: a chunk of device memory, NULL: the communicator reads it as it is. */
-static titan_status send_all(struct buddy *b, const float *from, int64_t n, float *scratch)
+static titan_status send_all(struct buddy *b, const void *data, size_t n, char *scratch)
 {
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const size_t bytes = (size_t)MIN(CHUNK, n - at) * sizeof *from;
+    const char *from = data;
+
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t bytes = MIN(CHUNK, n - at);
         if (scratch)
             TRY(b->ops->copy(b->sending, scratch, from + at, bytes));
         TRY(b->opt.ops->send(b->out, scratch ? scratch : from + at, bytes, b->buddy, b->sending));
@@ -248,10 +251,12 @@ static titan_status send_all(struct buddy *b, const float *from, int64_t n, floa
     return TITAN_OK;
 }
 
-static titan_status receive_all(struct buddy *b, float *to, int64_t n, float *scratch)
+static titan_status receive_all(struct buddy *b, void *data, size_t n, char *scratch)
 {
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        const size_t bytes = (size_t)MIN(CHUNK, n - at) * sizeof *to;
+    char *to = data;
+
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t bytes = MIN(CHUNK, n - at);
         TRY(b->opt.ops->recv(b->in, scratch ? scratch : to + at, bytes, b->owner, b->receiving));
         if (scratch)
             TRY(b->ops->copy(b->receiving, to + at, scratch, bytes));
@@ -259,14 +264,14 @@ static titan_status receive_all(struct buddy *b, float *to, int64_t n, float *sc
     return TITAN_OK;
 }
 
-static titan_status exchange(struct buddy *b, const struct train_state *own, float *scratch, struct titan_error *err)
+static titan_status exchange(struct buddy *b, const struct train_state *own, char *scratch, struct titan_error *err)
 {
     struct train_state *const copy = b->opt.copy;
-    const int64_t biases = layout_biases(copy->layout->model);
+    const size_t biases = (size_t)layout_biases(copy->layout->model) * sizeof(float);
 
-    TRY(send_all(b, own->values, 3 * own->total, scratch));
+    TRY(send_all(b, own->values, state_bytes(own, own->total), scratch));
     TRY(failpoint("buddy.seeding", err));
-    TRY(receive_all(b, copy->values, 3 * copy->total, scratch ? scratch + CHUNK : NULL));
+    TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
     if (biases > 0) {
         TRY(send_all(b, own->biases, biases, scratch));
         TRY(receive_all(b, copy->biases, biases, scratch ? scratch + CHUNK : NULL));
@@ -279,11 +284,11 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
 {
     struct device *const dev = b->opt.device->dev;
     struct train_state *const copy = b->opt.copy;
-    float *scratch = NULL;
+    char *scratch = NULL;
 
     titan_assert(b->out && own->rank == b->opt.rank && own->epoch == copy->epoch);
     if (b->staged)
-        TRY(b->ops->alloc(dev, 2 * (size_t)CHUNK * sizeof *scratch, (void **)&scratch, err));
+        TRY(b->ops->alloc(dev, 2 * CHUNK, (void **)&scratch, err));
     const titan_status status = exchange(b, own, scratch, err);
     if (scratch) {
         drain(b, b->sending);
@@ -308,7 +313,7 @@ titan_status buddy_expect(struct buddy *b, struct titan_error *err)
     for (int i = 0; i < b->n_units; i++) {
         float *const to = grad_of(b, b->units[i]);
         const size_t bytes = (size_t)shard_of(b, b->units[i]) * sizeof *to;
-        TRY(b->opt.ops->recv(b->in, b->staged ? b->room : to, bytes, b->owner, b->receiving));
+        TRY(b->opt.ops->recv(b->in, b->staged ? b->room : (void *)to, bytes, b->owner, b->receiving));
         if (b->staged)
             TRY(b->ops->copy(b->receiving, to, b->room, bytes));
     }
@@ -339,16 +344,16 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
     const struct train_state *copy = b->opt.copy;
     const int64_t n = shard_of(b, unit);
     titan_assert(n <= b->room_n);
-    const size_t bytes = (size_t)n * sizeof(float);
-    float *const values = copy->values + 3 * copy->layout->units[unit].offset;
-    float *const grad = b->staged ? b->room + 3 * n : grad_of(b, unit);
+    const size_t bytes = state_bytes(copy, n), grad_bytes = (size_t)n * sizeof(float);
+    void *const values = state_unit(copy, unit), *const used = b->staged ? (char *)b->room + grad_bytes : values;
+    const float *const grad = b->staged ? b->room : grad_of(b, unit);
 
     if (b->staged) {
-        TRY(b->ops->copy(b->receiving, b->room, values, 3 * bytes));
-        TRY(b->ops->copy(b->receiving, grad, grad_of(b, unit), bytes));
+        TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), grad_bytes));
+        TRY(b->ops->copy(b->receiving, used, values, bytes));
     }
-    TRY(update_apply(update, b->ops, b->staged ? b->room : values, NULL, DTYPE_F32, grad, n, b->receiving));
-    return b->staged ? b->ops->copy(b->receiving, values, b->room, 3 * bytes) : TITAN_OK;
+    TRY(update_apply(update, b->ops, used, NULL, DTYPE_F32, grad, n, b->receiving));
+    return b->staged ? b->ops->copy(b->receiving, values, used, bytes) : TITAN_OK;
 }
 
 static titan_status balance(const struct buddy *b, const struct balance *x, const double *report)

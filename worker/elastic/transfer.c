@@ -9,11 +9,13 @@
 #include "base/failpoint.h"
 #include "base/vec.h"
 
-#define MESSAGE_MAX (INT64_C(4) << 20) /* elements */
+#define MESSAGE_MAX (INT64_C(16) << 20) /* bytes */
+#define MESSAGE_ALIGN 8                 /* of a box in a message */
 
-/* A box between a tensor's piece and the message. */
+/* A box of a piece, in the state or in a message. */
 struct parcel {
-    float *data; /* in the piece */
+    void *data;
+    enum dtype type;
     int64_t ld, rows, cols;
 };
 
@@ -30,8 +32,8 @@ struct transfer {
     int *candidates; /* (old world) scratch */
     uint64_t sent;   /* bytes */
     /* One message is under way at a time. */
-    float *message;
-    int64_t room, used;
+    char *message;
+    int64_t room, used; /* bytes */
     int sender, receiver;
     struct parcel *parcels; /* to unpack */
     int n_parcels, cap_parcels;
@@ -90,19 +92,43 @@ static bool gives(void *arg, int unit, enum share share)
 
 /* --- movement ----------------------------------------------------------------------------------------------------- */
 
-static titan_status copy_box(const struct transfer *t, float *dst, int64_t ldd, const float *src, int64_t lds,
-                             int64_t rows, int64_t cols)
+static int64_t parcel_bytes(const struct parcel *p)
 {
-    if (rows == 1 || (ldd == cols && lds == cols))
-        return t->dev->copy(t->s, dst, src, (size_t)(rows * cols) * sizeof(float));
-    return t->dev->copy_2d(t->s, dst, ldd, src, lds, DTYPE_F32, rows, cols, 1);
+    const int64_t bytes = p->rows * p->cols * (int64_t)dtype_bytes(p->type);
+    return (bytes + MESSAGE_ALIGN - 1) / MESSAGE_ALIGN * MESSAGE_ALIGN;
+}
+
+/* A box of a piece, where that is in the state. */
+static struct parcel in_state(const struct train_state *state, const struct piece *p, const struct piece *box)
+{
+    struct parcel ret = {.ld = p->cols, .rows = box->rows, .cols = box->cols};
+    char *const first = state_piece(state, p, &ret.type);
+
+    ret.data = first + piece_place(p, box) * (int64_t)dtype_bytes(ret.type);
+    return ret;
+}
+
+/* The same, dense, where it is in a message. */
+static struct parcel in_message(const struct parcel *p, char *at)
+{
+    return (struct parcel){.data = at, .type = p->type, .ld = p->cols, .rows = p->rows, .cols = p->cols};
+}
+
+static titan_status copy_box(const struct transfer *t, const struct parcel *dst, const struct parcel *src)
+{
+    const int64_t rows = src->rows, cols = src->cols;
+
+    titan_assert(dst->type == src->type && dst->rows == rows && dst->cols == cols);
+    if (rows == 1 || (dst->ld == cols && src->ld == cols))
+        return t->dev->copy(t->s, dst->data, src->data, (size_t)(rows * cols) * dtype_bytes(src->type));
+    return t->dev->copy_2d(t->s, dst->data, dst->ld, src->data, src->ld, src->type, rows, cols, 1);
 }
 
 /* Send what is packed, or receive and unpack. */
 static titan_status flush(struct transfer *t)
 {
-    const size_t bytes = (size_t)t->used * sizeof(float);
-    const float *at = t->message;
+    const size_t bytes = (size_t)t->used;
+    char *at = t->message;
 
     t->used = 0;
     if (bytes == 0)
@@ -115,11 +141,11 @@ static titan_status flush(struct transfer *t)
     }
     TRY(t->ops->recv(t->comm, t->message, bytes, t->sender, t->s));
     for (int i = 0; i < t->n_parcels; i++) {
-        const struct parcel *p = &t->parcels[i];
-        TRY(copy_box(t, p->data, p->ld, at, p->cols, p->rows, p->cols));
-        at += p->rows * p->cols;
+        const struct parcel packed = in_message(&t->parcels[i], at);
+        TRY(copy_box(t, &t->parcels[i], &packed));
+        at += parcel_bytes(&packed);
     }
-    titan_assert((size_t)(at - t->message) * sizeof(float) == bytes);
+    titan_assert((size_t)(at - t->message) == bytes);
     t->n_parcels = 0;
     return TITAN_OK;
 }
@@ -131,31 +157,33 @@ static titan_status note_parcel(struct transfer *t, struct parcel p, struct tita
     return TITAN_OK;
 }
 
-/* A box that fits in a message. */
-static titan_status carry(struct transfer *t, const struct piece *x, const struct piece *y, const struct piece *box,
-                          struct titan_error *err)
+/* A box that fits in a message; here: its place in this rank's state, to pack it or to unpack it. */
+static titan_status carry(struct transfer *t, struct parcel here, struct titan_error *err)
 {
-    const int64_t n = box->rows * box->cols;
+    const int64_t n = parcel_bytes(&here);
 
     titan_assert(n > 0 && n <= t->room);
     if (t->used + n > t->room)
         TRY(flush(t));
+    const struct parcel packed = in_message(&here, t->message + t->used);
     t->used += n;
-    if (t->rank == t->receiver)
-        return note_parcel(t, (struct parcel){y->data + piece_place(y, box), y->cols, box->rows, box->cols}, err);
-    return copy_box(t, t->message + t->used - n, box->cols, x->data + piece_place(x, box), x->cols, box->rows,
-                    box->cols);
+    return t->rank == t->receiver ? note_parcel(t, here, err) : copy_box(t, &packed, &here);
 }
 
-static titan_status move_common(struct transfer *t, const struct piece *x, const struct piece *y,
-                                struct titan_error *err)
+/* What the pieces x of old and y of the new state have in common. */
+static titan_status move_common(struct transfer *t, const struct train_state *old, const struct piece *x,
+                                const struct piece *y, struct titan_error *err)
 {
     const struct piece all = piece_overlap(x, y);
 
-    if (all.rows > 0 && t->sender == t->receiver)
-        return copy_box(t, y->data + piece_place(y, &all), y->cols, x->data + piece_place(x, &all), x->cols, all.rows,
-                        all.cols);
-    const int64_t cols = MIN(all.cols, t->room), rows = MAX(t->room / MAX(cols, 1), 1);
+    if (all.rows == 0)
+        return TITAN_OK;
+    if (t->sender == t->receiver) {
+        const struct parcel from = in_state(old, x, &all), to = in_state(t->to, y, &all);
+        return copy_box(t, &to, &from);
+    }
+    const int64_t most = t->room / (int64_t)sizeof(float); /* elements of a message, of the widest type */
+    const int64_t cols = MIN(all.cols, most), rows = MAX(most / cols, 1);
     for (int64_t r = 0; r < all.rows; r += rows)
         for (int64_t c = 0; c < all.cols; c += cols) {
             struct piece box = all;
@@ -163,7 +191,7 @@ static titan_status move_common(struct transfer *t, const struct piece *x, const
             box.rows = MIN(rows, all.rows - r);
             box.col += c;
             box.cols = MIN(cols, all.cols - c);
-            TRY(carry(t, x, y, &box, err));
+            TRY(carry(t, t->rank == t->receiver ? in_state(t->to, y, &box) : in_state(old, x, &box), err));
         }
     return TITAN_OK;
 }
@@ -183,15 +211,13 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     const struct train_state *const old = t->holdings->copied[a] ? t->mine->copy : t->mine->own;
     titan_assert(!here || (old && old->rank == a));
     titan_assert(!there || t->to);
-    TRY(layout_pieces(t->from, a, here ? old->values : NULL, here ? old->biases : NULL, gives, &pair, &give, &n_give,
-                      err));
-    TRY(layout_pieces(t->cut, b, there ? t->to->values : NULL, there ? t->to->biases : NULL, NULL, NULL, &take, &n_take,
-                      err));
+    TRY(layout_pieces(t->from, a, NULL, NULL, gives, &pair, &give, &n_give, err));
+    TRY(layout_pieces(t->cut, b, NULL, NULL, NULL, NULL, &take, &n_take, err));
     for (int i = 0; i < n_give; i++) {
         while (first < n_take && take[first].tensor < give[i].tensor)
             first++;
         for (int j = first; j < n_take && take[j].tensor == give[i].tensor; j++)
-            TRY(move_common(t, &give[i], &take[j], err));
+            TRY(move_common(t, old, &give[i], &take[j], err));
     }
     return flush(t);
 }
@@ -211,7 +237,7 @@ static titan_status move_all(struct transfer *t, struct titan_error *err)
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Elements of a message, the same on all ranks: little beside the state. */
+/* Bytes of a message, the same on all ranks: little beside the state. */
 static int64_t message_room(const struct transfer *t)
 {
     int64_t largest = 0;
@@ -219,7 +245,7 @@ static int64_t message_room(const struct transfer *t)
     for (int p = 0; p < t->from->mesh.size[AXIS_PP]; p++)
         largest = MAX(largest, t->from->total[p]);
     titan_assert(largest > 0);
-    return MIN(largest / 64 + 1, MESSAGE_MAX);
+    return MIN((largest / 64 + 1) * MESSAGE_ALIGN, MESSAGE_MAX);
 }
 
 static titan_status move_and_settle(struct transfer *t, const struct device_handle *device, struct titan_error *err)
@@ -227,7 +253,7 @@ static titan_status move_and_settle(struct transfer *t, const struct device_hand
     if (!t->candidates)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     t->room = message_room(t);
-    TRY(t->dev->alloc(device->dev, (size_t)t->room * sizeof(float), (void **)&t->message, err));
+    TRY(t->dev->alloc(device->dev, (size_t)t->room, (void **)&t->message, err));
     titan_status status = move_all(t, err);
     if (status == TITAN_OK && t->to)
         status = state_refresh_shadow(t->to, t->s);

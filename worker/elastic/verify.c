@@ -70,7 +70,7 @@ titan_status part_hash(const struct train_state *part, struct stream *s, struct 
     const int64_t n = state_snapshot_size(part->layout, part->rank);
     _cleanup_free_ float *host = NULL;
 
-    if (part->device->info.host_memory) {
+    if (part->device->info.host_memory && state_types_are_f32(part->types)) {
         TRY(part->device->ops->stream_sync(s, err));
         return hash_values(part, part->values, part->biases, ret, err);
     }

@@ -19,11 +19,13 @@ int checkpoints_retry_ms(const struct recipe *r)
     return (int)MIN(r->fault_tolerance.checkpoint_retry_s * 1000, (int64_t)INT_MAX);
 }
 
-/* checkpoint.export_dtype as files have it. */
+/* checkpoint.export_dtype as files have it. "float32" casts nothing: bf16 weights are exported as they are. */
 static const char *export_dtype(const struct recipe *r)
 {
     const char *word = r->checkpoint.export_dtype;
-    return strcmp(word, "bfloat16") == 0 ? "BF16" : strcmp(word, "float16") == 0 ? "F16" : "F32";
+    if (strcmp(word, "float16") == 0)
+        return "F16";
+    return strcmp(word, "bfloat16") == 0 || recipe_master_bytes(r) == 2 ? "BF16" : "F32";
 }
 
 static titan_status open_writer(struct epoch *e, struct titan_error *err)
@@ -212,7 +214,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
                                    .model_only = model_only};
     struct titan_error fault = {0};
 
-    (void)snprintf(info.dtype, sizeof info.dtype, "%s", model_only && st->step > 0 ? export_dtype(r) : "F32");
+    (void)snprintf(info.dtype, sizeof info.dtype, "%s", model_only && st->step > 0 ? export_dtype(r) : "");
     titan_assert(e->state.installed && e->checkpoints.newest <= st->step);
     if (e->checkpoints.newest == st->step && st->step > 0)
         return TITAN_OK;

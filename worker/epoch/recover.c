@@ -150,8 +150,10 @@ static titan_status open_shard(struct epoch *e, int rank, struct train_state **r
 
     titan_assert(!*ret && rank >= 0 && rank < e->view.world);
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan.plan->mesh, &layout, err));
-    const titan_status status = rank == e->view.rank ? state_open(&t->device, layout, rank, t->dt, offload, ret, err)
-                                                     : state_open_copy(&t->device, layout, rank, offload, ret, err);
+    const struct state_types types = state_types_of_recipe(t->recipe, t->dt);
+    const titan_status status = rank == e->view.rank
+                                    ? state_open(&t->device, layout, rank, types, offload, ret, err)
+                                    : state_open_copy(&t->device, layout, rank, types, offload, ret, err);
     if (status != TITAN_OK)
         layout_close(layout);
     else

@@ -408,7 +408,7 @@ static titan_status take_decision(const struct call *c, const double *report)
     return failpoint("exec.agreed", c->err);
 }
 
-static titan_status update_unit(const struct call *c, float *state, void *shard, const float *gradient, int64_t n)
+static titan_status update_unit(const struct call *c, void *state, void *shard, const float *gradient, int64_t n)
 {
     if (!c->e->update)
         return TITAN_OK;

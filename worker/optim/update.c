@@ -5,8 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double grad_scale)
+struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
+                               double clip)
 {
+    const struct state_types types = state_types_of_recipe(recipe, DTYPE_F32);
+
     titan_assert(number >= 1);
     titan_assert(learning_rate >= 0);
     return (struct update){
@@ -17,24 +20,33 @@ struct update update_of_recipe(const struct recipe *recipe, double learning_rate
                  .eps = (float)recipe->optimizer.eps,
                  .weight_decay = (float)recipe->optimizer.weight_decay,
                  .l2 = strcmp(recipe->optimizer.name, "Adam") == 0,
-                 .grad_scale = (float)grad_scale,
+                 .grad_scale = (float)(clip / tokens),
                  .bias1 = (float)(1 - pow(recipe->optimizer.beta1, (double)number)),
-                 .bias2 = (float)(1 - pow(recipe->optimizer.beta2, (double)number))},
+                 .bias2 = (float)(1 - pow(recipe->optimizer.beta2, (double)number)),
+                 .master = types.master,
+                 .moment = types.moment,
+                 .mean = (float)(1 / tokens),
+                 .clip = (float)clip},
     };
 }
 
-titan_status update_apply(const struct update *update, const struct device_ops *ops, float *values, void *shard,
+titan_status update_apply(const struct update *update, const struct device_ops *ops, void *values, void *shard,
                           enum dtype dt, const float *grad, int64_t n, struct stream *s)
 {
-    uint16_t *const shadow = dt == DTYPE_BF16 ? shard : NULL;
+    const struct adamw_args *const a = &update->args;
+    const size_t count = (size_t)n;
+    char *const m = (char *)values + count * dtype_bytes(a->master), *const v = m + count * dtype_bytes(a->moment);
+    uint16_t *const shadow = dt == DTYPE_BF16 && a->master == DTYPE_F32 ? shard : NULL;
 
     titan_assert(values && grad && n >= 0);
     titan_assert(dt == DTYPE_F32 || dt == DTYPE_BF16);
     if (update->sgd)
-        TRY(ops->sgd(s, values, grad, shadow, (size_t)n, &update->args));
+        TRY(ops->sgd(s, values, grad, shadow, count, a));
     else
-        TRY(ops->adamw(s, values, values + n, values + 2 * n, grad, shadow, (size_t)n, &update->args));
+        TRY(ops->adamw(s, values, m, v, grad, shadow, count, a));
     if (shadow || !shard || shard == values)
         return TITAN_OK;
-    return ops->copy(s, shard, values, (size_t)n * sizeof *values);
+    if (dt != a->master)
+        return ops->cast(s, shard, dt, values, a->master, count);
+    return ops->copy(s, shard, values, count * dtype_bytes(dt));
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.h - one optimizer update: Adam, AdamW or SGD on a range of fp32 masters. */
+/* update.h - one optimizer update: Adam, AdamW or SGD on a range of masters. */
 #ifndef TITAN_WORKER_OPTIM_UPDATE_H
 #define TITAN_WORKER_OPTIM_UPDATE_H
 
 #include "base/recipe.h"
 #include "worker/device/device.h"
+#include "worker/program/state_types.h"
 
 /* The arithmetic of one update, the same for every range of the model. */
 struct update {
@@ -12,12 +13,14 @@ struct update {
     struct adamw_args args;
 };
 
-/* By the recipe. number: how many updates there have been with this one, from 1 (skipped steps do not count).
- * grad_scale: what turns the summed gradient into the clipped mean. */
-struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double grad_scale);
-/* Enqueue the update of n elements. values: masters, m and v, n each, one after the other. shard: the range in the
- * compute type dt; it may be the masters themselves (fp32); NULL: there is none. */
-titan_status update_apply(const struct update *update, const struct device_ops *ops, float *values, void *shard,
+/* By the recipe. number: how many updates there have been with this one, from 1 (skipped steps do not count). The
+ * summed gradient is divided by tokens and multiplied by clip. */
+struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
+                               double clip);
+/* Enqueue the update of n elements. values: masters, m and v, n each, one after the other, in the recipe's types
+ * (state_types.h). shard: the range in the compute type dt; it may be the masters themselves, where that is their type;
+ * NULL: there is none. */
+titan_status update_apply(const struct update *update, const struct device_ops *ops, void *values, void *shard,
                           enum dtype dt, const float *grad, int64_t n, struct stream *s) TITAN_MUST_USE;
 
 #endif

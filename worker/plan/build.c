@@ -696,19 +696,18 @@ static void init_block(struct builder *b)
         add_table(b, TABLE_KEYS_GATHERED, "keys of all ranks", keys);
 }
 
-/* Memory of others: the training state, also where it is there and not used. Computing in fp32, the masters are the
- * shard. */
+/* Memory of others: the training state, also where it is there and not used. Computing in the masters' type, they are
+ * the shard. */
 static void add_state(struct builder *b)
 {
-    const int64_t device_values = b->opt->dt == DTYPE_F32 ? 2 : 3;
     const enum buffer_kind kind = b->opt->offload ? BUF_STATE_HOST : BUF_STATE;
 
     for (int u = 0; u < b->model->n_units; u++) {
-        const int64_t shard = b->layout->units[u].shard, values = b->opt->offload ? 3 : device_values;
+        const int64_t shard = b->layout->units[u].shard;
         if (!unit_is_mine(b, u))
             continue;
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-        b->units[u].state = emit_buffer(&b->e, kind, "state", (size_t)(values * shard) * sizeof(float));
+        b->units[u].state = emit_buffer(&b->e, kind, "state", (size_t)shard * builder_state_bytes(b));
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
     }
 }

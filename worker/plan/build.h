@@ -19,6 +19,7 @@
 #include "base/schedule.h"
 #include "worker/model/block.h"
 #include "worker/program/program.h"
+#include "worker/program/state_types.h"
 
 enum reshard {
     RESHARD_DEFAULT, /* freed after forward, except where backward follows at once (the head); never in a pipeline */
@@ -43,7 +44,8 @@ struct build_options {
     const struct layout *layout;
     const struct schedule *schedule; /* of any number of microbatches >= the largest share; NULL when pp is 1 */
     enum dtype dt;
-    int64_t b, t; /* of a microbatch */
+    struct state_types types; /* of masters and moments */
+    int64_t b, t;             /* of a microbatch */
     bool masked, ring;
     int loss_chunks;
     double expert_room;           /* of struct block */

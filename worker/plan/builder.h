@@ -76,6 +76,12 @@ static inline int unit_group_size(const struct builder *b, int unit)
 {
     return mesh_group_size(&b->layout->mesh, b->layout->units[unit].group);
 }
+/* Of the state's buffer, for each parameter: masters and moments, or where the masters are the shard the moments. */
+static inline size_t builder_state_bytes(const struct builder *b)
+{
+    const struct state_types types = b->opt->types;
+    return state_types_bytes(types) - (!b->opt->offload && types.master == b->opt->dt ? dtype_bytes(types.master) : 0);
+}
 /* Stamp what is written next. */
 void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot);
 

@@ -285,39 +285,38 @@ static void balance_experts(struct builder *b)
     }
 }
 
-static void emit_update(struct builder *b, int unit, int state, int64_t state_values)
+/* Masters and moments, as so many bytes of each parameter. */
+static struct tensor state_of(const struct builder *b, int unit, int buffer)
 {
-    const struct unit_state *u = &b->units[unit];
-    const int64_t shard = b->layout->units[unit].shard;
-
-    EMIT(&b->e, optimise, .state = tensor_at(state, 0, DTYPE_F32, state_values, shard),
-         .shard = tensor_at(u->shard, 0, b->opt->dt, 1, shard), .gradient = u->reduced);
+    return tensor_at(buffer, 0, DTYPE_U8, (int64_t)builder_state_bytes(b), b->layout->units[unit].shard);
 }
 
-/* Masters and both moments; computing in fp32, the masters are the shard. */
-static int64_t device_state_values(const struct builder *b)
+static void emit_update(struct builder *b, int unit, int state)
 {
-    return b->opt->dt == DTYPE_F32 ? 2 : 3;
+    const struct unit_state *u = &b->units[unit];
+
+    EMIT(&b->e, optimise, .state = state_of(b, unit, state),
+         .shard = tensor_at(u->shard, 0, b->opt->dt, 1, b->layout->units[unit].shard), .gradient = u->reduced);
 }
 
 /* The state of a unit comes from host memory while the one before it is updated. */
 static struct tensor stage_state(struct builder *b, int unit)
 {
-    const int64_t shard = b->layout->units[unit].shard;
+    const struct tensor state = state_of(b, unit, b->units[unit].state);
 
     builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);
     b->e.stream = STREAM_COPY;
-    const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", DTYPE_F32, 3, shard);
-    emit_copy(&b->e, staged, tensor_at(b->units[unit].state, 0, DTYPE_F32, 3, shard));
+    const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", DTYPE_U8, state.rows, state.cols);
+    emit_copy(&b->e, staged, state);
     b->e.stream = STREAM_COMPUTE;
     return staged;
 }
 
 static void update_offloaded(struct builder *b, int unit, struct tensor staged)
 {
-    emit_update(b, unit, staged.buffer, 3);
+    emit_update(b, unit, staged.buffer);
     b->e.stream = STREAM_COPY;
-    emit_copy(&b->e, tensor_at(b->units[unit].state, 0, DTYPE_F32, staged.rows, staged.cols), staged);
+    emit_copy(&b->e, state_of(b, unit, b->units[unit].state), staged);
     b->e.stream = STREAM_COMPUTE;
 }
 
@@ -346,7 +345,7 @@ static void update_units(struct builder *b)
         if (b->opt->offload)
             update_offloaded(b, u, staged);
         else
-            emit_update(b, u, b->units[u].state, device_state_values(b));
+            emit_update(b, u, b->units[u].state);
         staged = ahead;
     }
 }

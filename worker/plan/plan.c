@@ -91,6 +91,7 @@ static void set_build_options(struct plan *plan)
                                       .balanced = r->parallelism.context_parallel_load_balance};
     plan->build = (struct build_options){.layout = plan->layout,
                                          .dt = plan->opt.dt,
+                                         .types = state_types_of_recipe(r, plan->opt.dt),
                                          .b = rows,
                                          .t = r->training.seq_len,
                                          .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
@@ -276,7 +277,7 @@ size_t plan_copy_bytes(const struct plan *plan)
         return 0;
     for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
         most = MAX(most, plan->layout->total[p]);
-    return 4 * (size_t)most * sizeof(float);
+    return (size_t)most * (state_types_bytes(plan->build.types) + sizeof(float));
 }
 
 void plan_free_programs(const struct plan *plan, struct program **programs)

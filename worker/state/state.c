@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bf16.h"
 #include "base/cleanup.h"
 #include "base/progress.h"
 #include "worker/program/program.h"
@@ -12,14 +13,14 @@
 static titan_status allocate(struct train_state *s, struct titan_error *err)
 {
     const struct device_handle *d = s->device;
-    const size_t values = 3 * (size_t)s->total * sizeof(float), shadow = (size_t)s->total * dtype_bytes(s->dt);
+    const size_t values = state_bytes(s, s->total), shadow = (size_t)s->total * dtype_bytes(s->types.compute);
     const size_t biases = (size_t)layout_biases(s->layout->model) * sizeof(float);
 
     if (s->offload)
-        TRY(d->ops->alloc_host(d->dev, values, (void **)&s->values, err));
+        TRY(d->ops->alloc_host(d->dev, values, &s->values, err));
     else
-        TRY(d->ops->alloc(d->dev, values, (void **)&s->values, err));
-    if (!s->copy && (s->offload || s->dt != DTYPE_F32))
+        TRY(d->ops->alloc(d->dev, values, &s->values, err));
+    if (!s->copy && (s->offload || s->types.compute != s->types.master))
         TRY(d->ops->alloc(d->dev, shadow, &s->shadow, err));
     return biases > 0 ? d->ops->alloc(d->dev, biases, (void **)&s->biases, err) : TITAN_OK;
 }
@@ -31,7 +32,8 @@ static titan_status open_as(struct train_state as, struct train_state **ret, str
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     *s = as;
     titan_assert(s->device && s->rank >= 0 && s->rank < s->layout->mesh.world);
-    titan_assert(s->dt == DTYPE_F32 || s->dt == DTYPE_BF16);
+    titan_assert(s->types.compute == DTYPE_F32 || s->types.compute == DTYPE_BF16);
+    titan_assert(s->types.master == DTYPE_F32 || (s->types.master == DTYPE_BF16 && s->types.moment == DTYPE_BF16));
     s->total = layout_total(s->layout, s->rank);
     const titan_status status = allocate(s, err);
     if (status != TITAN_OK) {
@@ -43,20 +45,21 @@ static titan_status open_as(struct train_state as, struct train_state **ret, str
     return TITAN_OK;
 }
 
-titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, enum dtype dt,
+titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, struct state_types types,
                         bool offload, struct train_state **ret, struct titan_error *err)
 {
-    return open_as((struct train_state){.device = device, .layout = layout, .rank = rank, .dt = dt, .offload = offload},
-                   ret, err);
+    return open_as(
+        (struct train_state){.device = device, .layout = layout, .rank = rank, .types = types, .offload = offload}, ret,
+        err);
 }
 
-titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank, bool offload,
-                             struct train_state **ret, struct titan_error *err)
+titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
+                             struct state_types types, bool offload, struct train_state **ret, struct titan_error *err)
 {
     return open_as((struct train_state){.device = device,
                                         .layout = layout,
                                         .rank = rank,
-                                        .dt = DTYPE_F32,
+                                        .types = types,
                                         .offload = offload || !device->info.host_memory,
                                         .copy = true},
                    ret, err);
@@ -86,16 +89,40 @@ static bool holds_unit(const struct train_state *s, int unit)
     return s->layout->units[unit].pp_rank == mesh_group_rank(&s->layout->mesh, GROUP_PP, s->rank);
 }
 
-static float *unit_values(const struct train_state *s, int unit)
+size_t state_bytes(const struct train_state *state, int64_t n)
 {
-    return s->values + 3 * s->layout->units[unit].offset;
+    return (size_t)n * state_types_bytes(state->types);
+}
+
+void *state_unit(const struct train_state *state, int unit)
+{
+    return (char *)state->values + state_bytes(state, state->layout->units[unit].offset);
+}
+
+void *state_piece(const struct train_state *state, const struct piece *piece, enum dtype *ret_type)
+{
+    const struct model *m = state->layout->model;
+    const int kind = piece->tensor / m->n_tensors; /* masters, m, v, biases */
+
+    if (kind >= 3) {
+        *ret_type = DTYPE_F32;
+        return state->biases + (piece->at - 3 * state->total);
+    }
+    const int unit = m->tensors[piece->tensor % m->n_tensors].unit;
+    const struct unit_layout *u = &state->layout->units[unit];
+    const int64_t at = piece->at - 3 * u->offset; /* in the unit */
+    const size_t masters = (size_t)(kind == 0 ? at : u->shard), moments = (size_t)(kind == 0 ? 0 : at - u->shard);
+    titan_assert(at >= kind * u->shard && at < (kind + 1) * u->shard);
+    *ret_type = kind == 0 ? state->types.master : state->types.moment;
+    return (char *)state_unit(state, unit) + masters * dtype_bytes(state->types.master) +
+           moments * dtype_bytes(state->types.moment);
 }
 
 static void *unit_shard(const struct train_state *s, int unit)
 {
     if (!s->shadow)
-        return unit_values(s, unit);
-    return (char *)s->shadow + (size_t)s->layout->units[unit].offset * dtype_bytes(s->dt);
+        return state_unit(s, unit);
+    return (char *)s->shadow + (size_t)s->layout->units[unit].offset * dtype_bytes(s->types.compute);
 }
 
 void *state_bind(const struct train_state *state, const struct buffer *buffer)
@@ -109,7 +136,7 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
         return unit_shard(state, buffer->unit);
     case BUF_STATE:
     case BUF_STATE_HOST:
-        return unit_values(state, buffer->unit);
+        return state_unit(state, buffer->unit);
     case BUF_BIAS:
         return state->biases ? state->biases + layout_bias_offset(m, m->units[buffer->unit].layer) : NULL;
     default:
@@ -123,15 +150,16 @@ titan_status state_refresh_shadow(struct train_state *state, struct stream *s)
 {
     const struct device_ops *ops = state->device->ops;
     const struct layout *l = state->layout;
+    const struct state_types t = state->types;
 
     for (int u = 0; state->shadow && u < l->model->n_units; u++) {
         const size_t n = (size_t)l->units[u].shard;
         if (!holds_unit(state, u))
             continue;
-        if (state->dt == DTYPE_F32)
-            TRY(ops->copy(s, unit_shard(state, u), unit_values(state, u), n * sizeof(float)));
+        if (t.compute == t.master)
+            TRY(ops->copy(s, unit_shard(state, u), state_unit(state, u), n * dtype_bytes(t.master)));
         else
-            TRY(ops->cast(s, unit_shard(state, u), state->dt, unit_values(state, u), DTYPE_F32, n));
+            TRY(ops->cast(s, unit_shard(state, u), t.compute, state_unit(state, u), t.master, n));
     }
     return TITAN_OK;
 }
@@ -153,12 +181,79 @@ int64_t state_snapshot_size(const struct layout *layout, int rank)
     return 3 * layout_total(layout, rank) + layout_biases(layout->model);
 }
 
+/* n stored values as fp32, and where the next ones are on both sides. In one buffer, what is read stays ahead of what
+ * is written. */
+static float *widen(float *to, const char **from, enum dtype type, int64_t n)
+{
+    const char *at = *from;
+
+    *from += (size_t)n * dtype_bytes(type);
+    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++) {
+        uint16_t half;
+        memcpy(&half, at + i * (int64_t)sizeof half, sizeof half);
+        to[i] = bf16_to_f32(half);
+    }
+    if (type == DTYPE_F32)
+        memmove(to, at, (size_t)n * sizeof *to);
+    return to + n;
+}
+
+static char *narrow(char *to, const float **from, enum dtype type, int64_t n)
+{
+    const float *at = *from;
+
+    *from += n;
+    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++) {
+        const uint16_t half = bf16_from_f32(at[i]);
+        memcpy(to + i * (int64_t)sizeof half, &half, sizeof half);
+    }
+    if (type == DTYPE_F32)
+        memcpy(to, at, (size_t)n * sizeof *at);
+    return to + (size_t)n * dtype_bytes(type);
+}
+
+/* Stored values at the end of host (3 * total) as fp32 from its beginning. */
+static void widen_all(const struct train_state *state, float *host)
+{
+    const char *from = (const char *)(host + 3 * state->total) - state_bytes(state, state->total);
+
+    for (int u = 0; u < state->layout->model->n_units; u++) {
+        const int64_t n = holds_unit(state, u) ? state->layout->units[u].shard : 0;
+        host = widen(host, &from, state->types.master, n);
+        host = widen(host, &from, state->types.moment, 2 * n);
+    }
+}
+
+/* fp32 into device memory, rounded. */
+static titan_status upload_narrow(struct train_state *state, const float *host, struct stream *s,
+                                  struct titan_error *err)
+{
+    const struct device_ops *ops = state->device->ops;
+    const size_t bytes = state_bytes(state, state->total);
+    _cleanup_free_ char *stored = malloc(bytes + 1);
+    char *to = stored;
+
+    if (!stored)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    for (int u = 0; u < state->layout->model->n_units; u++) {
+        const int64_t n = holds_unit(state, u) ? state->layout->units[u].shard : 0;
+        to = narrow(to, &host, state->types.master, n);
+        to = narrow(to, &host, state->types.moment, 2 * n);
+    }
+    titan_assert(to == stored + bytes);
+    TRY(ops->copy(s, state->values, stored, bytes));
+    return ops->stream_sync(s, err);
+}
+
 titan_status state_upload(struct train_state *state, const float *host, struct stream *s, struct titan_error *err)
 {
     const struct device_ops *ops = state->device->ops;
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
 
-    TRY(ops->copy(s, state->values, host, n * sizeof *host));
+    if (state_types_are_f32(state->types))
+        TRY(ops->copy(s, state->values, host, n * sizeof *host));
+    else
+        TRY(upload_narrow(state, host, s, err));
     if (state->biases)
         TRY(ops->copy(s, state->biases, host + n, biases * sizeof *host));
     TRY(state_refresh_shadow(state, s));
@@ -186,10 +281,14 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
     const struct device_ops *ops = state->device->ops;
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
 
-    TRY(ops->copy(s, host, state->values, n * sizeof *host));
+    const size_t bytes = state_bytes(state, state->total);
+    TRY(ops->copy(s, (char *)(host + n) - bytes, state->values, bytes));
     if (state->biases)
         TRY(ops->copy(s, host + n, state->biases, biases * sizeof *host));
-    return ops->stream_sync(s, err);
+    TRY(ops->stream_sync(s, err));
+    if (!state_types_are_f32(state->types))
+        widen_all(state, host);
+    return TITAN_OK;
 }
 
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)

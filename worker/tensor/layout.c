@@ -381,8 +381,8 @@ static bool wanted(const struct collector *c, int unit, enum share share)
            (!c->takes || c->takes(c->arg, unit, share));
 }
 
-/* Elements [from, to) of a tensor's local part, which stand at data, as boxes of the tensor. */
-static void add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, float *data)
+/* Elements [from, to) of a tensor's local part, which stand at `at` of the state, as boxes of the tensor. */
+static void add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, int64_t at)
 {
     struct piece boxes[PIECE_BOXES_MAX];
     int64_t row, col;
@@ -395,9 +395,9 @@ static void add_range(struct collector *c, int tensor, int spec, int64_t from, i
         p->tensor = spec;
         p->row += row;
         p->col += col;
-        p->data = data;
-        if (data)
-            data += p->rows * p->cols;
+        p->at = at;
+        p->data = c->state ? c->state + at : NULL;
+        at += p->rows * p->cols;
     }
 }
 
@@ -415,12 +415,13 @@ static void add_tensor(struct collector *c, int kind, int tensor)
     const int64_t from = MAX(begin, t->offset), to = MIN(begin + u->shard, t->offset + t->rows * t->cols);
     if (from < to)
         add_range(c, tensor, kind * l->model->n_tensors + tensor, from - t->offset, to - t->offset,
-                  c->state ? c->state + 3 * u->offset + kind * u->shard + (from - begin) : NULL);
+                  3 * u->offset + kind * u->shard + (from - begin));
 }
 
 static void add_biases(struct collector *c)
 {
     const struct model *m = c->layout->model;
+    const int64_t behind = 3 * layout_total(c->layout, c->rank);
 
     for (int i = 0; i < mixture_layers(m); i++) {
         const int layer = (int)m->dims.n_dense_layers + i;
@@ -428,6 +429,7 @@ static void add_biases(struct collector *c)
             c->pieces[c->n++] = (struct piece){.tensor = 3 * m->n_tensors + i,
                                                .rows = 1,
                                                .cols = m->dims.n_experts,
+                                               .at = behind + layout_bias_offset(m, layer),
                                                .data = c->biases ? c->biases + layout_bias_offset(m, layer) : NULL};
     }
 }

@@ -8,8 +8,8 @@
  * same.
  *
  * A rank's state is, unit by unit of its stages, the masters of its range, then their m, then their v: they begin at
- * 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct piece), and
- * one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
+ * element 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct
+ * piece), and one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
  *
  * canonical: ranges are multiples of block, which depends on the model only, so that sums over blocks are the same for
  * every data-parallel degree. */
@@ -98,7 +98,8 @@ int64_t layout_bias_offset(const struct model *model, int layer); /* where a lay
 enum share { SHARE_CUT, SHARE_WHOLE, SHARE_BIAS };
 
 /* The pieces of the specs that a rank holds, ordered by spec, then by place. state: 3 * layout_total elements, biases:
- * layout_biases; both NULL: pieces without data. takes: which of them are wanted, NULL: all. Owned (free). */
+ * layout_biases; both NULL: pieces without data. at: the element of the state, biases behind its last one. takes: which
+ * of them are wanted, NULL: all. Owned (free). */
 titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
                            bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
                            int *ret_n, struct titan_error *err) TITAN_MUST_USE;

@@ -12,12 +12,14 @@ struct tensor_spec {
     int64_t shape[4];
     int ndim;
     int64_t numel;
+    char dtype[8]; /* of a checkpoint: as it is stored, "F32" ("" when written), "BF16", "F16" */
 };
 /* What one rank holds: a box of a tensor seen as a matrix (leading dimensions flattened, a vector is one row). */
 struct piece {
     int tensor; /* index into the list of specs */
     int64_t row, rows, col, cols;
     float *data; /* host memory, rows * cols elements, dense; not owned */
+    int64_t at;  /* of a rank's state: where its first element stands there (layout_pieces); otherwise nothing */
 };
 /* A tensor as a matrix. */
 void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);

@@ -128,6 +128,14 @@ static void test_memory(void **state)
     assert_true(recipe_memory_bytes(&r, 1) < one);
     snprintf(r.activation_checkpoint.mode, sizeof(r.activation_checkpoint.mode), "none");
     snprintf(r.parallelism.fsdp_reduce, sizeof(r.parallelism.fsdp_reduce), "default");
+    snprintf(r.optimizer.state_dtype, sizeof(r.optimizer.state_dtype), "bfloat16");
+    const uint64_t moments = recipe_memory_bytes(&r, 1);
+    snprintf(r.training.dtype, sizeof(r.training.dtype), "bfloat16");
+    assert_true(moments - recipe_memory_bytes(&r, 1) == 2 * params);
+    snprintf(r.optimizer.state_dtype, sizeof(r.optimizer.state_dtype), "float32"); /* of bf16 weights they are bf16 */
+    assert_true(moments - recipe_memory_bytes(&r, 1) == 2 * params);
+    snprintf(r.training.dtype, sizeof(r.training.dtype), "float32");
+    assert_true(recipe_memory_bytes(&r, 1) - moments == 4 * params);
     assert_int_equal(recipe_check_memory(&r, 1, 0, &err), TITAN_OK); /* unknown */
     assert_int_equal(recipe_check_memory(&r, 1, one, &err), TITAN_OK);
     assert_int_equal(recipe_check_memory(&r, 1, UINT64_C(24) << 30, &err), TITAN_EUNPLACEABLE);

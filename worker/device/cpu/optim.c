@@ -1,56 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c - Adam, AdamW and SGD on fp32 masters with an optional bf16 shadow. One pass over memory: AdamW reads and
- * writes 28 bytes an element (30 with the shadow), so memory bounds it. */
+/* optim.c - Adam, AdamW and SGD on fp32 or bf16 masters, with an optional bf16 shadow of fp32 ones. One pass over
+ * memory: AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 in bf16), so memory
+ * bounds it. */
 #include <math.h>
 
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
 struct optim_args {
-    float *master, *m, *v;
+    void *master, *m, *v;
     const float *grad;
     uint16_t *shadow;
     size_t n;
     struct adamw_args adam;
 };
 
-CPU_INLINE void adamw_elements(float *restrict master, float *restrict m, float *restrict v, const float *restrict grad,
-                               uint16_t *restrict shadow, int64_t n, const struct adamw_args *a, bool with_shadow)
+CPU_INLINE float rounded_to_bf16(float x)
 {
+    return bf16_to_f32(bf16_from_f32(x));
+}
+
+/* The clipped mean; with bf16 masters each of the two products is a bf16 number. */
+CPU_INLINE float gradient_of(float sum, float scale, float mean, float clip, enum dtype master)
+{
+    return master == DTYPE_BF16 ? rounded_to_bf16(rounded_to_bf16(sum * mean) * clip) : sum * scale;
+}
+
+/* of: the range's arguments; their types and whether there is a shadow, as constants. */
+CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtype wt, enum dtype mt, bool with_shadow)
+{
+    const struct adamw_args *a = &of->adam;
+    void *const master = of->master, *const m = of->m, *const v = of->v;
+    const float *const grad = of->grad;
+    uint16_t *const shadow = of->shadow;
     const float b1 = a->beta1, b2 = a->beta2, c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2;
-    const float scale = a->grad_scale, lr = a->lr, eps = a->eps;
+    const float scale = a->grad_scale, mean = a->mean, clip = a->clip, lr = a->lr, eps = a->eps;
     const float decay = a->l2 ? 0.0f : a->weight_decay, l2 = a->l2 ? a->weight_decay : 0.0f;
     const float inv1 = 1.0f / a->bias1, inv2 = 1.0f / a->bias2;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float w = master[i];
-        float g = grad[i] * scale + l2 * w;
-        float mi = b1 * m[i] + c1 * g;
-        float vi = b2 * v[i] + c2 * (g * g);
+        float w = load_as_f32(master, i, wt);
+        float g = gradient_of(grad[i], scale, mean, clip, wt) + l2 * w;
+        float mi = b1 * load_as_f32(m, i, mt) + c1 * g;
+        float vi = b2 * load_as_f32(v, i, mt) + c2 * (g * g);
         w -= lr * (mi * inv1 / (sqrtf(vi * inv2) + eps) + decay * w);
-        m[i] = mi;
-        v[i] = vi;
-        master[i] = w;
+        store_f32_as(m, i, mt, mi);
+        store_f32_as(v, i, mt, vi);
+        store_f32_as(master, i, wt, w);
         if (with_shadow)
             shadow[i] = bf16_from_f32(w);
     }
 }
 
-CPU_KERNEL static void adamw_range_run(float *master, float *m, float *v, const float *grad, uint16_t *shadow,
-                                       int64_t n, const struct adamw_args *a)
+CPU_KERNEL static void adamw_range_run(const struct optim_args *a, int64_t n)
 {
-    if (shadow)
-        adamw_elements(master, m, v, grad, shadow, n, a, true);
+    if (a->adam.master == DTYPE_BF16)
+        adamw_elements(a, n, DTYPE_BF16, DTYPE_BF16, false);
+    else if (a->adam.moment == DTYPE_BF16 && a->shadow)
+        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, true);
+    else if (a->adam.moment == DTYPE_BF16)
+        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, false);
+    else if (a->shadow)
+        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, true);
     else
-        adamw_elements(master, m, v, grad, shadow, n, a, false);
+        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, false);
+}
+
+/* The same arguments from element `begin` on. */
+static struct optim_args from_element(const struct optim_args *a, int64_t begin)
+{
+    struct optim_args part = *a;
+    part.master = at_mut(a->master, begin, a->adam.master);
+    part.m = a->m ? at_mut(a->m, begin, a->adam.moment) : NULL;
+    part.v = a->v ? at_mut(a->v, begin, a->adam.moment) : NULL;
+    part.grad = a->grad + begin;
+    part.shadow = a->shadow ? a->shadow + begin : NULL;
+    return part;
 }
 
 static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct optim_args *a = p;
+    const struct optim_args part = from_element(p, begin);
     (void)thread;
-    adamw_range_run(a->master + begin, a->m + begin, a->v + begin, a->grad + begin,
-                    a->shadow ? a->shadow + begin : NULL, end - begin, &a->adam);
+    adamw_range_run(&part, end - begin);
 }
 
 static titan_status run_adamw(const struct cpu_context *ctx, const void *p)
@@ -60,35 +92,45 @@ static titan_status run_adamw(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-titan_status cpu_adamw(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
-                       size_t n, const struct adamw_args *args)
+titan_status cpu_adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow, size_t n,
+                       const struct adamw_args *args)
 {
     struct optim_args a = {master, m, v, grad, shadow, n, *args};
-    return cpu_enqueue(s, run_adamw, &a, sizeof(a));
+    return adamw_types_valid(args, shadow) ? cpu_enqueue(s, run_adamw, &a, sizeof(a)) : TITAN_EINVAL;
 }
 
-CPU_KERNEL static void sgd_elements(float *restrict master, const float *restrict grad, uint16_t *restrict shadow,
-                                    int64_t n, float scale, float lr, float decay)
+CPU_INLINE void sgd_elements(const struct optim_args *of, int64_t n, enum dtype wt, bool with_shadow)
 {
-    if (shadow) {
+    const struct adamw_args *a = &of->adam;
+    void *const master = of->master;
+    const float *const grad = of->grad;
+    uint16_t *const shadow = of->shadow;
+    const float scale = a->grad_scale, mean = a->mean, clip = a->clip, lr = a->lr, decay = a->weight_decay;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) {
-            master[i] -= lr * (grad[i] * scale + decay * master[i]);
-            shadow[i] = bf16_from_f32(master[i]);
-        }
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            master[i] -= lr * (grad[i] * scale + decay * master[i]);
+    for (int64_t i = 0; i < n; i++) {
+        float w = load_as_f32(master, i, wt);
+        w -= lr * (gradient_of(grad[i], scale, mean, clip, wt) + decay * w);
+        store_f32_as(master, i, wt, w);
+        if (with_shadow)
+            shadow[i] = bf16_from_f32(w);
     }
+}
+
+CPU_KERNEL static void sgd_range_run(const struct optim_args *a, int64_t n)
+{
+    if (a->adam.master == DTYPE_BF16)
+        sgd_elements(a, n, DTYPE_BF16, false);
+    else if (a->shadow)
+        sgd_elements(a, n, DTYPE_F32, true);
+    else
+        sgd_elements(a, n, DTYPE_F32, false);
 }
 
 static void sgd_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct optim_args *a = p;
+    const struct optim_args part = from_element(p, begin);
     (void)thread;
-    sgd_elements(a->master + begin, a->grad + begin, a->shadow ? a->shadow + begin : NULL, end - begin,
-                 a->adam.grad_scale, a->adam.lr, a->adam.weight_decay);
+    sgd_range_run(&part, end - begin);
 }
 
 static titan_status run_sgd(const struct cpu_context *ctx, const void *p)
@@ -98,9 +140,9 @@ static titan_status run_sgd(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-titan_status cpu_sgd(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+titan_status cpu_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                      const struct adamw_args *args)
 {
     struct optim_args a = {.master = master, .grad = grad, .shadow = shadow, .n = n, .adam = *args};
-    return cpu_enqueue(s, run_sgd, &a, sizeof(a));
+    return adamw_types_valid(args, shadow) ? cpu_enqueue(s, run_sgd, &a, sizeof(a)) : TITAN_EINVAL;
 }

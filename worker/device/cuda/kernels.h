@@ -142,12 +142,14 @@ int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct adamw_factors {
     float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, bias1, bias2; /* one of the decays is 0 */
+    float mean, clip;                                                        /* grad_scale is their product */
+    bool bf16_master, bf16_moment;                                           /* otherwise fp32 */
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. shadow may be NULL. */
-int cuda_adamw(void *stream, float *master, float *m, float *v, const float *grad, uint16_t *shadow, size_t n,
+int cuda_adamw(void *stream, void *master, void *m, void *v, const float *grad, uint16_t *shadow, size_t n,
                struct adamw_factors factors, const int *failed);
-int cuda_sgd(void *stream, float *master, const float *grad, uint16_t *shadow, size_t n, float lr, float weight_decay,
-             float grad_scale, const int *failed);
+int cuda_sgd(void *stream, void *master, const float *grad, uint16_t *shadow, size_t n, struct adamw_factors factors,
+             const int *failed);
 
 #ifdef __cplusplus
 }

@@ -234,10 +234,9 @@ static titan_status sum(struct stream *s, double *out, bool add_to, const double
     return ENQUEUE(s, "a sum", cuda_sum(s->native, out, add_to, x, n));
 }
 
-static titan_status adamw(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
-                          size_t n, const struct adamw_args *args)
+static struct adamw_factors factors_of(const struct adamw_args *args)
 {
-    const struct adamw_factors factors = {
+    return (struct adamw_factors){
         .lr = args->lr,
         .beta1 = args->beta1,
         .beta2 = args->beta2,
@@ -247,16 +246,27 @@ static titan_status adamw(struct stream *s, float *master, float *m, float *v, c
         .grad_scale = args->grad_scale,
         .bias1 = args->bias1,
         .bias2 = args->bias2,
+        .mean = args->mean,
+        .clip = args->clip,
+        .bf16_master = args->master == DTYPE_BF16,
+        .bf16_moment = args->moment == DTYPE_BF16,
     };
-    return ENQUEUE(s, "AdamW", cuda_adamw(s->native, master, m, v, grad, shadow, n, factors, s->seen));
 }
 
-static titan_status sgd(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+static titan_status adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
+                          size_t n, const struct adamw_args *args)
+{
+    if (!adamw_types_valid(args, shadow))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "AdamW", cuda_adamw(s->native, master, m, v, grad, shadow, n, factors_of(args), s->seen));
+}
+
+static titan_status sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                         const struct adamw_args *args)
 {
-    return ENQUEUE(
-        s, "SGD",
-        cuda_sgd(s->native, master, grad, shadow, n, args->lr, args->weight_decay, args->grad_scale, s->seen));
+    if (!adamw_types_valid(args, shadow))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "SGD", cuda_sgd(s->native, master, grad, shadow, n, factors_of(args), s->seen));
 }
 
 const struct device_ops cuda_ops = {

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/bf16.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/crc32c.h"
@@ -293,6 +294,79 @@ static void test_columns_of_large_pieces(void **state)
 static void shard_path(char out[PATH_MAX], const char *path, const char *name)
 {
     assert_true(snprintf(out, PATH_MAX, "%s/%s", path, name) < PATH_MAX);
+}
+
+static float as_stored(float x, const char *dtype)
+{
+    return strcmp(dtype, "BF16") == 0 ? bf16_to_f32(bf16_from_f32(x)) : x;
+}
+
+/* The checksum of a manifest whose text was changed. */
+static void sign(struct buf *text)
+{
+    char *const sum = strstr(text->data, ",\"manifest_crc32c\":");
+    const uint32_t crc = crc32c(0, text->data, (size_t)(sum - text->data));
+    text->len = (size_t)(sum - text->data);
+    buf_printf(text, ",\"manifest_crc32c\":\"%08x\"}\n", crc);
+}
+
+/* Tensors of one type and of several: the oldest version that can say it, shards of these types, values rounded to
+ * them. A version that has one type for all is not believed when it has two. */
+static void test_types_of_tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *types[TENSORS], *version;
+    } cases[] = {
+        {{"", "", "", "", ""}, "\"version\":2,"},
+        {{"BF16", "BF16", "BF16", "BF16", "BF16"}, "\"version\":3,"},
+        {{"F32", "BF16", "BF16", "F32", "BF16"}, "\"version\":4,"},
+        {{"BF16", "BF16", "BF16", "BF16", "F32"}, "\"version\":4,"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char path[PATH_MAX], file[PATH_MAX];
+        struct titan_error err = {0};
+        unsigned seed = 7;
+        struct cut from, to;
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        struct manifest m;
+        for (int t = 0; t < TENSORS; t++)
+            (void)snprintf(specs[t].dtype, sizeof specs[t].dtype, "%s", cases[i].types[t]);
+        make_cut(&from, 3, &seed);
+        make_cut(&to, 2, &seed);
+        fill_cut(&from, i + 1);
+        if (write_cut(&from, i + 1, 1, path, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        for (int r = 0; r < to.world; r++) {
+            assert_int_equal(checkpoint_load(path, specs, TENSORS, to.pieces[r], to.n[r], NULL, &err), TITAN_OK);
+            for (int k = 0; k < to.n[r]; k++) {
+                const struct piece *p = &to.pieces[r][k];
+                for (int64_t e = 0; e < p->rows * p->cols; e++)
+                    assert_true(p->data[e] ==
+                                as_stored(element(i + 1, p->tensor, p->row + e / p->cols, p->col + e % p->cols),
+                                          cases[i].types[p->tensor]));
+            }
+        }
+        shard_path(file, path, MANIFEST_NAME);
+        assert_int_equal(file_read(file, 1 << 20, &text, &err), TITAN_OK);
+        char *const version = strstr(text.data, cases[i].version);
+        assert_non_null(version);
+        assert_int_equal(manifest_parse(text.data, text.len, &m, &err), TITAN_OK);
+        for (int t = 0; t < TENSORS; t++)
+            assert_string_equal(m.tensors[t].dtype, cases[i].types[t][0] ? cases[i].types[t] : "F32");
+        manifest_clear(&m);
+        if (strstr(version, "\"version\":4,") == version) {
+            version[strlen("\"version\":")] = '3';
+            sign(&text);
+            assert_int_equal(manifest_parse(text.data, text.len, &m, &err), TITAN_ECORRUPT);
+            assert_non_null(strstr(err.msg, "not '"));
+            manifest_clear(&m);
+        }
+        free_cut(&from);
+        free_cut(&to);
+    }
+    for (int t = 0; t < TENSORS; t++)
+        specs[t].dtype[0] = '\0';
 }
 
 static void flip_byte(const char *file, off_t at)
@@ -633,23 +707,23 @@ static void test_cover(void **state)
         int n;
         const char *says; /* NULL = covered */
     } cases[] = {
-        {{{0, 0, 2, 0, 5, 0}, {1, 0, 1, 0, 4, 0}}, 2, NULL},
-        {{{1, 0, 1, 2, 2, 0}, {0, 1, 1, 0, 5, 0}, {1, 0, 1, 0, 2, 0}, {0, 0, 1, 0, 5, 0}}, 4, NULL},
-        {{{0, 0, 2, 3, 2, 0}, {0, 1, 1, 0, 3, 0}, {0, 0, 1, 0, 3, 0}, {1, 0, 1, 0, 4, 0}}, 4, NULL},
-        {{{0, 0, 2, 0, 4, 0}, {1, 0, 1, 0, 4, 0}}, 2, "'ten': elements from row 0, column 4 on are missing"},
-        {{{0, 1, 1, 0, 5, 0}, {1, 0, 1, 0, 4, 0}}, 2, "'ten': elements from row 0, column 0 on are missing"},
-        {{{0, 0, 1, 0, 5, 0}, {1, 0, 1, 0, 4, 0}}, 2, "'ten': elements from row 1, column 0 on are missing"},
-        {{{0, 0, 2, 0, 3, 0}, {0, 0, 2, 2, 3, 0}, {1, 0, 1, 0, 4, 0}},
+        {{{0, 0, 2, 0, 5, 0, 0}, {1, 0, 1, 0, 4, 0, 0}}, 2, NULL},
+        {{{1, 0, 1, 2, 2, 0, 0}, {0, 1, 1, 0, 5, 0, 0}, {1, 0, 1, 0, 2, 0, 0}, {0, 0, 1, 0, 5, 0, 0}}, 4, NULL},
+        {{{0, 0, 2, 3, 2, 0, 0}, {0, 1, 1, 0, 3, 0, 0}, {0, 0, 1, 0, 3, 0, 0}, {1, 0, 1, 0, 4, 0, 0}}, 4, NULL},
+        {{{0, 0, 2, 0, 4, 0, 0}, {1, 0, 1, 0, 4, 0, 0}}, 2, "'ten': elements from row 0, column 4 on are missing"},
+        {{{0, 1, 1, 0, 5, 0, 0}, {1, 0, 1, 0, 4, 0, 0}}, 2, "'ten': elements from row 0, column 0 on are missing"},
+        {{{0, 0, 1, 0, 5, 0, 0}, {1, 0, 1, 0, 4, 0, 0}}, 2, "'ten': elements from row 1, column 0 on are missing"},
+        {{{0, 0, 2, 0, 3, 0, 0}, {0, 0, 2, 2, 3, 0, 0}, {1, 0, 1, 0, 4, 0, 0}},
          3,
          "'ten': elements from row 0, column 2 on are there"},
-        {{{0, 0, 2, 2, 3, 0}, {0, 0, 1, 0, 2, 0}, {0, 1, 1, 0, 3, 0}, {1, 0, 1, 0, 4, 0}},
+        {{{0, 0, 2, 2, 3, 0, 0}, {0, 0, 1, 0, 2, 0, 0}, {0, 1, 1, 0, 3, 0, 0}, {1, 0, 1, 0, 4, 0, 0}},
          4,
          "column 2 on are there twice"},
-        {{{0, 0, 2, 0, 5, 0}, {0, 0, 2, 0, 5, 0}, {1, 0, 1, 0, 4, 0}},
+        {{{0, 0, 2, 0, 5, 0, 0}, {0, 0, 2, 0, 5, 0, 0}, {1, 0, 1, 0, 4, 0, 0}},
          3,
          "'ten': elements from row 0, column 0 on are there"},
-        {{{0, 0, 2, 0, 5, 0}}, 1, "'four': elements from row 0, column 0"},
-        {{{1, 0, 1, 0, 4, 0}}, 1, "'ten': elements from row 0, column 0"},
+        {{{0, 0, 2, 0, 5, 0, 0}}, 1, "'four': elements from row 0, column 0"},
+        {{{1, 0, 1, 0, 4, 0, 0}}, 1, "'ten': elements from row 0, column 0"},
     };
     struct tensor_spec tensors[2] = {{.name = "ten", .shape = {2, 5}, .ndim = 2, .numel = 10},
                                      {.name = "four", .shape = {4}, .ndim = 1, .numel = 4}};
@@ -757,6 +831,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_version_1, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_columns_of_large_pieces, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_types_of_tensors, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_info_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_subset_and_conflicts, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_damaged_shards_are_named, make_dir, remove_dir),

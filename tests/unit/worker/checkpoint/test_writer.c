@@ -58,7 +58,7 @@ static struct train_state *open_state(struct fixture *f, int rank, int world, en
     struct layout *l = NULL;
     struct train_state *s = NULL;
     assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
-    assert_int_equal(state_open(&f->device, l, rank, dt, false, &s, NULL), TITAN_OK);
+    assert_int_equal(state_open(&f->device, l, rank, (struct state_types){.compute = dt}, false, &s, NULL), TITAN_OK);
     return s;
 }
 
@@ -182,7 +182,7 @@ static void test_complete(void **state)
     for (int t = 0; t < f->model->n_tensors; t++) {
         const struct model_tensor *mt = &f->model->tensors[t];
         const float *master =
-            alone->values + 3 * alone->layout->units[mt->unit].offset + alone->layout->tensors[t].offset;
+            (float *)alone->values + 3 * alone->layout->units[mt->unit].offset + alone->layout->tensors[t].offset;
         float *expected = malloc((size_t)mt->numel * sizeof *expected);
         model_init_tensor(f->model, 11, t, 0, mt->numel, expected);
         assert_memory_equal(master, expected, (size_t)mt->numel * sizeof *expected);

@@ -721,9 +721,10 @@ static void test_fail_in_step(void **state)
         {"elastic.max_workers=4"},
         {"elastic.max_workers=4", "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
         {"elastic.max_workers=4", "parallelism.tensor_parallel_degree=2"},
-        {"elastic.max_workers=4", "parallelism.context_parallel_degree=2"},
-        {"elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2"},
-        {"elastic.max_workers=4", "model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2"},
+        {"elastic.max_workers=4", "parallelism.context_parallel_degree=2", "optimizer.state_dtype=bfloat16"},
+        {"elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2", "training.dtype=bfloat16"},
+        {"elastic.max_workers=4", "model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2",
+         "training.dtype=bfloat16"},
     };
     enum { ALL_CASES = 3, REPLICAS = 4 }; /* axes of which only the last cases are tried; with replicas */
     static const struct {

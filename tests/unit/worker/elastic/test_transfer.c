@@ -119,6 +119,7 @@ static const struct comm_ops hub_ops = {.all_gather = hub_gather, .send = hub_se
 
 struct change {
     struct model *model;
+    struct state_types types;
     struct layout *from, *to;
     int holder[OLD_MAX];
     struct train_state *old[RANKS_MAX], *wards[RANKS_MAX], *fresh[RANKS_MAX];
@@ -136,22 +137,33 @@ static float trained(const struct piece *p, int64_t i)
     return (float)(p->tensor * 7919 + 1) + (float)((p->row + i / p->cols) * 131 + p->col + i % p->cols) / 1024;
 }
 
-static struct train_state *open_state(struct layout *l, int rank, bool offload)
+static struct train_state *open_state(struct layout *l, int rank, struct state_types types, bool offload)
 {
     struct train_state *s = NULL;
-    assert_int_equal(state_open(&memory_device, l, rank, DTYPE_BF16, offload, &s, NULL), TITAN_OK);
+    assert_int_equal(state_open(&memory_device, l, rank, types, offload, &s, NULL), TITAN_OK);
     return s;
 }
 
-static struct train_state *trained_state(struct layout *l, int rank, bool offload)
+/* What trained() is in the type its spec is stored in. */
+static float stored(const struct model *m, struct state_types types, const struct piece *p, int64_t i)
 {
-    struct train_state *s = open_state(l, rank, offload);
+    const int kind = p->tensor / m->n_tensors; /* masters, m, v, biases */
+    const bool bf16 = kind == 0 ? types.master == DTYPE_BF16 : kind < 3 && types.moment == DTYPE_BF16;
+    return bf16 ? bf16_to_f32(bf16_from_f32(trained(p, i))) : trained(p, i);
+}
+
+static struct train_state *trained_state(struct layout *l, int rank, struct state_types types, bool offload)
+{
+    struct train_state *s = open_state(l, rank, types, offload);
+    float *host = calloc((size_t)state_snapshot_size(l, rank) + 1, sizeof *host);
     struct piece *pieces = NULL;
     int n;
-    assert_int_equal(layout_pieces(l, rank, s->values, s->biases, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_pieces(l, rank, host, host + 3 * s->total, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
             pieces[p].data[i] = trained(&pieces[p], i);
+    assert_int_equal(state_upload(s, host, NULL, NULL), TITAN_OK);
+    free(host);
     free(pieces);
     s->step = 12;
     s->tokens = 345;
@@ -159,29 +171,41 @@ static struct train_state *trained_state(struct layout *l, int rank, bool offloa
     return s;
 }
 
+static float shadow_at(const struct train_state *s, int64_t i)
+{
+    return s->types.compute == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)s->shadow)[i])
+                                          : ((const float *)s->shadow)[i];
+}
+
 /* Every piece has its values, also in the shadow; the rest is zero. */
 static void check_fresh(const struct change *c, int rank)
 {
     struct train_state *s = c->fresh[rank];
-    for (int u = 0; u < c->model->n_units; u++) {
-        const struct unit_layout *ul = &c->to->units[u];
-        for (int64_t i = 0; ul->pp_rank == mesh_group_rank(&c->to->mesh, GROUP_PP, rank) && i < ul->shard; i++)
-            assert_int_equal(((uint16_t *)s->shadow)[ul->offset + i], bf16_from_f32(s->values[3 * ul->offset + i]));
-    }
+    const size_t size = (size_t)state_snapshot_size(c->to, rank);
+    float *host = calloc(size + 1, sizeof *host);
     struct piece *pieces = NULL;
     int n;
-    assert_int_equal(layout_pieces(c->to, rank, s->values, s->biases, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    assert_int_equal(state_snapshot(s, host, NULL, NULL), TITAN_OK);
+    for (int u = 0; s->shadow && u < c->model->n_units; u++) {
+        const struct unit_layout *ul = &c->to->units[u];
+        for (int64_t i = 0; ul->pp_rank == mesh_group_rank(&c->to->mesh, GROUP_PP, rank) && i < ul->shard; i++)
+            assert_true(shadow_at(s, ul->offset + i) == (c->types.compute == DTYPE_BF16
+                                                             ? bf16_to_f32(bf16_from_f32(host[3 * ul->offset + i]))
+                                                             : host[3 * ul->offset + i]));
+    }
+    assert_int_equal(layout_pieces(c->to, rank, host, host + 3 * s->total, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++) {
-            if (pieces[p].data[i] != trained(&pieces[p], i))
+            const float want = stored(c->model, c->types, &pieces[p], i);
+            if (pieces[p].data[i] != want)
                 fail_msg("rank %d of %s: element %ld of a piece of spec %d is %g in place of %g", rank,
-                         layout_text(c->to), (long)i, pieces[p].tensor, (double)pieces[p].data[i],
-                         (double)trained(&pieces[p], i));
+                         layout_text(c->to), (long)i, pieces[p].tensor, (double)pieces[p].data[i], (double)want);
             pieces[p].data[i] = 0;
         }
     for (int64_t i = 0; i < 3 * s->total; i++)
-        assert_true(s->values[i] == 0);
+        assert_true(host[i] == 0);
     free(pieces);
+    free(host);
     assert_true(s->step == 12 && s->tokens == 345 && s->skipped == 6);
 }
 
@@ -262,7 +286,11 @@ static void close_change(struct change *c)
 /* Two meshes of which the second has room for one replica of the first at least. */
 static void open_change(struct change *c, unsigned *seed)
 {
-    *c = (struct change){.model = random_model(seed)};
+    static const struct state_types types[] = {{DTYPE_BF16, DTYPE_F32, DTYPE_F32},
+                                               {DTYPE_BF16, DTYPE_F32, DTYPE_BF16},
+                                               {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+                                               {DTYPE_F32, DTYPE_BF16, DTYPE_BF16}};
+    *c = (struct change){.model = random_model(seed), .types = types[random_below(seed, ARRAY_SIZE(types))]};
     c->to = random_layout(seed, c->model, NEW_MAX);
     do {
         layout_close(c->from);
@@ -272,7 +300,7 @@ static void open_change(struct change *c, unsigned *seed)
         c->holder[a] = -1;
     c->departing = random_below(seed, RANKS_MAX - NEW_MAX + 1);
     for (int r = 0; r < c->to->mesh.world; r++)
-        c->fresh[r] = open_state(c->to, r, random_below(seed, 2));
+        c->fresh[r] = open_state(c->to, r, c->types, random_below(seed, 2));
 }
 
 /* Old rank a is with a new rank that has none yet; false: all have. */
@@ -283,7 +311,7 @@ static bool place(struct change *c, int a, unsigned *seed)
         const int r = (first + i) % ranks;
         if (c->old[r])
             continue;
-        c->old[r] = trained_state(c->from, a, random_below(seed, 2));
+        c->old[r] = trained_state(c->from, a, c->types, random_below(seed, 2));
         c->holder[a] = r;
         return true;
     }
@@ -298,7 +326,7 @@ static bool place_copy(struct change *c, int a, unsigned *seed)
         const int r = (first + i) % ranks;
         if (!c->old[r] || c->wards[r])
             continue;
-        c->wards[r] = trained_state(c->from, a, random_below(seed, 2));
+        c->wards[r] = trained_state(c->from, a, c->types, random_below(seed, 2));
         return true;
     }
     return false;
@@ -385,8 +413,8 @@ static void test_in_place(void **state)
         c = (struct change){.model = random_model(&seed)};
         c.from = c.to = random_layout(&seed, c.model, NEW_MAX);
         for (int r = 0; r < c.to->mesh.world; r++) {
-            c.fresh[r] = open_state(c.to, r, false);
-            c.old[r] = trained_state(c.from, r, false);
+            c.fresh[r] = open_state(c.to, r, c.types, false);
+            c.old[r] = trained_state(c.from, r, c.types, false);
             c.holder[r] = r;
         }
         run_change(&c);
@@ -456,10 +484,11 @@ static void flip_bit(const struct change *c, struct train_state *s, unsigned *se
 {
     struct piece *pieces = NULL;
     int n;
-    assert_int_equal(layout_pieces(c->from, s->rank, s->values, s->biases, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_pieces(c->from, s->rank, NULL, NULL, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
     const struct piece *p = &pieces[random_below(seed, n)];
-    uint32_t *word = (uint32_t *)&p->data[random_below(seed, (int)(p->rows * p->cols))];
-    *word ^= 1u << random_below(seed, 32);
+    enum dtype type;
+    uint8_t *const bytes = state_piece(s, p, &type);
+    bytes[random_below(seed, (int)(p->rows * p->cols * (int64_t)dtype_bytes(type)))] ^= 1u << random_below(seed, 8);
     free(pieces);
 }
 
@@ -496,7 +525,7 @@ static void test_flipped_bit(void **state)
         const bool copied = m->size[AXIS_DP_REPLICATE] == 1 || random_below(&seed, 2);
         if (copied) { /* with another rank */
             const int keeper = (a + 1) % m->world;
-            c.wards[c.holder[keeper]] = trained_state(c.from, a, false);
+            c.wards[c.holder[keeper]] = trained_state(c.from, a, c.types, false);
             flip_bit(&c, random_below(&seed, 2) ? c.old[r] : c.wards[c.holder[keeper]], &seed);
             (void)snprintf(words[1], sizeof words[1], "rank %d, holds", keeper);
         } else {

@@ -123,7 +123,7 @@ static int set_up(void **state)
     must(model_open(&dims, &f.model, &err), &err);
     const struct layout_options cut = {.model = f.model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
     must(layout_open(&cut, &layout, &err), &err);
-    must(state_open(&f.device, layout, 0, DTYPE_F32, false, &f.state, &err), &err);
+    must(state_open(&f.device, layout, 0, (struct state_types){.compute = DTYPE_F32}, false, &f.state, &err), &err);
     open_program(&f);
     compute = f.streams[STREAM_COMPUTE];
     must(state_init(f.state, 5, compute, &err), &err);
@@ -300,7 +300,7 @@ static void test_bad_unit(void **state)
         const int first = f->model->units[u].first_tensor;
         const struct model_tensor *t = &f->model->tensors[first];
         float *weight =
-            f->state->values + 3 * f->state->layout->units[u].offset + f->state->layout->tensors[first].offset;
+            (float *)f->state->values + 3 * f->state->layout->units[u].offset + f->state->layout->tensors[first].offset;
         for (int64_t i = 0; i < (u == 0 ? t->numel : 1); i++) /* the embedding: a row that occurs */
             weight[i] = NAN;
         must(run(f, 0, &err), &err);

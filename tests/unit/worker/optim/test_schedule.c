@@ -73,12 +73,13 @@ static void test_adamw_arguments(void **state)
     (void)state;
     struct recipe r;
     recipe_init(&r);
-    const struct adamw_args a = update_of_recipe(&r, 1e-3, 3, 0.25).args;
+    const struct adamw_args a = update_of_recipe(&r, 1e-3, 3, 2, 0.5).args;
     assert_true(fabsf(a.bias1 - (1 - 0.9f * 0.9f * 0.9f)) < 1e-6f);
     assert_true(fabsf(a.bias2 - (1 - 0.95f * 0.95f * 0.95f)) < 1e-6f);
+    assert_true(a.clip == 0.5f && a.master == DTYPE_F32 && a.moment == DTYPE_F32);
     assert_true(a.grad_scale == 0.25f && a.lr == 1e-3f && a.weight_decay == 0.1f && !a.l2);
     assert_int_equal(recipe_set(&r, "optimizer.name=Adam", NULL), TITAN_OK);
-    assert_true(update_of_recipe(&r, 1e-3, 3, 0.25).args.l2);
+    assert_true(update_of_recipe(&r, 1e-3, 3, 2, 0.5).args.l2);
 }
 
 int main(void)

@@ -167,6 +167,9 @@ static void state_is_the_formulas(void **state)
     static const char *const offloaded[] = {"training.enable_cpu_offload=true", NULL};
     static const char *const replicated[] = {"parallelism.data_parallel_replicate_degree=2", NULL};
     static const char *const checkpoint[] = {"fault_tolerance.redundancy=checkpoint", NULL};
+    static const char *const moments[] = {"optimizer.state_dtype=bfloat16", NULL};
+    static const char *const all[] = {"training.dtype=bfloat16", NULL};
+    static const char *const moved[] = {"training.dtype=bfloat16", "training.enable_cpu_offload=true", NULL};
     struct forecasted x;
 
     (void)state;
@@ -176,6 +179,17 @@ static void state_is_the_formulas(void **state)
     close_forecast(&x);
     open_forecast(&x, 8, offloaded);
     near((double)x.f.memory[0].bytes[MEMORY_HOST], 28 * model(8) / 8, "optimizer and copy in host memory");
+    close_forecast(&x);
+    open_forecast(&x, 8, moments);
+    near((double)x.f.memory[0].bytes[MEMORY_OPTIMIZER], 8 * model(8) / 8, "optimizer, moments in bf16");
+    near((double)x.f.memory[0].bytes[MEMORY_HOST], 12 * model(8) / 8, "copy, moments in bf16");
+    close_forecast(&x);
+    open_forecast(&x, 8, all); /* the masters are what is gathered */
+    near((double)x.f.memory[0].bytes[MEMORY_OPTIMIZER], 4 * model(8) / 8, "optimizer in bf16");
+    near((double)x.f.memory[0].bytes[MEMORY_HOST], 10 * model(8) / 8, "copy in bf16");
+    close_forecast(&x);
+    open_forecast(&x, 8, moved);
+    near((double)x.f.memory[0].bytes[MEMORY_HOST], 16 * model(8) / 8, "optimizer and copy in bf16, in host memory");
     close_forecast(&x);
     open_forecast(&x, 8, replicated);
     assert_int_equal(x.f.memory[0].bytes[MEMORY_HOST], 0);

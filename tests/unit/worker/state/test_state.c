@@ -25,11 +25,27 @@
 #define WORLD_MAX 16
 #define ROUNDS 25
 
-static struct train_state *open_state(struct layout *l, int rank, enum dtype dt, bool offload)
+static const struct state_types all_types[] = {
+    {DTYPE_F32, DTYPE_F32, DTYPE_F32},   {DTYPE_BF16, DTYPE_F32, DTYPE_F32},  {DTYPE_F32, DTYPE_F32, DTYPE_BF16},
+    {DTYPE_BF16, DTYPE_F32, DTYPE_BF16}, {DTYPE_F32, DTYPE_BF16, DTYPE_BF16}, {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16}};
+
+static struct train_state *open_state(struct layout *l, int rank, struct state_types types, bool offload)
 {
     struct train_state *s = NULL;
-    assert_int_equal(state_open(&memory_device, l, rank, dt, offload, &s, NULL), TITAN_OK);
+    assert_int_equal(state_open(&memory_device, l, rank, types, offload, &s, NULL), TITAN_OK);
     return s;
+}
+
+static float as_stored(float x, enum dtype type)
+{
+    return type == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : x;
+}
+
+/* Specs are parameters, m, v, biases. */
+static enum dtype type_of_spec(const struct train_state *s, int spec)
+{
+    const int kind = spec / s->layout->model->n_tensors;
+    return kind == 0 ? s->types.master : kind < 3 ? s->types.moment : DTYPE_F32;
 }
 
 /* The layout belongs to others. */
@@ -52,7 +68,7 @@ static void check_state(const struct train_state *s,
                      TITAN_OK);
     for (int p = 0; p < n_pieces; p++)
         for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++) {
-            const float want = value(s->layout->model, &pieces[p], i);
+            const float want = as_stored(value(s->layout->model, &pieces[p], i), type_of_spec(s, pieces[p].tensor));
             if (memcmp(&pieces[p].data[i], &want, sizeof want) != 0)
                 fail_msg("%s: rank %d: %g in place of %g in spec %d", layout_text(s->layout), s->rank,
                          (double)pieces[p].data[i], (double)want, pieces[p].tensor);
@@ -79,6 +95,11 @@ static float initial(const struct model *m, const struct piece *p, int64_t i)
     return x;
 }
 
+static float value_at(const void *x, enum dtype type, int64_t i)
+{
+    return type == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
 /* The shadow is what a program gathers, unit by unit. */
 static void check_shadow(const struct train_state *s)
 {
@@ -88,15 +109,12 @@ static void check_shadow(const struct train_state *s)
             continue;
         const struct buffer shard = {.kind = BUF_SHARD, .unit = u};
         const struct buffer state = {.kind = s->offload ? BUF_STATE_HOST : BUF_STATE, .unit = u};
-        const float *master = state_bind(s, &state);
-        const void *shadow = state_bind(s, &shard);
-        assert_ptr_equal(master, s->values + 3 * ul->offset);
+        const void *master = state_bind(s, &state), *shadow = state_bind(s, &shard);
+        assert_ptr_equal(master, (char *)s->values + state_bytes(s, ul->offset));
         for (int64_t i = 0; i < ul->shard; i++)
-            if (s->dt == DTYPE_F32)
-                assert_true(((const float *)shadow)[i] == master[i]);
-            else
-                assert_int_equal(((const uint16_t *)shadow)[i], bf16_from_f32(master[i]));
-        assert_true((shadow == (const void *)master) == (s->dt == DTYPE_F32 && !s->offload));
+            assert_true(value_at(shadow, s->types.compute, i) ==
+                        as_stored(value_at(master, s->types.master, i), s->types.compute));
+        assert_true((shadow == master) == (s->types.compute == s->types.master && !s->offload));
     }
 }
 
@@ -109,7 +127,7 @@ static void test_init(void **state)
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         for (int rank = 0; rank < l->mesh.world; rank++) {
             struct train_state *s =
-                open_state(l, rank, random_below(&seed, 2) ? DTYPE_F32 : DTYPE_BF16, random_below(&seed, 2));
+                open_state(l, rank, all_types[random_below(&seed, ARRAY_SIZE(all_types))], random_below(&seed, 2));
             assert_int_equal(state_init(s, INIT_SEED, NULL, NULL), TITAN_OK);
             check_state(s, initial);
             check_shadow(s);
@@ -179,7 +197,7 @@ static void test_checkpoint_of_any_mesh(void **state)
         write_all(from, dir, path);
         for (int rank = 0; rank < to->mesh.world; rank++) {
             struct titan_error err = {0};
-            struct train_state *s = open_state(to, rank, DTYPE_BF16, false);
+            struct train_state *s = open_state(to, rank, all_types[random_below(&seed, ARRAY_SIZE(all_types))], false);
             struct load_source source = {.path = path, .recipe_hash = 6};
             const struct recipe recipe = {.training.steps = 100};
             if (load_state(s, &source, &recipe, 0, NULL, NULL, &err) != TITAN_ECONFLICT)
@@ -202,17 +220,16 @@ static void test_checkpoint_of_any_mesh(void **state)
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
 static struct {
-    float *master, *m, *v;
+    void *master, *m, *v;
     const float *grad;
     uint16_t *shadow;
     size_t n;
 } updated;
 
-static titan_status note_adamw(struct stream *s, float *master, float *m, float *v, const float *grad, uint16_t *shadow,
+static titan_status note_adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
                                size_t n, const struct adamw_args *args)
 {
     (void)s;
-    (void)args;
     updated.master = master;
     updated.m = m;
     updated.v = v;
@@ -220,50 +237,55 @@ static titan_status note_adamw(struct stream *s, float *master, float *m, float 
     updated.shadow = shadow;
     updated.n = n;
     for (size_t i = 0; i < n; i++)
-        master[i] += grad[i];
+        if (args->master == DTYPE_BF16)
+            ((uint16_t *)master)[i] = bf16_from_f32(grad[i]);
+        else
+            ((float *)master)[i] = grad[i];
     return TITAN_OK;
 }
 
-static titan_status note_sgd(struct stream *s, float *master, const float *grad, uint16_t *shadow, size_t n,
+static titan_status note_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                              const struct adamw_args *args)
 {
     return note_adamw(s, master, NULL, NULL, grad, shadow, n, args);
 }
 
+/* Masters, m, v and shard of each combination of types are where the operation is told to find them, and a shard that
+ * is neither the masters nor their shadow is made of them. */
 static void test_update(void **state)
 {
     (void)state;
     struct device_ops ops = *memory_device.ops;
     const struct device_handle device = {.ops = &ops, .info = memory_device.info};
-    const struct update adamw = {0}, sgd = {.sgd = true};
     unsigned seed = 1;
     struct model *m = random_model(&seed);
     const struct layout_options o = {.model = m, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
     ops.adamw = note_adamw;
     ops.sgd = note_sgd;
-    for (int mode = 0; mode < 4; mode++) {
-        const enum dtype dt = mode & 1 ? DTYPE_BF16 : DTYPE_F32;
-        const bool offload = mode & 2;
+    for (int mode = 0; mode < 2 * (int)ARRAY_SIZE(all_types); mode++) {
+        const struct state_types types = all_types[mode / 2];
+        const bool offload = mode & 1;
+        const struct update adamw = {.args = {.master = types.master, .moment = types.moment}},
+                            sgd = {.sgd = true, .args = adamw.args};
         struct layout *l = NULL;
         struct train_state *s = NULL;
         assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
-        assert_int_equal(state_open(&device, l, 0, dt, offload, &s, NULL), TITAN_OK);
-        const struct buffer shard = {.kind = BUF_SHARD, .unit = 1};
+        assert_int_equal(state_open(&device, l, 0, types, offload, &s, NULL), TITAN_OK);
+        const struct buffer shard_buffer = {.kind = BUF_SHARD, .unit = 1};
+        void *const shard = state_bind(s, &shard_buffer);
         const int64_t n = l->units[1].shard;
-        float *grad = calloc((size_t)n, sizeof *grad), *staged = calloc((size_t)(3 * n), sizeof *staged);
-        float *const values = s->values + 3 * l->units[1].offset;
+        const size_t masters = (size_t)n * dtype_bytes(types.master), moments = (size_t)n * dtype_bytes(types.moment);
+        float *grad = calloc((size_t)n, sizeof *grad);
+        char *staged = calloc((size_t)n, state_types_bytes(types)), *const at = offload ? staged : state_unit(s, 1);
         grad[n - 1] = 2;
-        assert_int_equal(
-            update_apply(&adamw, &ops, offload ? staged : values, state_bind(s, &shard), dt, grad, n, NULL), TITAN_OK);
-        float *const master = offload ? staged : values;
-        assert_true(updated.master == master && updated.m == master + n && updated.v == master + 2 * n);
+        assert_int_equal(update_apply(&adamw, &ops, at, shard, types.compute, grad, n, NULL), TITAN_OK);
+        assert_true(updated.master == at && updated.m == at + masters && updated.v == at + masters + moments);
         assert_true(updated.n == (size_t)n && updated.grad == grad);
-        assert_ptr_equal(updated.shadow, dt == DTYPE_BF16 ? state_bind(s, &shard) : NULL);
-        if (dt == DTYPE_F32)
-            assert_true(((float *)state_bind(s, &shard))[n - 1] == 2);
-        assert_int_equal(update_apply(&sgd, &ops, offload ? staged : values, state_bind(s, &shard), dt, grad, n, NULL),
-                         TITAN_OK);
-        assert_true(updated.master == master && updated.m == NULL);
+        assert_ptr_equal(updated.shadow, types.compute == DTYPE_BF16 && types.master == DTYPE_F32 ? shard : NULL);
+        if (!updated.shadow)
+            assert_true(value_at(shard, types.compute, n - 1) == 2);
+        assert_int_equal(update_apply(&sgd, &ops, at, shard, types.compute, grad, n, NULL), TITAN_OK);
+        assert_true(updated.master == at && updated.m == NULL);
         free(grad);
         free(staged);
         state_close(s);
