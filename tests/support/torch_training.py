@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch in the place of a run: the same weights, samples, optimizer, clipping and learning rate, on one process.
+
+KEYS are of a run file; train() is written from docs/recipes.md and docs/data.md, and nothing of Titan's is used but the counter-based
+random numbers, from their second implementation (tests/unit/base/make_rng_reference.py). torch and transformers are imported where they
+are used: whoever only reads what was stored needs neither."""
+import array
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit/base"))
+
+KEYS = {"training.seq_len": 32, "training.local_batch_size": 2, "training.global_batch_size": 4, "training.seed": 7, "training.max_norm": 0.5,
+        "optimizer.name": "AdamW", "optimizer.lr": 3e-3, "optimizer.beta1": 0.9, "optimizer.beta2": 0.95, "optimizer.eps": 1e-8,
+        "optimizer.weight_decay": 0.1, "lr_scheduler.warmup_steps": 4, "lr_scheduler.decay_ratio": 0.5,
+        "lr_scheduler.min_lr_factor": 0.1}
+VOCABULARY = 256
+SMALL = dict(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+             head_dim=8, rms_norm_eps=1e-5, max_position_embeddings=64)
+# (class in transformers, its configuration, model.name and what else a run file says of it)
+MODELS = {
+    "llama": ("Llama", dict(SMALL, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), {"model.name": "llama3"}),
+    "qwen3": ("Qwen3", dict(SMALL, head_dim=12, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+              {"model.name": "qwen3"}),
+}
+
+
+def model_keys(name):
+    """What a run file says of a model of MODELS."""
+    _, config, keys = MODELS[name]
+    return {**keys, "model.flavor": "tiny", "model.dim": config["hidden_size"], "model.n_layers": config["num_hidden_layers"],
+            "model.n_heads": config["num_attention_heads"], "model.n_kv_heads": config["num_key_value_heads"],
+            "model.head_dim": config["head_dim"], "model.ffn_hidden": config["intermediate_size"], "model.vocab_size": VOCABULARY,
+            "model.rope_theta": config["rope_parameters"]["rope_theta"], "model.norm_eps": config["rms_norm_eps"],
+            "model.tied_embeddings": str(config.get("tie_word_embeddings", False)).lower()}
+
+
+def write_model(name, folder, seed=0):
+    """transformers writes a model with random weights; gains of norms are moved from 1, matrices are larger than its initial ones."""
+    import torch
+    import transformers
+    kind, config, _ = MODELS[name]
+    torch.manual_seed(seed)
+    model = getattr(transformers, kind + "ForCausalLM")(getattr(transformers, kind + "Config")(**config))
+    with torch.no_grad():
+        for key, x in model.named_parameters():
+            x.uniform_(0.8, 1.2) if "norm" in key else x.normal_(0, 0.1)
+    model.save_pretrained(folder)
+
+
+def write_tokens(path, count):
+    """nanoGPT's file: 16-bit ids. A rule to learn, and every seventh token breaks it."""
+    ids, x = array.array("H"), 1
+    for i in range(count):
+        x = (i * i // 7 + 31 * x) % VOCABULARY if i % 7 == 0 else (5 * x + 17 + i % 3) % VOCABULARY
+        ids.append(x)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    path.write_bytes(ids.tobytes())
+    return list(ids)
+
+
+def batch_of(tokens, step, keys):
+    """Rows of seq_len + 1 tokens of a step, from 1: docs/data.md, "Which sample comes when"."""
+    from make_rng_reference import key, permute
+    length, batch = keys["training.seq_len"], keys["training.global_batch_size"]
+    windows = (len(tokens) - 1) // length
+    rows = []
+    for g in range((step - 1) * batch, step * batch):
+        at = permute(key(keys["training.seed"], f"data.pass.{g // windows}"), g % windows, windows)
+        rows.append(tokens[at * length:(at + 1) * length + 1])
+    return rows
+
+
+def rate(step, steps, keys):
+    """Warm-up, stable, linear decay to a floor, as TorchTitan has them; steps from 1."""
+    warmup, floor = keys["lr_scheduler.warmup_steps"], keys["lr_scheduler.min_lr_factor"]
+    decay = min(round(steps * keys["lr_scheduler.decay_ratio"]), steps - warmup)
+    stable, s = steps + 1 - warmup - decay, step - 1
+    if s < warmup:
+        factor = (s + 1) / warmup
+    elif s < warmup + stable:
+        factor = 1.0
+    else:
+        factor = floor + (1 - floor) * (1 - (s + 1 - warmup - stable) / decay)
+    return keys["optimizer.lr"] * factor
+
+
+STATES = {"float32": {}, "moments": {"optimizer.state_dtype": "bfloat16"}, "bfloat16": {"training.dtype": "bfloat16"}}
+
+
+def step_of(optimizer, kept):
+    """AdamW's step. Moments in bf16 under fp32 weights: computed with as they come out of fp32 arithmetic, rounded when they are stored,
+    which is what PyTorch's fused kernel does with a state of that type."""
+    import torch
+    optimizer.step()
+    for state in optimizer.state.values() if kept == "moments" else ():
+        for key in ("exp_avg", "exp_avg_sq"):
+            state[key].copy_(state[key].to(torch.bfloat16))
+
+
+def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32"):
+    """[(loss, gradient norm before clipping)] of every step, and the weights after them.
+
+    kept, of STATES: what weights and moments are kept in. With training.dtype the parameters are bf16 tensors, which are cast to compute for each
+    use, so that gradients are bf16 as well, and PyTorch's fused AdamW keeps its state in their type. Logits are widened for the loss."""
+    import torch
+    import transformers
+    bf16 = "training.dtype" in STATES[kept]
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    weights = dict(model.named_parameters())
+    if bf16:
+        weights = {name: p.detach().to(torch.bfloat16).requires_grad_() for name, p in weights.items()}
+    optimizer = torch.optim.AdamW(weights.values(), lr=1.0, betas=(keys["optimizer.beta1"], keys["optimizer.beta2"]),
+                                  eps=keys["optimizer.eps"], weight_decay=keys["optimizer.weight_decay"], fused=bf16)
+    told = []
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, steps, keys)
+        rows = torch.tensor(batch_of(tokens, step, keys))
+        used = {name: p.to(getattr(torch, compute)) for name, p in weights.items()}
+        logits = torch.func.functional_call(model, used, (rows[:, :-1],)).logits.float()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), keys["training.max_norm"])
+        step_of(optimizer, kept)
+        told.append((loss.item(), norm.item()))
+    return told, weights
