@@ -38,6 +38,7 @@ static titan_status make(const struct plan_options *options, int world, struct p
     struct plan_options o = *options;
     struct planned p = {.world = world};
 
+    titan_assert(world > 0);
     o.world = world;
     titan_status status = plan_open(&o, &p.plan, err);
     if (status == TITAN_OK)
@@ -63,6 +64,7 @@ static void *plan_main(void *arg)
         }
         struct planned p = {0}, before = a->made;
         a->made = (struct planned){0};
+        titan_assert(a->making == 0);
         a->making = a->wanted;
         a->wanted = 0;
         (void)pthread_mutex_unlock(&a->lock);
@@ -118,6 +120,7 @@ void plan_ahead_close(struct plan_ahead *a)
 
 void plan_ahead_want(struct plan_ahead *a, int world)
 {
+    titan_assert(world > 0);
     (void)pthread_mutex_lock(&a->lock);
     a->wanted = world == a->making || world == a->made.world ? 0 : world;
     (void)pthread_cond_broadcast(&a->changed);
@@ -139,6 +142,7 @@ titan_status plan_ahead_take(struct plan_ahead *a, int world, struct plan **ret,
     (void)pthread_mutex_unlock(&a->lock);
     if (p.world == 0)
         TRY(make(&a->options, world, &p, err));
+    titan_assert(p.plan && p.world == world);
     *ret = p.plan;
     *ret_programs = p.programs;
     return TITAN_OK;

@@ -23,6 +23,7 @@ static titan_status measure(const struct build_options *options, const struct co
     struct program *p = NULL;
     size_t bytes[MEMORY_COUNT];
 
+    titan_assert(mode <= CHECKPOINT_FULL);
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
     for (int l = 0; l < layers; l++)
@@ -42,6 +43,7 @@ static titan_status measure(const struct build_options *options, const struct co
 /* count[mode] of `layers` layers, least time within `limit` bytes; everything recomputed always fits. */
 static void best_mix(const struct measured *m, int layers, double limit, int count[MODES])
 {
+    titan_assert(layers > 0);
     double best = m[CHECKPOINT_FULL].time;
 
     count[CHECKPOINT_NONE] = count[CHECKPOINT_OPS] = 0;
@@ -66,6 +68,7 @@ static void spread(const int count[MODES], int layers, enum checkpointing *ret)
 {
     int given[MODES] = {0};
 
+    titan_assert(count[0] + count[1] + count[2] == layers);
     for (int l = 0; l < layers; l++) {
         int next = CHECKPOINT_FULL;
         for (int mode = 0; mode < MODES; mode++)
@@ -84,6 +87,7 @@ titan_status budget_choose(const struct build_options *options, const struct cos
     struct measured m[MODES];
     int count[MODES];
 
+    titan_assert(cost->machine);
     for (int mode = 0; mode < MODES; mode++)
         TRY(measure(options, cost, (enum checkpointing)mode, &m[mode], err));
     const double least = m[CHECKPOINT_FULL].bytes;

@@ -56,6 +56,7 @@ static void share_of(const struct build_options *o, int batch_rank, int64_t *fro
 {
     int64_t to;
 
+    titan_assert(batch_rank >= 0 && batch_rank < mesh_batch_size(&o->layout->mesh));
     tree_share(o->microbatches, mesh_batch_size(&o->layout->mesh), batch_rank, from, &to);
     *count = to - *from;
 }
@@ -84,6 +85,7 @@ static int pp_rank_of(const struct build_options *o, int rank)
 {
     int coords[AXIS_COUNT];
 
+    titan_assert(rank >= 0 && rank < o->layout->mesh.world);
     mesh_coords(&o->layout->mesh, rank, coords);
     return coords[AXIS_PP];
 }
@@ -104,6 +106,7 @@ int program_kind_rank(const struct build_options *options, int kind)
 {
     int rank = 0;
 
+    titan_assert(kind >= 0 && kind < program_kinds(options));
     while (program_kind(options, rank) != kind)
         rank++;
     return rank;
@@ -115,6 +118,7 @@ int program_kind_leader(const struct build_options *options, int kind)
     int64_t from, count, most = 0;
     int leader = first;
 
+    titan_assert(kind >= 0 && kind < program_kinds(options));
     if (!options->canonical || options->forward_only)
         return first + n - 1;
     for (int b = 0; b < n; b++) {
@@ -169,6 +173,7 @@ static void add_visit(struct builder *b, const struct cell *cell, int unit)
     const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
     const int units[VISIT_UNITS] = {unit, second_unit(b, unit)};
 
+    titan_assert(unit >= 0 && unit < b->model->n_units);
     *v = (struct visit){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
     for (int i = 0; i < VISIT_UNITS; i++) {
         v->use[i] = (struct use){.unit = units[i], .needed = needed && units[i] != NONE, .source = NONE, .full = NONE};
@@ -181,6 +186,7 @@ static void plan_cell(struct builder *b, const struct cell *cell, int place)
     const int first = b->layout->first_unit[cell->stage], n = b->layout->first_unit[cell->stage + 1] - first;
     struct cell_plan *plan = &b->cells[b->n_cells++];
 
+    titan_assert(cell->stage >= 0 && cell->stage < b->layout->stages && cell->microbatch < b->share_max);
     *plan = (struct cell_plan){.cell = *cell, .place = place, .from = b->n_visits, .last_dgrad = NONE};
     for (int i = 0; i < n; i++) {
         const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i;
@@ -206,6 +212,7 @@ static void plan_cells(struct builder *b)
         }
         return;
     }
+    titan_assert(s && b->pp_rank < s->ranks);
     for (int i = 0; i < s->n_cells[b->pp_rank]; i++)
         if (s->cells[b->pp_rank][i].microbatch < b->share_max)
             plan_cell(b, &s->cells[b->pp_rank][i], i);
@@ -225,6 +232,7 @@ static titan_status plan_closings(struct builder *b, struct titan_error *err)
         for (int j = 0; j < VISIT_UNITS; j++) {
             if (!v->adds[j])
                 continue;
+            titan_assert(v->slot < b->share_max && v->use[j].unit != NONE);
             bool *const in_slot = &closed[(size_t)v->slot * units + (size_t)v->use[j].unit];
             v->closes[j] = !*in_slot;
             v->ends[j] = !ended[v->use[j].unit];
@@ -236,6 +244,7 @@ static titan_status plan_closings(struct builder *b, struct titan_error *err)
 
 static struct use *use_number(struct builder *b, int number)
 {
+    titan_assert(number >= 0 && number < b->n_visits * VISIT_UNITS);
     return &b->visits[number / VISIT_UNITS].use[number % VISIT_UNITS];
 }
 
@@ -297,6 +306,7 @@ static void emit_gathers(struct builder *b, struct visit *v)
 
 static int params_of(struct builder *b, const struct use *use)
 {
+    titan_assert(!use->needed || use->source != NONE);
     return use->needed ? use_number(b, use->source)->full : NONE;
 }
 
@@ -306,6 +316,7 @@ static void emit_releases(struct builder *b, const struct visit *v)
         const struct use *use = &v->use[j];
         if (!use->release || unit_group_size(b, use->unit) == 1)
             continue;
+        titan_assert(use->needed && use->source != NONE);
         const struct unit_layout *u = &b->layout->units[use->unit];
         builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
         EMIT(&b->e, release, tensor_at(params_of(b, use), 0, b->opt->dt, 1, u->padded));
@@ -316,6 +327,7 @@ static void emit_releases(struct builder *b, const struct visit *v)
 
 static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot)
 {
+    titan_assert(b->local[unit] != NONE && slot < b->share_max);
     return &b->layers[(int64_t)b->local[unit] * b->share_max + slot];
 }
 
@@ -325,6 +337,7 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
     struct block_tokens *const tokens = &b->tokens[slot];
     const int unit = b->e.unit;
 
+    titan_assert(slot >= 0 && slot < b->share);
     if (!tensor_exists(tokens->all)) {
         const size_t bytes = BATCH_ROWS * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
         b->e.unit = NONE;
@@ -339,6 +352,7 @@ static struct unit_buffers buffers_of(struct builder *b, const struct visit *v, 
 {
     struct unit_buffers u = {.unit = v->use[which].unit, .params = params_of(b, &v->use[which]), .grads = NONE};
 
+    titan_assert(which >= 0 && which < VISIT_UNITS);
     if (v->adds[which])
         u.grads = gradients_buffer(b, u.unit, v->slot, &u.first);
     return u;
@@ -355,6 +369,7 @@ static void forward(struct builder *b, const struct visit *v)
     struct stage_pass *const pass = stage_pass(b, v->stage, v->slot);
     const int unit = v->use[0].unit;
 
+    titan_assert(v->kind == CELL_F);
     builder_stamp(b, PHASE_FORWARD, unit, v->stage, v->slot);
     const struct block_tokens *tokens = tokens_of(b, v->slot);
     const struct unit_buffers u = buffers_of(b, v, 0);
@@ -431,6 +446,7 @@ static void recompute(struct builder *b, const struct visit *v, struct layer_pas
 
     if (mode == CHECKPOINT_NONE)
         return;
+    titan_assert(layer->from <= layer->to && layer->to <= from);
     for (int i = 0; i < SAVED_COUNT; i++)
         if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
             needed[n++] = &layer->saved.t[i];
@@ -448,6 +464,7 @@ static void layer_input_gradient(struct builder *b, const struct visit *v)
     const bool experts = v->use[1].unit != NONE;
     struct unit_buffers u[VISIT_UNITS];
 
+    titan_assert(v->kind == CELL_I || v->kind == CELL_B);
     for (int j = 0; j < VISIT_UNITS; j++)
         u[j] = (struct unit_buffers){.unit = v->use[j].unit, .params = params_of(b, &v->use[j]), .grads = NONE};
     builder_stamp(b, PHASE_DGRAD, u[0].unit, v->stage, v->slot);
@@ -459,6 +476,7 @@ static void layer_input_gradient(struct builder *b, const struct visit *v)
 
 static void weight_gradient(struct builder *b, const struct visit *v)
 {
+    titan_assert(!b->opt->forward_only && v->kind != CELL_F && v->kind != CELL_I);
     builder_stamp(b, PHASE_WGRAD, v->use[0].unit, v->stage, v->slot);
     const struct unit_buffers u = buffers_of(b, v, 0);
     if (kind_of(b, u.unit) == UNIT_EMBEDDING) {
@@ -496,6 +514,7 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
     const struct cell *c = &plan->cell;
     const bool mine = c->microbatch < b->share;
 
+    titan_assert(plan->from <= plan->to && plan->to <= b->n_visits);
     if (mine)
         pipeline_begin(b, plan->place);
     if (mine && c->kind != CELL_F && plan->last_dgrad == NONE)
@@ -538,6 +557,7 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     share_of(o, b->batch_rank, &b->from, &b->share);
     const int ranks = mesh_batch_size(&o->layout->mesh);
     b->share_max = (o->microbatches + ranks - 1) / ranks;
+    titan_assert(b->share <= b->share_max);
     b->summing = summing_of(o, b->pp);
 }
 
@@ -770,6 +790,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
         agree(b);
     else
         gradients_update(b);
+    titan_assert(b->next_gather == b->n_visits);
     if (b->e.status != TITAN_OK)
         return titan_fail(err, b->e.status, "program: out of memory");
     return b->opt->draft ? TITAN_OK : program_finish(b->e.p, err);
@@ -779,6 +800,8 @@ titan_status program_build(const struct build_options *options, int rank, struct
 {
     struct builder b;
 
+    titan_assert(options->microbatches > 0 && options->b > 0 && options->t > 0);
+    titan_assert(options->forward_only || options->checkpointing);
     init_builder(&b, options, rank);
     TRY(emit_open(options->layout, b.pp_rank, &b.e, err));
     const titan_status status = build(&b, err);

@@ -12,6 +12,7 @@
 
 titan_status checker_where(const struct checker *c)
 {
+    titan_assert(c->err && c->index < c->p->n_actions);
     if (c->index < 0)
         return titan_error_wrap(c->err, "program of pp rank %d", c->p->pp_rank);
     const struct action *a = &c->p->actions[c->index];
@@ -25,6 +26,7 @@ static bool find_lives(struct checker *c)
 {
     const struct program *p = c->p;
 
+    titan_assert(!c->first && !c->last);
     c->first = malloc(((size_t)p->n_buffers + 1) * sizeof *c->first);
     c->last = malloc(((size_t)p->n_buffers + 1) * sizeof *c->last);
     if (!c->first || !c->last)

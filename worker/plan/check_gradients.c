@@ -52,6 +52,7 @@ static const char *done_names(unsigned done)
 
 static titan_status set_of(const struct gradients *g, struct flow *f)
 {
+    titan_assert(g->words > 0);
     if (!f->held)
         f->held = calloc(g->words, sizeof *f->held);
     return f->held ? TITAN_OK : checker_no_memory(g->c);
@@ -62,6 +63,7 @@ static titan_status join(const struct gradients *g, struct flow *into, const str
 {
     const struct checker *c = g->c;
 
+    titan_assert(into != from);
     TRY(set_of(g, into));
     for (size_t w = 0; from->held && w < g->words; w++) {
         if (into->held[w] & from->held[w])
@@ -75,6 +77,7 @@ static titan_status join(const struct gradients *g, struct flow *into, const str
 /* Does it hold any microbatch but this one? */
 static bool others(const struct gradients *g, const struct flow *f, int slot)
 {
+    titan_assert(slot >= 0 && f->held);
     for (size_t w = 0; w < g->words; w++)
         if (f->held[w] & ~(w == (size_t)slot / 64 ? UINT64_C(1) << (slot % 64) : 0))
             return true;
@@ -99,6 +102,7 @@ static void note_tensors(const struct gradients *g, int unit, const struct opera
     const struct layout *l = g->c->p->layout;
     const struct model_unit *u = &g->c->model->units[unit];
 
+    titan_assert(unit >= 0 && unit < g->c->model->n_units);
     for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
         const size_t from = (size_t)l->tensors[t].offset * sizeof(float);
         const size_t to = from + (size_t)(l->tensors[t].rows * l->tensors[t].cols) * sizeof(float);
@@ -138,6 +142,7 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     if (c->p->canonical && others(g, f, slot))
         return REFUSE(c, "adds microbatch %d to what other microbatches of unit %d have added: sums follow the tree",
                       slot, f->unit);
+    titan_assert((size_t)slot / 64 < g->words);
     f->held[slot / 64] |= UINT64_C(1) << (slot % 64);
     note_tensors(g, f->unit, o, slot);
     return TITAN_OK;
@@ -173,6 +178,7 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
     const struct checker *c = g->c;
     struct flow *from = flow_of(g, in), *to = flow_of(g, out);
 
+    titan_assert((done & (done - 1)) == 0);
     if (from->unit == NONE)
         return TITAN_OK;
     if (done != DONE_TP) {
@@ -336,6 +342,7 @@ static unsigned must_be_done(const struct gradients *g, int unit)
     const struct unit_layout *u = &l->units[unit];
     unsigned done = 0;
 
+    titan_assert(unit >= 0 && unit < g->c->model->n_units);
     if (u->group == GROUP_FSDP && u->whole < u->numel && mesh_group_size(&l->mesh, GROUP_TP) > 1)
         done |= DONE_TP;
     if (mesh_group_size(&l->mesh, u->group) > 1)

@@ -41,6 +41,7 @@ static titan_status be_born(const struct checker *c, struct alive *s, int id)
     const struct buffer *b = &p->buffers[id];
     const int at = place_of(p, s, b->offset);
 
+    titan_assert(id >= 0 && id < p->n_buffers);
     if (b->bytes > p->arena_bytes || b->offset > p->arena_bytes - b->bytes)
         return REFUSE(c, "%s #%d ends behind the arena", buffer_kind_name(b->kind), id);
     if (at < s->n && p->buffers[s->ids[at]].offset < b->offset + b->bytes)
@@ -56,6 +57,7 @@ static titan_status be_born(const struct checker *c, struct alive *s, int id)
 static void die(const struct checker *c, struct alive *s, int id)
 {
     const int at = place_of(c->p, s, c->p->buffers[id].offset);
+    titan_assert(at < s->n && s->ids[at] == id);
     memmove(s->ids + at, s->ids + at + 1, (size_t)(s->n - at - 1) * sizeof *s->ids);
     s->n--;
 }
@@ -92,6 +94,7 @@ static titan_status check_places(struct checker *c)
             }
     }
     c->index = NONE;
+    titan_assert(s.n == 0);
     return TITAN_OK;
 }
 
@@ -117,6 +120,7 @@ static void must_be_over(void *arg, int earlier)
     struct order *w = arg;
     const int stream = w->c->p->actions[earlier].stream;
 
+    titan_assert(earlier <= w->c->index);
     if (stream != w->c->p->actions[w->c->index].stream && w->clocks[w->clock_of[w->c->index]].done[stream] < earlier)
         w->unordered = earlier;
 }
@@ -146,6 +150,7 @@ static titan_status order_action(struct order *w, const struct action *a)
     const struct program *p = c->p;
     const struct operand *o = action_operands(p, a);
 
+    titan_assert(a == &p->actions[c->index]);
     take_waits(w, a);
     w->unordered = NONE;
     for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++) {
@@ -182,9 +187,11 @@ static titan_status check_order(struct checker *c)
     if (!shadow_init(&w.shadow, p) || !w.clocks || !w.clock_of)
         return checker_no_memory(c);
     memset(&w.clocks[w.n_clocks++], 0xff, sizeof *w.clocks); /* NONE everywhere */
+    titan_assert(w.n_clocks == 1);
     for (c->index = 0; c->index < p->n_actions; c->index++)
         TRY(order_action(&w, &p->actions[c->index]));
     c->index = NONE;
+    titan_assert(w.n_clocks == waiting + 1);
     return TITAN_OK;
 }
 

@@ -121,6 +121,7 @@ static titan_status check_messages(const struct ranks *r, int sender, int receiv
     char here[WHERE_MAX], there[WHERE_MAX];
     int i = NONE, j = NONE;
 
+    titan_assert(channel >= CHANNEL_FORWARD_NEXT);
     for (;;) {
         i = next_transfer(p, i, OP_SEND, channel);
         j = next_transfer(q, j, OP_RECV, channel);
@@ -194,6 +195,7 @@ static void look_at(struct run *w, int line)
 {
     if (w->is_ready[line])
         return;
+    titan_assert(w->n_ready < w->r->n * STREAM_COUNT);
     w->is_ready[line] = true;
     w->ready[w->n_ready++] = line;
 }
@@ -203,6 +205,7 @@ static void finish(struct run *w, int line)
     struct line *l = &w->line[line];
     const size_t action = number(w, line, l->at);
 
+    titan_assert(!w->over[action]);
     w->over[action] = true;
     l->at = w->next[action];
     l->begun = false;
@@ -219,6 +222,7 @@ static int obstacle(const struct run *w, int line)
     const struct program *p = program_of(w, line);
     const struct action *a = head_of(w, line);
 
+    titan_assert(a);
     for (int k = 0; k < a->n_waits; k++)
         if (!w->over[number(w, line, p->waits[a->wait + k])])
             return p->waits[a->wait + k];
@@ -308,6 +312,7 @@ static titan_status refuse_stuck(const struct run *w, int line, int *others)
     char text[3][WHERE_MAX];
     int steps = 0;
 
+    titan_assert(line >= 0 && line < w->r->n * STREAM_COUNT);
     for (int next; steps < w->r->n * STREAM_COUNT && (next = waits_for(w, line, others)) != NONE; steps++)
         line = next;
     for (int k = 0; k < 3; k++) {
@@ -408,6 +413,7 @@ titan_status programs_check(const struct program *const *by_kind, int n, struct 
     const int pp = by_kind[0]->mesh.size[AXIS_PP];
     const struct ranks r = {.kinds = by_kind, .n = n, .pp = pp, .shares = n / pp, .err = err};
 
+    titan_assert(n > 0);
     for (int k = 0; k < n; k++)
         if (n % pp != 0 || by_kind[k]->pp_rank != k / r.shares)
             return titan_fail(err, TITAN_EBUG, "program %d of %d is pp rank %d's", k, n, by_kind[k]->pp_rank);

@@ -65,6 +65,7 @@ static uint64_t mix(uint64_t h, uint64_t x)
 
 static int visit_number(const struct values *v, int unit, int phase, int slot)
 {
+    titan_assert(unit >= 0 && phase < VISIT_PHASES && slot >= 0 && slot < v->c->p->share_max);
     return (unit * VISIT_PHASES + phase) * (int)v->c->p->share_max + slot;
 }
 
@@ -118,6 +119,7 @@ static bool write_part(struct contents *s, struct part part)
 {
     int at = find_part(s, part.from);
 
+    titan_assert(part.from < part.to);
     if (at < s->n && s->parts[at].from < part.from) { /* the old one's beginning stays */
         struct part head = s->parts[at];
         head.to = part.from;
@@ -130,6 +132,7 @@ static bool write_part(struct contents *s, struct part part)
         end++;
     if (end < s->n && s->parts[end].from < part.to)
         s->parts[end].from = part.to;
+    titan_assert(end >= at && end <= s->n);
     if (end == at)
         return insert_part(s, at, part);
     s->parts[at] = part;
@@ -143,6 +146,7 @@ static bool write_part(struct contents *s, struct part part)
 /* How far along the model a unit is. */
 static int place_of_unit(const struct checker *c, int unit)
 {
+    titan_assert(unit >= 0 && unit < c->model->n_units);
     const struct model_unit *u = &c->model->units[unit];
     return u->kind == UNIT_EMBEDDING ? NONE : u->kind == UNIT_HEAD ? (int)c->model->dims.n_layers : u->layer;
 }
@@ -150,6 +154,7 @@ static int place_of_unit(const struct checker *c, int unit)
 /* Where a received value comes from: the unit before, or behind, the stage's. */
 static int place_of_sender(const struct checker *c, enum buffer_kind kind, int stage)
 {
+    titan_assert(stage >= 0 && stage < c->p->layout->stages);
     const int *first = &c->p->layout->first_unit[stage];
     return kind == BUF_ACTIVATION ? place_of_unit(c, first[0]) - 1 : place_of_unit(c, first[1] - 1) + 1;
 }
@@ -286,6 +291,7 @@ static titan_status run_action(struct values *v, const struct action *a)
     const int visit = visit_of(v, a);
     uint64_t h = hash_of_params(c, a), whose = 0;
 
+    titan_assert(c->index >= 0 && a == &c->p->actions[c->index]);
     for (int k = 0; k < a->n_operands; k++) {
         const struct buffer *b = &c->p->buffers[o[k].buffer];
         if (v->contents[o[k].buffer].released)
@@ -323,6 +329,7 @@ static titan_status refuse_visit(const struct values *v, const uint64_t *hash, i
     const int slots = (int)c->p->share_max;
     int i = 0, j = 0;
 
+    titan_assert(odd != model);
     for (;; i++, j++) {
         while (i < c->p->n_actions && v->visit[i] != odd)
             i++;
@@ -364,6 +371,7 @@ static titan_status check_alike(const struct values *v, int unit, int phase, boo
     const int units = exact ? unit + 1 : c->model->n_units;
     int model = NONE, votes = 0;
 
+    titan_assert(is_mine(c, unit));
 #define SUM(n) (exact ? v->visits[n].exact : v->visits[n].sum)
     for (int pass = 0; pass < 2; pass++)
         for (int u = unit; u < units; u++)
@@ -466,6 +474,7 @@ static titan_status alloc_values(struct values *v)
 {
     const struct program *p = v->c->p;
 
+    titan_assert(p->share_max > 0);
     const size_t n_visits = (size_t)v->c->model->n_units * VISIT_PHASES * (size_t)p->share_max;
 
     v->contents = calloc((size_t)p->n_buffers + 1, sizeof *v->contents);

@@ -194,6 +194,7 @@ static struct links links_of(const struct machine *m, const struct mesh *mesh, e
 {
     const int n = mesh_group_size(mesh, group);
     const int on_one = MAX(1, MIN(n, m->node / mesh_group_stride(mesh, group)));
+    titan_assert(on_one >= 1 && on_one <= m->node);
     const int count = (n + on_one - 1) / on_one;
     const double net = m->net_bandwidth * on_one;
     return (struct links){.n = n,
@@ -209,6 +210,7 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     const struct links l = links_of(m, mesh, group);
     const double n = l.n, steps = l.machines > 1 ? l.machines + log2(n) : n - 1;
 
+    titan_assert(bytes >= 0 && l.bandwidth > 0);
     switch (op) {
     case OP_ALL_GATHER: /* bytes: one rank's part */
         return steps * l.latency + bytes * (n - 1) / l.bandwidth;
@@ -228,6 +230,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
 {
     const struct machine *m = cost->machine;
 
+    titan_assert(m && a->op < OP_COUNT);
     if (op_is_transfer((enum op)a->op)) {
         if (a->op == OP_AGREE && p->mesh.world == 1)
             return 0;

@@ -17,6 +17,7 @@ static void pick_programs(const struct plan *plan, struct program *const *progra
 {
     for (int k = plan->kinds - 1; k >= 0; k--) {
         const int r = programs[k]->pp_rank;
+        titan_assert(r >= 0 && r < plan->mesh.size[AXIS_PP]);
         if (!ret[r] || programs[k]->share >= ret[r]->share)
             ret[r] = programs[k];
     }
@@ -26,6 +27,7 @@ static void measure_memory(const struct machine *m, const struct program *p, str
 {
     struct program copy = *p; /* lifetimes are written again as they are */
 
+    titan_assert(p->pp_rank >= 0 && p->pp_rank < p->mesh.size[AXIS_PP]);
     ret->pp_rank = p->pp_rank;
     (void)program_peak(&copy, ret->bytes, NULL);
     size_t sum = 0;
@@ -44,6 +46,7 @@ static void measure_time(const struct simulated_rank *k, double step, struct for
 {
     double known = 0;
 
+    titan_assert(step >= k->finish);
     for (int i = 0; i < k->program->n_actions; i++) {
         const struct action *a = &k->program->actions[i];
         const double took = k->end[i] - k->start[i];
@@ -90,6 +93,7 @@ static void fill(struct forecast *f, const struct simulation *s)
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
 
+    titan_assert(s->n == f->n && s->step > 0);
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
         measure_memory(m, k->program, &f->memory[i]);
@@ -118,6 +122,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     struct forecast f = {.plan = plan, .machine = cost->machine, .n = n};
     struct simulation *s = NULL;
 
+    titan_assert(cost->machine);
     f.memory = calloc((size_t)n, sizeof *f.memory);
     f.time = calloc((size_t)n, sizeof *f.time);
     f.bytes = calloc((size_t)n, sizeof *f.bytes);
@@ -147,9 +152,11 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
 /* The state is counted in both, the arena is the larger one's. */
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs)
 {
+    titan_assert(evaluation->opt.evaluation && evaluation->mesh.size[AXIS_PP] == f->n);
     for (int k = 0; k < evaluation->kinds; k++) {
         struct forecast_memory need = {0};
         measure_memory(f->machine, programs[k], &need);
+        titan_assert(need.pp_rank >= 0 && need.pp_rank < f->n);
         struct forecast_memory *const memory = &f->memory[need.pp_rank];
         if (need.total <= memory->total)
             continue;
@@ -211,6 +218,7 @@ static void print_memory(const struct forecast *f, struct buf *out)
     const bool small = f->memory[f->fullest].predicted < GIB || f->memory[f->fullest].total < GIB / 10;
     const double unit = small ? GIB / 1024 : GIB;
 
+    titan_assert(f->fullest >= 0 && f->fullest < f->n);
     buf_printf(out, "\nmemory, %s   ", small ? "MiB" : "GiB");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, "  pp %-4d", i);
@@ -284,6 +292,7 @@ static void print_time(const struct forecast *f, struct buf *out)
     struct part parts[CHANNEL_COUNT + 4];
     const int n = parts_of(&f->time[f->busiest], parts);
 
+    titan_assert(f->busiest >= 0 && f->busiest < f->n);
     const int digits = f->step < 0.1 ? 6 : 4;
     buf_printf(out, "\nstep        %.*f s, %.0f tokens/s per device, MFU %.1f %%\n", digits, f->step,
                f->tokens_per_second, 100 * f->mfu);

@@ -70,6 +70,7 @@ static void reduce_step(struct builder *b, int unit)
     const struct unit_layout *u = &b->layout->units[unit];
     const struct tensor gradient = gradient_or_zeros(b, unit, 0);
 
+    titan_assert(b->summing == SUM_STEP);
     sum_whole_tensors(b, unit, gradient);
     b->units[unit].reduced = emit_reduce_scatter(&b->e, u->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
     emit_all_reduce(&b->e, CHANNEL_REPLICATE, b->units[unit].reduced);
@@ -82,6 +83,7 @@ static void reduce_microbatch(struct builder *b, int unit, int slot, bool last)
     struct tensor *const sum = &b->units[unit].reduced;
     const struct tensor gradient = gradient_or_zeros(b, unit, slot);
 
+    titan_assert(b->summing == SUM_MICROBATCH);
     sum_whole_tensors(b, unit, gradient);
     if (!tensor_exists(*sum)) {
         b->e.microbatch = NONE;
@@ -124,6 +126,7 @@ static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
     tree_share(own.leaves, mesh_batch_size(&b->layout->mesh), batch_rank, &from, &to);
     for (int64_t i = from; i < to; i++)
         tree_push(&own, (struct tree_node){.level = 0, .index = i}, 0, NULL, NULL);
+    titan_assert(own.depth <= TREE_DEPTH_MAX);
     return own;
 }
 
@@ -168,6 +171,7 @@ static void merge_gradients(void *arg, int left, int right)
     const int *const grad = b->units[m->unit].grad;
     const int64_t n = padded_of(b, m->unit);
 
+    titan_assert(left < right && right < b->share && grad[left] != NONE && grad[right] != NONE);
     EMIT(&b->e, accumulate, tensor_at(grad[left], 0, DTYPE_F32, 1, n), tensor_at(grad[right], 0, DTYPE_F32, 1, n));
 }
 
@@ -177,6 +181,7 @@ static void push_gradient(struct builder *b, int unit, int slot)
     struct unit_state *const u = &b->units[unit];
     struct merge merge = {.b = b, .unit = unit};
 
+    titan_assert(slot < b->share && !u->done[slot]);
     u->done[slot] = true;
     b->e.microbatch = NONE;
     for (; u->next < b->share && u->done[u->next]; u->next++)
@@ -193,6 +198,7 @@ static struct tensor pack_slices(struct builder *b, int unit)
     const struct tensor packed = emit_tensor(&b->e, BUF_EXCHANGE, "slices to send", DTYPE_F32, members * slots, shard);
     struct tensor gradients[TREE_DEPTH_MAX];
 
+    titan_assert(u->tree.depth <= slots);
     for (int i = 0; i < u->tree.depth; i++)
         gradients[i] = tensor_at(u->grad[u->tree.id[i]], 0, DTYPE_F32, members, shard);
     emit_pack(&b->e, packed, gradients, u->tree.depth, members);
@@ -207,6 +213,7 @@ static void exchange_subtrees(struct builder *b, int unit)
 
     b->e.microbatch = NONE;
     if (unit_group_size(b, unit) == 1 && replicas == 1) {
+        titan_assert(u->tree.depth == 1);
         u->reduced = tensor_at(u->grad[u->tree.id[0]], 0, DTYPE_F32, 1, layout->shard);
         return;
     }
@@ -237,6 +244,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 {
     const bool mine = slot < b->share;
 
+    titan_assert(unit_is_mine(b, unit) && slot < b->share_max);
     builder_stamp(b, PHASE_REDUCE, unit, b->layout->units[unit].stage, b->summing == SUM_STEP ? NONE : slot);
     switch (b->summing) {
     case SUM_STEP:
@@ -256,6 +264,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
             exchange_subtrees(b, unit);
         break;
     }
+    titan_assert(b->n_reduced < b->model->n_units);
     if (last)
         b->reduced[b->n_reduced++] = unit;
 }
@@ -304,6 +313,7 @@ static struct tensor stage_state(struct builder *b, int unit)
 {
     const struct tensor state = state_of(b, unit, b->units[unit].state);
 
+    titan_assert(b->opt->offload);
     builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);
     b->e.stream = STREAM_COPY;
     const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", DTYPE_U8, state.rows, state.cols);
@@ -352,9 +362,11 @@ static void update_units(struct builder *b)
 
 void gradients_update(struct builder *b)
 {
+    titan_assert(!b->opt->forward_only);
     for (int i = 0; i < b->n_reduced; i++) { /* in the order the reductions end */
         builder_stamp(b, PHASE_REDUCE, b->reduced[i], b->layout->units[b->reduced[i]].stage, NONE);
         sum_subtrees(b, b->reduced[i]);
+        titan_assert(tensor_exists(b->units[b->reduced[i]].reduced) || b->e.status != TITAN_OK);
         EMIT(&b->e, norm, b->report, b->units[b->reduced[i]].reduced);
     }
     report_loads(b);

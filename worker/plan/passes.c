@@ -97,6 +97,7 @@ static void place_gathers(const struct program *p, const struct cost *cost, doub
 {
     double limit = (double)p->n_actions; /* no gather goes behind the one that follows it */
 
+    titan_assert(horizon > 0);
     for (int i = 0; i < p->n_actions; i++)
         places[i] = i;
     double queued = 0; /* gathers that run between the place and the use */
@@ -127,6 +128,7 @@ titan_status pass_reorder(struct program *p, const struct pass_options *options,
     _cleanup_free_ double *places = malloc(((size_t)p->n_actions + 1) * sizeof *places);
     _cleanup_free_ struct action *before = malloc(((size_t)p->n_actions + 1) * sizeof *before);
 
+    titan_assert(options->cost);
     if (!places || !before)
         return no_memory(err);
     memcpy(before, p->actions, (size_t)p->n_actions * sizeof *before);
@@ -150,6 +152,7 @@ static bool is_bucketable(const struct action *a)
 
 static bool can_join(const struct program *p, const struct action *a, const struct action *b)
 {
+    titan_assert(a->n_operands % 2 == 0 && b->n_operands % 2 == 0);
     return a->op == b->op && a->channel == b->channel && action_params(p, a)->dt == action_params(p, b)->dt &&
            a->n_operands + b->n_operands <= 2 * BUCKET_PAIRS;
 }
@@ -162,6 +165,7 @@ static titan_status append_params(struct program *p, const struct op_params *par
 
 static titan_status append_operands(struct program *p, int from, int n, struct titan_error *err)
 {
+    titan_assert(from >= 0 && from + n <= p->n_operands);
     if (!VEC_RESERVE(p->operands, p->cap_operands, p->n_operands + n))
         return no_memory(err);
     memcpy(p->operands + p->n_operands, p->operands + from, (size_t)n * sizeof *p->operands);
@@ -175,6 +179,7 @@ static titan_status join(struct program *p, struct action *a, const struct actio
     struct op_params params = *action_params(p, a);
     const int pairs = a->n_operands / 2, more = b->n_operands / 2, first = p->n_operands;
 
+    titan_assert(pairs + more <= OP_WORDS);
     for (int i = 0; i < more; i++)
         params.part[pairs + i] = action_params(p, b)->part[i];
     TRY(append_params(p, &params, &a->params, err));
@@ -228,6 +233,7 @@ static bool worth_it(const struct bucketing *k, int a, int b)
     const struct action *x = &p->actions[a], *y = &p->actions[b];
     const double bytes = (double)(action_sent_bytes(p, x) + action_sent_bytes(p, y));
 
+    titan_assert(a < b);
     if (!can_join(p, x, y) || bytes > k->total / BUCKET_SHARE)
         return false;
     if (x->op == OP_REDUCE_SCATTER) /* what is left to compute behind it must cover it */
@@ -303,6 +309,7 @@ static titan_status bucket(struct program *p, const struct pass_options *o, bool
         k.joins = joins + c * stretch;
         TRY(bucket_channel(&k, c < 2 ? OP_ALL_GATHER : OP_REDUCE_SCATTER, channels[c], err));
     }
+    titan_assert(stretch >= (size_t)p->n_actions);
     compact(p, dropped);
     return TITAN_OK;
 }
@@ -317,6 +324,7 @@ titan_status pass_bucket(struct program *p, const struct pass_options *options, 
     _cleanup_free_ struct action *before = malloc(((size_t)p->n_actions + 1) * sizeof *before);
     const int n_before = p->n_actions;
 
+    titan_assert(options->cost && options->leader != p);
     if (!joins || !before)
         return no_memory(err);
     memcpy(before, p->actions, (size_t)n_before * sizeof *before);
@@ -382,6 +390,7 @@ static titan_status hold(struct program *p, const int *last, struct action *out,
         out[(*n_out)++] = p->actions[i];
         if (!is_reduction(&p->actions[i]))
             continue;
+        titan_assert(p->actions[i].channel >= 0 && p->actions[i].channel < CHANNEL_COUNT);
         int *const held = &before[p->actions[i].channel];
         if (*held != NONE)
             TRY(append_releases(p, *held, last, out, n_out, params, err));
@@ -409,6 +418,7 @@ titan_status pass_hold(struct program *p, const struct pass_options *options, st
     if (status == TITAN_OK) {
         p->actions = out;
         p->n_actions = n;
+        titan_assert(n >= n_before && n <= n_before + pairs);
         if (fits(p, options)) {
             p->cap_actions = n_before + pairs;
             free(before);
@@ -446,6 +456,7 @@ static titan_status put(struct pieces *k, const struct action *a, struct titan_e
 
 static void cut_operand(struct operand *o, int piece, int n)
 {
+    titan_assert(piece < n && o->bytes % (size_t)n == 0);
     o->bytes /= (size_t)n;
     o->offset += (size_t)piece * o->bytes;
 }
@@ -457,6 +468,7 @@ static titan_status put_transfer(struct pieces *k, const struct action *a, int p
     struct action part = *a;
     struct op_params params = *action_params(p, a);
 
+    titan_assert(params.part[0] % k->n == 0);
     params.part[0] /= k->n;
     TRY(append_params(p, &params, &part.params, err));
     part.operand = p->n_operands;
@@ -475,6 +487,7 @@ static titan_status put_product(struct pieces *k, const struct action *a, int pi
     const size_t elem = dtype_bytes((enum dtype)params.dt), c_elem = params.flags & OP_F32 ? sizeof(float) : elem;
     struct op_matmul *const m = &params.matmul;
 
+    titan_assert(m->M % k->n == 0);
     m->M /= k->n;
     TRY(append_params(p, &params, &part.params, err));
     part.operand = p->n_operands;
@@ -512,6 +525,7 @@ static titan_status put_gather(struct pieces *k, int i, int *ret_used, struct ti
 
     while (i + used < p->n_actions && is_product_of(k, &p->actions[i + used], gathered, OPERAND_OF(matmul, a)))
         used++;
+    titan_assert(i + used <= p->n_actions);
     for (int piece = 0; piece < k->n; piece++)
         TRY(put_transfer(k, &p->actions[i], piece, err));
     for (int piece = 0; piece < k->n; piece++)
@@ -568,6 +582,7 @@ titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error
                                                      !divides(&k, action_params(p, &p->actions[i])->part[0] / width)))
             return TITAN_OK;
     const titan_status status = rewrite(&k, err);
+    titan_assert(status != TITAN_OK || k.n_out >= p->n_actions);
     if (status != TITAN_OK) {
         free(k.out);
         return status;

@@ -72,6 +72,7 @@ static bool advance(const struct walk *w, int rank)
         const double input = input_of(w, c);
         if (input < 0)
             break;
+        titan_assert(c->stage < w->b->layout->stages);
         const double start = MAX(input, w->clock[rank]), end = start + cell_time[c->kind];
         w->b->starts[rank][w->next[rank]] = start;
         w->clock[rank] = end;
@@ -107,6 +108,7 @@ static titan_status plan_starts(struct builder *b, struct titan_error *err)
     _cleanup_free_ double *clock = calloc((size_t)s->ranks, sizeof *clock);
     _cleanup_free_ double *ends = malloc(2 * passes * sizeof *ends);
 
+    titan_assert(s && s->ranks == b->pp);
     b->starts = calloc((size_t)s->ranks, sizeof *b->starts);
     if (!next || !clock || !ends || !b->starts)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
@@ -126,6 +128,7 @@ static titan_status plan_starts(struct builder *b, struct titan_error *err)
 /* With two ranks the next one is the one before, too: always called the next. */
 static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
 {
+    titan_assert(from != to);
     if (to == (from + 1) % b->pp)
         return gradient ? CHANNEL_BACKWARD_NEXT : CHANNEL_FORWARD_NEXT;
     titan_assert(from == (to + 1) % b->pp);
@@ -153,6 +156,7 @@ static titan_status plan_inbox(struct builder *b, enum channel channel, struct t
     const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
     const struct schedule *s = b->opt->schedule;
 
+    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
     in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
     in->messages = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->messages);
     if (!in->messages)
@@ -204,6 +208,7 @@ static void receive(struct builder *b, enum channel channel, const struct inbox 
 
 static void release_sent(struct builder *b, double now)
 {
+    titan_assert(b->first_sent <= b->n_sent);
     for (; b->first_sent < b->n_sent && b->sent[b->first_sent].until <= now; b->first_sent++) {
         const struct sent *s = &b->sent[b->first_sent];
         builder_stamp(b, s->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, s->stage, s->slot);
@@ -215,6 +220,7 @@ void pipeline_begin(struct builder *b, int place)
 {
     if (b->pp == 1)
         return;
+    titan_assert(place >= 0 && place < b->opt->schedule->n_cells[b->pp_rank]);
     const double now = b->starts[b->pp_rank][place];
     release_sent(b, now);
     for (int c = 0; c < P2P_CHANNELS; c++) {
@@ -241,6 +247,7 @@ void pipeline_send(struct builder *b, const struct cell *cell, int place)
     }
     builder_stamp(b, gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, stage, slot);
     emit_send(&b->e, channel_to(b, b->pp_rank, to, gradient), to, t);
+    titan_assert(b->n_sent < b->opt->schedule->n_cells[b->pp_rank]);
     b->sent[b->n_sent++] = (struct sent){.t = t,
                                          .until = b->starts[b->pp_rank][place] + cell_time[cell->kind] + TRAVEL_TIME,
                                          .stage = stage,

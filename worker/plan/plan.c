@@ -60,6 +60,7 @@ static const struct device_ops sizes_only = {.attention_work_bytes = estimated_w
 
 static int64_t largest_share(const struct plan *plan)
 {
+    titan_assert(plan->build.microbatches > 0);
     const int64_t ranks = mesh_batch_size(&plan->mesh);
     return (plan->build.microbatches + ranks - 1) / ranks;
 }
@@ -118,6 +119,7 @@ static void set_evaluation_options(struct plan *plan)
     const int64_t ranks = mesh_batch_size(&plan->mesh), each = ranks * rows;
     const int64_t tokens = MAX(rows * t / plan->mesh.size[AXIS_CP], 1);
 
+    titan_assert(plan->opt.evaluation && rows > 0 && t > 0);
     plan->cut.b = plan->build.b = rows;
     plan->cut.t = plan->build.t = t;
     plan->build.microbatches = (recipe_validation_batch(r) + each - 1) / each * ranks;
@@ -165,6 +167,7 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
 
 titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err)
 {
+    titan_assert(options->recipe && options->model && options->world > 0);
     struct plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
@@ -195,6 +198,7 @@ static titan_status draft_program(const struct plan *plan, int kind, struct prog
     struct build_options draft = plan->build;
     struct program *p = NULL;
 
+    titan_assert(kind >= 0 && kind < plan->kinds);
     draft.draft = true;
     TRY(program_build(&draft, program_kind_rank(&draft, kind), &p, err));
     if (plan->opt.recipe->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1) {
@@ -215,6 +219,7 @@ static titan_status run_passes(const struct plan *plan, struct program *p, int k
     const int leader = program_kind_leader(&plan->build, kind);
     struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
 
+    titan_assert(leader >= 0 && leader < plan->kinds);
     const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
     if (buckets) {
         if (leader != kind)
@@ -238,6 +243,7 @@ titan_status plan_program(const struct plan *plan, int rank, struct program **re
 
     TRY(draft_program(plan, kind, &p, err));
     const titan_status status = run_passes(plan, p, kind, err);
+    titan_assert(p->layout == plan->layout);
     if (status != TITAN_OK) {
         program_close(p);
         return status;

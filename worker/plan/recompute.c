@@ -30,6 +30,7 @@ static int by_id(const void *x, const void *y)
 
 static struct again_buffer *again_find(const struct again *g, int id)
 {
+    titan_assert(g->n > 0);
     const struct again_buffer key = {.id = id};
     return bsearch(&key, g->buffers, (size_t)g->n, sizeof key, by_id);
 }
@@ -121,6 +122,7 @@ static void again_write(struct again *g, int i)
     const struct program *p = g->e->p;
     struct action *a = emit_action_like(g->e, i);
 
+    titan_assert(i >= g->from && i < g->to);
     if (!a)
         return;
     titan_assert(a->op != OP_SEND && a->op != OP_RECV);
@@ -147,6 +149,7 @@ void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *a
 
     if (e->status != TITAN_OK || from == to)
         return;
+    titan_assert(from >= 0 && from < to && to <= e->p->n_actions);
     if (!again_collect(&g, keep, arg)) {
         e->status = TITAN_ENOMEM;
         return;
@@ -163,6 +166,7 @@ void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *a
             again_write(&g, i);
     for (int i = 0; i < n && e->status == TITAN_OK; i++) {
         const struct again_buffer *b = again_find(&g, needed[i]->buffer);
+        titan_assert(!b || !b->live || b->copy != NONE);
         if (b && b->live)
             needed[i]->buffer = b->copy;
     }

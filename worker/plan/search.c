@@ -175,6 +175,7 @@ static titan_status measure(const struct search *s, struct candidate *c, struct 
     if (status == TITAN_OK && cut)
         status = forecast_of(s, c, fewer, &g, err);
     if (status == TITAN_OK) {
+        titan_assert(f.step > 0);
         const double tokens = (double)c->recipe.training.global_batch_size * (double)c->recipe.training.seq_len;
         const double each = cut ? (f.step - g.step) / (double)(more - fewer) : 0;
         c->step = f.step + each * (double)(share - more) * cut;
@@ -221,6 +222,7 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
 {
     int n = 0;
 
+    titan_assert(s->n > 0);
     qsort(s->candidates, (size_t)s->n, sizeof *s->candidates, by_estimate);
     for (int i = 0; i < s->n && n < SIMULATED_MAX; i++) {
         struct candidate *c = &s->candidates[i];
@@ -301,6 +303,7 @@ titan_status search_layouts(const struct recipe *recipe, const struct model *mod
     struct search s = {.recipe = recipe, .model = model, .world = world, .machine = machine, .dt = dt};
     int n = 0;
 
+    titan_assert(world > 0 && machine);
     titan_status status = enumerate(&s, err);
     if (status == TITAN_OK && s.n == 0)
         status = titan_fail(err, TITAN_EINVAL, "no layout of this model fits %d devices with this batch", world);

@@ -24,6 +24,7 @@ struct sim {
 
 static struct lane *lane_of(const struct sim *s, int rank, int stream)
 {
+    titan_assert(rank >= 0 && rank < s->opt->n && stream >= 0 && stream < STREAM_COUNT);
     return &s->lanes[rank * STREAM_COUNT + stream];
 }
 
@@ -81,6 +82,7 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
 /* Head of a lane; -1 at its end. */
 static int head(const struct lane *l)
 {
+    titan_assert(l->next <= l->n);
     return l->next < l->n ? l->actions[l->next] : -1;
 }
 
@@ -110,6 +112,7 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
 /* The rank and stream where the other side of a SEND or RECV stands. */
 static void partner_of(const struct action *a, int *ret_rank, int *ret_stream)
 {
+    titan_assert(a->op == OP_SEND || a->op == OP_RECV);
     *ret_rank = a->peer;
     *ret_stream = a->op == OP_SEND ? a->stream - STREAM_SEND + STREAM_RECV : a->stream - STREAM_RECV + STREAM_SEND;
 }
@@ -122,6 +125,7 @@ static void account(struct sim *s, int rank, int index, double start, double end
     struct lane *l = lane_of(s, rank, a->stream);
     const double idle = start - l->free, took = end - start;
 
+    titan_assert(start >= l->free && end >= start && k->end[index] < 0);
     if (a->stream == STREAM_COMPUTE && idle > 0 && blocker >= 0 && p->actions[blocker].channel >= 0)
         k->exposed[p->actions[blocker].channel] += idle;
     if (a->channel >= 0 && a->op != OP_RECV)
@@ -264,6 +268,7 @@ titan_status simulate(const struct simulation_options *options, struct simulatio
 {
     struct sim s = {.opt = options, .out = calloc(1, sizeof *s.out)};
 
+    titan_assert(options->n > 0 && options->time);
     if (!s.out)
         return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
     titan_status status = alloc_ranks(&s, err);

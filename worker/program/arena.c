@@ -87,6 +87,7 @@ static bool placer_init(struct placer *s, struct program *p)
             return false;
         s->n_levels++;
     }
+    titan_assert(s->n_levels >= 1 && s->level[0].n == 1);
     return true;
 }
 
@@ -100,6 +101,7 @@ static void forget_all(struct placer *s)
 /* The smallest slice that has all of a buffer's life. */
 static struct slice *slice_of(const struct placer *s, const struct buffer *b)
 {
+    titan_assert(b->first >= 0 && b->first <= b->last);
     for (int l = s->n_levels - 1; l > 0; l--) {
         const int64_t k = b->first / s->level[l].stride;
         if (b->last < (k + 2) * s->level[l].stride)
@@ -140,6 +142,7 @@ static bool slice_sort(struct placer *s, struct slice *slice)
 {
     int left = slice->n_sorted - 1, right = slice->n - slice->n_sorted - 1;
 
+    titan_assert(slice->n_sorted <= slice->n && slice->n <= slice->cap);
     if (right < 0)
         return true;
     if (!VEC_RESERVE(s->added, s->cap_added, right + 1))
@@ -199,6 +202,7 @@ static titan_status place_in_order(struct placer *s, int (*order)(const void *, 
         if (!slice_sort(s, slice))
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
         b->offset = first_fit(slice, b);
+        titan_assert(b->offset % ARENA_ALIGN == 0);
         s->p->arena_bytes = MAX(s->p->arena_bytes, b->offset + arena_round_up(b->bytes));
         if (!note_placed(s, b))
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
@@ -215,6 +219,7 @@ titan_status arena_place(struct program *p, struct titan_error *err)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     TRY(place_in_order(&s, by_size_and_life, err));
     const size_t first = p->arena_bytes;
+    titan_assert((double)first * (1 + WASTE_MAX) >= enough);
     if ((double)first <= enough)
         return TITAN_OK;
     TRY(place_in_order(&s, by_size, err));

@@ -32,6 +32,7 @@ titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter 
 {
     struct program *p = calloc(1, sizeof *p);
 
+    titan_assert(pp_rank >= 0 && pp_rank < layout->mesh.size[AXIS_PP]);
     if (!p)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     p->pp_rank = pp_rank;
@@ -45,6 +46,7 @@ titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter 
 
 int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes)
 {
+    titan_assert(kind < BUF_COUNT);
     if (!ROOM(e, buffers))
         return NONE;
     e->p->buffers[e->p->n_buffers] = (struct buffer){.kind = kind,
@@ -65,6 +67,7 @@ struct tensor emit_tensor(struct emitter *e, enum buffer_kind kind, const char *
 
 struct tensor tensor_at(int buffer, size_t offset, enum dtype dt, int64_t rows, int64_t cols)
 {
+    titan_assert(rows >= 0 && cols >= 0);
     return (struct tensor){.buffer = buffer, .dt = dt, .rows = rows, .cols = cols, .ld = cols, .offset = offset};
 }
 
@@ -136,6 +139,7 @@ static bool same_params(const struct op_params *a, const struct op_params *b)
 /* Slot where these parameters are, or would be. */
 static int *find_params(const struct program *p, struct params_index *index, const struct op_params *q)
 {
+    titan_assert((index->cap & (index->cap - 1)) == 0);
     for (uint64_t h = hash_params(q);; h++) {
         int *slot = &index->slot[h & (index->cap - 1)];
         if (*slot == 0 || same_params(&p->params[*slot - 1], q))
@@ -154,6 +158,7 @@ static bool grow_index(struct program *p)
     if (!index)
         return false;
     index->cap = cap;
+    titan_assert((uint32_t)p->n_params < cap / 2);
     for (int i = 0; i < p->n_params; i++)
         *find_params(p, index, &p->params[i]) = i + 1;
     free(old);
@@ -182,6 +187,7 @@ static int intern_params(struct emitter *e, enum op op, const struct op_params *
         p->params[p->n_params] = q;
         *slot = ++p->n_params;
     }
+    titan_assert(*slot > 0 && *slot <= p->n_params);
     return *slot - 1;
 }
 
@@ -206,6 +212,7 @@ void emit_action(struct emitter *e, enum op op, const struct op_params *params)
 {
     const int at = intern_params(e, op, params);
 
+    titan_assert(op < OP_COUNT && e->stream < STREAM_COUNT);
     if (!ROOM(e, actions))
         return;
     e->p->actions[e->p->n_actions++] = (struct action){.op = (uint16_t)op,
@@ -228,6 +235,7 @@ void emit_operand_like(struct emitter *e, struct operand o)
 {
     if (!ROOM(e, operands))
         return;
+    titan_assert(o.buffer >= 0 && o.buffer < e->p->n_buffers);
     e->p->operands[e->p->n_operands++] = o;
     emit_last(e)->n_operands++;
 }
@@ -257,6 +265,7 @@ int emit_buffer_like(struct emitter *e, int buffer)
 {
     if (!ROOM(e, buffers))
         return NONE;
+    titan_assert(buffer >= 0 && buffer < e->p->n_buffers);
     e->p->buffers[e->p->n_buffers] = e->p->buffers[buffer];
     return e->p->n_buffers++;
 }
@@ -265,6 +274,7 @@ struct action *emit_action_like(struct emitter *e, int index)
 {
     if (!ROOM(e, actions))
         return NULL;
+    titan_assert(index >= 0 && index < e->p->n_actions);
     struct action *a = &e->p->actions[e->p->n_actions++];
     *a = e->p->actions[index];
     a->operand = e->p->n_operands;
@@ -302,6 +312,7 @@ static void emit_checked(struct emitter *e, enum op op, const struct op_params *
     struct operand_form forms[FORMS_MAX];
     int there = 0, k = 0;
 
+    titan_assert(members >= 1 && n <= FORMS_MAX);
     if (e->status != TITAN_OK)
         return;
     for (int i = 0; i < n; i++) {
@@ -443,6 +454,7 @@ void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gra
                                      .dt = DTYPE_F32};
     struct tensor t[FORMS_MAX] = {slices};
 
+    titan_assert(owners > 0 && slices.rows % owners == 0);
     titan_assert(n < FORMS_MAX);
     memcpy(t + 1, gradients, (size_t)n * sizeof *gradients);
     emit_checked(e, OP_PACK, &params, 1, t, n + 1);
@@ -458,6 +470,7 @@ static int group_size(const struct emitter *e, enum channel channel)
 static void emit_transfer(struct emitter *e, enum op op, enum channel channel, enum stream_id stream,
                           const struct op_params *params, const struct tensor *t, int n)
 {
+    titan_assert(channel < CHANNEL_COUNT && stream < STREAM_COUNT);
     emit_checked(e, op, params, group_size(e, channel), t, n);
     emit_last(e)->channel = (int8_t)channel;
     emit_last(e)->stream = (uint8_t)stream;
@@ -482,6 +495,7 @@ struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum 
     const int n = group_size(e, channel);
     const struct op_params params = {.part = {in.rows / n * in.cols}, .dt = (uint8_t)in.dt};
 
+    titan_assert(in.rows % n == 0);
     if (n == 1)
         return in;
     const struct tensor out = emit_tensor(e, kind, name, in.dt, in.rows / n, in.cols);
@@ -503,6 +517,7 @@ void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out,
     const int64_t n = group_size(e, channel);
     const struct op_params params = {.all_to_all = {.bytes = (int64_t)tensor_span(in) / n}};
 
+    titan_assert(tensor_span(in) % (size_t)n == 0);
     titan_assert(out.dt == in.dt);
     if (n == 1)
         emit_copy(e, out, tensor_reshape(in, out.rows, out.cols));
@@ -536,6 +551,7 @@ void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor 
 {
     const struct op_params params = {.send = {.bytes = (int64_t)tensor_span(t)}};
 
+    titan_assert(peer >= 0 && peer < e->p->mesh.size[AXIS_PP]);
     titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
     emit_transfer(e, OP_SEND, channel, STREAM_SEND + channel - CHANNEL_FORWARD_NEXT, &params, &t, 1);
     emit_last(e)->peer = (int16_t)peer;
@@ -545,6 +561,7 @@ void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor 
 {
     const struct op_params params = {.recv = {.bytes = (int64_t)tensor_span(t)}};
 
+    titan_assert(peer >= 0 && peer < e->p->mesh.size[AXIS_PP]);
     titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
     emit_transfer(e, OP_RECV, channel, STREAM_RECV + channel - CHANNEL_FORWARD_NEXT, &params, &t, 1);
     emit_last(e)->peer = (int16_t)peer;

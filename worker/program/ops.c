@@ -28,6 +28,7 @@ const char *op_name(enum op op)
 
 enum op_class op_class(enum op op)
 {
+    titan_assert(op < OP_COUNT);
     return infos[op].class;
 }
 
@@ -43,11 +44,13 @@ bool op_is_transfer(enum op op)
 
 const char *op_numbers(enum op op)
 {
+    titan_assert(op < OP_COUNT);
     return op == OP_ALL_GATHER || op == OP_REDUCE_SCATTER || op == OP_ALL_REDUCE ? NULL : infos[op].numbers;
 }
 
 int op_words(enum op op)
 {
+    titan_assert(op < OP_COUNT);
     return infos[op].words;
 }
 
@@ -80,6 +83,7 @@ int op_forms(enum op op, const struct op_params *params, int members, int given,
 {
     int count = 0;
 
+    titan_assert(members >= 1 && given >= 0);
     switch (op) {
 #define OP(NAME, name, class, type, flops, numbers, operands, run)                                                     \
     case OP_##NAME: {                                                                                                  \

@@ -36,11 +36,13 @@ const char *buffer_kind_name(enum buffer_kind kind)
 
 bool buffer_is_external(enum buffer_kind kind)
 {
+    titan_assert(kind < BUF_COUNT);
     return buffer_kinds[kind].external;
 }
 
 enum memory_kind buffer_memory(enum buffer_kind kind)
 {
+    titan_assert(kind < BUF_COUNT);
     return buffer_kinds[kind].memory;
 }
 
@@ -84,6 +86,7 @@ double action_wire_bytes(const struct program *p, const struct action *a)
     if (bytes == 0)
         return 0;
     const double n = mesh_group_size(&p->mesh, channel_group((enum channel)a->channel));
+    titan_assert(n >= 1);
     switch (a->op) {
     case OP_ALL_GATHER:
         return bytes * (n - 1);
@@ -107,6 +110,7 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
     struct report r = {
         .microbatches = microbatches, .cp = layout->mesh.size[AXIS_CP], .units = units, .canonical = canonical};
 
+    titan_assert(microbatches >= 1 && r.cp >= 1 && units >= 1);
     r.losses = 0;
     r.counts = r.losses + r.cp * microbatches;
     r.orders = r.counts + r.cp * microbatches;
@@ -117,11 +121,14 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
         r.size += report_norms(&r, layout, u);
     r.loads = r.size;
     r.size += layout_biases(layout->model);
+    titan_assert(r.losses < r.counts && r.counts < r.orders && r.orders < r.checks && r.checks < r.norms);
+    titan_assert(r.norms <= r.loads && r.loads <= r.size);
     *ret = r;
 }
 
 int64_t report_norms(const struct report *report, const struct layout *layout, int unit)
 {
+    titan_assert(unit >= 0 && unit < layout->model->n_units);
     return report->canonical ? layout_unit_parts(layout, unit) * layout_unit_blocks(layout, unit) : 1;
 }
 
@@ -190,6 +197,7 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action)
             }
         }
     }
+    titan_assert(now == 0);
     if (ret_by_kind)
         memcpy(ret_by_kind, most, sizeof most);
     if (ret_action)
@@ -232,6 +240,7 @@ static void print_operand(const struct program *p, const struct operand *o, stru
     static const char *const access[] = {"", "r", "w", "u"};
     const struct buffer *b = &p->buffers[o->buffer];
 
+    titan_assert(o->buffer >= 0 && o->buffer < p->n_buffers);
     buf_printf(out, " %s:%s", access[o->access & ACCESS_UPDATE], b->name ? b->name : buffer_kind_name(b->kind));
     if (b->unit >= 0)
         buf_printf(out, "(%d)", b->unit);

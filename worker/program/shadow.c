@@ -18,6 +18,7 @@ struct shadow_segment {
 
 static int take_segment(struct shadow *s)
 {
+    titan_assert(s->unused != NONE || s->n_pool < s->cap_pool);
     if (s->unused == NONE)
         return s->n_pool++; /* room was made beforehand */
     const int i = s->unused;
@@ -27,6 +28,7 @@ static int take_segment(struct shadow *s)
 
 static void give_segment(struct shadow *s, int i)
 {
+    titan_assert(i >= 0 && i < s->n_pool && i != s->unused);
     s->pool[i].write = s->unused;
     s->unused = i;
 }
@@ -44,6 +46,7 @@ static int cut_at(struct shadow *s, size_t address)
 {
     int low = 0, high = s->n - 1; /* last segment with start <= address */
 
+    titan_assert(s->n >= 1 && s->start[0] == 0);
     while (low < high) {
         const int mid = (low + high + 1) / 2;
         if (s->start[mid] <= address)
@@ -57,6 +60,7 @@ static int cut_at(struct shadow *s, size_t address)
     memmove(s->start + low + 2, s->start + low + 1, behind * sizeof *s->start);
     memmove(s->slot + low + 2, s->slot + low + 1, behind * sizeof *s->slot);
     s->n++;
+    titan_assert(s->n <= s->cap);
     s->start[low + 1] = address;
     s->slot[low + 1] = take_segment(s);
     s->pool[s->slot[low + 1]] = s->pool[s->slot[low]];
@@ -66,6 +70,7 @@ static int cut_at(struct shadow *s, size_t address)
 /* Segments [from, to) become one. */
 static void merge(struct shadow *s, int from, int to)
 {
+    titan_assert(from >= 0 && to <= s->n);
     if (to - from < 2)
         return;
     const size_t behind = (size_t)(s->n - to);
@@ -83,11 +88,13 @@ bool shadow_touch(struct shadow *s, int action, const struct operand *o, void (*
     const size_t address = s->base[o->buffer] + o->offset;
     const bool writes = o->access & ACCESS_WRITE;
 
+    titan_assert(action >= 0 && action < s->p->n_actions && stream < STREAM_COUNT);
     if (o->bytes == 0)
         return true;
     if (!make_room(s))
         return false;
     const int from = cut_at(s, address), to = cut_at(s, address + o->bytes);
+    titan_assert(from < to && to < s->n);
     for (int k = from; k < to; k++) {
         struct shadow_segment *g = &s->pool[s->slot[k]];
         if (g->write != NONE)

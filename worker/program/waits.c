@@ -41,6 +41,7 @@ static void must_follow(void *arg, int earlier)
 {
     struct hazards *h = arg;
     int *done = &h->need.done[h->p->actions[earlier].stream];
+    titan_assert(earlier >= 0 && earlier < h->p->n_actions);
     *done = MAX(*done, earlier);
 }
 
@@ -68,6 +69,7 @@ static titan_status wait_for(struct hazards *h, struct action *a, struct titan_e
 
     a->wait = p->n_waits;
     for (int w; (w = next_wait(h, now)) != NONE;) {
+        titan_assert(p->actions[w].stream != a->stream);
         if (!VEC_PUSH(p->waits, p->n_waits, p->cap_waits, w))
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
         p->actions[w].signal = true;
@@ -94,6 +96,7 @@ static titan_status derive_action(struct hazards *h, int i, struct titan_error *
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     h->need.done[a->stream] = NONE;
     TRY(wait_for(h, a, err));
+    titan_assert(h->version[a->stream] < h->n_clocks);
     h->at[i] = h->version[a->stream];
     return TITAN_OK;
 }
