@@ -85,6 +85,7 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
     struct titan_error err = {0};
     struct membership *members = NULL;
 
+    titan_assert(rank >= 0 && rank < world);
     titan_status status = membership_solo_open(rank, world, memfd, dir, &members, &err);
     if (status == TITAN_OK) {
         const struct train_options options = {
@@ -145,6 +146,7 @@ static int wait_all(pid_t *pids, int world)
         for (int i = 0; i < world; i++) {
             if (pids[i] != pid)
                 continue;
+            titan_assert(left > 0);
             pids[i] = 0;
             left--;
             const int one = exit_code_of(status, i);
@@ -163,6 +165,7 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
     const pid_t parent = getpid();
     const struct sigaction act = {.sa_handler = note_signal};
 
+    titan_assert(world >= 1 && world <= COMM_WORLD_MAX);
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);
     (void)sigaction(SIGALRM, &act, NULL);

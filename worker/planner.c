@@ -96,6 +96,7 @@ static titan_status write_files(const struct planner *p, const struct simulation
     _cleanup_(buf_free) struct buf timeline = {.limit = (size_t)4 << 30};
     _cleanup_(buf_free) struct buf picture = {.limit = (size_t)4 << 30};
 
+    titan_assert(s->step > 0);
     if (p->timeline) {
         simulation_timeline(s, &timeline);
         TRY(write_file(p->timeline, &timeline, err));
@@ -138,6 +139,7 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
     struct simulation *s = NULL;
     struct forecast f = {0};
 
+    titan_assert(p->machine && plan->kinds >= 1);
     TRY(plan_programs(plan, &programs, err));
     titan_status status = forecast_make(plan, programs, &cost, &f, &s, err);
     if (status == TITAN_OK)
@@ -223,6 +225,7 @@ titan_status planner_check(const struct recipe *recipe, int world, struct buf *o
     struct model *model = NULL;
     struct plan *plan = NULL;
 
+    titan_assert(world >= 1);
     TRY(recipe_check_world(recipe, world, err));
     TRY(model_open(&recipe->model.dims, &model, err));
     options.model = model;

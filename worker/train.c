@@ -42,6 +42,7 @@ titan_status train(const struct train_options *options, struct titan_error *err)
     struct titan_error *const e = err ? err : &local;
     struct trainer t = {0};
 
+    titan_assert(options->recipe && options->membership && options->threads >= 0);
     titan_status status =
         trainer_open(options->recipe, options->membership, options->threads, options->device_index, &t, e);
     if (status == TITAN_OK)
@@ -114,6 +115,7 @@ static titan_status open_epoch(struct epoch *e, struct titan_error *err)
 {
     int64_t at[OPENING_COUNT] = {clock_mono_ns()};
 
+    titan_assert(!e->state.installed && !e->exec);
     TRY(groups_connect(e, err));
     at[OPENING_CONNECTED] = clock_mono_ns();
     if (e->view.rank >= e->view.world) { /* departing */
@@ -184,6 +186,7 @@ static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_er
     const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
     unsigned orders = e->step.outcome.orders;
 
+    titan_assert(e->state.installed);
     if (orders & (ORDER_STOP | ORDER_PAUSE) || !evaluation_due(e))
         return TITAN_OK;
     TRY(evaluation_run(e, &orders, err));
@@ -236,6 +239,7 @@ static titan_status decide(struct epoch *e, const double *report, const struct u
     struct step *const s = &e->step;
     const uint64_t step = state->step + 1;
 
+    titan_assert(report);
     TRY(outcome_read(e->plan.program, e->plan.plan->layout, report, &s->outcome, err));
     s->learning_rate = schedule_rate(r, (int64_t)step);
     s->update = update_of_recipe(r, s->learning_rate, step - state->skipped, s->outcome.tokens,
@@ -275,6 +279,7 @@ static titan_status finish_step(struct epoch *last, const double *report, struct
 {
     const struct update *update = NULL;
 
+    titan_assert(report);
     titan_assert(exec_prepared(last->exec) && last->state.installed);
     exec_resume(last->exec, report);
     TRY(decide(last, report, &update, err));

@@ -42,6 +42,7 @@ static titan_status begin(struct apart *a, struct titan_error *err)
     pthread_t thread;
     sigset_t every, old;
 
+    titan_assert(atomic_load(&a->holders) == 1);
     (void)sigfillset(&every);
     (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
     atomic_fetch_add(&a->holders, 1);
@@ -94,6 +95,7 @@ static titan_status wait_for(struct apart *a, int still_ms, const atomic_int *st
 
 titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err)
 {
+    titan_assert(a->run && a->clear && still_ms >= 0);
     TRY(begin(a, err));
     progress_wait_begin();
     const titan_status status = wait_for(a, still_ms, stop, err);

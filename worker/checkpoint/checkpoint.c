@@ -141,6 +141,7 @@ static const char *dtype_of(const struct manifest *m, const struct piece *piece)
 static titan_status write_pieces(int at, const struct manifest *m, const struct piece *pieces,
                                  struct manifest_file *file, struct titan_error *err)
 {
+    titan_assert(at >= 0 && file->npieces >= 0);
     const size_t n = (size_t)file->npieces;
     _cleanup_free_ struct safetensors_entry *entries = calloc(n + 1, sizeof(*entries));
     _cleanup_free_ char(*names)[MANIFEST_PIECE_NAME_MAX] = calloc(n + 1, sizeof(*names));
@@ -179,6 +180,7 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
                                     const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                                     int npieces, struct buf *entry, struct titan_error *err)
 {
+    titan_assert(rank >= 0 && npieces >= 0 && nspecs >= 0);
     const struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
     _cleanup_(manifest_file_clear) struct manifest_file file = {0};
     _cleanup_free_ struct piece *kept = calloc((size_t)npieces + 1, sizeof(*kept));
@@ -192,6 +194,7 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
         kept[file.npieces] = pieces[i];
         file.pieces[file.npieces++] = (struct manifest_piece){.box = pieces[i], .range = -1};
     }
+    titan_assert(file.npieces <= npieces);
     _cleanup_fd_ int at = -1;
     TRY(checkpoint_unfinished_open(folder, dir, info, &at, err));
     (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
@@ -210,6 +213,7 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
 static titan_status write_manifest(int at, struct checkpoint_info *info, const struct tensor_spec *specs, int nspecs,
                                    const struct buf *entries, int world, struct titan_error *err)
 {
+    titan_assert(at >= 0 && world >= 1);
     struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     titan_status status = TITAN_OK;
@@ -232,6 +236,7 @@ static titan_status write_manifest(int at, struct checkpoint_info *info, const s
         status = manifest_print(&m, &text, err);
     if (status == TITAN_OK)
         status = file_replace_at(at, MANIFEST_NAME, text.data, text.len, err);
+    titan_assert(m.nfiles <= world);
     for (int r = 0; r < m.nfiles; r++)
         manifest_file_clear(&m.files[r]);
     free(m.files);
@@ -273,6 +278,7 @@ titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err)
 {
+    titan_assert(world >= 1 && nspecs >= 0);
     char folder[NAME_BYTES], path[PATH_MAX];
     _cleanup_fd_ int own = -1;
     unfinished_name(info, folder);
@@ -300,6 +306,7 @@ titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_in
 
 void checkpoint_sweep(int at, uint64_t epoch)
 {
+    titan_assert(at >= 0);
     _cleanup_(close_dir) DIR *d = list_at(at);
     struct dirent *e;
     while (d && (e = readdir(d))) {
@@ -318,6 +325,7 @@ static int compare_steps_down(const void *a, const void *b)
 
 titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n, struct titan_error *err)
 {
+    titan_assert(at >= 0 || dir);
     _cleanup_fd_ int own = at < 0 ? file_open_named(dir, O_RDONLY | O_DIRECTORY) : -1;
     _cleanup_(close_dir) DIR *d = at < 0 && own < 0 ? NULL : list_at(at < 0 ? own : at);
     if (!d)
@@ -439,6 +447,7 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
 
 titan_status checkpoint_read_info_at(int at, uint64_t step, struct checkpoint_info *ret, struct titan_error *err)
 {
+    titan_assert(at >= 0);
     _cleanup_(manifest_clear) struct manifest m = {0};
     _cleanup_fd_ int inside = -1;
     char name[NAME_BYTES];
@@ -458,6 +467,7 @@ void checkpoint_info_clear(struct checkpoint_info *info)
 
 static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
 {
+    titan_assert(at >= 0);
     char name[NAME_BYTES], gone[2 * NAME_BYTES];
     (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
     (void)snprintf(gone, sizeof(gone), ".removed-%s.%d", name, (int)getpid());
@@ -528,6 +538,7 @@ static titan_status match_specs(const struct manifest *m, const struct tensor_sp
         map[i] = same ? i : manifest_find_tensor(m, specs[i].name);
         if (map[i] < 0)
             return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is not in the checkpoint", specs[i].name);
+        titan_assert(map[i] < m->ntensors);
         const struct tensor_spec *t = &m->tensors[map[i]];
         if (t->ndim != specs[i].ndim || memcmp(t->shape, specs[i].shape, (size_t)t->ndim * sizeof(t->shape[0])) != 0)
             return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has another shape in the checkpoint", t->name);
@@ -612,6 +623,7 @@ static titan_status sort_wishes(const struct manifest *m, const int *map, const 
         *p = pieces[i];
         p->tensor = map[pieces[i].tensor];
     }
+    titan_assert(ret->first[0] == 0 && ret->first[m->ntensors] == n);
     return TITAN_OK;
 }
 
@@ -625,6 +637,7 @@ struct stored {
 /* Elements [from, from+n) of the box. */
 static titan_status read_stored(const struct stored *s, int64_t from, int64_t n, float *out, struct titan_error *err)
 {
+    titan_assert(from >= 0 && n > 0 && from + n <= s->box.rows * s->box.cols);
     return safetensors_read_floats(s->file, s->tensor, (uint64_t)(s->place + from), out, (size_t)n, err);
 }
 
@@ -632,6 +645,7 @@ static titan_status read_stored(const struct stored *s, int64_t from, int64_t n,
 static titan_status read_rows(const struct stored *s, const struct piece *want, const struct piece *common,
                               struct titan_error *err)
 {
+    titan_assert(common->rows > 0 && common->cols == s->box.cols);
     const int64_t cols = common->cols, at_once = MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1);
     const int64_t from = piece_place(&s->box, common);
     float *out = want->data + piece_place(want, common);
@@ -652,6 +666,7 @@ static titan_status read_rows(const struct stored *s, const struct piece *want, 
 static titan_status read_overlap(const struct stored *s, const struct piece *want, const struct piece *common,
                                  struct titan_error *err)
 {
+    titan_assert(common->rows > 0 && common->cols <= s->box.cols && common->cols <= want->cols);
     const int64_t from = piece_place(&s->box, common), cols = common->cols;
     float *out = want->data + piece_place(want, common);
     if (common->rows == 1 || (cols == s->box.cols && cols == want->cols))
@@ -684,6 +699,7 @@ static titan_status read_stored_piece(const struct safetensors *st, const struct
 
 static bool piece_needed(const struct piece *box, const struct wishes *wishes)
 {
+    titan_assert(box->tensor >= 0);
     for (int i = wishes->first[box->tensor]; i < wishes->first[box->tensor + 1]; i++)
         if (piece_overlap(box, &wishes->list[i]).rows > 0)
             return true;

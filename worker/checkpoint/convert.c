@@ -55,8 +55,10 @@ static titan_status make_recipe(struct import *im, struct titan_error *err)
 /* The specs of what is written: parameters and biases, no moments. */
 static titan_status make_specs(struct import *im, struct titan_error *err)
 {
+    titan_assert(im->n_specs == 0);
     const int n = im->model->n_tensors;
     TRY(layout_specs(im->model, &im->specs, &im->n_specs, err));
+    titan_assert(im->n_specs >= 3 * n);
     memmove(im->specs + n, im->specs + 3 * n, (size_t)(im->n_specs - 3 * n) * sizeof *im->specs);
     im->n_specs -= 2 * n;
     return TITAN_OK;
@@ -64,6 +66,7 @@ static titan_status make_specs(struct import *im, struct titan_error *err)
 
 static titan_status fill_piece(const struct import *im, const struct piece *p, struct titan_error *err)
 {
+    titan_assert(p->tensor < im->n_specs && p->data);
     const int n = im->model->n_tensors;
     if (p->tensor < n)
         return hf_weights_read(im->weights, im->model, p, NULL, err);
@@ -75,6 +78,7 @@ static titan_status fill_piece(const struct import *im, const struct piece *p, s
 static titan_status write_shard(struct import *im, const struct checkpoint_info *info, int first, int end,
                                 int64_t numbers, struct titan_error *err)
 {
+    titan_assert(first < end && end <= im->n_specs);
     _cleanup_free_ struct piece *pieces = calloc((size_t)(end - first), sizeof *pieces);
     _cleanup_free_ float *data = malloc((size_t)numbers * sizeof *data + 1);
     if (!pieces || !data)
@@ -87,6 +91,7 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
         at += im->specs[i].numel;
         TRY(fill_piece(im, p, err));
     }
+    titan_assert(at == data + numbers);
     if (!VEC_PUSH(im->entries, im->n_files, im->cap_files, (struct buf)BUF_INIT))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d files", im->n_files);
     return checkpoint_write_shard(-1, im->dir, info, im->n_files - 1, im->specs, im->n_specs, pieces, end - first,

@@ -29,6 +29,7 @@ static titan_status write_owner(int at, const struct folder_owner *o, struct tit
     struct json_writer w = {.out = &text};
     char hash[32];
 
+    titan_assert(o->recipe && o->text);
     (void)snprintf(hash, sizeof hash, "%016" PRIx64, o->recipe_hash);
     json_begin_object(&w, NULL);
     json_put_string(&w, "format", FOLDER_OWNER_FORMAT);
@@ -116,6 +117,7 @@ static enum taken try_lock(int fd, int how)
 static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, struct folder_found *f,
                             enum taken *ret, struct titan_error *err)
 {
+    titan_assert(at >= 0 && lock >= 0);
     TRY(folder_owner_read(at, f, err));
     if (f->there && strcmp(f->id, o->id) == 0 && f->recipe_hash == o->recipe_hash) {
         *ret = try_lock(lock, LOCK_SH);
@@ -146,6 +148,7 @@ static titan_status take(const char *path, int at, const struct folder_owner *o,
     enum taken taken = BUSY;
     _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0644);
 
+    titan_assert(ret->lock == -1);
     if (lock < 0)
         return titan_fail_errno(err, "cannot open '" FOLDER_LOCK_NAME "'");
     for (;;) {
@@ -241,6 +244,7 @@ static titan_status open_job(const char *path, const char *text,
 {
     struct job *j = calloc(1, sizeof *j);
 
+    titan_assert(run);
     if (!j)
         return titan_fail(err, TITAN_ENOMEM, "no memory to look into a folder");
     *ret = j;
@@ -258,6 +262,7 @@ titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop
 {
     _cleanup_(close_job) struct job *j = NULL;
 
+    titan_assert(still_ms >= 0);
     TRY(open_job(path, "", run_steps, &j, err));
     const titan_status status = apart_run(&j->apart, still_ms, stop, err);
     if (status == TITAN_ETIMEDOUT)
@@ -273,6 +278,7 @@ titan_status folder_take(const char *path, const struct folder_owner *owner, int
 {
     _cleanup_(close_job) struct job *j = NULL;
 
+    titan_assert(owner->recipe && owner->text && wait_ms >= 0 && still_ms >= 0);
     *ret = FOLDER_NONE;
     TRY(open_job(path, owner->text, run_take, &j, err));
     j->owner = *owner;

@@ -141,6 +141,7 @@ static titan_status read_yarn(const struct json *from, int64_t positions, struct
 {
     const struct json *truncate = json_get(from, "truncate"), *own = json_get(from, "attention_factor");
     TRY(read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err));
+    titan_assert(d->rope_original_length >= 1);
     TRY(read_real(from, "factor", (double)positions / (double)d->rope_original_length, &d->rope_factor, err));
     TRY(read_real(from, "beta_fast", 32, &d->rope_beta_fast, err));
     TRY(read_real(from, "beta_slow", 1, &d->rope_beta_slow, err));
@@ -176,6 +177,7 @@ static titan_status read_rope(const struct json *root, int64_t positions, struct
 /* DeepSeek V3 scores a group by its best two experts, V2 by the best one, where it has groups at all. */
 static titan_status read_groups(const struct json *root, enum family f, struct model_dims *d, struct titan_error *err)
 {
+    titan_assert(IN(f) & LATENT);
     const bool v3 = f == DEEPSEEK_V3;
     const char *method = json_string(root, "topk_method", "greedy");
     int64_t groups = 1, of = 1;
@@ -205,6 +207,7 @@ static titan_status read_sparse_layers(const struct json *root, struct model_dim
 
 static titan_status read_experts(const struct json *root, enum family f, struct model_dims *d, struct titan_error *err)
 {
+    titan_assert(IN(f) & MIXED);
     d->normalize_scores = read_flag(root, "norm_topk_prob", f != DEEPSEEK_V2);
     d->route_scale = 1;
     if (f == QWEN3_MOE)
@@ -225,6 +228,7 @@ static titan_status read_experts(const struct json *root, enum family f, struct 
 
 static titan_status read_dims(const struct json *root, enum family f, struct hf_config *c, struct titan_error *err)
 {
+    titan_assert(f < FAMILIES);
     struct model_dims *d = &c->dims;
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
         if (sizes[i].families & IN(f))
@@ -396,6 +400,7 @@ static void put_rope_scaling(struct json_writer *w, const struct model_dims *d)
 
 static void put_experts(struct json_writer *w, enum family f, const struct model_dims *d)
 {
+    titan_assert(d->n_experts > 0 && IN(f) & MIXED);
     json_put_int(w, "num_experts_per_tok", d->top_k);
     json_put_int(w, "moe_intermediate_size", d->moe_hidden);
     json_put_bool(w, "norm_topk_prob", d->normalize_scores);
@@ -426,6 +431,7 @@ static void put_experts(struct json_writer *w, enum family f, const struct model
 
 static void put_latent(struct json_writer *w, const struct model_dims *d)
 {
+    titan_assert(d->kv_lora_rank > 0);
     if (d->q_lora_rank > 0)
         json_put_int(w, "q_lora_rank", d->q_lora_rank);
     else
@@ -442,6 +448,7 @@ void hf_config_put(struct json_writer *w, const struct model_dims *d, int64_t po
 {
     const enum family f = family_of(d);
 
+    titan_assert(positions >= 1);
     json_begin_array(w, "architectures");
     json_put_string(w, NULL, families[f].class);
     json_end_array(w);

@@ -41,6 +41,7 @@ static bool has_biases(const struct export *e, const struct model_tensor *t)
 
 static titan_status plan_files(struct export *e, struct titan_error *err)
 {
+    titan_assert(e->nfiles == 0);
     const struct model *m = e->trained->model;
     int64_t room = 0;
     e->bounds = calloc((size_t)m->n_tensors + 1, sizeof(*e->bounds));
@@ -58,11 +59,13 @@ static titan_status plan_files(struct export *e, struct titan_error *err)
         room -= bytes;
     }
     e->bounds[e->nfiles] = m->n_tensors;
+    titan_assert(e->nfiles >= 1 && e->nfiles <= m->n_tensors && e->bounds[0] == 0);
     return TITAN_OK;
 }
 
 static void file_name(const struct export *e, int file, char out[64])
 {
+    titan_assert(file >= 0 && file < e->nfiles);
     if (e->nfiles == 1)
         (void)snprintf(out, 64, "model.safetensors");
     else
@@ -75,6 +78,7 @@ static titan_status for_each_tensor(const struct export *e, int file,
                                                          struct titan_error *err),
                                     void *arg, struct titan_error *err)
 {
+    titan_assert(file >= 0 && file < e->nfiles && e->bounds[file] < e->bounds[file + 1]);
     const struct model *m = e->trained->model;
     char name[HF_NAME_MAX];
     for (int i = e->bounds[file]; i < e->bounds[file + 1]; i++) {
@@ -109,6 +113,7 @@ static void clear_file(struct file *f)
 
 static titan_status add_entry(void *arg, int tensor, int part, const char *name, struct titan_error *err)
 {
+    titan_assert(part >= -1);
     struct file *f = arg;
     const struct model *m = f->e->trained->model;
     const struct model_tensor *t = &m->tensors[tensor];
@@ -172,12 +177,14 @@ static titan_status write_file(const struct export *e, int number, struct titan_
         safetensors_abandon(f.w);
         return status;
     }
+    titan_assert(f.data == data + f.elements);
     return safetensors_finish(f.w, &bytes, &crc, err);
 }
 
 /* Biases that transformers' class has no place for must do nothing. */
 static titan_status load_biases(struct export *e, struct titan_error *err)
 {
+    titan_assert(!e->biases);
     const struct model *m = e->trained->model;
     const int64_t n = layout_biases(m);
     if (n == 0)
@@ -288,6 +295,7 @@ static titan_status write_generation_config(const struct export *e, struct titan
  * bytes_to_unicode): the byte's own where Latin-1 has a visible one, otherwise the next from U+0100 on. */
 static unsigned byte_symbol(unsigned byte)
 {
+    titan_assert(byte < 256);
     unsigned hidden = 0;
     for (unsigned b = 0; b <= byte; b++) {
         bool visible = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -375,6 +383,7 @@ static titan_status write_all(struct export *e, struct titan_error *err)
 
 titan_status hf_export(const char *checkpoint, const char *out_dir, const char *dtype, struct titan_error *err)
 {
+    titan_assert(safetensors_dtype_bytes(dtype) > 0);
     _cleanup_(trained_close) struct trained trained = {0};
     struct export e = {.trained = &trained, .dtype = dtype};
     TRY(trained_open(checkpoint, &trained, err));

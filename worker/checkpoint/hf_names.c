@@ -34,6 +34,7 @@ static const char *pattern_of(const struct model *m, int tensor)
     const struct model_tensor *t = &m->tensors[tensor];
     const bool latent = m->dims.kv_lora_rank > 0, shared = strstr(t->name, ".shared_experts.") != NULL;
 
+    titan_assert(tensor >= 0 && tensor < m->n_tensors);
     switch (t->role) {
     case ROLE_EMBEDDING:
         return "model.embed_tokens.weight";
@@ -94,8 +95,10 @@ void hf_find(const struct model *m, int tensor, bool halves, struct hf_tensor *r
     const struct model_dims *d = &m->dims;
     const bool latent = d->kv_lora_rank > 0;
 
+    titan_assert(tensor >= 0 && tensor < m->n_tensors);
     *ret = (struct hf_tensor){.parts = MAX(t->experts, 1), .cols = t->ndim > 1 ? t->shape[1] : 1};
     ret->rows = t->shape[0] / ret->parts;
+    titan_assert(ret->rows * ret->parts == t->shape[0]);
     switch (t->role) {
     case ROLE_WQ:
     case ROLE_WQ_B:
@@ -124,6 +127,7 @@ void hf_name(const struct model *m, int tensor, int part, char out[HF_NAME_MAX])
     const char *pattern = pattern_of(m, tensor), *number = strstr(pattern, "%d");
     size_t used = 0;
 
+    titan_assert(part >= 0 && part < MAX(m->tensors[tensor].experts, 1));
     if (u->layer >= 0)
         used = (size_t)snprintf(out, HF_NAME_MAX, "model.layers.%d.", u->layer);
     if (number)
@@ -134,6 +138,7 @@ void hf_name(const struct model *m, int tensor, int part, char out[HF_NAME_MAX])
 
 void hf_bias_name(int layer, char out[HF_NAME_MAX])
 {
+    titan_assert(layer >= 0);
     (void)snprintf(out, HF_NAME_MAX, "model.layers.%d.mlp.gate.e_score_correction_bias", layer);
 }
 

@@ -57,6 +57,7 @@ const struct hf_config *hf_weights_config(const struct hf_weights *w)
 
 static titan_status open_shard(struct hf_weights *w, int at, const char *name, struct titan_error *err)
 {
+    titan_assert(at >= 0);
     struct shard shard = {.name = strdup(name)};
     int fd = -1;
     if (!shard.name || !VEC_PUSH(w->shards, w->n, w->cap, shard)) {
@@ -174,6 +175,7 @@ static titan_status list_tensors(struct hf_weights *w, struct titan_error *err)
     for (size_t i = 0; i < w->n; i++)
         for (size_t t = 0; t < w->shards[i].st->ntensors; t++)
             w->entries[w->n_entries++] = (struct entry){&w->shards[i].st->tensors[t], w->shards[i].st};
+    titan_assert(w->n_entries == n);
     qsort(w->entries, w->n_entries, sizeof *w->entries, compare_entries);
     for (size_t i = 1; i < n; i++)
         if (compare_entries(&w->entries[i - 1], &w->entries[i]) == 0)
@@ -250,6 +252,7 @@ static bool is_float(const struct safetensors_tensor *t)
 static titan_status check_one(struct checking *c, const char *name, int ndim, const int64_t *shape, bool optional,
                               struct titan_error *err)
 {
+    titan_assert(ndim == 1 || ndim == 2);
     const struct entry *e = find(c->w, name);
     if (!e) {
         if (!optional && c->n_missing++ == 0)
@@ -393,6 +396,7 @@ static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
 /* Rows of ours from `row` on, at most n, that stand one behind the other in the same part of theirs as well. */
 static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
 {
+    titan_assert(row >= 0 && n > 0);
     const int64_t part = row / t->rows, at = row % t->rows;
     const int64_t most = MIN(n, (part + 1) * t->rows - row);
     if (t->head == 0)
@@ -400,6 +404,7 @@ static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
     int64_t run = 1;
     while (run < most && hf_row(t, at + run) == hf_row(t, at) + run)
         run++;
+    titan_assert(run >= 1 && run <= most);
     return run;
 }
 
@@ -407,6 +412,7 @@ static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
 static titan_status read_rows(const struct entry *e, const struct hf_tensor *t, int64_t row, int64_t n, int64_t col,
                               int64_t cols, float *out, struct titan_error *err)
 {
+    titan_assert(row >= 0 && row + n <= t->rows && col >= 0 && col + cols <= t->cols);
     if (cols == t->cols)
         return safetensors_read_floats(e->st, e->tensor, (uint64_t)(row * t->cols), out, (size_t)(n * cols), err);
     for (int64_t r = 0; r < n; r++)
@@ -424,6 +430,7 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
     char name[HF_NAME_MAX];
     struct hf_tensor t;
 
+    titan_assert(p->tensor >= 0 && p->tensor < m->n_tensors && p->data);
     hf_find(m, p->tensor, w->config.halves, &t);
     for (int64_t done = 0, run; done < n; done += run) {
         const int64_t row = from + done, part = row / t.rows;
@@ -441,6 +448,7 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
 titan_status hf_weights_read_biases(const struct hf_weights *w, const struct model *m, int layer, float *out,
                                     struct titan_error *err)
 {
+    titan_assert(layer >= 0 && layer < m->dims.n_layers);
     char name[HF_NAME_MAX];
     hf_bias_name(layer, name);
     const struct entry *e = find(w, name);

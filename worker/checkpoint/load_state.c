@@ -41,6 +41,7 @@ static void clear_load(struct apart *a)
 /* Specs are parameters, their moments, biases. */
 static bool is_moment(const struct load *l, int spec)
 {
+    titan_assert(spec >= 0);
     return spec >= l->n_parameters && spec < 3 * l->n_parameters;
 }
 
@@ -90,11 +91,13 @@ static titan_status explain(const struct load *l, titan_status status, struct ti
 }
 
 /* What is wanted of it, renumbered: a part that is left out need not be there. */
-static void leave_out(struct load *l)
+static titan_status leave_out(struct load *l, struct titan_error *err)
 {
     _cleanup_free_ int *number = calloc((size_t)l->n_specs + 1, sizeof *number);
     int n = 0, kept = 0;
-    titan_assert(number);
+    titan_assert(l->n_specs >= 3 * l->n_parameters);
+    if (!number)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to number %d tensors", l->n_specs);
     for (int i = 0; i < l->n_specs; i++) {
         const bool out = (is_moment(l, i) && (l->source.without_optimizer || l->info.model_only)) ||
                          (is_bias(l, i) && l->source.from == LOAD_OTHER && !l->info.biases);
@@ -109,8 +112,10 @@ static void leave_out(struct load *l)
         l->pieces[kept].tensor = number[l->pieces[i].tensor];
         kept++;
     }
+    titan_assert(n <= l->n_specs && kept <= l->n_pieces);
     l->n_specs = n;
     l->n_pieces = kept;
+    return TITAN_OK;
 }
 
 /* What initial_load_path names: one, or a folder of them. */
@@ -134,12 +139,13 @@ static titan_status find_other(struct load *l, struct titan_error *err)
 
 static titan_status load_checkpoint(struct load *l, struct titan_error *err)
 {
+    titan_assert(l->source.from != LOAD_WEIGHTS);
     if (l->source.from == LOAD_OTHER)
         TRY(find_other(l, err));
     TRY(checkpoint_read_info(l->path, &l->info, err));
     TRY(check_recipe(l, err));
     TRY(check_moments(l, err));
-    leave_out(l);
+    TRY(leave_out(l, err));
     return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &l->apart.watch, err),
                    err);
 }
@@ -151,6 +157,7 @@ static titan_status read_biases(const struct load *l, const struct hf_weights *w
                                 struct titan_error *err)
 {
     const struct model_dims *d = &l->model->dims;
+    titan_assert(is_bias(l, p->tensor) && p->row == 0 && p->col + p->cols <= d->n_experts);
     _cleanup_free_ float *all = calloc((size_t)d->n_experts, sizeof *all);
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the biases of experts");
@@ -177,6 +184,7 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
 
 static titan_status load_weights(struct load *l, struct titan_error *err)
 {
+    titan_assert(l->source.from == LOAD_WEIGHTS && l->model);
     struct hf_weights *w = NULL;
     TRY(hf_weights_open(l->path, &w, err));
     const titan_status status = read_weights(l, w, err);
@@ -198,6 +206,7 @@ static titan_status open_load(const struct train_state *state, const struct load
     const struct layout *l = state->layout;
     struct load *load = calloc(1, sizeof *load);
 
+    titan_assert(source->path && l);
     if (!load)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     *ret = load;
@@ -228,6 +237,7 @@ titan_status load_state(struct train_state *state, struct load_source *source, c
 {
     _cleanup_(close_load) struct load *load = NULL;
 
+    titan_assert(still_ms >= 0);
     TRY(open_load(state, source, recipe, &load, err));
     const titan_status status = apart_run(&load->apart, still_ms, stop, err);
     if (status == TITAN_ETIMEDOUT)

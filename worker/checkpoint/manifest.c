@@ -57,6 +57,7 @@ static int count_members(const struct json *list)
 /* Exactly `digits` hexadecimal digits. */
 static bool parse_hex(const char *text, int digits, uint64_t *ret)
 {
+    titan_assert(digits > 0 && digits <= 16);
     uint64_t value = 0;
     for (int i = 0; i < digits; i++) {
         char c = text[i];
@@ -118,6 +119,7 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
 static titan_status parse_numbers(const struct json *list, const struct manifest *m, int64_t *v, int n,
                                   struct titan_error *err)
 {
+    titan_assert(n == 3 || n == 5);
     int at = 0;
     for (const struct json *x = list->type == JSON_ARRAY ? list->first : NULL; x; x = x->next) {
         if (at == n || x->type != JSON_INT)
@@ -162,6 +164,7 @@ static titan_status parse_range(const struct json *list, const struct manifest *
                           v[1], v[2], spec->name, spec->numel);
     tensor_matrix(spec, &rows, &cols);
     const int n = piece_boxes(cols, v[1], v[1] + v[2], boxes);
+    titan_assert(n >= 1 && n <= PIECE_BOXES_MAX);
     for (int i = 0; i < n; i++) {
         boxes[i].tensor = (int)v[0];
         file->pieces[file->npieces++] = (struct manifest_piece){.box = boxes[i], .range = v[1]};
@@ -344,6 +347,7 @@ static void push(struct front *f, struct stretch s)
 
 static struct stretch pop(struct front *f)
 {
+    titan_assert(f->n > 0);
     const struct stretch top = f->heap[0], last = f->heap[--f->n];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < f->n; i = child) {
@@ -368,6 +372,7 @@ static titan_status not_once(const struct manifest *m, int tensor, int64_t row, 
 /* The next box in order: it must begin at the top of the front, which must be level as far as the box is wide. */
 static titan_status place_box(const struct manifest *m, struct front *f, const struct piece *p, struct titan_error *err)
 {
+    titan_assert(p->rows > 0 && p->cols > 0);
     for (int64_t col = p->col, left = p->cols; left > 0;) {
         if (f->n == 0 || compare(p->row, f->heap[0].row) < 0 || (p->row == f->heap[0].row && col < f->heap[0].col))
             return not_once(m, p->tensor, p->row, col, "there twice", err);
@@ -413,6 +418,7 @@ titan_status manifest_check_cover(const struct manifest *m, struct titan_error *
     for (int f = 0; f < m->nfiles; f++)
         for (int p = 0; p < m->files[f].npieces; p++)
             all[at++] = m->files[f].pieces[p].box;
+    titan_assert(at == n);
     qsort(all, n, sizeof(*all), compare_boxes);
     at = 0;
     for (int t = 0; t < m->ntensors; t++) {
@@ -422,6 +428,7 @@ titan_status manifest_check_cover(const struct manifest *m, struct titan_error *
         TRY(check_tensor(m, t, all + at, end - at, &front, err));
         at = end;
     }
+    titan_assert(at == n);
     return TITAN_OK;
 }
 
@@ -430,6 +437,7 @@ titan_status manifest_check_cover(const struct manifest *m, struct titan_error *
 void manifest_piece_name(const struct manifest *m, const struct manifest_piece *piece,
                          char ret[MANIFEST_PIECE_NAME_MAX], int64_t *ret_place)
 {
+    titan_assert(piece->box.tensor >= 0 && piece->box.tensor < m->ntensors);
     const struct tensor_spec *spec = &m->tensors[piece->box.tensor];
     int64_t rows, cols;
     if (piece->range < 0) {

@@ -41,6 +41,7 @@ size_t safetensors_dtype_bytes(const char *dtype)
 /* Bytes of a tensor; false when a dimension is negative or the product does not fit. */
 static bool tensor_bytes(const int64_t *shape, int ndim, size_t element, uint64_t *ret)
 {
+    titan_assert(ndim >= 0 && ndim <= SAFETENSORS_DIMS_MAX && element > 0);
     uint64_t bytes = element;
     for (int i = 0; i < ndim; i++)
         if (shape[i] < 0 || __builtin_mul_overflow(bytes, (uint64_t)shape[i], &bytes))
@@ -53,6 +54,7 @@ static bool tensor_bytes(const int64_t *shape, int ndim, size_t element, uint64_
 
 static titan_status read_at(int fd, void *out, size_t len, uint64_t offset, struct titan_error *err)
 {
+    titan_assert(fd >= 0);
     for (size_t got = 0; got < len;) {
         ssize_t n = pread(fd, (char *)out + got, MIN(len - got, WRITE_BYTES_MAX), (off_t)(offset + got));
         if (n < 0 && errno == EINTR)
@@ -206,6 +208,7 @@ titan_status safetensors_open(const char *path, struct safetensors **ret, struct
 
 titan_status safetensors_open_fd(int fd, const char *name, struct safetensors **ret, struct titan_error *err)
 {
+    titan_assert(fd >= 0);
     struct safetensors *st = calloc(1, sizeof(*st));
     if (!st) {
         (void)close(fd);
@@ -248,6 +251,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
     size_t lo = 0, hi = st->ntensors;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
+        titan_assert(st->by_name[mid] < st->ntensors);
         const struct safetensors_tensor *t = &st->tensors[st->by_name[mid]];
         int order = strcmp(name, t->name);
         if (order == 0)
@@ -263,6 +267,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 titan_status safetensors_read(const struct safetensors *st, const struct safetensors_tensor *tensor, uint64_t start,
                               void *out, size_t len, struct titan_error *err)
 {
+    titan_assert(tensor->offset <= st->file_bytes && tensor->bytes <= st->file_bytes - tensor->offset);
     if (start > tensor->bytes || len > tensor->bytes - start)
         return titan_fail(err, TITAN_EINVAL, "bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64,
                           start, start + len, tensor->name, tensor->bytes);
@@ -305,6 +310,7 @@ struct safetensors_writer {
 
 static titan_status write_out(struct safetensors_writer *w, const void *data, size_t len, struct titan_error *err)
 {
+    titan_assert(w->fd >= 0);
     for (size_t done = 0; done < len;) {
         size_t portion = MIN(len - done, WRITE_BYTES_MAX);
         ssize_t n = write(w->fd, (const char *)data + done, portion);
@@ -360,6 +366,7 @@ static titan_status make_header(const struct safetensors_entry *entries, size_t 
     if (out->len > SAFETENSORS_HEADER_MAX)
         return titan_fail(err, TITAN_ELIMIT, "header of %zu bytes, the format allows %u", out->len,
                           SAFETENSORS_HEADER_MAX);
+    titan_assert((LENGTH_BYTES + out->len) % 8 == 0);
     *ret_data_bytes = at;
     return TITAN_OK;
 }
@@ -401,6 +408,7 @@ fail:
 
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len, struct titan_error *err)
 {
+    titan_assert(w->given <= w->data_bytes);
     if (len > w->data_bytes - w->given)
         return titan_fail(err, TITAN_EINVAL, "'%s': more data than the header announces", w->path);
     TRY(write_out(w, data, len, err));
@@ -432,6 +440,7 @@ titan_status safetensors_append_floats(struct safetensors_writer *w, const char 
 titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_bytes, uint32_t *ret_crc,
                                 struct titan_error *err)
 {
+    titan_assert(w->given <= w->data_bytes);
     titan_status status = TITAN_OK;
     if (w->given != w->data_bytes)
         status = titan_fail(err, TITAN_EINVAL, "'%s': %" PRIu64 " bytes of data given, %" PRIu64 " announced", w->path,
@@ -442,6 +451,7 @@ titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_byte
         safetensors_abandon(w);
         return status;
     }
+    titan_assert(w->file_bytes > w->data_bytes);
     *ret_bytes = w->file_bytes;
     *ret_crc = w->crc;
     (void)close(w->fd);

@@ -35,6 +35,7 @@ void trained_close(struct trained *t)
 
 titan_status trained_load(const struct trained *t, int first, int n, float *out, struct titan_error *err)
 {
+    titan_assert(first >= 0 && n > 0 && first + n <= t->model->n_tensors);
     _cleanup_free_ struct tensor_spec *specs = calloc((size_t)n, sizeof(*specs));
     _cleanup_free_ struct piece *pieces = calloc((size_t)n, sizeof(*pieces));
     if (!specs || !pieces)
@@ -58,6 +59,7 @@ titan_status trained_load_biases(const struct trained *t, float *out, struct tit
     int n;
 
     TRY(layout_specs(t->model, &specs, &n, err));
+    titan_assert(n >= before);
     _cleanup_free_ struct piece *pieces = calloc((size_t)(n - before) + 1, sizeof *pieces);
     if (!pieces)
         return titan_fail(err, TITAN_ENOMEM, "no memory to load the biases of %d layers", n - before);

@@ -59,6 +59,7 @@ struct checkpoint_writer {
 /* Specs are n parameters, their two moments, biases. */
 static titan_status leave_out_moments(const struct contents *all, int n, struct contents *ret, struct titan_error *err)
 {
+    titan_assert(n >= 0 && all->n_specs >= 3 * n);
     ret->specs = calloc((size_t)all->n_specs + 1, sizeof *ret->specs);
     ret->pieces = calloc((size_t)all->n_pieces + 1, sizeof *ret->pieces);
     if (!ret->specs || !ret->pieces)
@@ -66,6 +67,7 @@ static titan_status leave_out_moments(const struct contents *all, int n, struct 
     for (int i = 0; i < all->n_specs; i++)
         if (i < n || i >= 3 * n)
             ret->specs[ret->n_specs++] = all->specs[i];
+    titan_assert(ret->n_specs == all->n_specs - 2 * n);
     for (int i = 0; i < all->n_pieces; i++) {
         const int spec = all->pieces[i].tensor;
         if (spec >= n && spec < 3 * n)
@@ -81,6 +83,7 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
     const struct layout *l = w->opt.layout;
     const size_t bytes = (size_t)state_snapshot_size(l, w->opt.rank) * sizeof(float);
 
+    titan_assert(!w->host);
     w->host = calloc(1, bytes + 1);
     if (!w->host)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
@@ -94,6 +97,8 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
                                     struct titan_error *err)
 {
+    titan_assert(options->dir && options->layout);
+    titan_assert(options->rank >= 0 && options->rank < options->world);
     struct checkpoint_writer *w = calloc(1, sizeof *w);
     if (!w)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
@@ -121,6 +126,7 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
 /* Frees it when the other of the two, caller and thread, has let go as well. */
 static void let_go(struct checkpoint_writer *w)
 {
+    titan_assert(atomic_load(&w->holders) >= 1);
     if (atomic_fetch_sub(&w->holders, 1) > 1)
         return;
     (void)sem_destroy(&w->ended);
@@ -135,6 +141,7 @@ static void let_go(struct checkpoint_writer *w)
 
 static bool join_within(struct checkpoint_writer *w, int64_t ms)
 {
+    titan_assert(w->started);
     const int64_t until = clock_mono_ns() + ms * 1000000;
     const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
     int rc;
@@ -259,6 +266,7 @@ static titan_status await_entry(const struct checkpoint_writer *w, int at, int r
     char name[ENTRY_NAME_BYTES], failed[ENTRY_NAME_BYTES];
     struct stat st;
 
+    titan_assert(rank >= 0 && rank < w->opt.world);
     entry_name(rank, "json", name);
     entry_name(rank, "failed", failed);
     *ret_over = false;
@@ -288,6 +296,7 @@ static titan_status await_all(const struct checkpoint_writer *w, int at, titan_s
     titan_status first = own;
     bool over = true;
 
+    titan_assert(w->opt.rank == 0 && entries);
     for (int r = 0; r < w->opt.world && over; r++) {
         struct titan_error fault = {0};
         const titan_status status =
@@ -320,6 +329,7 @@ static titan_status write_hf(const struct checkpoint_writer *w, int folder, stru
     _cleanup_fd_ int at = -1;
     const char *name = strrchr(w->written.path, '/') + 1;
 
+    titan_assert(w->info.model_only && w->opt.hf_dtype);
     if ((size_t)snprintf(path, sizeof path, "%s/.hf", w->written.path) >= sizeof path)
         return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
     TRY(hf_export(w->written.path, path, w->opt.hf_dtype, err));
@@ -335,6 +345,7 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
 {
     char name[ENTRY_NAME_BYTES];
 
+    titan_assert(w->opt.rank == 0);
     for (int r = 0; r < w->opt.world; r++) { /* they are in the manifest from here on */
         entry_name(r, "json", name);
         if (unlinkat(at, name, 0) < 0)
@@ -358,6 +369,7 @@ static titan_status collect_parts(struct checkpoint_writer *w, int folder, int a
 {
     struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
 
+    titan_assert(w->opt.rank == 0);
     if (!entries)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     titan_status status = await_all(w, at, own, entries, err);
@@ -436,8 +448,10 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
 {
     sigset_t all, old;
 
+    titan_assert(state->rank == w->opt.rank);
     if (!join_thread(w))
         return still_writing(w, err);
+    titan_assert(!w->started);
     TRY(copy_info(w, info, err));
     name_types(w, state->types);
     TRY(state_snapshot(state, w->host, s, err));
@@ -468,6 +482,7 @@ titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, b
     *ret = (struct written_checkpoint){.step = w->info.step};
     if (!join_thread(w))
         return still_writing(w, err);
+    titan_assert(!w->started);
     w->collected = true;
     if (w->status == TITAN_OK)
         *ret = w->written;
