@@ -31,6 +31,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
     }
     void *p = c->data + c->used;
     c->used += bytes;
+    titan_assert(c->used <= c->cap && ((uintptr_t)p & 15) == 0);
     return memset(p, 0, bytes);
 }
 
@@ -51,6 +52,7 @@ char *arena_vprintf(struct arena *a, const char *fmt, va_list args)
     va_end(again);
     titan_assert(len >= 0);
     char *text = arena_alloc(a, (size_t)len + 1);
+    titan_assert(text[0] == '\0');
     (void)vsnprintf(text, (size_t)len + 1, fmt, args);
     return text;
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+
 #define BUF_LIMIT_DEFAULT ((size_t)1 << 30)
 
 static size_t limit_of(const struct buf *b)
@@ -16,6 +18,7 @@ static size_t limit_of(const struct buf *b)
 
 titan_status buf_reserve(struct buf *b, size_t more)
 {
+    titan_assert(b->data || b->len == 0);
     size_t limit = limit_of(b);
     if (b->len > limit || more > limit - b->len)
         return TITAN_ELIMIT;
@@ -40,6 +43,7 @@ titan_status buf_append(struct buf *b, const void *data, size_t len)
         return status;
     if (len)
         memcpy(b->data + b->len, data, len);
+    titan_assert(b->len + len < b->cap);
     b->len += len;
     b->data[b->len] = '\0';
     return TITAN_OK;
@@ -55,6 +59,7 @@ static void append_text(struct buf *b, const char *text, size_t len)
 {
     if (buf_failed(b))
         return;
+    titan_assert(b->len <= limit_of(b));
     size_t room = limit_of(b) - b->len;
     size_t n = len < room ? len : room;
     if (buf_append(b, text, n) != TITAN_OK || n < len)

@@ -14,6 +14,7 @@
 static void format_line(char *out, size_t cap, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
 static void format_line(char *out, size_t cap, const char *fmt, va_list ap)
 {
+    titan_assert(cap > 4);
     int n = vsnprintf(out, cap, fmt, ap);
     if (n < 0)
         snprintf(out, cap, "(message cannot be formatted)");

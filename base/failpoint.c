@@ -128,6 +128,7 @@ static titan_status arm(const char *text, struct titan_error *err)
         at += *at == ',';
     }
     atomic_store(&all.armed, all.n > 0);
+    titan_assert(all.n >= 0 && all.n <= POINTS_MAX);
     return TITAN_OK;
 }
 

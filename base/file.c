@@ -33,6 +33,8 @@ static const char *kind_name(mode_t mode)
 
 titan_status open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err)
 {
+    titan_assert((flags & ~O_NOFOLLOW) == 0);
+    titan_assert(at >= 0 || at == AT_FDCWD);
     struct stat st;
     _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags);
     if (fd < 0 && errno == ENXIO) /* a socket cannot be opened */
@@ -86,6 +88,7 @@ titan_status file_read_at(int at, const char *path, int flags, size_t max, struc
     size_t start = out->len;
     for (;;) {
         size_t have = out->len - start;
+        titan_assert(have <= max);
         size_t want =
             MIN((size_t)1 << 16, max - have + 1); /* one more than allowed tells "too long" from "just fits" */
         titan_status status = buf_reserve(out, want);
@@ -117,6 +120,7 @@ titan_status file_read_at(int at, const char *path, int flags, size_t max, struc
 
 static titan_status write_all(int fd, const char *data, size_t len)
 {
+    titan_assert(fd >= 0);
     while (len) {
         ssize_t n = write(fd, data, len);
         if (n < 0 && errno == EINTR)
@@ -146,6 +150,7 @@ static void parent_of(const char *path, char out[PATH_MAX])
 static titan_status make_temporary(int at, const char *name, mode_t mode, char out[PATH_MAX], int *ret_fd,
                                    struct titan_error *err)
 {
+    titan_assert(at >= 0 || at == AT_FDCWD);
     for (int tries = 0;; tries++) {
         unsigned salt = 0;
         if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
@@ -199,6 +204,7 @@ titan_status file_replace_private(const char *path, const void *data, size_t len
 
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len, struct titan_error *err)
 {
+    titan_assert(at >= 0);
     TRY(replace(at, name, data, len, 0666, err));
     if (fsync(at) < 0 && errno != EINVAL)
         return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
@@ -286,6 +292,7 @@ void dir_unmake_named(const char *path)
 /* Removes what stands below the open folder; takes fd. path is for messages. */
 static titan_status remove_below(int fd, const char *path, int depth, struct titan_error *err)
 {
+    titan_assert(fd >= 0 && depth >= 0);
     if (depth > REMOVE_DEPTH_MAX) {
         (void)close(fd);
         return titan_fail(err, TITAN_ELIMIT, "folders below '%s' are nested too deep", path);
@@ -332,6 +339,7 @@ static titan_status remove_below(int fd, const char *path, int depth, struct tit
 
 titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struct titan_error *err)
 {
+    titan_assert(at >= 0 || at == AT_FDCWD);
     if (make && mkdirat(at, name, 0755) < 0 && errno != EEXIST)
         return titan_fail_errno(err, "cannot make folder '%s'", name);
     _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -353,6 +361,7 @@ titan_status dir_remove(const char *path, struct titan_error *err)
 
 titan_status dir_remove_at(int at, const char *name, struct titan_error *err)
 {
+    titan_assert(at >= 0 || at == AT_FDCWD);
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "cannot open folder '%s'", name);
@@ -375,6 +384,7 @@ titan_status dir_sync(const char *path, struct titan_error *err)
 
 titan_status self_dir(char *out, size_t cap, struct titan_error *err)
 {
+    titan_assert(cap > 0);
     char path[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
     if (n < 0)

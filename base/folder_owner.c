@@ -31,6 +31,7 @@ titan_status folder_owner_read(int at, struct folder_found *ret, struct titan_er
     _cleanup_(free_json) struct json *root = NULL;
     char *end = NULL;
 
+    titan_assert(at >= 0);
     folder_found_clear(ret);
     *ret = (struct folder_found){0};
     const titan_status status = file_read_at(at, FOLDER_OWNER_NAME, O_NOFOLLOW, OWNER_BYTES_MAX, &text, err);

@@ -37,6 +37,7 @@ static void store_u32(uint8_t *p, uint32_t v)
 /* Keep the descriptors of one recvmsg. Those beyond the limit are closed, not leaked. */
 static bool keep_fds(struct frame_reader *r, struct msghdr *msg)
 {
+    titan_assert(r->n_fds >= 0 && r->n_fds <= FRAME_FDS_MAX);
     bool fits = !(msg->msg_flags & MSG_CTRUNC);
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -58,6 +59,7 @@ static bool keep_fds(struct frame_reader *r, struct msghdr *msg)
 
 titan_status frame_receive(struct frame_reader *r, int socket, struct titan_error *err)
 {
+    titan_assert(r->taken <= r->in.len);
     buf_consume(&r->in, r->taken);
     r->taken = 0;
     r->in.limit = 2 * (FRAME_MAX + READ_CHUNK);
@@ -91,6 +93,7 @@ titan_status frame_receive(struct frame_reader *r, int socket, struct titan_erro
 titan_status frame_next(struct frame_reader *r, size_t max, const uint8_t **ret_data, size_t *ret_len, int *ret_fd,
                         struct titan_error *err)
 {
+    titan_assert(r->taken <= r->in.len);
     size_t have = r->in.len - r->taken;
     if (have < 4)
         return TITAN_EAGAIN;
@@ -109,6 +112,7 @@ titan_status frame_next(struct frame_reader *r, size_t max, const uint8_t **ret_
         memmove(r->fds, r->fds + 1, (size_t)--r->n_fds * sizeof(int));
     }
     r->taken += 4 + len;
+    titan_assert(r->taken <= r->in.len);
     *ret_data = p + 4;
     *ret_len = len;
     *ret_fd = fd;
@@ -133,6 +137,7 @@ static void frame_free(struct frame *f)
 
 titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int fd, struct titan_error *err)
 {
+    titan_assert(!w->first == !w->last && w->offset <= w->bytes);
     if (len > FRAME_MAX || w->bytes + len + 4 > FRAME_QUEUE_MAX)
         return titan_fail(err, TITAN_ELIMIT, "%zu bytes are waiting to be sent, no room for %zu more", w->bytes, len);
     struct frame *f = malloc(sizeof(*f) + 4 + len);
@@ -155,6 +160,7 @@ titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int
 
 static ssize_t send_some(const struct frame *f, size_t offset, int socket)
 {
+    titan_assert(offset < f->len);
     struct iovec iov = {(void *)(f->bytes + offset), f->len - offset};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     union {
@@ -188,6 +194,7 @@ titan_status frame_flush(struct frame_writer *w, int socket, struct titan_error 
             return titan_fail(err, TITAN_EPEER, "connection closed by the peer");
         if (n < 0)
             return titan_fail_errno(err, "cannot send");
+        titan_assert((size_t)n <= f->len - w->offset);
         w->offset += (size_t)n;
         if (w->offset < f->len)
             continue;
@@ -197,11 +204,13 @@ titan_status frame_flush(struct frame_writer *w, int socket, struct titan_error 
         w->offset = 0;
         frame_free(f);
     }
+    titan_assert(w->bytes == 0 && w->offset == 0 && !w->last);
     return TITAN_OK;
 }
 
 void frame_move(struct frame_writer *to, struct frame_writer *from)
 {
+    titan_assert(from->offset == 0);
     if (!from->first)
         return;
     *(to->last ? &to->last->next : &to->first) = from->first;

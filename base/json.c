@@ -83,6 +83,7 @@ static titan_status parse_unicode(struct parser *p, struct buf *out)
             return fail(p, "high surrogate without a low one");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
+    titan_assert(code > 0 && code <= 0x10ffff);
     char utf8[4];
     return buf_append(out, utf8, utf8_encode((uint32_t)code, utf8)) == TITAN_OK ? TITAN_OK : no_memory(p);
 }
@@ -105,6 +106,7 @@ static titan_status parse_escape(struct parser *p, struct buf *out)
 
 static titan_status parse_string(struct parser *p, char **ret)
 {
+    titan_assert(p->at < p->end && *p->at == '"');
     _cleanup_(buf_free) struct buf out = BUF_INIT;
     if (buf_reserve(&out, 1) != TITAN_OK)
         return no_memory(p);
@@ -131,6 +133,7 @@ static titan_status parse_string(struct parser *p, char **ret)
 
 static titan_status parse_number(struct parser *p, struct json *node)
 {
+    titan_assert(p->at < p->end);
     const char *start = p->at;
     bool real = false;
     if (*p->at == '-')
@@ -211,7 +214,9 @@ static titan_status parse_key(struct parser *p, char **ret)
 
 static titan_status parse_members(struct parser *p, int depth, struct json *node)
 {
+    titan_assert(node->type == JSON_OBJECT || node->type == JSON_ARRAY);
     bool object = node->type == JSON_OBJECT;
+    titan_assert(p->at < p->end && *p->at == (object ? '{' : '['));
     char close = object ? '}' : ']';
     if (depth >= JSON_DEPTH_MAX)
         return fail(p, "nested too deep (at most 64 levels)");
@@ -242,6 +247,7 @@ static titan_status parse_members(struct parser *p, int depth, struct json *node
 /* On failure *ret holds what was built, so that the root frees it. */
 static titan_status parse_value(struct parser *p, int depth, struct json **ret)
 {
+    titan_assert(depth >= 0 && depth <= JSON_DEPTH_MAX);
     skip_space(p);
     if (p->at >= p->end)
         return fail(p, "text ends where a value should stand");
@@ -387,6 +393,7 @@ static void put_text(struct buf *out, const char *text)
 
 static void indent(struct json_writer *w)
 {
+    titan_assert(w->depth >= 0);
     buf_printf(w->out, "\n%*s", 2 * w->depth, "");
 }
 
@@ -406,6 +413,7 @@ static void begin_value(struct json_writer *w, const char *key)
 
 static void begin_group(struct json_writer *w, const char *key, const char *open)
 {
+    titan_assert(w->depth >= 0);
     begin_value(w, key);
     buf_puts(w->out, open);
     w->depth++;
@@ -414,6 +422,7 @@ static void begin_group(struct json_writer *w, const char *key, const char *open
 
 static void end_group(struct json_writer *w, const char *close)
 {
+    titan_assert(w->depth > 0);
     w->depth--;
     if (w->pretty && w->comma)
         indent(w);
@@ -481,6 +490,7 @@ void json_put_bool(struct json_writer *w, const char *key, bool value)
 
 void json_put_raw(struct json_writer *w, const char *key, const char *json_text)
 {
+    titan_assert(json_text[0]);
     begin_value(w, key);
     buf_puts(w->out, json_text);
 }

@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/utf8.h"
 
 #define LINE_MAX_BYTES 8192 /* of the text before quoting; longer lines are cut */
@@ -37,6 +38,7 @@ static const struct {
 
 void log_set_level(enum log_level level)
 {
+    titan_assert(level <= LOG_LEVEL_DEBUG);
     atomic_store_explicit(&current_level, (int)level, memory_order_relaxed);
 }
 
@@ -58,6 +60,7 @@ int log_level_parse(const char *text, enum log_level *ret_level)
 
 void log_init(struct log *log, const char *subsystem, const char *context_fmt, ...)
 {
+    titan_assert(subsystem && subsystem[0]);
     log->subsystem = subsystem;
     log->context[0] = '\0';
     va_list ap;
@@ -157,6 +160,7 @@ static bool journal_send(const struct log *log, enum log_level level, const char
 
 void log_write(const struct log *log, enum log_level level, const char *sentence, const char *pairs_fmt, ...)
 {
+    titan_assert(level <= LOG_LEVEL_DEBUG);
     static const struct log nobody = {.subsystem = "titan"};
     if (level > log_get_level())
         return;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/error.h"
+
 /* --- SHA-256 ------------------------------------------------------------------------------------------------------ */
 
 static const uint32_t constants[64] = {
@@ -68,6 +70,7 @@ void sha256_add(struct sha256 *s, const void *bytes, size_t len)
 {
     const uint8_t *b = bytes;
     size_t have = s->len % sizeof(s->block);
+    titan_assert(have < sizeof(s->block));
     s->len += len;
     while (len > 0) {
         const size_t room = sizeof(s->block) - have, n = len < room ? len : room;
@@ -89,9 +92,11 @@ void sha256_end(struct sha256 *s, uint8_t ret[MAC_BYTES])
     uint8_t end[8];
     sha256_add(s, &one, 1);
     sha256_add(s, zeros, (120 - s->len % 64) % 64); /* up to 8 bytes before the end of a block */
+    titan_assert(s->len % sizeof(s->block) == 56);
     for (int i = 0; i < 8; i++)
         end[i] = (uint8_t)(bits >> (56 - 8 * i));
     sha256_add(s, end, sizeof(end));
+    titan_assert(s->len % sizeof(s->block) == 0);
     for (int i = 0; i < 8; i++)
         for (int k = 0; k < 4; k++)
             ret[4 * i + k] = (uint8_t)(s->h[i] >> (24 - 8 * k));
@@ -138,6 +143,7 @@ void mac_end(struct mac *m, uint8_t ret[MAC_BYTES])
 
 void mac_derive(const uint8_t key[MAC_BYTES], const char *label, const void *about, size_t len, uint8_t ret[MAC_BYTES])
 {
+    titan_assert(label[0]);
     struct mac m;
     mac_begin(&m, key, MAC_BYTES);
     mac_add(&m, label, strlen(label) + 1);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 
 #define ENTRY_MAX 127 /* a number, or a UUID of a GPU or of a part of one */
 
@@ -74,6 +75,7 @@ bool machine_gpu_in(const char *visible, const char *devices, uint32_t i, char o
     const char *entry = visible ? entry_of(visible, i, &len) : NULL;
     if (visible ? !entry : i >= count_devices(devices))
         return false;
+    titan_assert(len <= ENTRY_MAX);
     if (entry)
         (void)snprintf(out, 128, "%.*s", (int)len, entry);
     else

@@ -35,6 +35,7 @@ static void merged_add(struct merged *merged, const struct option_spec *specs)
 
 static void merged_close(struct merged *merged, bool stop_at_word)
 {
+    titan_assert(merged->n <= SPECS_MAX);
     char *s = merged->shorts;
     *s++ = stop_at_word ? '+' : ':';
     if (stop_at_word)
@@ -52,6 +53,7 @@ static void merged_close(struct merged *merged, bool stop_at_word)
 
 static const struct option_spec *merged_find(const struct merged *merged, int code)
 {
+    titan_assert(code < LONG_BASE + merged->n);
     if (code >= LONG_BASE)
         return merged->specs[code - LONG_BASE];
     for (int i = 0; i < merged->n; i++)
@@ -106,6 +108,7 @@ static titan_status parse_options(const struct command_table *t, const struct me
             return unknown_option(t, merged, args, argv[before], err); /* getopt takes what begins a name for it */
         if (args->n_given == OPTIONS_GIVEN_MAX)
             return titan_fail(err, TITAN_EINVAL, "more than %d options", OPTIONS_GIVEN_MAX);
+        titan_assert(spec && args->n_given < OPTIONS_GIVEN_MAX);
         args->given[args->n_given++] = (struct given){spec, spec->value ? optarg : NULL};
     }
 }
@@ -185,6 +188,7 @@ const char *args_text(const struct args *args, const char *option, const char *f
 
 const char *args_each(const struct args *args, const char *option, int i)
 {
+    titan_assert(i >= 0);
     for (int k = 0; k < args->n_given; k++)
         if (strcmp(args->given[k].spec->name, option) == 0 && i-- == 0)
             return args->given[k].value;
@@ -194,6 +198,7 @@ const char *args_each(const struct args *args, const char *option, int i)
 titan_status args_int(const struct args *args, const char *option, int64_t min, int64_t max, int64_t fallback,
                       int64_t *ret, struct titan_error *err)
 {
+    titan_assert(min <= max);
     const char *text = args_text(args, option, NULL);
     *ret = fallback;
     if (!text)
@@ -211,6 +216,7 @@ titan_status args_int(const struct args *args, const char *option, int64_t min, 
 titan_status args_real(const struct args *args, const char *option, double min, double max, double fallback,
                        double *ret, struct titan_error *err)
 {
+    titan_assert(min <= max);
     const char *text = args_text(args, option, NULL);
     *ret = fallback;
     if (!text)
@@ -230,6 +236,7 @@ enum { NAME_COLUMNS = 28, LINE_COLUMNS = 118 };
 /* Text behind a name column, broken at blanks into lines below each other. */
 static void put_wrapped(struct buf *out, const char *name, int columns, const char *text)
 {
+    titan_assert(columns > 0 && columns < LINE_COLUMNS - 3);
     const int room = LINE_COLUMNS - columns - 3;
     buf_printf(out, "  %-*s", columns, name);
     while (*text) {
@@ -266,6 +273,7 @@ void help_put_options(const struct option_spec *options, struct buf *out)
 
 void help_put_command(const struct command_table *t, const struct command *c, struct buf *out)
 {
+    titan_assert(c->summary[0]);
     buf_printf(out, "usage: %s %s [OPTION]...%s%s\n\n%c%s.\n", t->name, c->name, *c->arguments ? " " : "", c->arguments,
                toupper((unsigned char)c->summary[0]), c->summary + 1);
     if (c->text)

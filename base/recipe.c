@@ -98,6 +98,7 @@ static bool among(const char *choices, const char *value, bool nocase, char foun
 /* Every value of a string key: "a|b|c"; NULL = any text. */
 static const char *choices_of(const struct recipe_key *k, char *all, size_t cap)
 {
+    titan_assert(cap > 0);
     if (!k->names)
         return k->choices;
     (void)snprintf(all, cap, "%s|%s", k->names(), k->choices);
@@ -113,6 +114,7 @@ static bool any_or_among(const char *choices, const char *value)
 /* "a|b|c" -> "a", "b" or "c" */
 static void list_choices(const char *choices, char *out, size_t cap)
 {
+    titan_assert(cap > 0);
     size_t used = 0;
     out[0] = '\0';
     for (const char *p = choices; *p && used < cap;) {
@@ -152,6 +154,7 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
 static titan_status check_range(const struct recipe_key *k, double value, const struct place *at,
                                 struct titan_error *err)
 {
+    titan_assert(k->type == KEY_INT || k->type == KEY_REAL);
     char low[UNITS_TEXT], high[UNITS_TEXT], given[UNITS_TEXT];
     if (k->minus_one && value == -1)
         return TITAN_OK;
@@ -187,6 +190,7 @@ static void describe_lack(const char *section, const char *name, const char *val
 static titan_status set_string(const struct recipe_key *k, const char *value, const struct place *at, char *field,
                                struct titan_error *err)
 {
+    titan_assert(k->type == KEY_STRING);
     char spelled[64], legal[320], all[256], lack[160];
     const char *choices = choices_of(k, all, sizeof(all));
     if (choices && among(choices, value, k->flags & KEY_NOCASE, spelled)) {
@@ -212,6 +216,7 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
 static titan_status set_word_of_switch(const struct recipe_key *k, bool on, const struct place *at, char *field,
                                        struct titan_error *err)
 {
+    titan_assert(k->type == KEY_STRING && k->yes_no);
     char word[64];
     size_t yes = strcspn(k->yes_no, "|");
     snprintf(word, sizeof(word), "%.*s", on ? (int)yes : INT_MAX, on ? k->yes_no : k->yes_no + yes + 1);
@@ -222,6 +227,7 @@ static titan_status set_word_of_switch(const struct recipe_key *k, bool on, cons
 static titan_status set_words(const struct recipe_key *k, const char *words, bool *on, const struct place *at,
                               struct titan_error *err)
 {
+    titan_assert(k->type == KEY_BOOL && k->on);
     char spelled[64], word[64], lack[160];
     for (const char *p = words; *p;) {
         size_t len = strcspn(p, ",");
@@ -241,6 +247,7 @@ static titan_status set_words(const struct recipe_key *k, const char *words, boo
 static titan_status set_bool(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                              char *field, struct titan_error *err)
 {
+    titan_assert(k->type == KEY_BOOL && k->size == sizeof(bool));
     bool on = v->type == TOML_BOOL && v->boolean;
     const struct toml_value *word = v->type == TOML_ARRAY ? v->first : v->type == TOML_STRING ? v : NULL;
     for (; word; word = v->type == TOML_ARRAY ? word->next : NULL) {
@@ -266,6 +273,7 @@ static int64_t layer_of(const struct toml_value *v)
  * on from stage to stage, the embedding come first, the final norm and the head last. */
 static bool stages_to_points(const struct toml_value *stages, struct buf *out)
 {
+    titan_assert(stages->type == TOML_ARRAY);
     int64_t next = 0;
     bool head = false;
     for (const struct toml_value *stage = stages->first; stage; stage = stage->next) {
@@ -292,6 +300,7 @@ static bool stages_to_points(const struct toml_value *stages, struct buf *out)
 static titan_status set_points(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                                char *field, struct titan_error *err)
 {
+    titan_assert(k->type == KEY_LIST && !k->choices);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     int64_t points[RECIPE_STAGES_MAX];
     if (v->type == TOML_STRING) {
@@ -320,6 +329,7 @@ static titan_status set_points(const struct recipe_key *k, const struct toml_val
     if (text.len >= k->size)
         return fail_at(at, err, TITAN_EINVAL, "%s.%s: text of %zu bytes is too long (at most %zu)", k->section, k->name,
                        text.len, k->size - 1);
+    titan_assert(text.len < k->size);
     memset(field, 0, k->size);
     memcpy(field, names, text.len);
     return TITAN_OK;
@@ -328,6 +338,7 @@ static titan_status set_points(const struct recipe_key *k, const struct toml_val
 static titan_status set_sources(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                                 char *field, struct titan_error *err)
 {
+    titan_assert(k->type == KEY_SOURCES && k->size == sizeof(struct recipe_mixture));
     struct recipe_mixture mixture;
     char why[RECIPE_WHY];
     if (!recipe_mixture_read(v, &mixture, why))
@@ -340,6 +351,7 @@ static titan_status set_sources(const struct recipe_key *k, const struct toml_va
 static titan_status set_choices(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                                 char *field, struct titan_error *err)
 {
+    titan_assert(k->type == KEY_LIST && k->choices);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     char legal[320], spelled[64];
     const struct toml_value *e = v->type == TOML_ARRAY ? v->first : v;
@@ -367,7 +379,9 @@ static titan_status set_choices(const struct recipe_key *k, const struct toml_va
 static titan_status set_supported(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                                   struct titan_error *err)
 {
+    titan_assert(index >= 0 && index < recipe_keys_count);
     const struct recipe_key *k = &recipe_keys[index];
+    titan_assert(k->support == KEY_SUPPORTED && k->offset + k->size <= sizeof(*r));
     char *field = (char *)r + k->offset;
     double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
     switch (k->type) {
@@ -438,6 +452,7 @@ static int resolve_alias(const char *section, const char *name)
         if (strcmp(a->section, section) != 0 || strcmp(a->name, name) != 0)
             continue;
         const char *dot = strrchr(a->target, '.');
+        titan_assert(dot && dot - a->target < 64);
         char target[64];
         snprintf(target, sizeof(target), "%.*s", (int)(dot - a->target), a->target);
         return recipe_key_find(target, dot + 1);
@@ -468,6 +483,7 @@ static bool same_value(const struct toml_value *a, const struct toml_value *b)
 /* Keep a value that asks for something, drop one that does not: an override comes after the file. */
 static titan_status set_idle(struct recipe *r, int index, const struct toml_value *v, struct titan_error *err)
 {
+    titan_assert(index >= 0 && index < recipe_keys_count && recipe_keys[index].support == KEY_NOTE);
     struct toml_value *initial = NULL;
     uint64_t *mask = &r->idle_mask[index / 64], bit = UINT64_C(1) << (index % 64);
     TRY(toml_parse_value(recipe_keys[index].initial, "default", &initial, err));
@@ -678,6 +694,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
 /* Checkpoint keys of a run that writes none ask for nothing. */
 static bool is_idle(const struct recipe *r, int i)
 {
+    titan_assert(i >= 0 && i < recipe_keys_count);
     return (r->idle_mask[i / 64] >> (i % 64) & 1) &&
            (r->checkpoint.enable || strcmp(recipe_keys[i].section, "checkpoint") != 0);
 }
@@ -758,6 +775,7 @@ static void print_sources(const struct recipe_mixture *m, struct buf *out)
 
 static void print_value(const struct recipe *r, const struct recipe_key *k, struct buf *out)
 {
+    titan_assert(k->support == KEY_SUPPORTED);
     const char *field = (const char *)r + k->offset;
     char text[UNITS_TEXT];
     int64_t integer;
@@ -809,6 +827,7 @@ static void make_default_lines(void)
 
 static bool is_default(const struct recipe *r, const struct recipe_key *k)
 {
+    titan_assert(k->support == KEY_SUPPORTED);
     return memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
 }
 
@@ -892,6 +911,7 @@ titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_di
 /* Of the keys with one of the flags. */
 static void put_differences(const struct recipe *r, const struct recipe *other, unsigned flags, struct buf *out)
 {
+    titan_assert(flags != 0);
     int found = 0;
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
@@ -928,6 +948,7 @@ bool recipe_writes_checkpoints(const struct recipe *r)
 bool recipe_excludes(const struct recipe *r, const char *part)
 {
     const size_t len = strlen(part);
+    titan_assert(len > 0);
     for (const char *at = r->checkpoint.exclude_from_loading; *at; at += strcspn(at, ","), at += strspn(at, ","))
         if (strcspn(at, ",") == len && strncmp(at, part, len) == 0)
             return true;
@@ -955,6 +976,7 @@ titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)
 
 static const char *key_type_name(enum key_type type)
 {
+    titan_assert(type <= KEY_SOURCES);
     static const char *const names[] = {"string", "integer", "number", "boolean", "array", "array of tables"};
     return names[type];
 }

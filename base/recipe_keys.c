@@ -597,5 +597,6 @@ int recipe_key_find(const char *section, const char *name)
 
 bool recipe_key_given(const struct recipe *r, int index)
 {
+    titan_assert(index >= 0 && index < recipe_keys_count);
     return r->set_mask[index / 64] >> (index % 64) & 1;
 }

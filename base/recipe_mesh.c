@@ -67,6 +67,7 @@ int64_t recipe_validation_rows(const struct recipe *r)
 
 int64_t recipe_validation_batch(const struct recipe *r)
 {
+    titan_assert(r->elastic.max_workers >= 1);
     return r->validation.local_batch_size * (r->elastic.max_workers / recipe_mesh_unit(r));
 }
 
@@ -80,6 +81,7 @@ bool recipe_validates(const struct recipe *r, uint64_t step)
  * degrees cannot hold that many. */
 static int64_t replicas(const struct recipe *r, int64_t ranks)
 {
+    titan_assert(ranks >= 0);
     int64_t shard = r->parallelism.data_parallel_shard_degree;
     for (int64_t n = MIN(r->parallelism.data_parallel_replicate_degree, ranks); n > 0; n--)
         if (ranks % n == 0 && (shard == -1 || ranks / n <= shard))
@@ -125,6 +127,7 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
  * are paired with tails. */
 static int64_t sequence_divisor(const struct recipe *r, int64_t tp)
 {
+    titan_assert(tp >= 1);
     int64_t cp = r->parallelism.context_parallel_degree;
     return tp * (cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1);
 }
@@ -132,6 +135,7 @@ static int64_t sequence_divisor(const struct recipe *r, int64_t tp)
 /* The first thing tensor parallelism of this degree cannot cut; NULL: it can cut everything. */
 static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *ret_value)
 {
+    titan_assert(tp >= 1);
     const struct model_dims *d = &r->model.dims;
     const struct {
         const char *name;
@@ -170,6 +174,7 @@ static titan_status check_sequence(const struct recipe *r, const char *key, int6
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
     int64_t divisor = sequence_divisor(r, tp), rest = seq_len % divisor;
+    titan_assert(divisor >= 1 && rest < divisor);
     if (rest == 0)
         return TITAN_OK;
     int64_t below = seq_len - rest;
@@ -210,6 +215,7 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
 {
     int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
     int64_t ranks = m->dp_replicate * m->dp_shard;
+    titan_assert(rows >= 1 && ranks >= 1);
     if (microbatches < ranks)
         return titan_fail(
             err, TITAN_EINVAL,

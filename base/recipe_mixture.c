@@ -8,6 +8,7 @@
 
 static bool read_text(const struct toml_value *v, char *ret, size_t size, char why[RECIPE_WHY])
 {
+    titan_assert(size > 1);
     if (v->type != TOML_STRING || !*v->string || strlen(v->string) >= size) {
         (void)snprintf(why, RECIPE_WHY, "%s must be text of 1 to %zu bytes", v->key, size - 1);
         return false;
@@ -49,6 +50,7 @@ static bool read_source(const struct toml_value *table, struct recipe_source *re
 
 bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY])
 {
+    titan_assert(array->type == TOML_ARRAY);
     int weighted = 0;
     memset(ret, 0, sizeof(*ret)); /* equal recipes are equal in memory */
     for (const struct toml_value *v = array->first; v; v = v->next) {

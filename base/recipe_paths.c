@@ -46,11 +46,13 @@ int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
     for (int64_t i = 0; i < r->training.mixture.n; i++)
         ret[n++] = (struct recipe_path){"training.mixture: path", r->training.mixture.source[i].path,
                                         sizeof(r->training.mixture.source[i].path)};
+    titan_assert(n <= RECIPE_PATHS_MAX);
     return n;
 }
 
 titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err)
 {
+    titan_assert(p->size > 0);
     char full[PATH_MAX];
     if (p->path[0] == '/')
         return TITAN_OK;

@@ -20,6 +20,7 @@
 
 static void mark_given(struct recipe *r, int index)
 {
+    titan_assert(index >= 0 && index < recipe_keys_count);
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
@@ -57,6 +58,7 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
 {
     const struct recipe_flavor *flavor = NULL;
     TRY(find_flavor(r, &flavor, err));
+    titan_assert(flavor);
     struct recipe from = {.model.dims = flavor->dims, .training.block_causal = flavor->block_causal};
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
@@ -125,6 +127,7 @@ static titan_status check_rope(const struct model_dims *d, struct titan_error *e
 /* Latent attention rotates qk_rope_head_dim of a head; the rest may have any width. */
 static titan_status check_latent(const struct model_dims *d, struct titan_error *err)
 {
+    titan_assert(d->kv_lora_rank > 0);
     if (d->qk_rope_head_dim >= 2 && d->qk_rope_head_dim % 2 == 0 && d->v_head_dim >= 1 && d->qk_nope_head_dim >= 1)
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,
@@ -155,6 +158,7 @@ static titan_status check_heads(const struct model_dims *d, struct titan_error *
 static titan_status check_groups(const struct model_dims *d, struct titan_error *err)
 {
     const int64_t groups = d->n_expert_groups, limited = d->n_limited_groups;
+    titan_assert(groups >= 0);
     if (groups == 0)
         return TITAN_OK;
     if (d->n_experts % groups != 0)
@@ -220,6 +224,7 @@ static titan_status whole_mesh(const struct recipe *r, int64_t *ret, struct tita
             return titan_fail(err, TITAN_EINVAL, "the degrees of parallelism multiply to more than %d workers",
                               WORKERS_MAX);
     }
+    titan_assert(product >= 1);
     *ret = product;
     return TITAN_OK;
 }
@@ -257,6 +262,7 @@ static bool fits(const struct recipe *r, int64_t world)
 /* All of the workers there are, as far as the mesh can have them; otherwise the fewest. */
 static int64_t most_workers(const struct recipe *r, int64_t whole)
 {
+    titan_assert(whole >= 1);
     int64_t fewest = (MAX(r->elastic.min_workers, 1) + whole - 1) / whole * whole;
     if (r->workers_there == 0)
         return fewest;
@@ -277,6 +283,7 @@ void recipe_offer(struct recipe *r, int64_t workers)
 static titan_status resolve_workers(struct recipe *r, struct titan_error *err)
 {
     int64_t whole = 1, unit = recipe_mesh_unit(r), *least = &r->elastic.min_workers, *most = &r->elastic.max_workers;
+    titan_assert(unit >= 1);
     TRY(whole_mesh(r, &whole, err));
     *least = (*least + unit - 1) / unit * unit;
     if (*most == -1 && r->parallelism.data_parallel_shard_degree == -1)

@@ -23,6 +23,7 @@ static int64_t attention_params(const struct model_dims *d)
 /* Of a layer with `experts` routed experts. The router has a column for each of all; its bias is no parameter. */
 static int64_t expert_params(const struct model_dims *d, int64_t experts)
 {
+    titan_assert(experts >= 0);
     return d->dim * d->n_experts + 3 * d->dim * d->moe_hidden * (experts + d->n_shared_experts);
 }
 
@@ -34,6 +35,7 @@ static bool is_dense(const struct model_dims *d, int64_t layer)
 /* Layers [from, to), of each of which a token passes `experts` routed experts, or which have as many. */
 static int64_t layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
+    titan_assert(from >= 0 && from <= to && to <= d->n_layers);
     int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
     return (to - from) * (attention_params(d) + 2 * d->dim) + dense * 3 * d->dim * d->ffn_hidden +
            (to - from - dense) * expert_params(d, experts);
@@ -92,6 +94,7 @@ struct share {
  * dp_shard, cp and tp. */
 static struct share share_of(const struct recipe *r, const struct recipe_mesh *m, int64_t microbatches)
 {
+    titan_assert(m->pp >= 1 && m->tp >= 1 && m->ep >= 1);
     const struct model_dims *d = &r->model.dims;
     const int64_t stage_layers = (d->n_layers + m->pp - 1) / m->pp;
     double tp = (double)m->tp, layers = (double)stage_layers;
@@ -173,6 +176,7 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
 {
     struct recipe_mesh m;
     const int64_t unit = recipe_mesh_unit(r), ranks = MAX(world / unit, 1);
+    titan_assert(unit >= 1);
     if (recipe_mesh(r, ranks * unit, &m, NULL) != TITAN_OK)
         m = (struct recipe_mesh){
             r->parallelism.pipeline_parallel_degree, 1, ranks, r->parallelism.context_parallel_degree,

@@ -12,6 +12,7 @@
 
 int recipe_split_points(const char *text, int64_t *ret, int max)
 {
+    titan_assert(max > 0);
     int n = 0;
     for (const char *p = text; *p;) {
         char *end = NULL;
@@ -51,6 +52,7 @@ static int64_t most_stages(const struct recipe *r)
 static titan_status check_stages(const struct recipe *r, int64_t stages, const char *key, struct titan_error *err)
 {
     int64_t pp = r->parallelism.pipeline_parallel_degree, most = most_stages(r);
+    titan_assert(pp > 1);
     const char *name = r->parallelism.pipeline_parallel_schedule;
     int each = stages_per_rank(r);
     if (stages > most || stages > RECIPE_STAGES_MAX)
@@ -104,6 +106,7 @@ static titan_status split_at_points(const struct recipe *r, int stages, int *fir
         return titan_fail(err, TITAN_EINVAL,
                           "parallelism.pipeline_parallel_split_points = \"%.64s\" makes %d stages, not %d", split,
                           n + 1, stages);
+    titan_assert(n >= 1);
     if (points[n - 1] > layers)
         return titan_fail(
             err, TITAN_EINVAL,

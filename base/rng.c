@@ -179,5 +179,6 @@ uint64_t rng_permute(struct rng_key key, uint64_t index, uint64_t n)
         }
         x = left << half | right;
     } while (x >= n);
+    titan_assert(x < n);
     return x;
 }

@@ -149,12 +149,14 @@ void schedule_close(struct schedule *s)
 
 void schedule_put(struct schedule *s, int rank, enum cell_kind kind, int stage, int microbatch)
 {
+    titan_assert(rank >= 0 && rank < s->ranks && stage >= 0 && stage < s->stages && microbatch >= 0);
     if (microbatch < s->microbatches)
         s->cells[rank][s->n_cells[rank]++] = (struct cell){.kind = kind, .stage = stage, .microbatch = microbatch};
 }
 
 int schedule_rank_of(const struct schedule *s, int stage)
 {
+    titan_assert(stage >= 0 && stage < s->stages);
     if (s->v_order && stage >= s->ranks)
         return 2 * s->ranks - 1 - stage;
     return stage % s->ranks;
@@ -167,6 +169,7 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
     if (!family)
         return titan_fail(err, TITAN_EINVAL, "no pipeline schedule is named \"%s\"; there are %s", name,
                           schedule_names());
+    titan_assert(family->stages_per_rank >= 1 && family->generate);
     TRY(check_limits(family->name, ranks, stages, microbatches, err));
     if (family->fixed && stages != family->stages_per_rank * ranks) {
         titan_status status =
@@ -202,6 +205,7 @@ titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_or
 
 double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy)
 {
+    titan_assert(t_f >= 0 && t_i >= 0 && t_w >= 0);
     const double t[] = {[CELL_F] = t_f, [CELL_I] = t_i, [CELL_W] = t_w, [CELL_B] = t_i + t_w};
     _cleanup_(schedule_walk_free) struct schedule_walk w = {0};
     if (schedule_walk(s, t, &w) != TITAN_OK)
@@ -226,6 +230,7 @@ double schedule_bubble(const struct schedule *s, double t_f, double t_i, double 
 
 int schedule_in_flight(const struct schedule *s, int rank)
 {
+    titan_assert(rank >= 0 && rank < s->ranks);
     int now = 0, most = 0;
     for (int i = 0; i < s->n_cells[rank]; i++) {
         enum cell_kind kind = s->cells[rank][i].kind;

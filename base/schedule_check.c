@@ -8,6 +8,7 @@
 
 const char *cell_text(struct cell cell, char text[CELL_TEXT])
 {
+    titan_assert(cell.kind <= CELL_B);
     snprintf(text, CELL_TEXT, "%d%c%d", cell.stage, "FIWB"[cell.kind], cell.microbatch);
     return text;
 }
@@ -16,11 +17,13 @@ const char *cell_text(struct cell cell, char text[CELL_TEXT])
 
 static size_t slot(const struct schedule *s, int stage, int microbatch)
 {
+    titan_assert(stage >= 0 && stage < s->stages && microbatch >= 0 && microbatch < s->microbatches);
     return (size_t)stage * (size_t)s->microbatches + (size_t)microbatch;
 }
 
 bool cell_input(const struct schedule *s, struct cell c, struct cell *ret)
 {
+    titan_assert(c.kind <= CELL_B && c.stage >= 0 && c.stage < s->stages);
     int stage = c.kind == CELL_F ? c.stage - 1 : c.stage + 1;
     if (c.kind == CELL_W || stage < 0 || stage >= s->stages)
         return false;
@@ -65,6 +68,7 @@ static void enqueue(struct schedule_walk *w, int rank)
 /* One rank as far as it goes; those that what it did may have set free are queued. */
 static void walk_rank(const struct schedule *s, const double t[4], int rank, struct schedule_walk *w)
 {
+    titan_assert(rank >= 0 && rank < s->ranks);
     for (; w->next[rank] < s->n_cells[rank]; w->next[rank]++) {
         struct cell c = s->cells[rank][w->next[rank]], input;
         double start = w->clock[rank];
@@ -105,6 +109,7 @@ enum { DONE_F = 1 << CELL_F, DONE_I = 1 << CELL_I, DONE_W = 1 << CELL_W, DONE_B 
 static titan_status check_cell(const struct schedule *s, int rank, struct cell c, uint8_t *done,
                                struct titan_error *err)
 {
+    titan_assert(rank >= 0 && rank < s->ranks);
     char text[CELL_TEXT];
     uint8_t needs = c.kind == CELL_F ? 0 : c.kind == CELL_W ? DONE_I : DONE_F;
     uint8_t excludes = c.kind == CELL_F ? 0 : c.kind == CELL_B ? DONE_I | DONE_W : DONE_B;
@@ -185,6 +190,7 @@ static titan_status deadlock(const struct schedule *s, const struct schedule_wal
                              struct titan_error *err)
 {
     int rank = stuck, at;
+    titan_assert(w->next[rank] < s->n_cells[rank]);
     for (int i = 0; i < s->ranks; i++) /* as many steps as there are ranks end within the ring */
         (void)awaited(s, w, rank, &rank, &at);
     char story[320] = "";

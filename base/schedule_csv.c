@@ -33,6 +33,7 @@ static const char *read_number(const char *at, const char *end, int *ret)
  * can read, and who named it may not. */
 static titan_status read_cell(struct reader *in, const char *at, const char *end)
 {
+    titan_assert(at < end);
     static const char letters[] = "FIWB";
     struct schedule *s = in->s;
     int stage = 0, mb = 0;
@@ -60,6 +61,7 @@ static titan_status read_cell(struct reader *in, const char *at, const char *end
 
 static titan_status read_line(struct reader *in, const char *at, const char *end)
 {
+    titan_assert(at <= end);
     in->cell = 1;
     for (;; in->cell++) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
@@ -148,6 +150,7 @@ titan_status schedule_load(const char *path, int ranks, int stages, int microbat
 
 void schedule_print(const struct schedule *s, struct buf *out)
 {
+    titan_assert(s->ranks >= 1);
     char text[CELL_TEXT];
     for (int r = 0; r < s->ranks; r++) {
         for (int i = 0; i < s->n_cells[r]; i++) {

@@ -33,6 +33,7 @@ double schedule_bubble_looped_bfs(const struct schedule *s, double t_f, double t
 static void put_nth(struct schedule *s, int rank, enum cell_kind kind, int i)
 {
     int p = s->ranks, chunks = schedule_local(s);
+    titan_assert(i >= 0 && chunks >= 1);
     int chunk = i / p % chunks;
     if (kind != CELL_F)
         chunk = chunks - 1 - chunk;
@@ -44,6 +45,7 @@ static void put_nth(struct schedule *s, int rank, enum cell_kind kind, int i)
  * a W runs as soon as that many forwards have had none, and behind each I when there are no more forwards. */
 static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
 {
+    titan_assert(warmup >= 0 && hold >= 0);
     int p = s->ranks, total = (s->microbatches + p - 1) / p * p * schedule_local(s);
     int f = 0, w = 0;
     while (f < MIN(warmup, total))
@@ -55,6 +57,7 @@ static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
         if (hold && (f - w >= hold || f == total))
             put_nth(s, rank, CELL_W, w++);
     }
+    titan_assert(f == total && w <= total);
     while (hold && w < total)
         put_nth(s, rank, CELL_W, w++);
 }

@@ -16,6 +16,7 @@ struct v_rank {
 /* The next microbatch of that chunk. */
 static void put(struct v_rank *v, enum cell_kind kind, int chunk)
 {
+    titan_assert((chunk == 0 || chunk == 1) && kind <= CELL_B);
     int stage = chunk ? v->s->stages - 1 - v->rank : v->rank;
     int mb = v->done[kind == CELL_B ? CELL_I : kind][chunk]++;
     if (kind == CELL_B)
@@ -28,6 +29,7 @@ static void put(struct v_rank *v, enum cell_kind kind, int chunk)
 static void zbv_rank(struct v_rank *v, int microbatches)
 {
     int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
+    titan_assert(microbatches >= 2 * p - 1 && behind >= 0);
     for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch is back */
         put(v, CELL_F, 0);
     for (int i = 0; i < ahead; i++) { /* until its I is here */
@@ -79,6 +81,7 @@ double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, dou
 static void dualpipe_v_rank(struct v_rank *v, int microbatches)
 {
     int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
+    titan_assert(microbatches >= 2 * p && behind >= 0);
     for (int i = 0; i < 2 * behind; i++)
         put(v, CELL_F, 0);
     for (int i = 0; i < ahead + 1; i++) {

@@ -60,6 +60,7 @@ struct key {
 
 static int column_of(const struct parser *p)
 {
+    titan_assert(p->at >= p->line_start);
     return (int)(p->at - p->line_start) + 1;
 }
 
@@ -100,6 +101,7 @@ static titan_status new_node(struct parser *p, enum toml_type type, int line, in
 
 static void append(struct node *parent, struct node *child)
 {
+    titan_assert(!*parent->tail && !child->value.next);
     parent->members++;
     *parent->tail = &child->value;
     parent->tail = &child->value.next;
@@ -157,6 +159,7 @@ static bool at_newline(const struct parser *p)
 
 static void take_newline(struct parser *p)
 {
+    titan_assert(at_newline(p));
     p->at += *p->at == '\r' ? 2 : 1;
     p->line++;
     p->line_start = p->at;
@@ -208,6 +211,7 @@ static titan_status put(struct parser *p, struct buf *out, const char *data, siz
 
 static titan_status unicode_escape(struct parser *p, int digits, struct buf *out)
 {
+    titan_assert(digits == 4 || digits == 8);
     uint32_t code = 0;
     for (int i = 0; i < digits; i++) {
         char c = peek(p);
@@ -267,6 +271,7 @@ static titan_status escape(struct parser *p, bool multiline, struct buf *out)
 /* The closing quotes of a multi-line string; up to two more quotes belong to the text. */
 static titan_status close_multiline(struct parser *p, char quote, struct buf *out, bool *ret_closed)
 {
+    titan_assert(quote == '"' || quote == '\'');
     int n = 0;
     while (n < 5 && p->at + n < p->end && p->at[n] == quote)
         n++;
@@ -279,6 +284,7 @@ static titan_status close_multiline(struct parser *p, char quote, struct buf *ou
 
 static titan_status string_body(struct parser *p, char quote, bool multiline, struct buf *out)
 {
+    titan_assert(quote == '"' || quote == '\'');
     int line = p->line, column = column_of(p) - (multiline ? 3 : 1);
     if (multiline && at_newline(p)) /* directly behind the opening quotes: not part of the text */
         take_newline(p);
@@ -313,6 +319,7 @@ static titan_status string_body(struct parser *p, char quote, bool multiline, st
 static titan_status parse_string(struct parser *p, bool key, char **ret)
 {
     char quote = *p->at;
+    titan_assert(quote == '"' || quote == '\'');
     char triple[4] = {quote, quote, quote, '\0'};
     bool multiline = looking_at(p, triple);
     if (multiline && key)
@@ -351,6 +358,7 @@ static titan_status parse_key_part(struct parser *p, struct key_part *part)
 /* a.b."c d": cleared by the caller whatever is returned. */
 static titan_status parse_key(struct parser *p, struct key *key)
 {
+    titan_assert(key->count == 0);
     for (;;) {
         if (key->count == TOML_KEY_PARTS_MAX)
             return fail(p, "a key of more than %d parts", TOML_KEY_PARTS_MAX);
@@ -491,6 +499,7 @@ static titan_status parse_value(struct parser *p, int depth, struct node **ret);
 
 static titan_status parse_array(struct parser *p, int depth, struct node *array)
 {
+    titan_assert(peek(p) == '[' && array->value.type == TOML_ARRAY);
     int line = p->line, column = column_of(p);
     p->at++;
     for (;;) {
@@ -520,6 +529,7 @@ static titan_status parse_array(struct parser *p, int depth, struct node *array)
  * inline table) the key stands in; only what it made itself may be extended. */
 static titan_status walk_dotted(struct parser *p, struct node *section, const struct key *key, struct node **ret)
 {
+    titan_assert(key->count >= 1 && section->value.type == TOML_TABLE);
     struct node *table = section;
     for (int i = 0; i + 1 < key->count; i++) {
         const struct key_part *part = &key->parts[i];
@@ -578,6 +588,7 @@ static titan_status parse_pair(struct parser *p, int depth, struct node *section
 
 static titan_status parse_inline_table(struct parser *p, int depth, struct node *table)
 {
+    titan_assert(peek(p) == '{' && table->value.type == TOML_TABLE);
     table->origin = ORIGIN_INLINE;
     p->at++;
     skip_blank(p);
@@ -602,6 +613,7 @@ static titan_status parse_inline_table(struct parser *p, int depth, struct node 
 /* On failure *ret may hold what was built; the caller hangs it into the tree, which is freed as a whole. */
 static titan_status parse_value(struct parser *p, int depth, struct node **ret)
 {
+    titan_assert(depth >= 0);
     if (depth > TOML_DEPTH_MAX)
         return titan_fail(p->err, TITAN_ELIMIT, "%s:%d:%d: nested deeper than %d levels", p->path, p->line,
                           column_of(p), TOML_DEPTH_MAX);
@@ -627,6 +639,7 @@ static titan_status parse_value(struct parser *p, int depth, struct node **ret)
 /* One step down a [header]'s path: into a table, or into the last element of an array of tables. */
 static titan_status walk_header(struct parser *p, struct node *table, const struct key_part *part, struct node **ret)
 {
+    titan_assert(table->value.type == TOML_TABLE);
     struct node *next = member(table, part->text);
     if (!next) {
         TRY(room_in(p, table, part));
@@ -647,6 +660,7 @@ static titan_status walk_header(struct parser *p, struct node *table, const stru
 
 static titan_status open_table(struct parser *p, struct node *parent, struct key_part *part, struct node **ret)
 {
+    titan_assert(parent->value.type == TOML_TABLE);
     struct node *table = member(parent, part->text);
     if (!table) {
         TRY(room_in(p, parent, part));
@@ -664,6 +678,7 @@ static titan_status open_table(struct parser *p, struct node *parent, struct key
 
 static titan_status open_element(struct parser *p, struct node *parent, struct key_part *part, struct node **ret)
 {
+    titan_assert(parent->value.type == TOML_TABLE);
     struct node *array = member(parent, part->text);
     if (!array) {
         TRY(room_in(p, parent, part));
@@ -685,6 +700,7 @@ static titan_status open_element(struct parser *p, struct node *parent, struct k
 
 static titan_status parse_header(struct parser *p, struct node **ret_section)
 {
+    titan_assert(peek(p) == '[');
     _cleanup_(key_clear) struct key key = {.count = 0};
     bool element = looking_at(p, "[[");
     const char *close = element ? "]]" : "]";

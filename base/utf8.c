@@ -4,9 +4,12 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/error.h"
+
 /* Length of the valid sequence at p, 0 when there is none. */
 static size_t sequence(const unsigned char *p, size_t len)
 {
+    titan_assert(len > 0);
     if (p[0] < 0x80)
         return 1;
     size_t n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
@@ -61,6 +64,7 @@ static bool is_unfit(uint32_t code)
 /* Bytes of the unfit character at p; 0: it is fit, or none. */
 static size_t unfit_at(const unsigned char *p, size_t len)
 {
+    titan_assert(len > 0);
     if (p[0] < 0x80)
         return p[0] < 0x20 || p[0] == 0x7f;
     const size_t n = sequence(p, len);
@@ -95,6 +99,7 @@ void text_fit(char *text, char one)
 
 size_t utf8_encode(uint32_t code, char out[4])
 {
+    titan_assert(code <= 0x10ffff);
     if (code < 0x80) {
         out[0] = (char)code;
         return 1;
