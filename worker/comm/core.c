@@ -9,6 +9,7 @@
 titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
                             const struct device_handle *device, struct titan_error *err)
 {
+    titan_assert(transport && transport->execute && transport->wake);
     if (world < 1 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
         return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", rank, world);
     if (device && !device->info.host_memory)
@@ -25,6 +26,7 @@ titan_status comm_core_init(struct comm_core *core, const struct comm_transport 
 titan_status comm_core_init_child(struct comm_core *child, const struct comm_core *parent, const int *members, int n,
                                   struct titan_error *err)
 {
+    titan_assert(n >= 0 && parent->world >= 1);
     int rank = -1;
     for (int i = 0; i < n; i++) {
         if (members[i] < 0 || members[i] >= parent->world || (i > 0 && members[i] <= members[i - 1]))
@@ -86,6 +88,7 @@ titan_status comm_core_error(struct comm_core *core, struct titan_error *err)
 /* This communicator and what was split from it: the first failure is kept, waits end. */
 static void fail_tree(struct comm_core *core, const struct titan_error *failure)
 {
+    titan_assert(failure->status != TITAN_OK);
     (void)pthread_mutex_lock(&core->lock);
     if (core->failure.status == TITAN_OK)
         core->failure = *failure;
@@ -113,6 +116,7 @@ void comm_core_fail(struct comm_core *core, const struct titan_error *failure)
 
 void comm_core_adopt(struct comm_core *parent, struct comm_core *child)
 {
+    titan_assert(parent != child && !child->parent);
     (void)pthread_mutex_lock(&parent->lock);
     child->parent = parent;
     child->sibling = parent->children;
@@ -144,6 +148,7 @@ static void leave_parent(struct comm_core *core)
 /* One member: what it would receive from itself. */
 static void run_alone(const struct comm_request *r)
 {
+    titan_assert(r->op != COMM_GROUP);
     size_t bytes = r->count * dtype_bytes(r->dt);
     bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
                  r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
@@ -161,6 +166,7 @@ static bool is_message(const struct comm_request *r)
 /* They come from device memory: what is known of them here. */
 static titan_status check_counts(const struct comm_core *core, const struct comm_request *r, struct titan_error *err)
 {
+    titan_assert(r->op == COMM_ALL_TO_ALL_V);
     for (int i = 0; i < core->world; i++)
         if (r->send_counts[i] < 0 || r->recv_counts[i] < 0)
             return titan_fail(err, TITAN_EINVAL, "all-to-all: %d rows to and %d rows from rank %d", r->send_counts[i],
@@ -174,6 +180,7 @@ static titan_status check_counts(const struct comm_core *core, const struct comm
 /* In order, but for messages one after the other: those pass at once. */
 static titan_status run_parts(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
+    titan_assert(n >= 1);
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
         while (is_message(&parts[i]) && end < n && is_message(&parts[end]))
@@ -225,6 +232,7 @@ static titan_status check_request(const struct comm_core *core, const struct com
 /* For the group's end. */
 static titan_status gather_request(struct comm_core *core, const struct comm_request *r)
 {
+    titan_assert(core->grouping);
     struct comm_request *group = &core->group;
     if (group->n_parts > 0 && group->stream != r->stream)
         return TITAN_EINVAL;

@@ -88,6 +88,7 @@ static void narrow_bf16(uint16_t *restrict dst, const float *restrict acc, size_
 
 static void sum_block_f32(float *dst, const void *const *src, int n, size_t at, size_t len)
 {
+    titan_assert(n >= 1 && len <= BLOCK);
     float acc[BLOCK];
     memcpy(acc, (const float *)src[0] + at, len * sizeof(*acc));
     for (int r = 1; r < n; r++)
@@ -97,6 +98,7 @@ static void sum_block_f32(float *dst, const void *const *src, int n, size_t at, 
 
 static void sum_block_f64(double *dst, const void *const *src, int n, size_t at, size_t len)
 {
+    titan_assert(n >= 1 && len <= BLOCK);
     double acc[BLOCK];
     memcpy(acc, (const double *)src[0] + at, len * sizeof(*acc));
     for (int r = 1; r < n; r++)
@@ -106,6 +108,7 @@ static void sum_block_f64(double *dst, const void *const *src, int n, size_t at,
 
 static void sum_block_bf16(uint16_t *dst, const void *const *src, int n, size_t at, size_t len)
 {
+    titan_assert(n >= 1 && len <= BLOCK);
     float acc[BLOCK];
     widen_bf16(acc, (const uint16_t *)src[0] + at, len);
     for (int r = 1; r < n; r++)
@@ -128,6 +131,7 @@ static void sum_blocks(void *dst, const void *const *src, int n, size_t count, e
 
 void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
 {
+    titan_assert(n >= 1 && (dt == DTYPE_F32 || dt == DTYPE_F64 || dt == DTYPE_BF16));
     if (n == 1) {
         if (dst != src[0])
             memcpy(dst, src[0], count * dtype_bytes(dt));

@@ -34,6 +34,7 @@ static struct tensor keys_of(const struct block *k, const struct block_sizes *z,
 
 static struct tensor dgrad_work(struct block *k, const struct attention_heads *heads, int64_t queries, int64_t keys)
 {
+    titan_assert(queries % heads->b == 0 && keys % heads->b == 0);
     const struct attention_shape shape = {.dt = k->dt,
                                           .b = heads->b,
                                           .tq = queries / heads->b,
@@ -54,6 +55,7 @@ static void rotate(struct block *k, const struct block_tokens *tokens, struct te
     const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
     const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
 
+    titan_assert(q.cols % d == 0 && key.cols % d == 0);
     if (key.buffer == q.buffer && key.ld == q.ld && key.offset == q.offset + (size_t)q.cols * dtype_bytes(q.dt)) {
         q.cols += key.cols;
         EMIT(k->e, rope, q, tokens->positions, c, s, .heads = q.cols / d, .flags = backward ? OP_BACKWARD : 0);
@@ -68,6 +70,7 @@ static void rotate(struct block *k, const struct block_tokens *tokens, struct te
 /* Rows of heads, each a row of its own. */
 static struct tensor by_head(struct tensor t, int64_t d)
 {
+    titan_assert(d > 0 && tensor_numel(t) % d == 0);
     return tensor_reshape(t, tensor_numel(t) / d, d);
 }
 
@@ -100,6 +103,7 @@ static struct tensor norm_heads(struct block *k, const char *name, struct tensor
     const int64_t d = k->layout->model->head_dim;
     const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
 
+    titan_assert(x.cols % d == 0);
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, tensor_numel(x) / d);
     EMIT(k->e, rmsnorm, by_head(out, d), *ret_rstd, by_head(x, d), gain, .eps = k->layout->model->dims.norm_eps);
     return out;
@@ -138,6 +142,7 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
     const struct attention_heads heads = heads_of(k, &z);
     struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE;
 
+    titan_assert(z.cp > 1 && k->ring);
     for (int i = 0; i < z.cp; i++, kv = next) {
         if (i + 1 < z.cp) {
             next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);
@@ -214,6 +219,7 @@ static struct tensor attend_gathered_dgrad(struct block *k, const struct block_t
     const struct tensor dkv = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, z.kd + z.vd);
     const struct attention_grads out = {dq, tensor_cols(dkv, 0, z.kd), tensor_cols(dkv, z.kd, z.vd)};
 
+    titan_assert(z.cp > 1 && !k->ring);
     dgrad(k, saved, &mask, &out, saved->t[SAVED_K], saved->t[SAVED_V], dattn);
     return emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", dkv);
 }
@@ -227,6 +233,7 @@ static struct tensor attend_ring_dgrad(struct block *k, const struct block_token
     const struct block_sizes z = block_sizes(k);
     struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE, travelling = TENSOR_NONE;
 
+    titan_assert(z.cp > 1 && k->ring);
     for (int i = 0; i < z.cp; i++, kv = next) {
         if (i + 1 < z.cp) {
             next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);

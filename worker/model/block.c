@@ -11,11 +11,13 @@
 
 int64_t block_tokens_local(const struct block *k)
 {
+    titan_assert(k->b > 0 && k->t > 0);
     return k->b * k->t / mesh_group_size(&k->layout->mesh, GROUP_CP);
 }
 
 int64_t block_tokens_sharded(const struct block *k)
 {
+    titan_assert(block_tokens_local(k) % mesh_group_size(&k->layout->mesh, GROUP_TP) == 0);
     return block_tokens_local(k) / mesh_group_size(&k->layout->mesh, GROUP_TP);
 }
 
@@ -37,6 +39,7 @@ struct block_sizes block_sizes(const struct block *k)
     const int64_t h = dims->n_heads / tp, kv = dims->n_kv_heads / tp;
     const int64_t dv = dims->kv_lora_rank > 0 ? dims->v_head_dim : m->head_dim;
 
+    titan_assert(dims->n_heads % tp == 0);
     return (struct block_sizes){.tp = tp,
                                 .cp = mesh_group_size(&k->layout->mesh, GROUP_CP),
                                 .n = block_tokens_local(k),
@@ -93,6 +96,7 @@ struct tensor block_grad(const struct block *k, const struct unit_buffers *u, en
 
 static void zero_range(struct block *k, const struct unit_buffers *u, int64_t from, int64_t to)
 {
+    titan_assert(from >= 0);
     if (from < to)
         EMIT(k->e, zero, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
 }
@@ -202,6 +206,7 @@ static void gate_and_up(struct block *k, struct tensor w13, struct layer_saved *
     const int64_t n = block_tokens_local(k), f = w13.rows / 2;
     struct tensor *s = saved->t;
 
+    titan_assert(w13.rows % 2 == 0);
     if (k->apart) {
         s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
         s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
@@ -223,6 +228,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     const int64_t n = block_tokens_local(k), f = w13.rows / 2;
     struct tensor *s = saved->t;
 
+    titan_assert(w13.rows % 2 == 0);
     gate_and_up(k, w13, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
@@ -287,6 +293,7 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
 {
     struct tensor *s = saved->t;
 
+    titan_assert(u.own && saved);
     for (int i = 0; i < SAVED_COUNT; i++)
         s[i] = TENSOR_NONE;
     s[SAVED_X] = x;
@@ -385,6 +392,7 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     /* logits (n,V) */
     const struct tensor logits = block_new(k, BUF_ACTIVATION, "logits", n, head->w.rows);
 
+    titan_assert(from >= 0 && n > 0 && from + n <= head->xn.rows);
     block_linear(k, logits, xn, head->w);
     losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
     if (tensor_exists(head->report))
@@ -418,6 +426,7 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, st
 static const struct unit_buffers *output_unit(const struct block *k, const struct unit_buffers *u,
                                               const struct unit_buffers *tied)
 {
+    titan_assert(!k->layout->model->dims.tied_embeddings || tied);
     return k->layout->model->dims.tied_embeddings ? tied : u;
 }
 
@@ -442,6 +451,7 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
                         .report = report,
                         .losses = losses};
 
+    titan_assert(pieces >= 1 && rows >= 1 && pieces * rows >= z.n);
     if (tensor_exists(report))
         EMIT(k->e, check, report, rstd);
     if (gradient) {

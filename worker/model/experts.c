@@ -17,6 +17,7 @@ struct sizes {
 /* Most rows that the experts of a rank can get, or as many as there is room for: more are a failure of the step. */
 static int64_t room_of(const struct block *k, int ep, int64_t rows, int64_t most)
 {
+    titan_assert(ep >= 1 && rows >= 0 && most >= 0);
     if (ep == 1 || k->expert_room <= 0)
         return most;
     return MAX(1, MIN(most, (int64_t)ceil(k->expert_room * (double)rows)));
@@ -28,6 +29,7 @@ static struct sizes sizes_of(const struct block *k)
     const int ep = mesh_group_size(&k->layout->mesh, GROUP_EP);
     const int64_t ns = block_tokens_sharded(k), here = d->n_experts / ep;
 
+    titan_assert(d->n_experts > 0 && d->n_experts % ep == 0);
     return (struct sizes){.ep = ep,
                           .ns = ns,
                           .c = d->dim,
@@ -47,6 +49,7 @@ static uint32_t routing_flags(const struct block *k)
 
 static struct tensor of_unit(const struct tensor *tensors, int unit)
 {
+    titan_assert(unit >= 0);
     return tensors ? tensors[unit] : TENSOR_NONE;
 }
 
@@ -69,6 +72,7 @@ static void route(struct block *k, struct layer_units u, struct layer_saved *sav
     const struct model_dims *d = &k->layout->model->dims;
     struct tensor *s = saved->t;
 
+    titan_assert(u.experts);
     s[SAVED_LOGITS] = block_new_f32(k, BUF_ACTIVATION, "router_logits", z.ns, z.e);
     block_linear(k, s[SAVED_LOGITS], s[SAVED_XN2_OWN], block_param(k, u.own, ROLE_GATE, 1));
     s[SAVED_CHOSEN] = new_table(k, "chosen", z.ns, z.top_k);
@@ -151,6 +155,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, struct laye
     const struct sizes z = sizes_of(k);
     struct tensor *s = saved->t;
 
+    titan_assert(u.own && u.experts);
     /* xn2 (Ns,C) */
     s[SAVED_XN2_OWN] = block_new(k, BUF_ACTIVATION, "xn2", z.ns, z.c);
     s[SAVED_RSTD2] = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, z.ns);
@@ -223,6 +228,7 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
     const struct sizes z = sizes_of(k);
     const struct tensor *s = saved->t;
 
+    titan_assert(u.own && u.experts);
     const struct tensor dout = block_new(k, BUF_DACTIVATION, "drows_out", z.rows, z.c);
     EMIT(k->e, scatter_rows, dout, dy, s[SAVED_PLACE], s[SAVED_WEIGHTS]);
     back->t[BACK_DROWS] = exchange(k, BUF_DACTIVATION, "drows_out", saved, dout);

@@ -13,12 +13,14 @@ struct widths {
 static struct widths widths_of(const struct block *k)
 {
     const struct model_dims *d = &k->layout->model->dims;
+    titan_assert(d->kv_lora_rank > 0);
     return (struct widths){d->qk_nope_head_dim, d->qk_rope_head_dim, d->v_head_dim, d->q_lora_rank, d->kv_lora_rank};
 }
 
 /* Columns [from, from + count) of every head of x (N,heads*width), a head a row. */
 static struct tensor part_of_heads(struct tensor x, int64_t width, int64_t from, int64_t count)
 {
+    titan_assert(tensor_numel(x) % width == 0 && from + count <= width);
     return tensor_cols(tensor_reshape(x, tensor_numel(x) / width, width), from, count);
 }
 
@@ -29,6 +31,7 @@ static void rotate(struct block *k, const struct block_tokens *tokens, struct te
     const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
     const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
 
+    titan_assert(x.cols % d == 0);
     EMIT(k->e, rope, x, tokens->positions, c, s, .heads = x.cols / d, .flags = backward ? OP_BACKWARD : 0);
 }
 

@@ -13,6 +13,7 @@
 
 static int64_t round_up(int64_t n, int64_t grain)
 {
+    titan_assert(n >= 0 && grain > 0);
     return (n + grain - 1) / grain * grain;
 }
 
@@ -33,6 +34,7 @@ int layout_stage_rank(const struct layout *layout, int stage)
 {
     const int pp = layout->mesh.size[AXIS_PP], round = stage / pp, place = stage % pp;
 
+    titan_assert(stage >= 0 && stage < layout->stages);
     return layout->v_order && round % 2 != 0 ? pp - 1 - place : place;
 }
 
@@ -73,11 +75,13 @@ static enum group parts_group(const struct model_unit *u)
 
 int layout_unit_parts(const struct layout *layout, int unit)
 {
+    titan_assert(unit >= 0 && unit < layout->model->n_units);
     return mesh_group_size(&layout->mesh, parts_group(&layout->model->units[unit]));
 }
 
 int layout_unit_part(const struct layout *layout, int unit, int rank)
 {
+    titan_assert(unit >= 0 && unit < layout->model->n_units);
     return mesh_group_rank(&layout->mesh, parts_group(&layout->model->units[unit]), rank);
 }
 
@@ -139,6 +143,7 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     const int64_t n = mesh_group_size(&l->mesh, unit->group);
     unit->shard = round_up(unit->numel, grain * n) / n;
     unit->padded = unit->shard * n;
+    titan_assert(unit->padded >= unit->numel && unit->whole % l->block == 0);
     unit->offset = l->total[unit->pp_rank];
     l->total[unit->pp_rank] += unit->shard;
     return TITAN_OK;
@@ -270,6 +275,7 @@ void layout_close(struct layout *layout)
 
 static int pp_rank(const struct layout *l, int rank)
 {
+    titan_assert(rank >= 0 && rank < l->mesh.world);
     return mesh_group_rank(&l->mesh, GROUP_PP, rank);
 }
 
@@ -280,6 +286,7 @@ int64_t layout_total(const struct layout *layout, int rank)
 
 int64_t layout_begin(const struct layout *layout, int unit, int rank)
 {
+    titan_assert(unit >= 0 && unit < layout->model->n_units);
     const struct unit_layout *u = &layout->units[unit];
     return u->shard * mesh_group_rank(&layout->mesh, u->group, rank);
 }
@@ -308,6 +315,7 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *r
     const struct local_tensor *local = &layout->tensors[tensor];
     const int part = t->split == SPLIT_NONE ? 0 : layout_unit_part(layout, t->unit, rank);
 
+    titan_assert(tensor >= 0 && tensor < layout->model->n_tensors);
     *ret_row = t->split == SPLIT_COLS ? 0 : part * local->rows;
     *ret_col = t->split == SPLIT_COLS ? part * local->cols : 0;
 }
@@ -327,6 +335,7 @@ int64_t layout_biases(const struct model *model)
 
 int64_t layout_bias_offset(const struct model *model, int layer)
 {
+    titan_assert(layer >= model->dims.n_dense_layers && layer < model->dims.n_layers);
     return (layer - model->dims.n_dense_layers) * model->dims.n_experts;
 }
 
@@ -387,6 +396,7 @@ static void add_range(struct collector *c, int tensor, int spec, int64_t from, i
     struct piece boxes[PIECE_BOXES_MAX];
     int64_t row, col;
 
+    titan_assert(from < to);
     layout_origin(c->layout, tensor, c->rank, &row, &col);
     const int n = piece_boxes(c->layout->tensors[tensor].cols, from, to, boxes);
     for (int i = 0; i < n; i++) {
@@ -441,6 +451,7 @@ titan_status layout_pieces(const struct layout *layout, int rank, float *state, 
     const struct model *model = layout->model;
     struct collector c = {.layout = layout, .rank = rank, .state = state, .biases = biases, .takes = takes, .arg = arg};
 
+    titan_assert(rank >= 0 && rank < layout->mesh.world);
     c.pieces = calloc((size_t)n_specs(model) * PIECE_BOXES_MAX, sizeof *c.pieces);
     if (!c.pieces)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");

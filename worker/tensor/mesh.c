@@ -20,16 +20,19 @@ static const enum group channel_groups[CHANNEL_COUNT] = {
 
 const char *mesh_axis_name(enum mesh_axis axis)
 {
+    titan_assert(axis < AXIS_COUNT);
     return axis_names[axis];
 }
 
 const char *channel_name(enum channel channel)
 {
+    titan_assert(channel < CHANNEL_COUNT);
     return channel_names[channel];
 }
 
 enum group channel_group(enum channel channel)
 {
+    titan_assert(channel < CHANNEL_COUNT);
     return channel_groups[channel];
 }
 
@@ -38,6 +41,7 @@ titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret
     struct recipe_mesh m;
 
     TRY(recipe_mesh(recipe, world, &m, err));
+    titan_assert(m.pp * m.dp_replicate * m.dp_shard * m.cp * m.tp == world);
     *ret = (struct mesh){.world = world,
                          .size = {(int)m.pp, (int)m.dp_replicate, (int)m.dp_shard, (int)m.cp, (int)m.tp},
                          .ep = (int)m.ep};
@@ -46,6 +50,7 @@ titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret
 
 void mesh_coords(const struct mesh *mesh, int rank, int ret[AXIS_COUNT])
 {
+    titan_assert(rank >= 0);
     for (int a = AXIS_COUNT - 1; a >= 0; a--) {
         ret[a] = rank % mesh->size[a];
         rank /= mesh->size[a];
@@ -55,8 +60,10 @@ void mesh_coords(const struct mesh *mesh, int rank, int ret[AXIS_COUNT])
 int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT])
 {
     int rank = 0;
-    for (int a = 0; a < AXIS_COUNT; a++)
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        titan_assert(coords[a] >= 0 && coords[a] < mesh->size[a]);
         rank = rank * mesh->size[a] + coords[a];
+    }
     return rank;
 }
 
@@ -107,6 +114,7 @@ int mesh_group_stride(const struct mesh *mesh, enum group group)
 int mesh_group_rank(const struct mesh *mesh, enum group group, int rank)
 {
     const struct stride s = stride_of(mesh, group);
+    titan_assert(rank >= 0 && s.n >= 1 && s.stride >= 1);
     return rank / s.stride % s.n;
 }
 
@@ -115,6 +123,7 @@ void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int
     const struct stride s = stride_of(mesh, group);
     const int first = rank - mesh_group_rank(mesh, group, rank) * s.stride;
 
+    titan_assert(first >= 0);
     for (int i = 0; i < s.n; i++)
         ret[i] = first + i * s.stride;
 }
@@ -139,6 +148,8 @@ enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colo
     const bool sends = edge_colour(pp, me) == colour, receives = edge_colour(pp, from) == colour;
     const int other = rank + ((sends ? to : from) - me) * mesh_group_stride(mesh, GROUP_PP);
 
+    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
+    titan_assert(colour >= 0 && colour < mesh_edge_colours(mesh));
     members[0] = members[1] = rank;
     if (!sends && !receives)
         return EDGE_NONE;

@@ -24,6 +24,7 @@ struct piece piece_overlap(const struct piece *a, const struct piece *b)
 
 int64_t piece_place(const struct piece *p, const struct piece *overlap)
 {
+    titan_assert(overlap->row >= p->row && overlap->col >= p->col);
     return (overlap->row - p->row) * p->cols + overlap->col - p->col;
 }
 
@@ -31,6 +32,7 @@ int piece_boxes(int64_t cols, int64_t from, int64_t to, struct piece ret[PIECE_B
 {
     int n = 0;
 
+    titan_assert(cols > 0 && from >= 0);
     while (from < to) {
         const int64_t at = from % cols;
         struct piece *p = &ret[n++];
@@ -40,5 +42,6 @@ int piece_boxes(int64_t cols, int64_t from, int64_t to, struct piece ret[PIECE_B
             *p = (struct piece){.row = from / cols, .rows = (to - from) / cols, .cols = cols};
         from += p->rows * p->cols;
     }
+    titan_assert(n <= PIECE_BOXES_MAX);
     return n;
 }

@@ -7,6 +7,7 @@
 void tree_push(struct tree_stack *stack, struct tree_node node, int id, void (*merge)(void *arg, int left, int right),
                void *arg)
 {
+    titan_assert(node.level >= 0 && node.index >= 0);
     for (;;) {
         const int64_t next = (node.index + 1) << node.level; /* first leaf right of the node */
         if (node.index == 0 && next >= stack->leaves)
@@ -49,6 +50,7 @@ double tree_sum(const double *values, int64_t n)
 
 void tree_share(int64_t leaves, int world, int rank, int64_t *from, int64_t *to)
 {
+    titan_assert(leaves >= 0 && rank >= 0 && rank < world);
     *from = leaves * rank / world;
     *to = leaves * (rank + 1) / world;
 }

@@ -231,6 +231,7 @@ static int place_among(const struct comm *parent, const int *members, int n)
 static titan_status split_nccl(struct comm *parent, const int *members, int n, int rank, const atomic_int *abort_flag,
                                ncclComm_t *ret, struct titan_error *err)
 {
+    titan_assert(rank >= 0 && rank < n);
     const uint32_t timeout_ms = parent->timeout_ms ? parent->timeout_ms : NCCL_FORM_MS;
     struct derive_call *call = calloc(1, sizeof *call);
     if (!call)

@@ -53,6 +53,7 @@ static titan_status status_of(ncclResult_t r)
 
 titan_status nccl_fail(struct titan_error *err, ncclComm_t nccl, ncclResult_t r, const char *what)
 {
+    titan_assert(r != ncclSuccess);
     const char *detail = ncclGetLastError(nccl);
     return titan_fail(err, status_of(r), "NCCL: %s: %s%s%s", what, ncclGetErrorString(r),
                       detail && detail[0] ? "; " : "", detail ? detail : "");
@@ -160,6 +161,7 @@ static void stop(struct comm *c)
 /* Kept, and raised on every stream it works on. */
 static void mark(struct comm *c, titan_status status, const char *reason)
 {
+    titan_assert(status != TITAN_OK);
     (void)pthread_mutex_lock(&c->streams_lock);
     if (comm_failed(c) == TITAN_OK) {
         (void)snprintf(c->reason, sizeof c->reason, "%s", reason);
@@ -172,6 +174,7 @@ static void mark(struct comm *c, titan_status status, const char *reason)
 
 void comm_fail(struct comm *c, titan_status status, const char *reason)
 {
+    titan_assert(status != TITAN_OK);
     struct comm *root = c->root;
     (void)pthread_mutex_lock(&root->family_lock);
     mark(root, status, reason);
@@ -293,6 +296,7 @@ static void comm_free(struct comm *c, bool idle)
 titan_status comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
                        int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err)
 {
+    titan_assert(rank >= 0 && rank < world);
     struct comm *c = calloc(1, sizeof *c);
     if (!c) {
         (void)nccl_end(dev, nccl, false);

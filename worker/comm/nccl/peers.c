@@ -25,6 +25,7 @@ struct nccl_peers {
 
 titan_status nccl_peers_open(int n, struct nccl_peers **ret, struct titan_error *err)
 {
+    titan_assert(n >= 1);
     struct nccl_peers *p = calloc(1, sizeof *p);
     if (p) {
         p->capacity = n;
@@ -42,6 +43,7 @@ titan_status nccl_peers_open(int n, struct nccl_peers **ret, struct titan_error 
 
 static void drop(struct nccl_peers *p, int i)
 {
+    titan_assert(i >= 0 && i < p->n);
     (void)close(p->polls[i].fd);
     p->n--;
     p->polls[i] = p->polls[p->n];
@@ -64,6 +66,7 @@ static void say(struct nccl_peers *p, uint8_t word)
 
 void nccl_peers_add(struct nccl_peers *p, int fd, int rank)
 {
+    titan_assert(fd >= 0 && rank >= 0);
     (void)pthread_mutex_lock(&p->lock);
     drop_rank(p, rank);
     if (p->n < p->capacity) {
@@ -78,6 +81,7 @@ void nccl_peers_add(struct nccl_peers *p, int fd, int rank)
 /* What a connection has to say: 0 nothing, 1 the peer left in order, -1 it is lost. */
 static int listen_to(const struct nccl_peers *p, int i)
 {
+    titan_assert(i >= 0 && i < p->n);
     uint8_t byte;
     for (;;) {
         ssize_t n = recv(p->polls[i].fd, &byte, 1, MSG_DONTWAIT);

@@ -59,12 +59,14 @@ static size_t greeting_bytes(const struct comm_config *config)
 
 static void prove(const struct comm_config *config, const struct greeting *g, unsigned char ret[MAC_BYTES])
 {
+    titan_assert(config->key);
     mac_derive(config->key, "titan nccl", g, offsetof(struct greeting, proof), ret);
 }
 
 /* The same again gives it back. */
 static void cover(const struct comm_config *config, const struct greeting *g, unsigned char *data, size_t bytes)
 {
+    titan_assert(config->key && bytes <= NCCL_SHARE_MAX);
     unsigned char about[sizeof g->once + 1], pad[MAC_BYTES];
     memcpy(about, g->once, sizeof g->once);
     for (size_t i = 0; i < bytes; i++) {
@@ -90,6 +92,7 @@ static void prove_answer(const struct comm_config *config, const struct greeting
 static size_t make_answer(const struct comm_config *config, const struct greeting *g, const void *data, size_t bytes,
                           unsigned char ret[NCCL_SHARE_MAX + MAC_BYTES])
 {
+    titan_assert(bytes <= NCCL_SHARE_MAX);
     memcpy(ret, data, bytes);
     if (!config->key)
         return bytes;
@@ -124,6 +127,7 @@ static socklen_t local_name(const struct comm_config *config, struct sockaddr_un
                      (unsigned long long)st.st_ino, (unsigned long long)config->epoch);
     for (int i = 0; i < COMM_ID_BYTES; i++)
         n += snprintf(ret->sun_path + 1 + n, sizeof ret->sun_path - 1 - (size_t)n, "%02x", config->id[i]);
+    titan_assert((size_t)n < sizeof ret->sun_path - 1);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -142,6 +146,7 @@ static titan_status local_listen(const struct comm_config *config, int *ret, str
 static int guest_read(struct guest *g, const struct comm_config *config)
 {
     const size_t all = greeting_bytes(config);
+    titan_assert(g->got < all);
     const struct identity *identity = &g->greeting.identity;
     unsigned char right[MAC_BYTES];
     ssize_t n = recv(g->fd, (char *)&g->greeting + g->got, all - g->got, MSG_DONTWAIT);
@@ -172,6 +177,7 @@ struct reception {
 
 static void reception_drop(struct reception *r, int i)
 {
+    titan_assert(i >= 0 && i < r->n);
     (void)close(r->guests[i].fd);
     r->guests[i] = r->guests[--r->n];
 }
@@ -187,6 +193,7 @@ static void reception_free(struct reception *r)
 
 static void reception_accept(struct reception *r, int listener)
 {
+    titan_assert(r->n <= r->capacity);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;

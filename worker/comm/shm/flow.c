@@ -10,6 +10,7 @@
 /* As far as its channel allows; true when something moved. */
 static bool advance(struct segment *seg, struct flow *f)
 {
+    titan_assert(f->peer >= 0 && f->peer < seg->world);
     bool moved = false;
     unsigned char *slot;
     while (f->left > 0 && (slot = segment_channel_slot(seg, f->end, f->peer))) {
@@ -45,6 +46,7 @@ titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct ti
         uint32_t bell = segment_bell(seg);
         bool moved = false, left = false;
         for (int i = 0; i < n; i++) {
+            titan_assert(flows[i].after < i);
             if (flows[i].after < 0 || flows[flows[i].after].left == 0)
                 moved |= advance(seg, &flows[i]);
             left |= flows[i].left > 0;

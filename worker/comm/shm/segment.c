@@ -73,6 +73,7 @@ static size_t round_up(size_t n, size_t to)
 
 struct segment_layout segment_layout(int world)
 {
+    titan_assert(world >= 1 && world <= COMM_WORLD_MAX);
     size_t w = (size_t)world;
     struct segment_layout l = {0};
     l.slot_bytes = MAX(MIN(SLOT_BYTES_WANTED, SLOTS_BYTES_MAX / w) / (LINE * w), (size_t)1) * LINE * w;
@@ -82,6 +83,7 @@ struct segment_layout segment_layout(int world)
     l.slots = l.channels + round_up(w * w * sizeof(struct segment_channel), PAGE);
     l.channel_slots = l.slots + round_up(SEGMENT_BUFFERS * w * l.slot_bytes, PAGE);
     l.bytes = l.channel_slots + round_up(SEGMENT_CHANNEL_SLOTS * w * w * l.channel_slot_bytes, PAGE);
+    titan_assert(l.slot_bytes % (LINE * w) == 0 && l.channel_slot_bytes % LINE == 0);
     return l;
 }
 
@@ -102,6 +104,7 @@ titan_status comm_shm_segment(int world, int *ret_fd, struct titan_error *err)
 
 unsigned char *segment_slot(const struct segment *seg, uint32_t tick, int rank)
 {
+    titan_assert(rank >= 0 && rank < seg->world);
     size_t index = (size_t)(tick % SEGMENT_BUFFERS) * (size_t)seg->world + (size_t)rank;
     return seg->base + seg->layout.slots + index * seg->layout.slot_bytes;
 }
@@ -164,6 +167,7 @@ static void poke_all(struct segment *seg)
 
 void segment_break(struct segment *seg, titan_status status)
 {
+    titan_assert(status < 0 && -status <= 0xffff);
     if (!seg->base)
         return;
     struct segment *root = seg->root;
@@ -198,6 +202,7 @@ static int open_pidfd(pid_t pid)
 /* Has the process of this rank of the root ended? Ended but not yet waited for counts. Any thread of this process. */
 static bool process_ended(struct segment *root, int r)
 {
+    titan_assert(root == root->root && r >= 0 && r < root->world);
     const struct segment_rank *peer = &root->ranks[r];
     if (peer->pid_namespace != root->pid_namespace || peer->pid <= 0)
         return false; /* the number means nothing here */
@@ -217,6 +222,7 @@ static bool process_ended(struct segment *root, int r)
 
 bool segment_member_gone(struct segment *seg, int peer, bool look)
 {
+    titan_assert(peer >= 0 && peer < seg->world);
     const struct segment_rank *in_root = &seg->root->ranks[seg->names[peer]];
     if (atomic_load(&in_root->state) < RANK_MEMBER)
         return false; /* not yet here */
@@ -239,6 +245,7 @@ static int missing_member(struct segment *seg, bool look, bool meeting)
 
 titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *err)
 {
+    titan_assert(peer >= 0 && peer < seg->world);
     const struct segment_rank *in_root = &seg->root->ranks[seg->names[peer]];
     bool closed = atomic_load(&seg->ranks[peer].state) == RANK_LEFT || atomic_load(&in_root->state) == RANK_LEFT;
     titan_status status = titan_fail(err, TITAN_EPEER, "rank %d (process %d) has %s", seg->names[peer], in_root->pid,
@@ -284,6 +291,7 @@ static void sleep_on_generation(struct segment *seg, uint32_t word, int64_t ns)
 
 titan_status segment_barrier(struct segment *seg, struct titan_error *err)
 {
+    titan_assert(seg->world > 1);
     struct segment_header *h = seg->header;
     uint32_t seen, word;
     TRY(segment_check(seg, err));
@@ -313,6 +321,7 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err)
 
 static struct segment_channel *channel_at(const struct segment *seg, enum channel_end end, int peer, size_t *ret_index)
 {
+    titan_assert(peer >= 0 && peer < seg->world);
     int from = end == CHANNEL_SEND ? seg->rank : peer, to = end == CHANNEL_SEND ? peer : seg->rank;
     *ret_index = (size_t)from * (size_t)seg->world + (size_t)to;
     return &seg->channels[*ret_index];
@@ -392,6 +401,7 @@ static titan_status forming_check(struct forming *f, const struct segment *seg, 
 
 static titan_status map_at(struct segment *seg, int fd, uint64_t at, struct titan_error *err)
 {
+    titan_assert(at % PAGE == 0 && !seg->base);
     void *map = mmap(NULL, seg->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
     if (map == MAP_FAILED)
         return titan_fail_errno(err, "cannot map the shared segment (%zu bytes)", seg->layout.bytes);
@@ -481,6 +491,7 @@ static int spins_for(int world)
 titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
                           const atomic_int *revoked, struct titan_error *err)
 {
+    titan_assert(config->rank >= 0 && config->rank < config->world);
     size_t world = (size_t)config->world;
     uint32_t timeout_ms = config->timeout_ms ? config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
     *seg = (struct segment){.rank = config->rank, .world = config->world, .root = seg, .revoked = revoked, .fd = -1};
@@ -524,6 +535,7 @@ static titan_status check_place(const struct segment *root, uint64_t at, uint64_
 /* The first member: take room at the end of the file and tell the others. */
 static titan_status place(struct segment *parent, const struct segment *seg, uint64_t *ret_at, struct titan_error *err)
 {
+    titan_assert(seg->rank == 0);
     struct segment *root = parent->root;
     struct segment_rank *self = &parent->ranks[parent->rank];
     uint64_t bytes = round_up(seg->layout.bytes, PAGE);
@@ -544,6 +556,7 @@ static titan_status place(struct segment *parent, const struct segment *seg, uin
 static titan_status find(struct segment *parent, const struct segment *seg, int first, const atomic_int *abort_flag,
                          uint64_t *ret_at, struct titan_error *err)
 {
+    titan_assert(first != parent->rank);
     struct segment_rank *leader = &parent->ranks[first];
     struct forming f = forming_start(abort_flag);
     for (uint32_t seen; (seen = atomic_load(&leader->split)) != parent->splits;) {
@@ -568,6 +581,7 @@ static titan_status find(struct segment *parent, const struct segment *seg, int 
 titan_status segment_split(struct segment *parent, struct segment *seg, const int *members, int n,
                            const atomic_int *abort_flag, const atomic_int *revoked, struct titan_error *err)
 {
+    titan_assert(n > 1 && parent->base);
     uint64_t at = 0;
     *seg = (struct segment){.world = n, .root = parent->root, .revoked = revoked, .fd = -1};
     seg->layout = segment_layout(n);

@@ -52,6 +52,7 @@ static titan_status exchange_parts(struct comm *c, const unsigned char *send, si
 {
     struct segment *seg = &c->segment;
     size_t part = seg->layout.slot_bytes / (size_t)seg->world;
+    titan_assert(len <= part && at + len <= bytes);
     unsigned char *slot = segment_slot(seg, tick, seg->rank);
     for (int i = 1; i < seg->world; i++) {
         size_t r = (size_t)((seg->rank + i) % seg->world);
@@ -100,6 +101,7 @@ static titan_status all_reduce_short(struct comm *c, unsigned char *data, size_t
                                      struct titan_error *err)
 {
     struct segment *seg = &c->segment;
+    titan_assert(bytes <= seg->layout.slot_bytes);
     const void *src[COMM_WORLD_MAX];
     uint32_t tick = c->tick++;
     memcpy(segment_slot(seg, tick, seg->rank), data, bytes);
@@ -120,6 +122,7 @@ static struct chunk chunk_at(const struct comm *c, size_t bytes, size_t i, uint3
 {
     size_t step = c->segment.layout.slot_bytes, world = (size_t)c->segment.world;
     struct chunk k = {.at = i * step, .tick = first_tick + (uint32_t)i};
+    titan_assert(k.at < bytes);
     k.len = MIN(step, bytes - k.at);
     k.share = (k.len + world * 64 - 1) / (world * 64) * 64;
     return k;
@@ -128,6 +131,7 @@ static struct chunk chunk_at(const struct comm *c, size_t bytes, size_t i, uint3
 /* Bytes of rank r's share. */
 static size_t share_of(const struct chunk *k, int r, size_t *ret_at)
 {
+    titan_assert(r >= 0);
     *ret_at = MIN((size_t)r * k->share, k->len);
     return MIN(k->share, k->len - *ret_at);
 }
@@ -196,6 +200,7 @@ static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes
 static titan_status broadcast(struct comm *c, unsigned char *data, size_t bytes, int root, struct titan_error *err)
 {
     struct segment *seg = &c->segment;
+    titan_assert(root >= 0 && root < seg->world);
     size_t step = seg->layout.slot_bytes;
     for (size_t at = 0; at < bytes; at += step) {
         size_t len = MIN(step, bytes - at);
@@ -214,6 +219,7 @@ static titan_status shift(struct comm *c, unsigned char *recv, const unsigned ch
                           struct titan_error *err)
 {
     struct segment *seg = &c->segment;
+    titan_assert(distance >= 0 && distance < seg->world);
     if (distance == 0) {
         memcpy(recv, send, bytes);
         return TITAN_OK;
@@ -245,6 +251,7 @@ static titan_status all_to_all_v(struct comm *c, const struct comm_request *r, s
 
 static titan_status pass(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
+    titan_assert(n >= 1);
     struct segment *seg = &((struct comm *)core)->segment;
     struct flow few[8];
     _cleanup_free_ struct flow *many = (size_t)n > ARRAY_SIZE(few) ? malloc((size_t)n * sizeof(*many)) : NULL;

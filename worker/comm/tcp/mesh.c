@@ -187,6 +187,7 @@ static bool send_all(int fd, const void *bytes, size_t len)
 /* Read on; 1 = complete, 0 = not yet, -1 = gone. */
 static int receive(int fd, void *bytes, size_t len, size_t *got)
 {
+    titan_assert(*got <= len);
     while (*got < len) {
         ssize_t n = recv(fd, (char *)bytes + *got, len - *got, 0);
         if (n < 0 && errno == EINTR)
@@ -214,6 +215,7 @@ static size_t answer_bytes(const struct mesh *m)
 static void prove(const struct mesh *m, const unsigned char challenge[CHALLENGE_BYTES], const struct greeting *greeting,
                   const struct identity *answer, unsigned char ret[MAC_BYTES])
 {
+    titan_assert(m->keyed);
     const char *label = answer ? "titan hello accepted" : "titan hello";
     struct mac mac;
     mac_begin(&mac, m->key, sizeof(m->key));
@@ -296,6 +298,7 @@ static void retry_later(struct peer *p)
 
 static void start_connect(struct peer *p, const struct address *a)
 {
+    titan_assert(p->fd < 0 && p->state == PEER_IDLE);
     p->fd = socket(a->resolved.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (p->fd < 0) {
         retry_later(p);
@@ -348,6 +351,7 @@ static void advance_peer(struct meeting *g, int i)
 
 static void drop_arrival(struct mesh *m, int i)
 {
+    titan_assert(i >= 0 && i < m->n_arrivals);
     if (m->arrivals[i].fd >= 0)
         (void)close(m->arrivals[i].fd);
     m->arrivals[i] = m->arrivals[--m->n_arrivals];
@@ -359,6 +363,7 @@ static void accept_arrivals(struct mesh *m)
         int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
+        titan_assert(m->n_arrivals <= m->capacity);
         if (m->n_arrivals == m->capacity)
             drop_arrival(m, 0);
         set_options(fd);
@@ -373,6 +378,7 @@ static void accept_arrivals(struct mesh *m)
 static void admit(struct meeting *g, int at)
 {
     struct mesh *m = g->m;
+    titan_assert(at >= 0 && at < m->n_arrivals);
     struct arrival *s = &m->arrivals[at];
     const struct identity identity = s->greeting.identity;
     if (!s->known && (!is_member(m, &identity) || !greeting_proved(m, s))) {
@@ -478,6 +484,7 @@ static titan_status check(const struct meeting *g, int64_t end, struct titan_err
 
 static titan_status meet(struct meeting *g, struct titan_error *err)
 {
+    titan_assert(g->self >= 0 && g->self < g->options->n);
     int64_t end = now_ms() + g->m->timeout_ms;
     advance_arrivals(g); /* who came early */
     while (g->ready < g->options->n - 1) {
@@ -498,6 +505,7 @@ static void clear_meeting(struct meeting *g)
 
 titan_status mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds, struct titan_error *err)
 {
+    titan_assert(options->n >= 1);
     size_t n = (size_t)options->n;
     _cleanup_(clear_meeting) struct meeting g = {
         .m = m, .options = options, .own = m->own, .self = -1, .lost = -1, .stray = -1};
@@ -543,6 +551,7 @@ static void close_mesh(struct mesh **m)
 
 titan_status mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err)
 {
+    titan_assert(config->rank >= 0 && config->rank < config->world);
     size_t world = (size_t)config->world;
     _cleanup_(close_mesh) struct mesh *m = calloc(1, sizeof(*m));
     if (!m)

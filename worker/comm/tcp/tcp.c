@@ -76,6 +76,7 @@ static titan_status peer_gone(int rank, const char *what, struct titan_error *er
 
 static titan_status push(struct link *l, int rank, struct titan_error *err)
 {
+    titan_assert(l->out_left > 0);
     ssize_t n = send(l->fd, l->out, MIN(l->out_left, PORTION_BYTES), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR)
         return TITAN_OK;
@@ -92,6 +93,7 @@ static titan_status push(struct link *l, int rank, struct titan_error *err)
 
 static titan_status pull(struct link *l, int rank, struct titan_error *err)
 {
+    titan_assert(l->in_left > 0);
     ssize_t n = recv(l->fd, l->in, MIN(l->in_left, PORTION_BYTES), 0);
     if (n < 0 && errno == EINTR)
         return TITAN_OK;
@@ -111,6 +113,7 @@ static titan_status pull(struct link *l, int rank, struct titan_error *err)
 /* Take what is known of one direction; wait_ms -1: until there is something. */
 static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct titan_error *err)
 {
+    titan_assert(way < WAYS);
     struct epoll_event events[EVENTS_MAX];
     if (wait_ms != 0)
         progress_wait_begin();
@@ -130,6 +133,7 @@ static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct ti
 
 static titan_status wait_for_events(struct comm *c, unsigned ways, struct titan_error *err)
 {
+    titan_assert(ways != 0 && (ways & ~BOTH) == 0);
     struct pollfd fds[WAYS] = {{.fd = c->epolls[OUT], .events = POLLIN}, {.fd = c->epolls[IN], .events = POLLIN}};
     if (ways != BOTH)
         return harvest(c, ways == WAY(OUT) ? OUT : IN, -1, err);
@@ -178,12 +182,16 @@ static titan_status exchange(struct comm *c, bool flush, struct titan_error *err
 
 static void to_send(struct comm *c, int rank, const void *data, size_t bytes)
 {
+    titan_assert(rank >= 0 && rank < c->core.world && rank != c->core.rank);
+    titan_assert(c->links[rank].out_left == 0);
     c->links[rank].out = data;
     c->links[rank].out_left = bytes;
 }
 
 static void to_receive(struct comm *c, int rank, void *data, size_t bytes)
 {
+    titan_assert(rank >= 0 && rank < c->core.world && rank != c->core.rank);
+    titan_assert(c->links[rank].in_left == 0);
     c->links[rank].in = data;
     c->links[rank].in_left = bytes;
 }
@@ -193,6 +201,7 @@ static void to_receive(struct comm *c, int rank, void *data, size_t bytes)
 /* How `bytes` are cut among the members: part r begins at *ret_at. Parts are equal multiples of 64 but for the last. */
 static size_t part_of(size_t bytes, int world, int r, size_t *ret_at)
 {
+    titan_assert(world >= 1 && r >= 0 && r < world);
     size_t line = 64 * (size_t)world, part = (bytes + line - 1) / line * 64;
     *ret_at = MIN((size_t)r * part, bytes);
     return MIN(part, bytes - *ret_at);
@@ -282,6 +291,7 @@ static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes
 
 static titan_status broadcast(struct comm *c, unsigned char *data, size_t bytes, int root, struct titan_error *err)
 {
+    titan_assert(root >= 0 && root < c->core.world);
     bool cut = bytes >= SCATTER_BYTES_MIN && c->core.world > 2;
     for (int r = 0; r < c->core.world; r++) {
         size_t at = 0, len = cut ? part_of(bytes, c->core.world, r, &at) : bytes;
@@ -327,6 +337,7 @@ static titan_status barrier(struct comm *c, struct titan_error *err)
 static titan_status shift(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
                           struct titan_error *err)
 {
+    titan_assert(distance >= 0 && distance < c->core.world);
     int rank = c->core.rank, world = c->core.world;
     if (distance == 0) {
         memcpy(recv, send, bytes);
@@ -436,6 +447,7 @@ static const struct comm_transport transport = {.name = "tcp", .execute = execut
 
 static titan_status watch(struct comm *c, enum way way, int fd, uint32_t events, uint32_t data, struct titan_error *err)
 {
+    titan_assert(fd >= 0);
     struct epoll_event e = {.events = events, .data.u32 = data};
     if (epoll_ctl(c->epolls[way], EPOLL_CTL_ADD, fd, &e) < 0)
         return titan_fail_errno(err, "epoll_ctl");
@@ -445,6 +457,7 @@ static titan_status watch(struct comm *c, enum way way, int fd, uint32_t events,
 /* All but the connections. */
 static titan_status prepare_links(struct comm *c, struct titan_error *err)
 {
+    titan_assert(!c->links && !c->stage);
     size_t world = (size_t)c->core.world;
     c->chunk = MAX(MIN(STAGE_BYTES / world, CHUNK_BYTES_MAX), CHUNK_BYTES_MIN) / 64 * 64;
     c->stage = malloc(c->chunk * world);
@@ -467,6 +480,7 @@ static titan_status prepare_links(struct comm *c, struct titan_error *err)
 
 static titan_status connect_links(struct comm *c, const struct meeting_options *options, struct titan_error *err)
 {
+    titan_assert(options->n == c->core.world);
     int fds[COMM_WORLD_MAX];
     TRY(mesh_meet(c->mesh, options, fds, err));
     for (int r = 0; r < options->n; r++)
