@@ -14,6 +14,7 @@ enum { PATH_MAX_BYTES = 4096, PLACES = 3 };
 /* Folder i of those searched; false when there is none such. */
 static bool search_folder(int i, char text[PATH_MAX_BYTES])
 {
+    titan_assert(i >= 0 && i < PLACES);
     if (i == 2) {
         const char *dir = getenv("TITAN_PLUGIN_DIR");
         return dir && *dir && snprintf(text, PATH_MAX_BYTES, "%s", dir) < PATH_MAX_BYTES;
@@ -55,6 +56,7 @@ static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], str
 /* Load and look at the plug-in, without opening a device. */
 static titan_status plugin_load(const char *name, struct device_handle *h, struct titan_error *err)
 {
+    titan_assert(name[0] && !h->library);
     char path[PATH_MAX_BYTES];
     TRY(plugin_find(name, path, err));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -86,6 +88,7 @@ static titan_status open_named(const char *name, const struct device_options *op
 {
     struct device_handle h = {0};
     TRY(plugin_load(name, &h, err));
+    titan_assert(h.plugin && h.ops && h.ops->open);
     titan_status status = h.ops->open(options, &h.dev, err);
     if (status != TITAN_OK) {
         dlclose(h.library);
@@ -108,6 +111,7 @@ static bool has_driver(void)
 titan_status device_open(const char *name, const struct device_options *options, struct device_handle *ret,
                          struct titan_error *err)
 {
+    titan_assert(name && ret);
     struct device_options defaults = {0};
     if (!options)
         options = &defaults;

@@ -174,6 +174,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows;
+    titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK];
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, attention_scale(z),
               (int)z->dt);
@@ -212,6 +213,7 @@ static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_forward(const struct cpu_context *ctx, const void *p)
 {
     struct attention_args a = *(const struct attention_args *)p;
+    titan_assert(a.shape.h % a.shape.kv == 0 && a.shape.d > 0 && a.shape.dv > 0);
     struct forward_scratch f;
     bool pairs = attention_bf16_fits(ctx->dev, &a);
     a.thread_floats = pairs ? attention_bf16_forward_floats(&a.shape) : forward_layout(&f, NULL, &a.shape);
@@ -350,6 +352,7 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
 static titan_status run_backward(const struct cpu_context *ctx, const void *p)
 {
     const struct attention_args *a = p;
+    titan_assert(a->shape.h % a->shape.kv == 0 && a->shape.d > 0 && a->shape.dv > 0);
     bool pairs = attention_bf16_fits(ctx->dev, a);
     cpu_for(ctx, a->shape.b * a->shape.kv, 1, pairs ? attention_bf16_backward : backward_range, a);
     return TITAN_OK;
@@ -448,6 +451,7 @@ static void merge_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_merge(const struct cpu_context *ctx, const void *p)
 {
     const struct merge_args *a = p;
+    titan_assert(a->h > 0 && a->dv > 0 && a->ld >= a->h * a->dv);
     cpu_for(ctx, a->n, 1 + (1 << 13) / (a->h * a->dv), merge_range, a);
     return TITAN_OK;
 }

@@ -166,6 +166,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows;
+    titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK], scale = attention_scale(z);
     scores(&f->keys, f->s, tp, (const uint16_t *)a->q + row * a->ldq + head * z->d, a->ldq, f->kt, z->d / 2);
     attention_keys_mask(&f->keys, f->s, tp, TILE);

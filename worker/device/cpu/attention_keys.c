@@ -24,6 +24,7 @@ size_t attention_keys_layout(struct attention_keys *k, float *base, int64_t coun
 
 void attention_keys_load(struct attention_keys *k, const struct attention_shape *shape, int64_t sequence)
 {
+    titan_assert(sequence >= 0 && sequence < shape->b);
     const int32_t *places = shape->key_index ? shape->key_index + sequence * shape->tk : NULL;
     for (int32_t j = 0; j < k->tiles * k->tile; j++)
         k->place[j] = j >= k->count ? INT32_MAX : places ? places[j] : j;
@@ -73,6 +74,7 @@ static struct extremes causal_bounds(struct attention_keys *k, int32_t i0, int32
 void attention_keys_see(struct attention_keys *k, const struct attention_shape *shape, int64_t sequence, int64_t i0,
                         int64_t rows)
 {
+    titan_assert(rows > 0 && rows <= ATTENTION_ROWS_MAX && i0 >= 0 && i0 + rows <= shape->tq);
     const int64_t row = sequence * shape->tq + i0;
     const struct extremes x = shape->index ? block_bounds(k, shape->start + row, shape->index + row, rows)
                                            : causal_bounds(k, (int32_t)i0, (int32_t)rows);
@@ -107,6 +109,7 @@ CPU_INLINE void mask_tile(const struct attention_keys *k, float *restrict s, int
 
 CPU_KERNEL void attention_keys_mask(const struct attention_keys *k, float *s, int64_t ld, int64_t pad)
 {
+    titan_assert(k->tile == 16 || k->tile == 32);
     for (int32_t r = 0; r < k->n_runs; r++) {
         const struct key_run *run = &k->runs[r];
         for (int32_t j = run->from; j < run->to; j += k->tile) {

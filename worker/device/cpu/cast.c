@@ -85,6 +85,7 @@ static void cast_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_cast(const struct cpu_context *ctx, const void *p)
 {
     const struct cast_args *a = p;
+    titan_assert(a->to <= DTYPE_U8 && a->from <= DTYPE_U8);
     cpu_for(ctx, (int64_t)a->n, 1 << 15, cast_range, a);
     return TITAN_OK;
 }

@@ -42,6 +42,7 @@ static void embed_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_embed(const struct cpu_context *ctx, const void *p)
 {
     const struct embed_args *a = p;
+    titan_assert(a->n >= 0 && a->c >= 0 && a->first >= 0);
     cpu_for(ctx, a->n, 64, embed_range, a);
     return TITAN_OK;
 }
@@ -80,6 +81,7 @@ static void embed_wgrad_range(const void *p, int64_t begin, int64_t end, int thr
 static titan_status run_embed_wgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct embed_args *a = p;
+    titan_assert(a->n >= 0 && a->v >= 0 && a->first >= 0);
     cpu_for(ctx, a->c, 64, embed_wgrad_range, a);
     return TITAN_OK;
 }

@@ -80,6 +80,7 @@ static void stats_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_stats(const struct cpu_context *ctx, const void *p)
 {
     const struct loss_args *a = p;
+    titan_assert(a->n >= 0 && a->v > 0 && a->first >= 0);
     cpu_for(ctx, a->n, 1 + (1 << 13) / a->v, stats_range, a);
     return TITAN_OK;
 }
@@ -159,6 +160,7 @@ static void finish_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_finish(const struct cpu_context *ctx, const void *p)
 {
     const struct loss_args *a = p;
+    titan_assert(a->n >= 0 && a->v > 0 && a->parts >= 1);
     cpu_for(ctx, a->n, 1 + (1 << 13) / a->v, finish_range, a);
     return TITAN_OK;
 }

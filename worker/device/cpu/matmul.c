@@ -125,6 +125,7 @@ static dnnl_data_type_t dnnl_type(uint8_t dt)
 static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed,
                               uint8_t dt)
 {
+    titan_assert(rows > 0 && cols > 0 && ld >= (transposed ? rows : cols));
     dnnl_dims_t dims = {rows, cols};
     dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
     return dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dt), strides);
@@ -181,6 +182,7 @@ static titan_status entry_make(struct matmul_cache *cache, struct entry *e, stru
 static titan_status entry_find(struct matmul_cache *cache, const struct matmul_shape *s, struct entry **ret,
                                struct titan_error *err)
 {
+    titan_assert(cache->count <= TABLE_FULL);
     if (cache->count >= TABLE_FULL)
         table_empty(cache);
     size_t i = shape_hash(s) % TABLE;
@@ -246,6 +248,7 @@ static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
 
 static titan_status widened_reserve(struct matmul_cache *cache, size_t bytes, struct titan_error *err)
 {
+    titan_assert(bytes > 0);
     if (cache->widened_bytes >= bytes)
         return TITAN_OK;
     free(cache->widened);
@@ -261,6 +264,7 @@ static titan_status widened_reserve(struct matmul_cache *cache, size_t bytes, st
 static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
 {
     struct matmul_shape s = a->shape;
+    titan_assert(s.ab_dt == DTYPE_BF16);
     int64_t a_rows = s.ta ? s.k : s.m, a_cols = s.ta ? s.m : s.k;
     int64_t b_rows = s.tb ? s.n : s.k, b_cols = s.tb ? s.k : s.n;
     bool narrow = s.c_dt == DTYPE_BF16;
@@ -296,12 +300,14 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
 static void clear_rows(const struct matmul_args *a)
 {
     const struct matmul_shape *s = &a->shape;
+    titan_assert(s->k == 0);
     for (int64_t i = 0; i < s->m && !s->accumulate; i++)
         memset(at_mut(a->c, i * s->ldc, s->c_dt), 0, (size_t)s->n * dtype_bytes(s->c_dt));
 }
 
 titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args *a)
 {
+    titan_assert(a->shape.m > 0 && a->shape.n > 0 && a->shape.k >= 0);
     struct matmul_cache *cache = ctx->dev->matmul;
     if (a->shape.k == 0) {
         clear_rows(a);

@@ -24,6 +24,7 @@ struct group {
 
 static void copy_rows(void *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows, int64_t cols, enum dtype dt)
 {
+    titan_assert(ldd >= cols && lds >= cols);
     for (int64_t i = 0; i < rows; i++)
         memcpy(at_mut(dst, i * ldd, dt), at(src, i * lds, dt), (size_t)cols * dtype_bytes(dt));
 }
@@ -32,6 +33,7 @@ static void copy_rows(void *dst, int64_t ldd, const void *src, int64_t lds, int6
 static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int64_t padded, int64_t cols,
                       enum dtype dt)
 {
+    titan_assert(rows >= 0 && padded >= rows);
     copy_rows(dst, cols, src, lds, rows, cols, dt);
     memset(at_mut(dst, rows * cols, dt), 0, (size_t)((padded - rows) * cols) * dtype_bytes(dt));
 }
@@ -39,6 +41,7 @@ static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int
 /* The group's matrices and its rows from `first` on; m or k is the caller's to set. */
 static struct matmul_args piece_of(const struct grouped_args *g, int64_t group, int64_t first)
 {
+    titan_assert(group >= 0 && group < g->groups && first >= 0);
     const struct matmul_shape *z = &g->all.shape;
     struct matmul_args p = g->all;
     p.a = at(p.a, first * z->lda, (enum dtype)z->ab_dt);
@@ -55,6 +58,7 @@ static struct matmul_args piece_of(const struct grouped_args *g, int64_t group, 
 /* c (rows,N) = a (rows,K) b on filled-up copies of a and c. */
 static titan_status run_rest(const struct cpu_context *ctx, struct matmul_args p, int64_t rows, void *scratch)
 {
+    titan_assert(rows > 0);
     struct matmul_shape *z = &p.shape;
     const enum dtype ab = (enum dtype)z->ab_dt, cd = (enum dtype)z->c_dt;
     int64_t padded = (rows + FILL - 1) / FILL * FILL, ldc = z->ldc;
@@ -75,6 +79,7 @@ static titan_status run_rest(const struct cpu_context *ctx, struct matmul_args p
 /* c (M,N) = a^T b on filled-up copies of a and b. */
 static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct matmul_args p, int64_t rows, void *scratch)
 {
+    titan_assert(rows > 0);
     struct matmul_shape *z = &p.shape;
     const enum dtype ab = (enum dtype)z->ab_dt;
     int64_t padded = (rows + FILL - 1) / FILL * FILL;
@@ -92,6 +97,7 @@ static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct matmul_
 static titan_status run_group(const struct cpu_context *ctx, const struct grouped_args *g, const struct group *group,
                               void *scratch)
 {
+    titan_assert(group->rows >= 0 && group->index < g->groups);
     const bool ta = g->all.shape.ta;
     bool accumulate = g->all.shape.accumulate;
     if (group->rows == 0 && ta && !accumulate) { /* a product of nothing clears */
@@ -130,6 +136,7 @@ static titan_status counts_check(const struct cpu_context *ctx, const struct gro
 static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
 {
     const struct grouped_args *g = p;
+    titan_assert(g->groups > 0 && g->counts);
     const struct matmul_shape *z = &g->all.shape;
     const int64_t width = z->ta ? z->m + z->n : z->k + z->n;
     struct group group = {0};

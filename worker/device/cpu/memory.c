@@ -19,6 +19,7 @@ titan_status cpu_alloc(struct device *dev, size_t bytes, void **ret, struct tita
     if (!raw)
         return titan_fail(err, TITAN_ENOMEM, "cpu memory: %zu bytes cannot be had", bytes);
     char *p = (char *)(((uintptr_t)raw + 2 * ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
+    titan_assert((uintptr_t)p % ALIGN == 0);
     ((void **)p)[-1] = raw;
     *ret = p;
     return TITAN_OK;
@@ -40,6 +41,7 @@ struct copy_args {
 static titan_status run_copy(const struct cpu_context *ctx, const void *p)
 {
     const struct copy_args *a = p;
+    titan_assert(a->bytes > 0 && a->dst != a->src);
     (void)ctx;
     memcpy(a->dst, a->src, a->bytes);
     return TITAN_OK;
@@ -129,6 +131,7 @@ void cpu_scratch_give(const struct cpu_context *ctx)
 
 void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range fn, const void *args)
 {
+    titan_assert(ctx->threads >= 1);
     int64_t parts = MIN((int64_t)ctx->threads, grain > 0 ? (n + grain - 1) / grain : n);
     if (n <= 0)
         return;

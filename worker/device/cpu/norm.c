@@ -61,6 +61,7 @@ static void rmsnorm_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_rmsnorm(const struct cpu_context *ctx, const void *p)
 {
     const struct norm_args *a = p;
+    titan_assert(a->n >= 0 && a->c > 0);
     cpu_for(ctx, a->n, 1 + (1 << 14) / a->c, rmsnorm_range, a);
     return TITAN_OK;
 }
@@ -125,6 +126,7 @@ static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct norm_args *a = p;
+    titan_assert(a->n >= 0 && a->c > 0 && a->out != a->dout);
     cpu_for(ctx, a->n, 1 + (1 << 14) / a->c, dgrad_range, a);
     return TITAN_OK;
 }
@@ -202,6 +204,7 @@ static void dgain_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_dgain(const struct cpu_context *ctx, const void *p)
 {
     const struct norm_args *a = p;
+    titan_assert(a->n >= 0 && a->c >= 0);
     cpu_for(ctx, (a->c + DGAIN_COLUMNS - 1) / DGAIN_COLUMNS, 1, dgain_range, a);
     return TITAN_OK;
 }

@@ -69,6 +69,7 @@ CPU_KERNEL static void adamw_range_run(const struct optim_args *a, int64_t n)
 /* The same arguments from element `begin` on. */
 static struct optim_args from_element(const struct optim_args *a, int64_t begin)
 {
+    titan_assert(begin >= 0);
     struct optim_args part = *a;
     part.master = at_mut(a->master, begin, a->adam.master);
     part.m = a->m ? at_mut(a->m, begin, a->adam.moment) : NULL;
@@ -82,12 +83,14 @@ static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct optim_args part = from_element(p, begin);
     (void)thread;
+    titan_assert(end >= begin && adamw_types_valid(&part.adam, part.shadow));
     adamw_range_run(&part, end - begin);
 }
 
 static titan_status run_adamw(const struct cpu_context *ctx, const void *p)
 {
     const struct optim_args *a = p;
+    titan_assert(a->adam.bias1 > 0 && a->adam.bias2 > 0);
     cpu_for(ctx, (int64_t)a->n, 1 << 14, adamw_range, a);
     return TITAN_OK;
 }
@@ -130,12 +133,14 @@ static void sgd_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct optim_args part = from_element(p, begin);
     (void)thread;
+    titan_assert(end >= begin && adamw_types_valid(&part.adam, part.shadow));
     sgd_range_run(&part, end - begin);
 }
 
 static titan_status run_sgd(const struct cpu_context *ctx, const void *p)
 {
     const struct optim_args *a = p;
+    titan_assert(adamw_types_valid(&a->adam, a->shadow));
     cpu_for(ctx, (int64_t)a->n, 1 << 14, sgd_range, a);
     return TITAN_OK;
 }

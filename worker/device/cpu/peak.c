@@ -69,6 +69,7 @@ bool cpu_allow_tiles(void)
 /* FLOP a second of loops that do so many: the best of short runs, as others may have the core in between. */
 static double rate(void (*loops)(int64_t), int64_t n, double flops)
 {
+    titan_assert(n > 0 && flops > 0);
     enum { RUNS = 8 };
     double best = 0.0;
     for (int run = 0; run < RUNS; run++) {

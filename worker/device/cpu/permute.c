@@ -48,6 +48,7 @@ static titan_status count_choices(const struct cpu_context *ctx, const struct pe
 static titan_status run_permute(const struct cpu_context *ctx, const void *p)
 {
     const struct permute_args *a = p;
+    titan_assert(a->ranks > 0 && a->experts % a->ranks == 0 && a->top_k > 0);
     int64_t *next;
     TRY(count_choices(ctx, a));
     TRY(take_starts(ctx, a->experts, &next));
@@ -91,6 +92,7 @@ static titan_status count_received(const struct cpu_context *ctx, const struct p
 static titan_status run_permute_received(const struct cpu_context *ctx, const void *p)
 {
     const struct permute_args *a = p;
+    titan_assert(a->ranks > 0 && a->experts > 0);
     int64_t *next, total, row = 0;
     TRY(count_received(ctx, a, &total));
     TRY(take_starts(ctx, a->experts, &next));
@@ -169,6 +171,7 @@ static void scatter_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_scatter(const struct cpu_context *ctx, const void *p)
 {
     const struct rows_args *a = p;
+    titan_assert(a->top_k > 0 && a->c > 0);
     cpu_for(ctx, a->n, rows_grain(a), scatter_range, a);
     return TITAN_OK;
 }
@@ -219,6 +222,7 @@ static void combine_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_combine(const struct cpu_context *ctx, const void *p)
 {
     const struct rows_args *a = p;
+    titan_assert(a->top_k > 0 && a->c > 0);
     cpu_for(ctx, a->n, rows_grain(a), combine_range, a);
     return TITAN_OK;
 }
@@ -261,6 +265,7 @@ static void dweights_range(const void *p, int64_t begin, int64_t end, int thread
 static titan_status run_dweights(const struct cpu_context *ctx, const void *p)
 {
     const struct rows_args *a = p;
+    titan_assert(a->top_k > 0 && a->c > 0);
     cpu_for(ctx, a->n, rows_grain(a), dweights_range, a);
     return TITAN_OK;
 }

@@ -49,6 +49,7 @@ static void rope_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_rope(const struct cpu_context *ctx, const void *p)
 {
     const struct rope_args *a = p;
+    titan_assert(a->heads > 0 && a->d > 0 && a->d % 2 == 0 && a->ldx >= a->heads * a->d);
     cpu_for(ctx, a->n, 1 + (1 << 13) / (a->heads * a->d), rope_range, a);
     return TITAN_OK;
 }

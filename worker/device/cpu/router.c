@@ -107,6 +107,7 @@ static void router_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_tokens(const struct cpu_context *ctx, const struct router_args *args, cpu_range fn)
 {
     struct router_args a = *args;
+    titan_assert(a.shape.experts > 0 && a.shape.top_k > 0 && a.shape.top_k <= a.shape.experts);
     void *scratch;
     TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * SCRATCH_ROWS * (size_t)a.shape.experts * sizeof(float), &scratch));
     a.scratch = scratch;
@@ -118,6 +119,7 @@ static titan_status run_tokens(const struct cpu_context *ctx, const struct route
 static titan_status run_router(const struct cpu_context *ctx, const void *p)
 {
     const struct router_args *a = p;
+    titan_assert(a->chosen && a->weights);
     TRY(run_tokens(ctx, a, router_range));
     for (int64_t i = 0; a->load && i < a->shape.n * a->shape.top_k; i++)
         a->load[a->chosen[i]] += 1.0f; /* exact up to 2^24 */
@@ -182,6 +184,7 @@ static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int th
 static titan_status run_router_dgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct router_args *a = p;
+    titan_assert(a->chosen && a->dlogits);
     for (int64_t i = 0; i < a->shape.n * a->shape.top_k; i++) {
         if (a->chosen[i] < 0 || a->chosen[i] >= a->shape.experts)
             return titan_fail(ctx->err, TITAN_EINVAL, "router: choice %lld is expert %d of %lld", (long long)i,
@@ -216,6 +219,7 @@ static float sign_of(float x)
 static titan_status run_balance(const struct cpu_context *ctx, const void *p)
 {
     const struct balance_args *a = p;
+    titan_assert(a->experts > 0);
     double total = 0.0, changes = 0.0;
     (void)ctx;
     for (int64_t e = 0; e < a->experts; e++)

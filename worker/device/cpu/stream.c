@@ -51,6 +51,7 @@ static void wait_for(pthread_cond_t *cond, pthread_mutex_t *lock)
 
 static void stream_fail(struct stream *s, titan_status status, const struct titan_error *error)
 {
+    titan_assert(status != TITAN_OK);
     pthread_mutex_lock(&s->lock);
     if (s->status == TITAN_OK) {
         s->status = status;
@@ -62,6 +63,7 @@ static void stream_fail(struct stream *s, titan_status status, const struct tita
 
 static void task_run(struct stream *s, cpu_run run, const void *args)
 {
+    titan_assert(s->dev->threads >= 1);
     struct titan_error error = {0};
     struct cpu_context ctx = {.dev = s->dev, .threads = s->compute ? s->dev->threads : 1, .err = &error};
     titan_status status = run(&ctx, args);
@@ -74,7 +76,9 @@ static void task_run(struct stream *s, cpu_run run, const void *args)
 
 static titan_status ring_grow(struct stream *s)
 {
+    titan_assert(s->count == s->capacity);
     size_t capacity = s->capacity ? 2 * s->capacity : 64;
+    titan_assert((capacity & (capacity - 1)) == 0);
     struct task *ring = malloc(capacity * sizeof(*ring));
     if (!ring)
         return TITAN_ENOMEM;
@@ -103,6 +107,7 @@ static titan_status task_push(struct stream *s, cpu_run run, const void *args, s
     t->run = run;
     t->always = always;
     memcpy(t->args, args, bytes);
+    titan_assert(s->count < s->capacity);
     s->count++;
     pthread_cond_signal(&s->wake);
 out:
@@ -112,6 +117,7 @@ out:
 
 titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t bytes)
 {
+    titan_assert(bytes <= CPU_ARGS_MAX);
     if (!s->compute)
         return task_push(s, run, args, bytes, false);
     if (s->status == TITAN_OK)
@@ -128,6 +134,7 @@ static void *stream_main(void *arg)
             pthread_cond_wait(&s->wake, &s->lock);
         if (s->count == 0)
             break;
+        titan_assert(s->count > 0);
         struct task t = s->ring[s->head];
         s->head = (s->head + 1) & (s->capacity - 1);
         s->count--;
@@ -213,6 +220,7 @@ titan_status cpu_stream_sync(struct stream *s, struct titan_error *err)
 void cpu_stream_clear(struct stream *s)
 {
     pthread_mutex_lock(&s->lock);
+    titan_assert(s->count == 0 && !s->busy);
     s->status = TITAN_OK;
     memset(&s->error, 0, sizeof(s->error));
     pthread_mutex_unlock(&s->lock);
@@ -232,6 +240,7 @@ static titan_status run_call(const struct cpu_context *ctx, const void *p)
 titan_status cpu_stream_call(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
                              struct titan_error *err)
 {
+    titan_assert(fn);
     struct call_args a = {fn, arg};
     titan_status status = cpu_enqueue(s, run_call, &a, sizeof(a));
     return status == TITAN_OK ? TITAN_OK : titan_fail(err, status, "call cannot be queued: out of memory");
@@ -273,6 +282,7 @@ struct event_args {
 static titan_status run_record(const struct cpu_context *ctx, const void *p)
 {
     const struct event_args *a = p;
+    titan_assert(a->ticket > 0);
     (void)ctx;
     pthread_mutex_lock(&a->s->lock);
     titan_status status = a->s->status;

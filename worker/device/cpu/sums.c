@@ -41,6 +41,7 @@ static void add_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_add(const struct cpu_context *ctx, const void *p)
 {
     const struct sum_args *a = p;
+    titan_assert(a->dt == DTYPE_BF16 || a->dt == DTYPE_F32);
     cpu_for(ctx, a->n, GRAIN, add_range, a);
     return TITAN_OK;
 }
@@ -102,6 +103,7 @@ static void add_2d_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_add_2d(const struct cpu_context *ctx, const void *p)
 {
     const struct add_2d_args *a = p;
+    titan_assert(a->rows > 0 && a->cols > 0 && a->repeat > 0);
     cpu_for(ctx, a->rows, 1 + GRAIN / (a->cols * a->repeat), add_2d_range, a);
     return TITAN_OK;
 }
@@ -184,6 +186,7 @@ static void block_sums_range(const void *p, int64_t begin, int64_t end, int thre
 static titan_status run_block_sums(const struct cpu_context *ctx, const void *p)
 {
     const struct sum_args *a = p;
+    titan_assert(a->block > 0);
     cpu_for(ctx, (a->n + a->block - 1) / a->block, 1 + GRAIN / a->block, block_sums_range, a);
     return TITAN_OK;
 }
@@ -216,6 +219,7 @@ CPU_KERNEL static double sum_f64(const double *restrict x, int64_t n)
 static titan_status run_sum(const struct cpu_context *ctx, const void *p)
 {
     const struct sum_args *a = p;
+    titan_assert(a->n >= 0);
     double *out = a->out, sum = sum_f64(a->a, a->n);
     (void)ctx;
     *out = a->add ? *out + sum : sum;

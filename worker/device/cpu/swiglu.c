@@ -41,6 +41,7 @@ static void swiglu_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_swiglu(const struct cpu_context *ctx, const void *p)
 {
     const struct swiglu_args *a = p;
+    titan_assert(a->f > 0 && a->ldgu >= a->f);
     cpu_for(ctx, a->n, 1 + (1 << 13) / a->f, swiglu_range, a);
     return TITAN_OK;
 }
@@ -88,6 +89,7 @@ static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct swiglu_args *a = p;
+    titan_assert(a->f > 0 && a->ldgu >= a->f && a->lddgu >= a->f);
     cpu_for(ctx, a->n, 1 + (1 << 13) / a->f, dgrad_range, a);
     return TITAN_OK;
 }

@@ -35,6 +35,7 @@ const char *cuda_unusable(void)
 
 titan_status cuda_fail(struct titan_error *err, cudaError_t e, const char *what)
 {
+    titan_assert(e != cudaSuccess);
     (void)cudaGetLastError(); /* forget it, where CUDA can: a failed allocation must not fail the next launch */
     return titan_fail(err, e == cudaErrorMemoryAllocation ? TITAN_ENOMEM : TITAN_EDEVICE, "%s: %s (%s)", what,
                       cudaGetErrorString(e), cudaGetErrorName(e));
@@ -226,6 +227,7 @@ void cuda_release_host(struct device *dev, void *ptr)
 
 bool device_watch(struct device *dev, const struct comm_watch *watch)
 {
+    titan_assert(watch->check && watch->forget && watch->comm);
     (void)pthread_mutex_lock(&dev->watch_lock);
     bool fits = dev->n_watches < CUDA_COMMS_MAX;
     if (fits)
@@ -238,6 +240,7 @@ void device_unwatch(struct device *dev, const struct comm *comm)
 {
     (void)pthread_mutex_lock(&dev->watch_lock);
     for (int i = 0; i < dev->n_watches; i++) {
+        titan_assert(dev->n_watches <= CUDA_COMMS_MAX);
         if (dev->watches[i].comm == comm)
             dev->watches[i--] = dev->watches[--dev->n_watches];
     }

@@ -19,6 +19,7 @@ static bool router_fits(const struct router_shape *z)
 
 static struct router_problem router_problem(const struct router_shape *z)
 {
+    titan_assert(z->experts > 0 && z->experts <= CUDA_EXPERTS_MAX && z->top_k <= z->experts);
     return (struct router_problem){.bf16 = z->dt == DTYPE_BF16,
                                    .sigmoid = z->sigmoid,
                                    .normalize = z->normalize,

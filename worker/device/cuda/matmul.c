@@ -71,6 +71,7 @@ static cudaDataType_t cuda_type(enum dtype dt)
 static uint32_t alignment(const void *ptr)
 {
     uintptr_t bits = (uintptr_t)ptr | 256;
+    titan_assert(bits >= 256);
     return (uint32_t)(bits & (~bits + 1));
 }
 
@@ -160,6 +161,7 @@ static cublasStatus_t plan_get(struct device *dev, const struct plan_key *key, s
         plan_free(p);
         goto out;
     }
+    titan_assert(plans->n < PLANS_MAX);
     plans->items[plans->n++] = p;
     *ret = p;
 out:

@@ -111,6 +111,7 @@ static bool strides_fit(const struct attention_shape *z, int64_t ldq, int64_t ld
 static struct attention_problem attention_problem(const struct attention_shape *z, int64_t ldq, int64_t ldk,
                                                   int64_t ldv, int64_t ldo)
 {
+    titan_assert(z->kv > 0 && z->h % z->kv == 0 && z->d <= CUDA_ATTENTION_D_MAX && z->dv <= CUDA_ATTENTION_D_MAX);
     return (struct attention_problem){.bf16 = z->dt == DTYPE_BF16,
                                       .b = (int)z->b,
                                       .tq = (int)z->tq,

@@ -69,6 +69,7 @@ void cuda_stream_close(struct stream *s)
 
 void stream_raise(struct stream *s, titan_status status, const char *text)
 {
+    titan_assert(status != TITAN_OK && text);
     (void)pthread_mutex_lock(&s->dev->lock);
     if (__atomic_load_n(s->raised, __ATOMIC_RELAXED) == 0) {
         (void)titan_fail(&s->error, status, "%s", text);
@@ -80,6 +81,7 @@ void stream_raise(struct stream *s, titan_status status, const char *text)
 /* What a kernel of this stream found, or what came from elsewhere. */
 static void explain_failure(struct stream *s, titan_status status, struct titan_error *err)
 {
+    titan_assert(status != TITAN_OK);
     static const char *const found[FAULT_COUNT] = {
         [FAULT_CHOICE] = "a token's choice names no expert",
         [FAULT_ROWS] = "more rows arrived for this rank's experts than its buffer holds",
@@ -110,6 +112,7 @@ titan_status stream_failure(struct stream *s, struct titan_error *err)
 
 titan_status stream_fail_now(struct stream *s, titan_status status, const char *text)
 {
+    titan_assert(status != TITAN_OK);
     stream_raise(s, status, text);
     int expected = 0;
     (void)__atomic_compare_exchange_n(s->told, &expected, (int)status, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
@@ -123,6 +126,7 @@ bool stream_skips(struct stream *s)
 
 titan_status stream_enqueued(struct stream *s, const char *what, int error)
 {
+    titan_assert(what);
     if (error == 0)
         return TITAN_OK;
     struct titan_error err;
@@ -132,6 +136,7 @@ titan_status stream_enqueued(struct stream *s, const char *what, int error)
 
 titan_status stream_latch(struct stream *s, const struct stream *from)
 {
+    titan_assert(s != from);
     s->may_fail = true;
     return stream_enqueued(s, "passing a failure on",
                            cuda_latch(s->native, s->seen, s->told, s->raised, from ? from->seen : NULL));
@@ -151,6 +156,7 @@ static void check_watches(struct device *dev)
  * waiting for it. */
 static cudaError_t wait_watching(struct device *dev, cudaError_t (*query)(void *what), void *what)
 {
+    titan_assert(query);
     const int64_t begin = clock_mono_ns();
     int64_t checked = begin;
     for (;;) {
@@ -212,6 +218,7 @@ struct host_call {
 static void CUDART_CB run_host_call(void *data)
 {
     struct host_call *call = data;
+    titan_assert(call->s && call->fn);
     struct titan_error err = {0};
     if (__atomic_load_n(call->s->told, __ATOMIC_ACQUIRE) == 0) {
         titan_status st = call->fn(call->arg, &err);
@@ -224,6 +231,7 @@ static void CUDART_CB run_host_call(void *data)
 titan_status cuda_stream_call(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
                               struct titan_error *err)
 {
+    titan_assert(fn);
     if (stream_skips(s))
         return TITAN_OK;
     struct host_call *call = malloc(sizeof *call);
