@@ -69,6 +69,7 @@ static const char *file_name(const char *path)
 static titan_status choose_files(struct inputs *in, size_t from, bool named, const struct build_options *o,
                                  struct titan_error *err)
 {
+    titan_assert(from <= in->files.n);
     struct data_files *f = &in->files;
     char split[64];
     bool any_lines = o->files == BUILD_JSONL, any_split = false;
@@ -162,6 +163,7 @@ struct state {
 
 static titan_status state_write(const char *dir, const struct state *s, struct titan_error *err)
 {
+    titan_assert(s->n_notes >= 0 && s->n_notes <= BUILD_NOTES);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
     char path[PATH_MAX], hash[20];
@@ -285,6 +287,7 @@ struct pipeline {
 
 static void pipeline_fail(struct pipeline *p, const struct titan_error *err)
 {
+    titan_assert(err->status != TITAN_OK);
     (void)pthread_mutex_lock(&p->lock);
     if (p->fault.status == TITAN_OK)
         p->fault = *err;
@@ -296,6 +299,7 @@ static void pipeline_fail(struct pipeline *p, const struct titan_error *err)
 /* The slot of piece `i` once it is in the stage; NULL: it will not be. */
 static struct slot *wait_for(struct pipeline *p, uint64_t i, enum stage stage)
 {
+    titan_assert(p->n_slots > 0);
     struct slot *slot = &p->slots[i % p->n_slots];
     (void)pthread_mutex_lock(&p->lock);
     while (!p->stopped && slot->stage != stage && !(p->all_cut && i >= p->cut))
@@ -308,6 +312,7 @@ static struct slot *wait_for(struct pipeline *p, uint64_t i, enum stage stage)
 static void move_on(struct pipeline *p, struct slot *slot, enum stage stage, uint64_t *count)
 {
     (void)pthread_mutex_lock(&p->lock);
+    titan_assert(slot->stage != stage);
     slot->stage = stage;
     if (count)
         ++*count;
@@ -346,6 +351,7 @@ static struct slot *take(struct pipeline *p)
         (void)pthread_cond_wait(&p->changed, &p->lock);
     if (!p->stopped && p->taken < p->cut) {
         slot = &p->slots[p->taken++ % p->n_slots];
+        titan_assert(slot->stage == STAGE_CUT);
         slot->stage = STAGE_TAKEN;
     }
     (void)pthread_mutex_unlock(&p->lock);
@@ -373,6 +379,7 @@ static void *encode_main(void *arg)
 
 static titan_status pipeline_start(struct pipeline *p, struct titan_error *err)
 {
+    titan_assert(!p->slots && !p->threads);
     const int encoders = MAX(p->opt->threads, 1);
     p->n_slots = 2 * (uint64_t)encoders + 2;
     p->slots = calloc(p->n_slots, sizeof(*p->slots));
@@ -423,6 +430,7 @@ struct build {
 static titan_status write_bad(struct build *b, const struct piece *p, const struct bad_record *bad,
                               struct titan_error *err)
 {
+    titan_assert(bad->why && p->file < b->in.files.n);
     struct state *now = &b->now;
     char note[320], line[32] = "";
     const char *path = b->in.files.file[p->file].path;
@@ -439,6 +447,7 @@ static titan_status write_bad(struct build *b, const struct piece *p, const stru
 
 static titan_status finish_shard(struct build *b, struct titan_error *err)
 {
+    titan_assert(b->writer);
     struct state *now = &b->now;
     struct shard_info info;
     uint32_t id_max;
@@ -455,6 +464,7 @@ static titan_status finish_shard(struct build *b, struct titan_error *err)
 
 static titan_status open_shard(struct build *b, struct titan_error *err)
 {
+    titan_assert(!b->writer);
     char path[PATH_MAX];
     shard_path(b->opt->out, b->now.set.n, path);
     return shard_writer_open(path, b->now.set.width, b->now.set.tokenizer_hash, b->now.set.eos, &b->writer, err);
@@ -464,6 +474,7 @@ static titan_status open_shard(struct build *b, struct titan_error *err)
 static titan_status write_ids(struct build *b, const struct piece *p, uint64_t from, uint64_t end,
                               struct titan_error *err)
 {
+    titan_assert(from <= end && end <= p->n_ids);
     const uint32_t width = b->now.set.width;
     if (!b->writer)
         TRY(open_shard(b, err));
@@ -491,6 +502,7 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
     for (; bad < p->n_bads; bad++)
         TRY(write_bad(b, p, &p->bads[bad], err));
     b->started += p->text_bytes - bytes;
+    titan_assert(bad == p->n_bads && from <= p->n_ids);
     return p->n_ids > from ? write_ids(b, p, from, p->n_ids, err) : TITAN_OK;
 }
 

@@ -84,6 +84,7 @@ void corpus_close(struct corpus *c)
 /* The segment that holds token number t of the stream. */
 static size_t find_segment(const struct corpus *c, uint64_t t)
 {
+    titan_assert(c->n > 0 && t < c->tokens);
     size_t lo = 0, hi = c->n - 1;
     while (lo < hi) {
         const size_t mid = lo + (hi - lo + 1) / 2;
@@ -123,6 +124,7 @@ static uint64_t token_at(const uint8_t *data, uint32_t width, uint64_t at)
 /* Ids [at, at+n) of a segment's file. Returns the number of the first that is vocab_size or more; n: there is none. */
 static int64_t read_ids(const uint8_t *data, uint32_t width, uint64_t at, int64_t n, uint64_t vocab_size, int32_t *ret)
 {
+    titan_assert(n >= 0);
     for (int64_t i = 0; i < n; i++) {
         const uint64_t id = token_at(data, width, at + (uint64_t)i);
         if (id >= vocab_size)
@@ -180,6 +182,7 @@ uint64_t corpus_document(const struct segment *s, uint64_t d)
 /* The last document that begins at or before token t of the segment. */
 static uint64_t find_document(const struct segment *s, uint64_t t)
 {
+    titan_assert(s->index.documents > 0);
     uint64_t lo = 0, hi = s->index.documents;
     while (hi - lo > 1) {
         const uint64_t mid = lo + (hi - lo) / 2;
@@ -195,6 +198,7 @@ static uint64_t find_document(const struct segment *s, uint64_t t)
 static int32_t starts_by_index(const struct segment *s, uint64_t base, int64_t n, int64_t first, int32_t start,
                                int32_t *ret)
 {
+    titan_assert(n >= 0 && s->index.documents > 0);
     uint64_t d = find_document(s, base), next = corpus_document(s, d + 1);
     if (corpus_document(s, d) == base)
         start = (int32_t)first;
@@ -222,6 +226,7 @@ static int32_t starts_by_separator(int32_t separator, int64_t n, int64_t first, 
 
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret)
 {
+    titan_assert(n >= 0 && at <= c->tokens && (uint64_t)n <= c->tokens - at);
     int32_t start = 0;
     for (int64_t i = 0; i < n;) {
         const struct segment *s = &c->segments[find_segment(c, at + (uint64_t)i)];
@@ -241,6 +246,7 @@ void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t
 static titan_status check_part(const struct corpus *c, const struct segment *s, uint64_t from, uint64_t n,
                                int64_t vocab_size, struct titan_error *err)
 {
+    titan_assert(from <= s->tokens - s->separated && n <= s->tokens - s->separated - from);
     const uint8_t *data = segment_data(c, s);
     for (uint64_t t = from; t < from + n; t++) {
         const uint64_t id = token_at(data, s->width, t);
@@ -253,6 +259,7 @@ static titan_status check_part(const struct corpus *c, const struct segment *s, 
 static titan_status check_segment(const struct corpus *c, const struct segment *s, int64_t vocab_size,
                                   struct titan_error *err)
 {
+    titan_assert(s->separated <= s->tokens);
     const uint64_t n = s->tokens - s->separated;
     if (s->width < 8 && (uint64_t)vocab_size >= UINT64_C(1) << 8 * s->width)
         return TITAN_OK;

@@ -186,6 +186,7 @@ static titan_status open_source(struct dataset *ds, struct corpus *c, const stru
 static titan_status count_windows(const struct corpus *c, const char *path, int64_t seq_len, uint64_t *ret,
                                   struct titan_error *err)
 {
+    titan_assert(seq_len > 0);
     *ret = c->tokens > 0 ? (c->tokens - 1) / (uint64_t)seq_len : 0;
     if (*ret > 0)
         return TITAN_OK;
@@ -196,6 +197,7 @@ static titan_status count_windows(const struct corpus *c, const char *path, int6
 
 static titan_status open_all(struct dataset *ds, const struct dataset_options *o, struct titan_error *err)
 {
+    titan_assert(o->n_sources >= 1 && o->n_sources <= MIXTURE_MAX);
     uint64_t windows[MIXTURE_MAX];
     double weights[MIXTURE_MAX];
     ds->hash = HASH_INIT;
@@ -278,6 +280,7 @@ titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *input
     const uint64_t at = pick.window * (uint64_t)ds->seq_len;
     const size_t bytes = (size_t)ds->seq_len * sizeof(*inputs);
 
+    titan_assert(pick.source < ds->n && pick.window < ds->mixture.windows[pick.source]);
     TRY(corpus_read(c, at, ds->seq_len + 1, ds->vocab_size, ds->window, err));
     memcpy(inputs, ds->window, bytes);
     memcpy(targets, ds->window + 1, bytes);

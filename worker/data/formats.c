@@ -31,6 +31,7 @@
 
 const char *data_format_name(enum data_format format)
 {
+    titan_assert(format <= DATA_NANOGPT);
     static const char *const names[] = {"text", "shards", "Megatron", "llm.c", "nanoGPT"};
     return names[format];
 }
@@ -49,6 +50,7 @@ static size_t read_head(const char *path, void *ret, size_t len)
 /* NAME.idx of NAME.bin, and the other way round; false where the name ends in neither or is too long. */
 static bool other_half(const char *path, const char *from, const char *to, char ret[PATH_MAX])
 {
+    titan_assert(strlen(from) == strlen(to));
     const size_t len = strlen(path), n = strlen(from);
     if (len < n || strcmp(path + len - n, from) != 0 || len >= PATH_MAX)
         return false;
@@ -118,6 +120,7 @@ enum data_format data_format_of(const char *path)
 /* Up to len bytes from the beginning of fd; a file that shrank meanwhile gives fewer. 0, or the errno of a failure. */
 static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
 {
+    titan_assert(fd >= 0);
     *ret_got = 0;
     while (*ret_got < len) {
         ssize_t n = pread(fd, out + *ret_got, len - *ret_got, (off_t)*ret_got);

@@ -87,6 +87,7 @@ static titan_status draw_sample(const struct inspection *in, uint64_t seed, int6
                                 struct titan_error *err)
 {
     const uint64_t tokens = in->corpus.tokens;
+    titan_assert(tokens > 0);
     uint32_t w[4];
     ret->n = (int64_t)MIN(tokens, (uint64_t)SAMPLE_TOKENS);
     rng_philox(rng_key(seed, "data.inspect"), (uint64_t)i, 0, w);
@@ -140,6 +141,7 @@ static void put_line(struct buf *line, struct buf *out)
 
 static void show_sample(const struct inspection *in, const struct sample *s, struct buf *out)
 {
+    titan_assert(s->n >= 0 && s->n <= SAMPLE_TOKENS);
     buf_printf(out, "\ntoken %" PRIu64 ":\n", s->at);
     for (int64_t from = 0, to; from < s->n; from = to) {
         _cleanup_(buf_free) struct buf line = BUF_INIT;
@@ -254,6 +256,7 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
 
 static titan_status verify_segment(const char *path, const struct inspection *in, size_t i, struct titan_error *err)
 {
+    titan_assert(i < in->corpus.n);
     const struct segment *s = &in->corpus.segments[i];
     struct shard_header h;
     char name[PATH_MAX];

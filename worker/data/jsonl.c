@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/utf8.h"
 
 struct scan {
@@ -170,6 +171,7 @@ static bool read_word(struct scan *s)
 
 static bool push(struct scan *s, bool object)
 {
+    titan_assert(s->depth >= 0 && s->depth <= JSONL_DEPTH_MAX);
     if (s->depth == JSONL_DEPTH_MAX)
         return fail(s, "nested too deeply");
     const uint64_t bit = UINT64_C(1) << (s->depth % 64);
@@ -180,6 +182,7 @@ static bool push(struct scan *s, bool object)
 
 static bool in_object(const struct scan *s)
 {
+    titan_assert(s->depth > 0 && s->depth <= JSONL_DEPTH_MAX);
     const int top = s->depth - 1;
     return s->objects[top / 64] >> (top % 64) & 1;
 }
@@ -278,6 +281,7 @@ static bool read_line(struct scan *s)
 
 bool jsonl_text(char *line, size_t n, const char *field, char **ret, size_t *ret_n, const char **ret_why)
 {
+    titan_assert(line && field);
     struct scan s = {.at = line, .end = line + n, .field = field};
     const bool ok = read_line(&s);
     *ret = s.string;

@@ -58,6 +58,7 @@ static titan_status load_sample(struct loader *l, uint64_t first, int64_t i, int
     int32_t *const inputs = l->inputs + row * t, *const targets = l->targets + row * t;
     int32_t *const starts = l->starts ? l->starts + row * t : NULL;
 
+    titan_assert(row >= 0 && row < l->opt.cut.b && i >= 0);
     if (l->opt.samples == 0 || (i < l->opt.global_batch && first + (uint64_t)i < l->opt.samples))
         return dataset_sample(l->opt.data, first + (uint64_t)i, inputs, targets, starts, err);
     memset(inputs, 0, (size_t)t * sizeof *inputs);

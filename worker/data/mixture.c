@@ -14,6 +14,7 @@
 /* Largest remainders: the counts sum to a block exactly. */
 static void share_block(struct mixture *m, const double *weights, double sum)
 {
+    titan_assert(sum > 0);
     double rest[MIXTURE_MAX] = {0};
     uint64_t given = 0;
     for (int k = 0; k < m->n; k++) {
@@ -23,6 +24,7 @@ static void share_block(struct mixture *m, const double *weights, double sum)
         given += m->count[k];
     }
     for (; given < MIXTURE_BLOCK; given++) {
+        titan_assert(m->n >= 1);
         int most = 0;
         for (int k = 1; k < m->n; k++)
             most = rest[k] > rest[most] ? k : most;

@@ -103,6 +103,7 @@ uint64_t packed_place(const struct packed *p)
 
 static titan_status read_file(struct packed *p, void *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
+    titan_assert(p->fd >= 0);
     ssize_t got;
     do
         got = read(p->fd, out, n);
@@ -122,6 +123,7 @@ static titan_status damaged(const struct packed *p, const char *what, struct tit
 
 static titan_status inflate_some(struct packed *p, uint8_t *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
+    titan_assert(p->used <= p->have && p->have <= INPUT_BYTES);
     p->z.next_in = p->input + p->used;
     p->z.avail_in = (uInt)(p->have - p->used);
     p->z.next_out = out;
@@ -142,6 +144,7 @@ static titan_status inflate_some(struct packed *p, uint8_t *out, size_t n, size_
 
 static titan_status unzstd_some(struct packed *p, uint8_t *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
+    titan_assert(p->used <= p->have && p->have <= INPUT_BYTES);
     ZSTD_inBuffer in = {p->input, p->have, p->used};
     ZSTD_outBuffer to = {out, n, 0};
     const size_t code = ZSTD_decompressStream(p->zstd, &to, &in);

@@ -56,6 +56,7 @@ titan_status piece_reader_open(const struct piece_reader_options *options, struc
 
 static void leave_file(struct piece_reader *r)
 {
+    titan_assert(r->file < r->opt.files->n);
     r->bytes_before += r->opt.files->file[r->file].bytes;
     packed_close(TAKE(r->packed));
     r->file++;
@@ -79,6 +80,7 @@ uint64_t piece_reader_binary(const struct piece_reader *r)
 /* Up to and with the last newline of the buffer, looked for behind `from`; 0: there is none. */
 static size_t last_line_end(const struct piece_reader *r, size_t from)
 {
+    titan_assert(from <= r->n || !r->buffer);
     const char *newline = r->n > from ? memrchr(r->buffer + from, '\n', r->n - from) : NULL;
     return newline ? (size_t)(newline - r->buffer) + 1 : 0;
 }
@@ -94,6 +96,7 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
     const size_t before = r->n;
     const titan_status status = packed_read(r->packed, r->buffer + r->n, want - r->n, &got, &r->fault);
     r->n = before + got;
+    titan_assert(r->n <= r->cap);
     if (status == TITAN_OK || status == TITAN_ECORRUPT) {
         r->ended = r->n < want || status != TITAN_OK;
         if (status != TITAN_OK && r->opt.lines[r->file]) /* half a line is no record */
@@ -108,6 +111,7 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
 /* The first n bytes of the buffer become the piece's, with room for one more; the rest moves to another buffer. */
 static titan_status give(struct piece_reader *r, size_t n, struct piece *ret, struct titan_error *err)
 {
+    titan_assert(n <= r->n);
     char *rest = NULL;
     size_t cap = 0;
     if (!VEC_RESERVE(rest, cap, MAX(r->n - n, 2 * PIECE_BYTES)) || !VEC_RESERVE(r->buffer, r->cap, n + 1)) {
@@ -125,6 +129,7 @@ static titan_status give(struct piece_reader *r, size_t n, struct piece *ret, st
 
 static void begin_piece(const struct piece_reader *r, struct piece *ret)
 {
+    titan_assert(r->packed);
     ret->file = r->file;
     ret->lines = r->opt.lines[r->file];
     ret->place = r->bytes_before + packed_place(r->packed);
@@ -272,6 +277,7 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
 
 static titan_status open_next(struct piece_reader *r, struct titan_error *err)
 {
+    titan_assert(!r->packed && r->file < r->opt.files->n);
     TRY(packed_open(r->opt.files->file[r->file].path, &r->packed, err));
     r->ended = r->begun = r->skips = false;
     r->n = r->line = 0;
@@ -299,6 +305,7 @@ static titan_status no_memory(const struct piece *p, struct titan_error *err)
 static titan_status put_ids(const struct piece_encoder *e, struct piece *p, const int32_t *ids, size_t n,
                             struct titan_error *err)
 {
+    titan_assert(e->width == 2 || e->width == 4);
     const size_t need = (size_t)(p->n_ids + n) * e->width;
     if (!VEC_RESERVE(p->ids, p->cap_ids, need))
         return no_memory(p, err);
@@ -338,6 +345,7 @@ static titan_status begin_document(const struct piece_encoder *e, struct piece *
 static titan_status end_document(const struct piece_encoder *e, struct piece *p, struct input_place after,
                                  struct titan_error *err)
 {
+    titan_assert(e->eos != TOKEN_NONE);
     TRY(put_ids(e, p, &e->eos, 1, err));
     const struct piece_document document = {.end = p->n_ids, .text_bytes = p->text_bytes, .after = after};
     return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
@@ -360,6 +368,7 @@ static titan_status encode_line(struct piece_encoder *e, struct piece *p, char *
 
 static titan_status encode_lines(struct piece_encoder *e, struct piece *p, struct titan_error *err)
 {
+    titan_assert(p->lines);
     uint64_t number = p->first_line;
     p->bytes[p->n] = '\n'; /* the last line may have none */
     for (size_t at = 0; at < p->n; number++) {

@@ -319,6 +319,7 @@ struct shard_writer {
 
 static titan_status write_fully(const struct shard_writer *w, const void *data, size_t len, struct titan_error *err)
 {
+    titan_assert(w->fd >= 0);
     const uint8_t *at = data;
     while (len > 0) {
         const ssize_t n = write(w->fd, at, len);
@@ -366,6 +367,7 @@ titan_status shard_writer_open(const char *path, uint32_t width, uint64_t tokeni
 
 static titan_status flush(struct shard_writer *w, struct titan_error *err)
 {
+    titan_assert(w->buffered <= WRITE_BYTES);
     TRY(write_fully(w, w->buffer, w->buffered, err));
     w->buffered = 0;
     return TITAN_OK;
@@ -373,6 +375,7 @@ static titan_status flush(struct shard_writer *w, struct titan_error *err)
 
 static titan_status put(struct shard_writer *w, const void *data, size_t len, struct titan_error *err)
 {
+    titan_assert(w->buffered <= WRITE_BYTES);
     const uint8_t *at = data;
     while (len > 0) {
         const size_t n = MIN(len, WRITE_BYTES - w->buffered);
@@ -389,6 +392,7 @@ static titan_status put(struct shard_writer *w, const void *data, size_t len, st
 titan_status shard_writer_add(struct shard_writer *w, const void *ids, uint64_t n, uint32_t id_max,
                               struct titan_error *err)
 {
+    titan_assert(ids || n == 0);
     struct shard_header *h = &w->header;
     h->tokens_crc = crc32c(h->tokens_crc, ids, n * h->width);
     h->tokens += n;
@@ -398,6 +402,7 @@ titan_status shard_writer_add(struct shard_writer *w, const void *ids, uint64_t 
 
 titan_status shard_writer_end_document(struct shard_writer *w, struct titan_error *err)
 {
+    titan_assert(w->n_ends == w->header.documents + 1);
     w->header.documents++;
     if (!VEC_PUSH(w->ends, w->n_ends, w->cap_ends, w->header.tokens))
         return titan_fail(err, TITAN_ENOMEM, "no memory for an index of %zu documents", w->n_ends);
@@ -413,6 +418,7 @@ static titan_status finish(struct shard_writer *w, struct titan_error *err)
 {
     static const uint8_t zeros[8];
     struct shard_header *h = &w->header;
+    titan_assert(w->n_ends == h->documents + 1);
     char folder[PATH_MAX];
     TRY(put(w, zeros, shard_index_at(h) - SHARD_HEADER_BYTES - h->tokens * h->width, err));
     TRY(put(w, w->ends, 8 * w->n_ends, err));

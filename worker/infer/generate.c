@@ -45,6 +45,7 @@ static int compare_likelihood(const void *a, const void *b, void *arg)
 
 int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_t top_k, double u, int32_t *work)
 {
+    titan_assert(v >= 1);
     for (int64_t i = 0; i < v; i++)
         work[i] = (int32_t)i;
     qsort_r(work, (size_t)v, sizeof(*work), compare_likelihood, (void *)logits);
@@ -140,6 +141,7 @@ static titan_status open_model(struct generator *g, struct titan_error *err)
 
 static titan_status put_token(struct generator *g, int32_t token, struct titan_error *err)
 {
+    titan_assert(token >= 0);
     return VEC_PUSH(g->tokens.ids, g->tokens.n, g->tokens.cap, token)
                ? TITAN_OK
                : titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", g->tokens.n + 1);
@@ -148,6 +150,7 @@ static titan_status put_token(struct generator *g, int32_t token, struct titan_e
 /* An empty prompt is what comes in front of a text: the end of the one before it. */
 static titan_status encode_prompt(struct generator *g, struct titan_error *err)
 {
+    titan_assert(g->tokenizer && g->tokens.n == 0);
     const char *prompt = g->options->prompt;
     struct tokenizer_encoder *e = NULL;
     TRY(tokenizer_encoder_open(g->tokenizer, &e, err));

@@ -50,6 +50,7 @@ static titan_status no_memory(struct titan_error *err)
 
 static titan_status grab(struct whole_model *w, size_t bytes, void *ret, struct titan_error *err)
 {
+    titan_assert(bytes > 0);
     return w->ops->alloc(w->device->dev, bytes, (void **)ret, err);
 }
 
@@ -69,6 +70,7 @@ static titan_status open_memory(struct whole_model *w, struct titan_error *err)
 {
     const int units = w->model->n_units;
 
+    titan_assert(w->b_max > 0 && w->t_max > 0);
     w->params = calloc((size_t)units, sizeof *w->params);
     w->grads = calloc((size_t)units, sizeof *w->grads);
     w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
@@ -96,6 +98,7 @@ static titan_status open_parts(struct whole_model *w, struct titan_error *err)
 titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
                               int64_t t, struct whole_model **ret, struct titan_error *err)
 {
+    titan_assert(b >= 1 && t >= 1);
     struct whole_model *w = calloc(1, sizeof *w);
     if (!w)
         return no_memory(err);
@@ -153,6 +156,7 @@ titan_status whole_model_set(struct whole_model *w, int tensor, const float *val
     char *const unit = w->params[t->unit];
     void *const dst = unit + (size_t)w->layout->tensors[tensor].offset * dtype_bytes(w->dt);
 
+    titan_assert(tensor >= 0 && tensor < w->model->n_tensors);
     TRY(w->ops->copy(w->stream, w->staging, values, (size_t)t->numel * sizeof(float)));
     TRY(w->ops->cast(w->stream, dst, w->dt, w->staging, DTYPE_F32, (size_t)t->numel));
     return w->ops->stream_sync(w->stream, err);
@@ -226,6 +230,7 @@ static struct layer_units units_of(const struct whole_model *w, const struct wri
 {
     const int experts = model_experts_unit(w->model, layer);
 
+    titan_assert(layer >= 0 && layer < w->model->dims.n_layers);
     return (struct layer_units){.own = &to->units[model_layer_unit(w->model, layer)],
                                 .experts = experts < 0 ? NULL : &to->units[experts]};
 }
@@ -282,6 +287,7 @@ static void write_loss(const struct whole_model *w, struct writer *to)
 
 static titan_status write_program(const struct whole_model *w, struct run *run, struct titan_error *err)
 {
+    titan_assert(!run->program);
     const struct model *m = w->model;
     _cleanup_free_ struct unit_buffers *units = calloc((size_t)m->n_units, sizeof *units);
     _cleanup_free_ struct layer_saved *saved = calloc((size_t)m->dims.n_layers, sizeof *saved);
@@ -323,6 +329,7 @@ static void *bind_buffer(void *arg, const struct buffer *buffer)
 {
     struct whole_model *w = arg;
 
+    titan_assert(buffer->unit < w->model->n_units);
     if (buffer->kind == BUF_SHARD)
         return w->params[buffer->unit];
     if (buffer->kind == BUF_BIAS)
@@ -355,6 +362,7 @@ static titan_status open_run(struct whole_model *w, enum want want, int64_t b, i
 {
     struct run *run = &w->run;
 
+    titan_assert(b >= 1 && t >= 1 && b * t <= w->b_max * w->t_max);
     if (run->exec && run->want == want && run->b == b && run->t == t)
         return TITAN_OK;
     close_run(w);
@@ -410,6 +418,7 @@ static titan_status fetch_logits(struct whole_model *w, int64_t rows, float *log
 {
     const int64_t v = w->model->dims.vocab_size, chunk = MAX(1, w->unit_max / v);
 
+    titan_assert(rows >= 1);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = MIN(chunk, rows - r) * v;
         const char *src = (const char *)w->output + (size_t)(r * v) * dtype_bytes(w->dt);
@@ -436,6 +445,7 @@ titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int6
 
 static titan_status fetch_gradients(struct whole_model *w, float *const *grads, struct titan_error *err)
 {
+    titan_assert(w->grads);
     for (int i = 0; i < w->model->n_tensors; i++) {
         const struct model_tensor *t = &w->model->tensors[i];
         TRY(w->ops->copy(w->stream, grads[i], w->grads[t->unit] + w->layout->tensors[i].offset,

@@ -39,6 +39,7 @@ static titan_status grow_pairs(struct bpe *b, struct titan_error *err)
 {
     struct pair *old = b->pairs;
     const size_t old_size = b->size, size = old_size ? 2 * old_size : PAIRS_MIN;
+    titan_assert((size & (size - 1)) == 0);
     struct pair *pairs = malloc(size * sizeof(*pairs));
     if (!pairs)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu pairs of tokens", size);
@@ -55,8 +56,10 @@ static titan_status grow_pairs(struct bpe *b, struct titan_error *err)
 
 titan_status bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id, struct titan_error *err)
 {
+    titan_assert(left >= 0 && right >= 0 && id >= 0);
     if (2 * (b->n_pairs + 1) > b->size)
         TRY(grow_pairs(b, err));
+    titan_assert(2 * (b->n_pairs + 1) <= b->size);
     struct pair *p = &b->pairs[place_of(b, both_of(left, right))];
     b->n_pairs += p->both == PAIR_FREE;
     *p = (struct pair){.both = both_of(left, right), .rank = rank, .id = id};
@@ -74,6 +77,7 @@ void bpe_free(struct bpe *b)
 /* The tokens that a word begins as, appended; there is room for one a byte. */
 static void put_symbols(const struct bpe *b, const struct vocabulary *v, const char *word, size_t n, struct tokens *out)
 {
+    titan_assert(n <= INT32_MAX);
     const unsigned char *p = (const unsigned char *)word;
     bool unknown = false;
     for (size_t at = 0, len = 1; at < n; at += len) {
@@ -97,6 +101,7 @@ static void put_symbols(const struct bpe *b, const struct vocabulary *v, const c
 /* Merges n symbols, at most SHORT_WORD, in their place. Returns how many are left. */
 static size_t merge_short(const struct bpe *b, int32_t *ids, size_t n)
 {
+    titan_assert(n <= SHORT_WORD);
     struct {
         uint32_t rank;
         int32_t id;
@@ -176,6 +181,7 @@ struct long_word {
 
 static size_t table_place(const struct long_word *w, uint32_t rank)
 {
+    titan_assert((w->table_size & (w->table_size - 1)) == 0);
     size_t at = hash_mix(rank) & (w->table_size - 1);
     while (w->table[at] && w->buckets[w->table[at] - 1].rank != rank)
         at = (at + 1) & (w->table_size - 1);
@@ -202,12 +208,14 @@ static struct bucket *bucket_of(struct long_word *w, uint32_t rank)
             return NULL;
         w->table[at] = (uint32_t)w->n_buckets;
     }
+    titan_assert(w->table[at] > 0 && w->table[at] <= w->n_buckets);
     return &w->buckets[w->table[at] - 1];
 }
 
 /* Notes the pair of symbol i and the one behind it, where it has a rank. */
 static bool note_pair(struct long_word *w, uint32_t i)
 {
+    titan_assert(i < w->n);
     const uint32_t behind = w->symbols[i].behind;
     if (behind >= w->n)
         return true;
@@ -238,6 +246,7 @@ static bool note_pair(struct long_word *w, uint32_t i)
 
 static bool take_place(struct bucket *k, uint32_t *ret)
 {
+    titan_assert(k->at <= k->n);
     if (k->n_late > 0 && (k->at == k->n || k->late[0] < k->places[k->at])) {
         *ret = k->late[0];
         k->n_late--;
@@ -265,6 +274,7 @@ static bool merge_long(struct long_word *w)
             continue;
         }
         struct symbol *s = &w->symbols[i];
+        titan_assert(i < w->n);
         const struct pair *p = s->id >= 0 && s->behind < w->n ? find_pair(w->b, s->id, w->symbols[s->behind].id) : NULL;
         if (!p || p->rank != k->rank)
             continue; /* one of the two has changed since */
@@ -294,6 +304,7 @@ static void long_word_free(struct long_word *w)
 /* Merges n symbols in their place. *ret_n: how many are left. */
 static titan_status encode_long(const struct bpe *b, int32_t *ids, size_t n, size_t *ret_n, struct titan_error *err)
 {
+    titan_assert(n > SHORT_WORD && n < UINT32_MAX);
     _cleanup_(long_word_free) struct long_word w = {.b = b, .n = n};
     w.symbols = malloc(n * sizeof(*w.symbols));
     for (size_t i = 0; w.symbols && i < n; i++)
@@ -303,6 +314,7 @@ static titan_status encode_long(const struct bpe *b, int32_t *ids, size_t n, siz
     *ret_n = 0;
     for (size_t i = 0; i < n; i = w.symbols[i].behind)
         ids[(*ret_n)++] = w.symbols[i].id;
+    titan_assert(*ret_n >= 1 && *ret_n <= n);
     return TITAN_OK;
 }
 
@@ -323,6 +335,7 @@ titan_status bpe_encode(const struct bpe *b, const struct vocabulary *v, const c
         TRY(encode_long(b, out->ids + begin, left, &left, err));
     else if (b->n_pairs > 0)
         left = merge_short(b, out->ids + begin, left);
+    titan_assert(begin + left <= out->n);
     out->n = begin + left;
     return TITAN_OK;
 }

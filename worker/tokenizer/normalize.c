@@ -13,6 +13,7 @@
 titan_status normalize_add(struct normalizer *m, enum normalize_kind kind, const char *from, const char *to,
                            struct titan_error *err)
 {
+    titan_assert(m->n <= STEPS_MAX);
     struct normalize_step step = {.kind = kind};
     if (m->n == STEPS_MAX)
         return titan_fail(err, TITAN_EUNSUPPORTED, "more than %d normalizers", STEPS_MAX);
@@ -41,6 +42,7 @@ void normalize_free(struct normalizer *m)
 static titan_status replace(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
 {
     const size_t from = strlen(step->from), to = strlen(step->to);
+    titan_assert(from > 0);
     for (const char *end = text + n;;) {
         const char *found = memmem(text, (size_t)(end - text), step->from, from);
         TRY(buf_append(out, text, (size_t)((found ? found : end) - text)));
@@ -60,6 +62,7 @@ static bool begins_with(const char *text, size_t n, const char *prefix)
 /* Whether the step leaves the text as it is. */
 static bool is_idle(const struct normalize_step *step, bool first, const char *text, size_t n)
 {
+    titan_assert(n > 0);
     switch (step->kind) {
     case NORMALIZE_NFC:
         return unicode_nfc_prefix(text, n) == n;
@@ -96,6 +99,7 @@ titan_status normalize_text(const struct normalizer *m, bool first, const char *
         if (is_idle(step, first, *text, *n))
             continue;
         struct buf *out = &work[*text == work[0].data];
+        titan_assert(out->data != *text || !*text);
         buf_clear(out);
         out->limit = SIZE_MAX / 4;
         if (apply(step, *text, *n, out) != TITAN_OK)

@@ -56,6 +56,7 @@ struct pattern {
 
 static bool set_add(struct set *s, uint32_t from, uint32_t to)
 {
+    titan_assert(from <= to && to < UNICODE_END);
     return VEC_PUSH(s->edges, s->n, s->cap, from) && VEC_PUSH(s->edges, s->n, s->cap, to + 1);
 }
 
@@ -72,6 +73,7 @@ static int compare_spans(const void *a, const void *b)
 /* Sorts and joins what was added in any order. */
 static void set_tidy(struct set *s)
 {
+    titan_assert(s->n % 2 == 0);
     struct span *spans = (struct span *)s->edges;
     size_t n = 0, total = s->n / 2;
     if (total > 1)
@@ -96,12 +98,14 @@ static bool set_invert(struct set *s)
         s->n--;
     else if (!VEC_PUSH(s->edges, s->n, s->cap, UNICODE_END))
         return false;
+    titan_assert(s->n % 2 == 0);
     return true;
 }
 
 /* Adds the members of other, which is tidy. */
 static bool set_join(struct set *s, const struct set *other)
 {
+    titan_assert(other->n % 2 == 0);
     for (size_t i = 0; i + 1 < other->n; i += 2)
         if (!set_add(s, other->edges[i], other->edges[i + 1] - 1))
             return false;
@@ -154,6 +158,7 @@ static titan_status no_memory(struct reader *r)
 static titan_status add_node(struct reader *r, struct node node, int *ret)
 {
     struct pattern *p = r->p;
+    titan_assert(p->n_nodes <= NODES_MAX);
     if (p->n_nodes == NODES_MAX)
         return refuse(r, "it is too long");
     node.sibling = -1;
@@ -175,6 +180,7 @@ static titan_status add_class(struct reader *r, struct set *set, uint32_t *ret_b
     if (p->n_sets == CLASSES_MAX)
         return refuse(r, "it has more than 32 different classes of characters");
     *ret_bit = UINT32_C(1) << p->n_sets;
+    titan_assert(p->n_sets < CLASSES_MAX);
     p->sets[p->n_sets++] = *set;
     *set = (struct set){0};
     return TITAN_OK;
@@ -193,6 +199,7 @@ static bool is_letter(uint32_t code)
 /* A range of characters, and in (?i: what they fold to. */
 static titan_status add_range(struct reader *r, struct set *set, uint32_t from, uint32_t to)
 {
+    titan_assert(from <= to);
     if (!set_add(set, from, to))
         return no_memory(r);
     if (!r->fold)
@@ -288,6 +295,7 @@ static titan_status read_member(struct reader *r, struct set *set, uint32_t *ret
 
 static titan_status read_set(struct reader *r, struct set *set)
 {
+    titan_assert(r->at > r->begin);
     const bool inverted = *r->at == '^';
     r->at += inverted;
     for (bool first = true; first || *r->at != ']'; first = false) {
@@ -376,6 +384,7 @@ static titan_status read_alternatives(struct reader *r, int *ret_group);
 
 static titan_status read_group(struct reader *r, int *ret)
 {
+    titan_assert(r->depth >= 0 && r->depth <= GROUPS_DEEP);
     const bool fold = r->fold;
     if (r->depth == GROUPS_DEEP)
         return refuse(r, "groups are nested too deep");
@@ -483,6 +492,7 @@ static titan_status read_literal(struct reader *r, int *ret_group)
 /* next of every node of the chain, `follow` behind the last. Nodes of groups recurse, at most GROUPS_DEEP deep. */
 static void link_chain(struct pattern *p, int at, int follow)
 {
+    titan_assert(follow >= 0 && follow < p->n_nodes);
     for (; at >= 0; at = p->nodes[at].sibling) {
         struct node *node = &p->nodes[at];
         node->next = node->sibling >= 0 ? node->sibling : follow;
@@ -498,6 +508,7 @@ static void link_chain(struct pattern *p, int at, int follow)
  * bound: assertions are passed. seen: by node, which have been asked. */
 static bool may_begin(const struct pattern *p, int at, uint32_t classes, bool *seen)
 {
+    titan_assert(at >= 0 && at < p->n_nodes);
     const struct node *node = &p->nodes[at];
     if (seen[at])
         return false;
@@ -528,6 +539,7 @@ static int find_uniform_page(const struct pattern *p, const bool *uniform, uint3
 /* The classes of every code point. Pages of one and the same mask are shared. */
 static bool make_pages(struct pattern *p)
 {
+    titan_assert(p->n_sets <= CLASSES_MAX && p->n_pages == 0);
     size_t cursor[CLASSES_MAX] = {0};
     _cleanup_free_ bool *uniform = calloc(PAGES, sizeof(*uniform));
     if (!uniform)
@@ -589,10 +601,12 @@ static void mark_possessive(struct pattern *p)
 static titan_status finish(struct reader *r, int group)
 {
     struct pattern *p = r->p;
+    titan_assert(group >= 0 && group < p->n_nodes);
     int match;
     TRY(add_node(r, (struct node){.kind = MATCH}, &match));
     link_chain(p, group, match);
     p->root = group;
+    titan_assert(p->nodes[group].kind == GROUP);
     if (may_begin(p, group, 0, (bool[NODES_MAX]){0}))
         return refuse(r, "it matches an empty text");
     if (!make_pages(p))
@@ -713,6 +727,7 @@ size_t pattern_match(const struct pattern *p, const unsigned char *at, const uns
 {
     struct match m = {.p = p, .end = end, .steps = ((size_t)(end - at) + 64) * (size_t)p->n_nodes};
     const struct node *root = &p->nodes[p->root];
+    titan_assert(at < end && root->count >= 1);
     uint32_t left = *at < 0x80 ? p->begins[*at] : UINT32_MAX >> (32 - root->count);
     for (; left; left &= left - 1) {
         const unsigned char *found = run(&m, p->heads[root->alternatives + __builtin_ctz(left)], at);

@@ -18,6 +18,7 @@ struct run {
 titan_status split_add(struct split *s, const char *pattern, bool literal, enum split_behavior behavior, bool invert,
                        struct titan_error *err)
 {
+    titan_assert(s->n <= STEPS_MAX);
     struct split_step step = {.behavior = behavior, .invert = invert};
     if (s->n == STEPS_MAX)
         return titan_fail(err, TITAN_EUNSUPPORTED, "more than %d patterns that cut text", STEPS_MAX);
@@ -46,6 +47,7 @@ struct pending {
 
 static titan_status give(struct run *r, size_t step, struct pending *p)
 {
+    titan_assert(step < r->split->n);
     const struct pending piece = *p;
     p->begin = NULL;
     return piece.begin ? cut(r, step + 1, piece.begin, (size_t)(piece.end - piece.begin)) : TITAN_OK;
@@ -54,6 +56,7 @@ static titan_status give(struct run *r, size_t step, struct pending *p)
 /* The next part of the text: a match, or what lies between two. */
 static titan_status take(struct run *r, size_t i, struct pending *p, const char *begin, const char *end, bool match)
 {
+    titan_assert(i < r->split->n && begin <= end);
     const struct split_step *step = &r->split->steps[i];
     bool joins = false;
     if (begin == end)
@@ -85,6 +88,7 @@ static titan_status take(struct run *r, size_t i, struct pending *p, const char 
 /* Recursion follows the steps, of which there are STEPS_MAX. */
 static titan_status cut(struct run *r, size_t i, const char *text, size_t n)
 {
+    titan_assert(i <= r->split->n);
     if (i == r->split->n)
         return n ? r->word(r->with, text, n, r->err) : TITAN_OK;
     const struct pattern *pattern = r->split->steps[i].pattern;

@@ -52,6 +52,7 @@ static titan_status read_input(struct tokenize *k, const char *path, struct tita
 
 static titan_status show(FILE *out, const struct tokenize *k, bool count, size_t bytes, struct titan_error *err)
 {
+    titan_assert(out);
     if (count)
         (void)fprintf(out, "%zu bytes, %zu tokens, %.3f bytes a token\n", bytes, k->tokens.n,
                       k->tokens.n ? (double)bytes / (double)k->tokens.n : 0.0);
@@ -65,6 +66,7 @@ static titan_status show(FILE *out, const struct tokenize *k, bool count, size_t
 /* A line for each text: the whole input, or with `separated` each part that a NUL byte ends. */
 static titan_status encode_input(struct tokenize *k, bool separated, bool count, struct titan_error *err)
 {
+    titan_assert(k->encoder);
     const char *at = k->input.data, *end = at + k->input.len;
     do {
         const char *stop = separated && at < end ? memchr(at, '\0', (size_t)(end - at)) : NULL;
@@ -80,6 +82,7 @@ static titan_status encode_input(struct tokenize *k, bool separated, bool count,
 /* A text for each line of ids. */
 static titan_status decode_input(struct tokenize *k, bool separated, struct titan_error *err)
 {
+    titan_assert(k->tokenizer);
     const char *at = k->input.data, *end = at + k->input.len;
     for (size_t line = 1; at < end; line++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));

@@ -87,6 +87,7 @@ static titan_status read_tokenizer(struct tokenizer *t, const char *path, struct
     if (json)
         TRY(read_config_beside(t, path, err));
     t->n_ids = (int64_t)t->vocabulary.n;
+    titan_assert(t->n_ids > 0);
     t->hash = hash_word(t->hash, vocabulary_hash(&t->vocabulary));
     t->hash = hash_word(hash_word(t->hash, (uint64_t)(int64_t)t->bos), (uint64_t)(int64_t)t->eos);
     return TITAN_OK;
@@ -110,6 +111,7 @@ static titan_status find_file(const char *path, char ret[PATH_MAX], struct titan
 
 titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct titan_error *err)
 {
+    titan_assert(path && ret);
     char file[PATH_MAX];
     struct tokenizer *t = calloc(1, sizeof(*t));
     if (!t)
@@ -229,6 +231,7 @@ void tokenizer_encoder_close(struct tokenizer_encoder *e)
 /* The first CACHED_WORD bytes of a word of n, with zeros behind. */
 static inline void load_word(const char *word, size_t n, const char *end, uint64_t out[CACHED_WORD / 8])
 {
+    titan_assert(n <= CACHED_WORD);
     if ((size_t)(end - word) < CACHED_WORD) {
         memset(out, 0, CACHED_WORD);
         memcpy(out, word, n);
@@ -243,6 +246,7 @@ static inline void load_word(const char *word, size_t n, const char *end, uint64
 
 static titan_status encode_pending(struct tokenizer_encoder *e, const struct pending_word *w, struct titan_error *err)
 {
+    titan_assert(w->n > 0);
     struct tokens *out = e->out;
     struct cached *c = w->cached;
     const size_t begin = out->n;
@@ -267,6 +271,7 @@ static titan_status encode_pending(struct tokenizer_encoder *e, const struct pen
 static titan_status encode_all_pending(struct tokenizer_encoder *e, struct titan_error *err)
 {
     const int n = e->n_pending;
+    titan_assert(n >= 0 && n <= AHEAD);
     e->n_pending = 0;
     for (int i = 0; i < n; i++)
         TRY(encode_pending(e, &e->pending[i], err));
@@ -276,6 +281,7 @@ static titan_status encode_all_pending(struct tokenizer_encoder *e, struct titan
 static titan_status put_word(void *with, const char *word, size_t n, struct titan_error *err)
 {
     struct tokenizer_encoder *e = with;
+    titan_assert(e->n_pending >= 0 && e->n_pending < AHEAD);
     struct pending_word *w = &e->pending[e->n_pending++];
     w->at = word;
     w->n = n;
@@ -302,12 +308,14 @@ static titan_status encode_part(struct tokenizer_encoder *e, const char *text, s
     e->end = text + n;
     e->n_pending = 0;
     TRY(split_text(&e->t->split, text, n, put_word, e, err));
+    titan_assert(text);
     return encode_all_pending(e, err);
 }
 
 /* The longest added token at `at`; NULL: there is none. */
 static const struct added_token *added_at(const struct tokenizer *t, const char *at, const char *end)
 {
+    titan_assert(at < end);
     for (size_t i = 0; t->added_begins[(unsigned char)*at] && i < t->n_added; i++)
         if (t->added[i].len <= (size_t)(end - at) && memcmp(t->added[i].text, at, t->added[i].len) == 0)
             return &t->added[i];
@@ -334,6 +342,7 @@ static titan_status encode_text(struct tokenizer_encoder *e, const char *text, s
 
 static titan_status encode_bytes(const char *text, size_t n, struct tokens *out, struct titan_error *err)
 {
+    titan_assert(out->n <= out->cap);
     if (!VEC_RESERVE(out->ids, out->cap, out->n + n))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", out->n + n);
     for (size_t i = 0; i < n; i++)
@@ -344,6 +353,7 @@ static titan_status encode_bytes(const char *text, size_t n, struct tokens *out,
 titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, size_t n, struct tokens *out,
                               struct titan_error *err)
 {
+    titan_assert(e->t && out);
     if (n > INT32_MAX)
         return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes; at most %d are encoded at a time", n, INT32_MAX);
     if (e->t->bytes)
@@ -363,6 +373,7 @@ titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, siz
 /* The byte that <0xXX> stands for; -1: it is no such token. */
 static int byte_named(const char *token, size_t n)
 {
+    titan_assert(token);
     static const char digits[] = "0123456789ABCDEF";
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
         return -1;

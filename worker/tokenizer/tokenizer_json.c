@@ -45,6 +45,7 @@ static bool is_set(const struct json *part, const char *key, bool fallback)
 static titan_status each_part(struct file *f, const struct json *part, const char *what, const char *list,
                               read_part read, int depth)
 {
+    titan_assert(depth >= 0 && depth <= PARTS_DEEP);
     const char *type = json_string(part, "type", NULL);
     if (!part || part->type == JSON_NULL)
         return TITAN_OK;
@@ -200,6 +201,7 @@ static titan_status read_pre_tokenizer(struct file *f, const struct json *part, 
 /* GPT-2's alphabet of bytes: those that print are themselves, the others follow from U+0100 on. */
 static uint32_t letter_of(int byte)
 {
+    titan_assert(byte >= 0 && byte < 256);
     static const int prints[][2] = {{'!', '~'}, {0xa1, 0xac}, {0xae, 0xff}};
     uint32_t others = 0;
     for (size_t i = 0, at = 0; i < ARRAY_SIZE(prints); i++) {
@@ -246,11 +248,13 @@ static size_t mend_nul(char *text)
         text[to++] = nul ? '\0' : text[at];
         at += nul;
     }
+    titan_assert(to <= n);
     return to;
 }
 
 static titan_status put_name(struct file *f, char *text, int64_t id)
 {
+    titan_assert(text);
     struct vocabulary *names = &f->t->names;
     TRY(vocabulary_put(names, id, text, mend_nul(text), f->err));
     return vocabulary_index(names, (int32_t)id, f->err);
@@ -405,6 +409,7 @@ static titan_status find_bytes(struct file *f)
     struct bpe *b = &f->t->bpe;
     for (int byte = 0; byte < 256; byte++) {
         char name[8];
+        titan_assert(letter_of(byte) < 512);
         const size_t len =
             b->by_bytes ? utf8_encode(letter_of(byte), name) : (size_t)sprintf(name, "<0x%02X>", (unsigned)byte);
         b->of_byte[byte] = vocabulary_find(&f->t->names, name, len);
@@ -437,6 +442,7 @@ static titan_status read_bpe(struct file *f, const struct json *model)
     const bool kind[] = {b->by_bytes, b->byte_fallback, b->whole_words, b->fuse_unknown};
     f->t->hash = hash_bytes(f->t->hash, kind, sizeof(kind));
     f->t->hash = hash_word(f->t->hash, (uint64_t)(int64_t)b->unknown);
+    titan_assert(!(b->by_bytes && b->byte_fallback));
     TRY(find_bytes(f));
     return read_merges(f, model);
 }
@@ -445,6 +451,7 @@ static titan_status read_bpe(struct file *f, const struct json *model)
 
 static titan_status set_replacement(struct file *f, const char *from, const char *to)
 {
+    titan_assert(from && to);
     struct tokenizer *t = f->t;
     if (t->decoder.from)
         return titan_fail(f->err, TITAN_EUNSUPPORTED, "a decoder that replaces two texts");

@@ -57,11 +57,13 @@ static int read_base64(const char *text, size_t n, char out[TOKEN_BYTES_MAX])
         for (int k = 0; k < 3 - pad; k++)
             out[len++] = (char)(word >> (16 - 8 * k));
     }
+    titan_assert(len <= TOKEN_BYTES_MAX);
     return (int)len;
 }
 
 static titan_status read_line(struct tokenizer *t, size_t number, const char *line, size_t n, struct titan_error *err)
 {
+    titan_assert(line && number >= 1);
     char bytes[TOKEN_BYTES_MAX];
     const char *space = memchr(line, ' ', n);
     const int len = space ? read_base64(line, (size_t)(space - line), bytes) : -1;
@@ -106,6 +108,7 @@ static titan_status add_pairs(struct tokenizer *t, struct titan_error *err)
 static titan_status add_special(struct tokenizer *t, struct titan_error *err)
 {
     const int64_t base = (int64_t)t->vocabulary.n;
+    titan_assert(base >= 0);
     for (int i = 0; i < SPECIAL_TOKENS; i++) {
         char name[48];
         const int reserved = i - (int)ARRAY_SIZE(llama3_special) + 2;
@@ -122,6 +125,7 @@ static titan_status add_special(struct tokenizer *t, struct titan_error *err)
 
 titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n, struct titan_error *err)
 {
+    titan_assert(!t->bytes && t->vocabulary.n == 0);
     size_t number = 1;
     for (const char *line = text, *end = text + n; line < end || number == 1; number++) {
         const char *stop = line < end ? memchr(line, '\n', (size_t)(end - line)) : NULL;

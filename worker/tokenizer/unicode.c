@@ -43,6 +43,7 @@ const struct category_range *unicode_categories(size_t *ret_n)
 /* Bytes of the maximal subpart at p, where no valid sequence begins. */
 static size_t subpart(const unsigned char *p, size_t n)
 {
+    titan_assert(n > 0);
     static const struct {
         unsigned char lead_from, lead_to, from, to;
         int more;
@@ -63,6 +64,7 @@ static size_t subpart(const unsigned char *p, size_t n)
 
 titan_status unicode_mend(const char *text, size_t n, struct buf *out)
 {
+    titan_assert(text || n == 0);
     for (size_t at = 0; at < n;) {
         const size_t good = utf8_check(text + at, n - at);
         TRY(buf_append(out, text + at, good));
@@ -170,6 +172,7 @@ struct segment {
 
 static titan_status decompose(struct segment *s, uint32_t code)
 {
+    titan_assert(code <= CODE_MASK);
     const uint32_t syllable = code - HANGUL_S;
     const struct decomposition *d = code < 0x80 ? NULL : find_decomposition(code);
     if (syllable < HANGUL_SS) {
@@ -225,6 +228,7 @@ static void compose_segment(struct segment *s)
         } else {
             last_class = class;
         }
+        titan_assert(n <= i);
         s->chars[n++] = s->chars[i];
     }
     s->n = n;
@@ -239,6 +243,7 @@ static titan_status flush(struct segment *s, struct buf *out)
         TRY(buf_append(out, utf8, utf8_encode((uint32_t)(s->chars[i] & CODE_MASK), utf8)));
     }
     s->n = 0;
+    titan_assert(s->n <= s->cap);
     return TITAN_OK;
 }
 

@@ -42,6 +42,7 @@ titan_status vocabulary_put(struct vocabulary *v, int64_t id, const char *bytes,
         return titan_fail(err, TITAN_ENOMEM, "no memory for %" PRId64 " tokens", id + 1);
     while (v->n <= (size_t)id)
         v->tokens[v->n++] = (struct token){0};
+    titan_assert((size_t)id < v->n);
     v->tokens[id] = token;
     return TITAN_OK;
 }
@@ -49,6 +50,7 @@ titan_status vocabulary_put(struct vocabulary *v, int64_t id, const char *bytes,
 /* Where the table has the token with these bytes, or would have it. */
 static size_t place_of(const struct vocabulary *v, const void *bytes, size_t len)
 {
+    titan_assert(v->table_size > 0 && (v->table_size & (v->table_size - 1)) == 0);
     size_t at = hash_of(bytes, len) & (v->table_size - 1);
     for (; v->table[at] >= 0; at = (at + 1) & (v->table_size - 1)) {
         const struct token *t = &v->tokens[v->table[at]];
@@ -62,6 +64,7 @@ static titan_status grow_table(struct vocabulary *v, struct titan_error *err)
 {
     int32_t *old = v->table;
     const size_t old_size = v->table_size, size = old_size ? 2 * old_size : TABLE_MIN;
+    titan_assert((size & (size - 1)) == 0);
     int32_t *table = malloc(size * sizeof(*table));
     if (!table)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a table of %zu tokens", size);
@@ -77,6 +80,7 @@ static titan_status grow_table(struct vocabulary *v, struct titan_error *err)
 
 titan_status vocabulary_index(struct vocabulary *v, int32_t id, struct titan_error *err)
 {
+    titan_assert(id >= 0 && (size_t)id < v->n && v->tokens[id].there);
     const struct token *t = &v->tokens[id];
     const char *bytes = v->bytes.data + t->start;
     if (2 * (v->indexed + 1) > v->table_size)
@@ -85,6 +89,7 @@ titan_status vocabulary_index(struct vocabulary *v, int32_t id, struct titan_err
     if (v->table[at] >= 0)
         return titan_fail(err, TITAN_EINVAL, "the tokens %" PRId32 " and %" PRId32 " are the same, '%.*s'",
                           v->table[at], id, (int)MIN(t->len, (uint32_t)TOKEN_SHOWN), bytes);
+    titan_assert(2 * (v->indexed + 1) <= v->table_size);
     v->table[at] = id;
     v->indexed++;
     return TITAN_OK;
