@@ -462,6 +462,7 @@ static void put_where(const struct where *w, char *text, size_t size)
     if (w->up)
         put_where(w->up, text, size);
     size_t len = strlen(text);
+    titan_assert(len < size);
     (void)snprintf(text + len, size - len, "%s%s", len ? "." : "", w->name);
 }
 
@@ -495,6 +496,7 @@ static titan_status refuse_signed(const struct where *w, const struct range *r, 
 
 static titan_status check_whole(const struct where *w, const struct range *r, int64_t is, struct titan_error *err)
 {
+    titan_assert(r->kind == RANGE_NUMBER || r->kind == RANGE_SIGNED);
     const bool fits = r->kind == RANGE_SIGNED ? is >= r->from && is <= r->until
                                               : is >= 0 && (uint64_t)is >= r->lo && (uint64_t)is <= r->hi;
     return fits ? TITAN_OK : refuse_signed(w, r, is, err);
@@ -502,11 +504,13 @@ static titan_status check_whole(const struct where *w, const struct range *r, in
 
 static titan_status check_unsigned(const struct where *w, const struct range *r, uint64_t is, struct titan_error *err)
 {
+    titan_assert(r->kind == RANGE_NUMBER && r->lo <= r->hi);
     return is >= r->lo && is <= r->hi ? TITAN_OK : refuse_number(w, r, is, err);
 }
 
 static titan_status check_real(const struct where *w, const struct range *r, double is, struct titan_error *err)
 {
+    titan_assert(r->kind == RANGE_REAL && (r->any || r->least <= r->most));
     char value[40], range[64];
     if (r->any || (is >= r->least && is <= r->most)) /* not for a NaN */
         return TITAN_OK;
@@ -517,6 +521,7 @@ static titan_status check_real(const struct where *w, const struct range *r, dou
 
 static titan_status check_length(const struct where *w, const struct range *r, size_t len, struct titan_error *err)
 {
+    titan_assert(r->lo <= r->hi);
     char value[40], range[80];
     if (len >= r->lo && len <= r->hi)
         return TITAN_OK;
@@ -613,6 +618,7 @@ static size_t width_of(const ProtobufCFieldDescriptor *f)
 static titan_status check_list(const struct where *w, const ProtobufCFieldDescriptor *f, const struct range *r,
                                const char *m, struct titan_error *err)
 {
+    titan_assert(f->label == PROTOBUF_C_LABEL_REPEATED && r->count > 0);
     const size_t n = *(const size_t *)(m + f->quantifier_offset);
     const uint64_t least = r->kind == RANGE_MESSAGE ? r->lo : 0;
     const char *items = *(char *const *)(m + f->offset);
@@ -660,12 +666,14 @@ static titan_status check_message(const struct where *w, const ProtobufCMessage 
 
 titan_status range_check(const ProtobufCMessage *m, struct titan_error *err)
 {
+    titan_assert(m && m->descriptor);
     const struct where whole = {NULL, m->descriptor->short_name};
     return check_message(&whole, m, err);
 }
 
 void range_fit_text(char *text, size_t size)
 {
+    titan_assert(size > 0);
     const size_t room = MIN(size - 1, (size_t)WORDS_MAX);
     size_t len = strnlen(text, room), at = 0;
     text[len] = '\0';

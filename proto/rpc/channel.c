@@ -62,6 +62,7 @@ struct exchange {
 static void exchange_begin(struct exchange *x, struct rpc_channel *channel, const char *path,
                            const ProtobufCMessage *request, uint32_t deadline_ms)
 {
+    titan_assert(channel->cq && path[0] == '/');
     *x = (struct exchange){.channel = channel, .path = path, .details = grpc_empty_slice()};
     grpc_metadata_array_init(&x->headers);
     grpc_metadata_array_init(&x->trailers);
@@ -87,6 +88,7 @@ static titan_status exchange_outcome(const struct exchange *x, struct titan_erro
 
 static void start(struct exchange *x, const grpc_op *ops, size_t n, void *tag)
 {
+    titan_assert(n > 0);
     grpc_call_error rc = grpc_call_start_batch(x->call, ops, n, tag, NULL);
     titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
 }

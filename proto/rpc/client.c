@@ -68,6 +68,7 @@ struct rpc_client {
 static titan_status call_open(struct rpc_client *client, struct open_call *call, const char *path,
                               const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms)
 {
+    titan_assert(!client->stopped);
     call->path = strdup(path);
     if (!call->path)
         return TITAN_ENOMEM;
@@ -97,6 +98,7 @@ static void client_advance(struct rpc_client *client);
 static void call_release(struct open_call *call)
 {
     struct rpc_client *client = call->client;
+    titan_assert(call->prev || client->open == call);
     if (call->prev)
         call->prev->next = call->next;
     else
@@ -116,6 +118,7 @@ static void call_release(struct open_call *call)
 
 static void batch(struct open_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
 {
+    titan_assert(n > 0 && !call->client->stopped);
     call->pending++;
     grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
     titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
@@ -135,6 +138,7 @@ static void unary_tag(struct rpc_tag *tag, bool ok)
     (void)ok; /* a batch with RECV_STATUS always succeeds; the outcome is in the status */
     struct unary *unary = tag->owner;
     struct open_call *call = &unary->base;
+    titan_assert(call->pending == 1);
     struct titan_error err;
     ProtobufCMessage *reply = NULL;
     if (call_outcome(call, &err) == TITAN_OK) {
@@ -215,6 +219,7 @@ static void stream_pump(struct rpc_stream *stream)
         stream->out = message->next;
         if (!stream->out)
             stream->out_last = &stream->out;
+        titan_assert(stream->out_n > 0);
         stream->out_n--;
         stream->out_now = message->buffer;
         free(message);
@@ -253,6 +258,7 @@ static void stream_maybe_close(struct rpc_stream *stream)
 
 static void stream_unref(struct rpc_stream *stream)
 {
+    titan_assert(stream->base.pending > 0);
     if (--stream->base.pending == 0)
         call_release(&stream->base);
 }
@@ -260,6 +266,7 @@ static void stream_unref(struct rpc_stream *stream)
 static void stream_send_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_stream *stream = tag->owner;
+    titan_assert(stream->sending);
     stream->sending = false;
     if (stream->out_now) {
         grpc_byte_buffer_destroy(stream->out_now);
@@ -275,6 +282,7 @@ static void stream_send_tag(struct rpc_tag *tag, bool ok)
 static void stream_recv_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_stream *stream = tag->owner;
+    titan_assert(!stream->received_all);
     struct open_call *call = &stream->base;
     ProtobufCMessage *message = NULL;
     if (!ok || !call->incoming) {
@@ -303,6 +311,7 @@ static void stream_status_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
     struct rpc_stream *stream = tag->owner;
+    titan_assert(!stream->has_status);
     stream->has_status = true;
     stream_maybe_close(stream);
     stream_unref(stream);
@@ -313,6 +322,7 @@ titan_status rpc_client_stream(struct rpc_client *client, const char *path, cons
                                const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
                                struct titan_error *err)
 {
+    titan_assert(events->on_message && events->on_close);
     if (client->closing)
         return titan_fail(err, TITAN_ECANCELLED, "%s: the client is closing", path);
     struct rpc_stream *stream = calloc(1, sizeof(*stream));
@@ -361,6 +371,7 @@ titan_status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *
     if (!node)
         return TITAN_ENOMEM;
     node->buffer = rpc_pack(message);
+    titan_assert(!*stream->out_last);
     *stream->out_last = node;
     stream->out_last = &node->next;
     stream->out_n++;
@@ -421,6 +432,7 @@ titan_status rpc_client_token(struct rpc_client *client, const char *token, stru
 static void client_stopped(void *data)
 {
     struct rpc_client *client = data;
+    titan_assert(client->stopped && !client->open);
     void (*done)(void *) = client->done;
     void *done_data = client->data;
     rpc_remote_close(&client->remote);

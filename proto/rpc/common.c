@@ -63,6 +63,7 @@ static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
 {
     pthread_mutex_lock(&queue->lock);
     bool wake = queue->first == NULL && !queue->mute;
+    titan_assert(!queue->drained && (!tag || (tag->fn && !*queue->last)));
     if (tag) {
         tag->ok = ok;
         tag->next = NULL;
@@ -201,6 +202,7 @@ titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct ti
 
 void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data)
 {
+    titan_assert(done);
     queue->done = done;
     queue->data = data;
     grpc_completion_queue_shutdown(queue->cq);
@@ -210,6 +212,7 @@ void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data)
 
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message)
 {
+    titan_assert(message->descriptor);
     size_t size = protobuf_c_message_get_packed_size(message);
     grpc_slice slice = grpc_slice_malloc(size);
     size_t packed = protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
@@ -245,6 +248,7 @@ struct wire {
 
 static bool wire_varint(struct wire *w, uint64_t *ret)
 {
+    titan_assert(w->at <= w->end);
     *ret = 0;
     for (unsigned shift = 0; shift < 64 && w->at < w->end; shift += 7) {
         uint8_t byte = *w->at++;
@@ -300,6 +304,7 @@ static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescript
 titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, size_t budget,
                         ProtobufCMessage **ret, struct titan_error *err)
 {
+    titan_assert(buffer && type && ret);
     grpc_byte_buffer_reader reader;
     if (!grpc_byte_buffer_reader_init(&reader, buffer))
         return titan_fail(err, TITAN_EINVAL, "%s: message cannot be read", type->name);
@@ -481,6 +486,7 @@ titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, stru
 
 void rpc_remote_close(struct rpc_remote *remote)
 {
+    titan_assert(remote->channel && remote->target);
     grpc_channel_destroy(remote->channel);
     rpc_pair_free(remote->pair);
     if (remote->authorization)
@@ -492,6 +498,7 @@ void rpc_remote_close(struct rpc_remote *remote)
 
 grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq, const char *path, uint32_t deadline_ms)
 {
+    titan_assert(remote->channel && path[0] == '/');
     if (remote->pair && rpc_pair_refresh(remote->pair)) {
         grpc_channel_destroy(remote->channel); /* calls in it go on */
         remote->channel = channel_create(remote->target, remote->pair);

@@ -52,6 +52,7 @@ static void check(struct rpc_call *call, const ProtobufCMessage *message, void *
 
 static void watcher_send(struct rpc_health_watcher *watcher)
 {
+    titan_assert(watcher->call && watcher->health);
     health_response response = answer(watcher->health);
     watcher->stale = rpc_call_send(watcher->call, &response.base) == TITAN_EAGAIN;
 }

@@ -46,6 +46,7 @@ struct rpc_pair {
 
 static const char *path_of(const struct rpc_tls *tls, int file)
 {
+    titan_assert(file >= 0 && file < FILES);
     return file == CA ? tls->ca : file == CERTIFICATE ? tls->certificate : tls->key;
 }
 
@@ -69,6 +70,7 @@ static int no_password(char *text, int size, int writing, void *data)
 
 static X509 *first_certificate(const struct buf *text)
 {
+    titan_assert(text->len > 0 && text->data[text->len - 1] == 0);
     BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
     X509 *certificate = bio ? PEM_read_bio_X509(bio, NULL, no_password, NULL) : NULL;
     BIO_free(bio);
@@ -77,6 +79,7 @@ static X509 *first_certificate(const struct buf *text)
 
 static EVP_PKEY *private_key(const struct buf *text)
 {
+    titan_assert(text->len > 0 && text->data[text->len - 1] == 0);
     BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
     EVP_PKEY *key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL) : NULL;
     BIO_free(bio);
@@ -238,6 +241,7 @@ bool rpc_pair_refresh(struct rpc_pair *pair)
 
 grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
 {
+    titan_assert(pair->generation >= 1);
     (void)pthread_mutex_lock(&pair->lock);
     const struct buf *of = pair->texts.of;
     grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
@@ -256,6 +260,7 @@ static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_serv
     (void)pthread_mutex_lock(&pair->lock);
     (void)refresh(pair);
     bool changed = l->generation != pair->generation;
+    titan_assert(l->generation <= pair->generation);
     if (changed) {
         const struct buf *of = pair->texts.of;
         grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
@@ -268,6 +273,7 @@ static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_serv
 
 grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair, bool certificates_only)
 {
+    titan_assert(pair->files.certificate[0]);
     struct listener_pair *l = calloc(1, sizeof(*l));
     titan_assert(l);
     *l = (struct listener_pair){.pair = pair, .next = pair->listeners};

@@ -142,6 +142,7 @@ static void send_file(struct rpc_call *call, reflection_response *response, cons
  */
 static bool service_name(const struct rpc_method *methods, size_t i, char *out, size_t cap)
 {
+    titan_assert(cap > 0 && methods[i].path[0] == '/');
     size_t len = strcspn(methods[i].path + 1, "/");
     if (len >= cap || (i > 0 && strncmp(methods[i].path, methods[i - 1].path, len + 2) == 0))
         return false;

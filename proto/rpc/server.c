@@ -82,6 +82,7 @@ static void send_tag(struct rpc_tag *tag, bool ok);
 
 static struct rpc_call *call_alloc(struct rpc_server *server)
 {
+    titan_assert(!server->spare == !server->n_spare);
     struct rpc_call *call = server->spare;
     if (call) {
         server->spare = call->next;
@@ -120,6 +121,7 @@ static void out_clear(struct rpc_call *call)
 static void call_free(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
+    titan_assert(call->pending == 0 && server->n_calls > 0);
     if (call->prev)
         call->prev->next = call->next;
     else if (server->open == call)
@@ -150,12 +152,14 @@ static void call_free(struct rpc_call *call)
 
 static void call_unref(struct rpc_call *call)
 {
+    titan_assert(call->pending > 0);
     if (--call->pending == 0)
         call_free(call);
 }
 
 static void batch(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
 {
+    titan_assert(n > 0);
     call->pending++;
     grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
     titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
@@ -171,6 +175,7 @@ static void recv_next(struct rpc_call *call)
     call->recv_held = call->out_n >= call->server->options.max_queue;
     if (call->recv_held)
         return;
+    titan_assert(!call->incoming);
     call->receiving = true;
     grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
     op.data.recv_message.recv_message = &call->incoming;
@@ -200,6 +205,7 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
 static void recv_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
+    titan_assert(call->receiving);
     const struct endpoint *endpoint = call->endpoint;
     const bool streams = endpoint->method.on_message != NULL;
     ProtobufCMessage *message;
@@ -292,6 +298,7 @@ static void uncharge(struct rpc_call *call)
     struct caller *caller = TAKE(call->caller);
     call->charged = false;
     call->tenant->n_own_calls -= call->endpoint->own;
+    titan_assert((caller ? caller->n_calls : call->tenant->n_calls) > 0);
     if (!caller) {
         call->tenant->n_calls--;
     } else if (--caller->n_calls == 0) {
@@ -307,6 +314,7 @@ static void close_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
     struct rpc_call *call = tag->owner;
+    titan_assert(!call->over);
     call->over = true;
     uncharge(call);
     out_clear(call);
@@ -383,6 +391,7 @@ static void request_tag(struct rpc_tag *tag, bool ok)
 void rpc_slot_offer(struct tenant *tenant, size_t endpoint)
 {
     struct rpc_server *server = tenant->owner;
+    titan_assert(endpoint < server->n_endpoints);
     if (server->stopping)
         return;
     struct rpc_call *call = call_alloc(server);
@@ -446,6 +455,7 @@ static void pump(struct rpc_call *call)
         }
         n++;
     }
+    titan_assert(n > 0 && n <= ARRAY_SIZE(ops));
     call->sending = true;
     batch(call, ops, n, &call->send_tag);
 }
@@ -453,6 +463,7 @@ static void pump(struct rpc_call *call)
 static void send_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
+    titan_assert(call->sending);
     call->sending = false;
     if (call->out_now) {
         grpc_byte_buffer_destroy(call->out_now);
@@ -486,6 +497,7 @@ static titan_status out_append(struct rpc_call *call, grpc_byte_buffer *buffer)
         return TITAN_ENOMEM;
     }
     *node = (struct message){.buffer = buffer};
+    titan_assert(!*call->out_last);
     *call->out_last = node;
     call->out_last = &node->next;
     call->out_n++;
@@ -709,6 +721,7 @@ void rpc_server_set_serving(struct rpc_server *server, bool serving)
 
 void rpc_handle_closed(struct rpc_server *server)
 {
+    titan_assert(server->handles > 0);
     if (--server->handles == 0)
         server->done(server->data); /* may free the server */
 }
@@ -740,6 +753,7 @@ static void shutdown_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
     struct tenant *tenant = tag->owner;
+    titan_assert(tenant->shutting && tenant->owner->tenants_up > 0);
     tenant->owner->tenants_up--;
     rpc_shutdown_advance(tenant->owner);
 }

@@ -59,6 +59,7 @@ struct taker {
 
 static void taker_handle(struct taker *taker, int fd)
 {
+    titan_assert(fd >= 0);
     typedef void handle(struct taker *, int, int, grpc_byte_buffer *);
     handle *take = (handle *)taker->table[TAKER_HANDLE];
     take(taker, -1, fd, NULL); /* takes fd */
@@ -84,6 +85,7 @@ static const grpc_arg_pointer_vtable taker_vtable = {taker_copy, taker_destroy, 
 /* Once, before the tenant starts. */
 static titan_status taker_open(struct tenant *tenant, struct titan_error *err)
 {
+    titan_assert(!tenant->taker);
     if (strncmp(grpc_version_string(), TAKER_CORE, strlen(TAKER_CORE)) != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "rpc: TCP needs gRPC core %sx, and this is %s", TAKER_CORE,
                           grpc_version_string());
@@ -269,6 +271,7 @@ static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, con
     }
     if (idle)
         idle->peer = *peer;
+    titan_assert(idle || fewest);
     return idle ? idle : fewest;
 }
 
@@ -323,6 +326,7 @@ static titan_status socket_check(const char *path, struct titan_error *err)
 static titan_status listener_add(struct rpc_server *server, int fd, enum listener_kind kind, const char *path,
                                  struct titan_error *err)
 {
+    titan_assert(fd >= 0 && !server->started);
     struct listener *l = calloc(1, sizeof(*l));
     if (!l)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a listener");
@@ -402,6 +406,7 @@ static titan_status listen_tcp(struct rpc_server *server, const char *address, e
                                struct titan_error *err)
 {
     const char *colon = strrchr(address, ':');
+    titan_assert(colon);
     char host[256];
     size_t len = MIN((size_t)(colon - address), sizeof(host) - 1);
     const char *from = address;
@@ -532,9 +537,11 @@ static void connection_closed(uv_handle_t *handle)
 static void connection_end(struct connection *connection)
 {
     struct tenant *tenant = connection->tenant;
+    titan_assert(tenant->n_connections > 0 && connection->fd >= 0);
     struct rpc_server *server = tenant->owner;
     tenant->n_connections--;
     if (tenant->taker) {
+        titan_assert(server->n_tcp > 0);
         server->n_tcp--;
         server->n_peers_active -= tenant->n_connections == 0;
         memory_share(server);
@@ -577,6 +584,7 @@ int rpc_connections_close(struct rpc_server *server)
 /* Watch for its end with a descriptor of our own: gRPC shuts a socket down before it closes it. */
 static struct connection *connection_watch(struct tenant *tenant, int fd, const struct peer *peer)
 {
+    titan_assert(fd >= 0);
     struct rpc_server *server = tenant->owner;
     struct connection *connection = calloc(1, sizeof(*connection));
     int own = connection ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
@@ -623,6 +631,7 @@ static void arrival_free(struct arrival *arrival)
 static void *hand_over(void *arg)
 {
     struct arrival *arrival = arg;
+    titan_assert(arrival->fd >= 0);
     if (arrival->tenant->taker) {
         taker_handle(arrival->tenant->taker, arrival->fd);
     } else {
@@ -642,6 +651,7 @@ static void handed_over(struct rpc_tag *tag, bool ok)
     (void)ok;
     struct arrival *arrival = tag->owner;
     struct tenant *tenant = arrival->tenant;
+    titan_assert(tenant->n_handing > 0 && tenant->owner->n_handing >= tenant->n_handing);
     (void)pthread_join(arrival->thread, NULL);
     arrival_free(arrival);
     tenant->n_handing--;
@@ -653,6 +663,7 @@ static void handed_over(struct rpc_tag *tag, bool ok)
 
 static void arrivals_advance(struct tenant *tenant)
 {
+    titan_assert(tenant->n_handing <= HANDING_MAX);
     while (tenant->waiting && tenant->n_handing < HANDING_MAX) {
         struct arrival *arrival = tenant->waiting;
         tenant->waiting = arrival->next;
@@ -676,6 +687,7 @@ static bool arrival_add(struct connection *connection, int fd)
         return false;
     *arrival = (struct arrival){.tenant = tenant, .connection = connection, .fd = fd};
     arrival->tag = (struct rpc_tag){.fn = handed_over, .owner = arrival};
+    titan_assert(!connection->arrival && !*tenant->waiting_last);
     connection->arrival = arrival;
     *tenant->waiting_last = arrival;
     tenant->waiting_last = &arrival->next;
