@@ -40,6 +40,7 @@ struct receiving {
 static bool each_chunk(const ProtobufCMessage *message, void *data)
 {
     struct receiving *r = data;
+    titan_assert(r->fd >= 0);
     const Titan__V1__BackupChunk *chunk = (const Titan__V1__BackupChunk *)message;
     const uint8_t *at = chunk->data.data;
     size_t left = chunk->data.len;
@@ -61,6 +62,7 @@ static bool each_chunk(const ProtobufCMessage *message, void *data)
 
 static titan_status receive(struct ctl *ctl, struct receiving *r, struct titan_error *err)
 {
+    titan_assert(r->fd >= 0 && r->bytes == 0);
     Titan__V1__BackupRequest request = TITAN__V1__BACKUP_REQUEST__INIT;
     titan_status status = ctl_stream(ctl, TITAN_METHOD("Backup"), &request.base, &titan__v1__backup_chunk__descriptor,
                                      each_chunk, r, err);
@@ -136,6 +138,7 @@ static int is_backup(const struct dirent *e)
 /* One more in the folder, named by the time; then the oldest beyond keep go. */
 static titan_status run_backup_kept(struct ctl *ctl, const char *dir, int64_t keep, struct titan_error *err)
 {
+    titan_assert(keep > 0);
     char path[PATH_MAX], stamp[32];
     struct dirent **found = NULL;
     struct tm tm;
@@ -333,6 +336,7 @@ static titan_status run_fix(struct titan_error *err)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1 && args->n <= 2);
     struct ctl *ctl = with;
     const char *action = args->words[0], *path = args->n > 1 ? args->words[1] : NULL;
     int64_t keep = 0;

@@ -8,6 +8,7 @@
 static titan_status cancel_one(struct ctl *ctl, uint64_t id, const struct args *args, uint32_t grace_ms,
                                Titan__V1__JobState *ret_state, struct titan_error *err)
 {
+    titan_assert(id > 0);
     Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
     request.job_id = id;
     request.reason = (char *)(uintptr_t)args_text(args, "reason", "");
@@ -37,6 +38,7 @@ static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState st
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     double grace_s;
     TRY(args_real(args, "grace", 0.001, 3600, 0, &grace_s, err));

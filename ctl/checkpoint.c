@@ -7,6 +7,7 @@
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     for (int i = 0; i < args->n; i++) {
         Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;

@@ -9,6 +9,7 @@
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));

@@ -21,6 +21,7 @@
 /* Where a titand that was told nothing else serves: as this user, under systemd, as root. */
 static const char *find_socket(char *own, size_t cap)
 {
+    titan_assert(cap > 0);
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     *own = '\0';
     if (geteuid() != 0 && state && *state == '/')
@@ -36,6 +37,7 @@ static const char *find_socket(char *own, size_t cap)
 
 titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err)
 {
+    titan_assert(cap > 0);
     const char *from_env = getenv("TITAN_SERVER");
     char own[256];
     int n;
@@ -78,6 +80,7 @@ titan_status ctl_load_token(const char *file, struct titan_error *err)
         text.data[--text.len] = '\0';
     if (text.len == 0 || text.len >= sizeof(ctl_token))
         return titan_fail(err, TITAN_EINVAL, "%s holds no token", file ? file : "TITAN_TOKEN");
+    titan_assert(text.data[text.len] == '\0');
     memcpy(ctl_token, text.data, text.len + 1);
     return TITAN_OK;
 }
@@ -85,6 +88,7 @@ titan_status ctl_load_token(const char *file, struct titan_error *err)
 /* The user that a socket, or the innermost folder of it that can be seen, belongs to. */
 static void owner_of(const char *path, char *out, size_t cap)
 {
+    titan_assert(cap > 0);
     char at[512];
     struct stat st;
     (void)snprintf(at, sizeof(at), "%s", path);
@@ -102,6 +106,7 @@ static void owner_of(const char *path, char *out, size_t cap)
 
 void ctl_unreachable_hint(const char *server, struct titan_error *err)
 {
+    titan_assert(err);
     if (err->status != TITAN_EUNREACHABLE || err->sys_errno != ENOTCONN || err->hint[0])
         return;
     char owner[64];
@@ -116,6 +121,7 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
 {
+    titan_assert(err && ret);
     TRY(ctl_channel(ctl, err));
     ProtobufCMessage *answer = NULL;
     if (rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err) != TITAN_OK) {
@@ -130,6 +136,7 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
                         const ProtobufCMessageDescriptor *reply,
                         bool (*each)(const ProtobufCMessage *message, void *data), void *data, struct titan_error *err)
 {
+    titan_assert(err && each);
     TRY(ctl_channel(ctl, err));
     ctl_catch_interrupt();
     titan_status status =
@@ -142,6 +149,7 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
 
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret, struct titan_error *err)
 {
+    titan_assert(err && ret);
     Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
     request.job_id = id;
     Titan__V1__GetJobResponse *answer = NULL;

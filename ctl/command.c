@@ -56,6 +56,7 @@ const struct command_table titanctl = {.name = "titanctl", .noun = "command", .c
 
 titan_status args_job(const struct args *args, int i, uint64_t *ret, struct titan_error *err)
 {
+    titan_assert(i >= 0 && i < args->n);
     const char *text = args->words[i];
     char *end;
     errno = 0;

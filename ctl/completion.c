@@ -115,6 +115,7 @@ static void offer_words(const struct completion *c, enum word word)
 
 static const struct option_spec *find_in(const struct option_spec *options, const char *word)
 {
+    titan_assert(word[0] == '-' && word[1]);
     const bool is_long = strncmp(word, "--", 2) == 0;
     const size_t len = strcspn(word + 2, "=");
     for (; options && options->name; options++)
@@ -138,6 +139,7 @@ static bool is_break(const char *word)
 
 void completion_print(int n, char **words)
 {
+    titan_assert(n >= 0);
     struct completion c = {.word = n > 0 ? words[n - 1] : ""};
     const struct option_spec *open = NULL; /* waits for its value */
     bool literal = false;                  /* behind "--" */
@@ -193,6 +195,7 @@ void completion_bash(struct buf *out)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     (void)with;
     if (strcmp(args->words[0], "bash") != 0)
         return titan_fail(err, TITAN_EINVAL, "completion: there is none for '%.32s', only for bash", args->words[0]);

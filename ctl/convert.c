@@ -4,6 +4,7 @@
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 2);
     struct ctl *ctl = with;
     char path[PATH_MAX];
     TRY(checkpoint_resolve(ctl, args, path, err));
@@ -15,6 +16,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         argv[n++] = "--dtype";
         argv[n++] = (char *)(uintptr_t)args_text(args, "dtype", NULL);
     }
+    titan_assert(n < ARRAY_SIZE(argv));
     return worker_become(argv, err);
 }
 

@@ -18,6 +18,7 @@
 
 titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
+    titan_assert(!ctl->channel);
     const char *output = args_text(args, "output", "table"), *no_color = getenv("NO_COLOR");
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
         return titan_fail(err, TITAN_EINVAL, "--output %.32s: there are table and json", output);
@@ -57,6 +58,7 @@ static titan_status dispatch(int argc, char **argv, struct titan_error *err)
         return status;
     }
     TRY(ctl_set_up(&ctl, &args, err));
+    titan_assert(args.n >= args.command->min_args);
     titan_status status = args.command->run(&ctl, &args, err);
     rpc_channel_close(ctl.channel);
     return status;

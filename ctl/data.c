@@ -34,6 +34,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     argv[n++] = "--";
     for (int i = 0; i < args->n; i++)
         argv[n++] = args->words[i];
+    titan_assert(n < (size_t)args->n + 2 * (size_t)args->n_given + 6);
     return worker_become(argv, err);
 }
 

@@ -26,6 +26,7 @@ enum { READY_MS = 20000, STOP_MS = 30000, LOG_TAIL = 4096 };
 
 static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, struct titan_error *err)
 {
+    titan_assert(!d->own_dir);
     if (state_dir) {
         TRY(dir_make(state_dir, err));
         if (!realpath(state_dir, d->state_dir))
@@ -46,6 +47,7 @@ static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, stru
 /* Everything but the jobs' own folders. */
 static void tidy(const struct dev_daemon *d)
 {
+    titan_assert(d->own_dir);
     DIR *dir = opendir(d->state_dir);
     if (!dir)
         return;
@@ -66,6 +68,7 @@ static void tidy(const struct dev_daemon *d)
 static titan_status bind_notify(const struct dev_daemon *d, char *path, size_t cap, int *ret_fd,
                                 struct titan_error *err)
 {
+    titan_assert(d->state_dir[0] == '/');
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if ((size_t)snprintf(path, cap, "%s/ready.sock", d->state_dir) >= sizeof(address.sun_path)) {
         titan_status status =
@@ -109,6 +112,7 @@ static void become_titand(const struct dev_daemon *d, const char *titand, const 
     }
     if (geteuid() == 0)
         argv[n++] = "--allow-root"; /* one's own run, as one's self */
+    titan_assert(n < (int)ARRAY_SIZE(argv));
     (void)execv(titand, (char *const *)(uintptr_t)argv);
     (void)dprintf(STDERR_FILENO, "titand: cannot start %s: %s\n", titand, strerror(errno));
     _exit(127);
@@ -117,6 +121,7 @@ static void become_titand(const struct dev_daemon *d, const char *titand, const 
 /* The last line of its log says why it ended. */
 static titan_status died(struct dev_daemon *d, const char *log_path, int wait_status, struct titan_error *err)
 {
+    titan_assert(d->pid > 0);
     _cleanup_(buf_free) struct buf log = BUF_INIT;
     int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -1;
     titan_status status = code == 2 ? TITAN_EINVAL : code == 5 ? TITAN_EPERM : code == 6 ? TITAN_ECONFLICT : TITAN_EIO;
@@ -132,6 +137,7 @@ static titan_status died(struct dev_daemon *d, const char *log_path, int wait_st
 
 static titan_status await_ready(struct dev_daemon *d, int notify, const char *log_path, struct titan_error *err)
 {
+    titan_assert(d->pid > 0 && d->pidfd >= 0);
     for (;;) {
         struct pollfd fds[] = {{.fd = notify, .events = POLLIN}, {.fd = d->pidfd, .events = POLLIN}};
         int rc = poll(fds, 2, READY_MS);
@@ -158,6 +164,7 @@ static titan_status await_ready(struct dev_daemon *d, int notify, const char *lo
 titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const char *device, int64_t slots,
                               struct titan_error *err)
 {
+    titan_assert(slots >= 0);
     char dir[PATH_MAX], titand[PATH_MAX + 16], notify[PATH_MAX], log_path[PATH_MAX + 16];
     memset(d, 0, sizeof(*d));
     d->pidfd = -1;

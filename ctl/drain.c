@@ -16,6 +16,7 @@ static titan_status duration_option(const struct args *args, const char *option,
     int64_t ms = 0;
     if (text && when_duration(text, &ms, err) != TITAN_OK)
         return titan_error_wrap(err, "--%s", option);
+    titan_assert(ms >= 0);
     *ret_ms = (uint64_t)ms;
     return TITAN_OK;
 }
@@ -39,6 +40,7 @@ static titan_status read_window(const struct args *args, Titan__V1__DrainNodeReq
 
 static titan_status run_drain(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     Titan__V1__DrainNodeRequest request = TITAN__V1__DRAIN_NODE_REQUEST__INIT;
     request.reason = (char *)(uintptr_t)args_text(args, "reason", "");
@@ -56,6 +58,7 @@ static titan_status run_drain(void *with, const struct args *args, struct titan_
 
 static titan_status run_undrain(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     for (int i = 0; i < args->n; i++) {
         Titan__V1__UndrainNodeRequest request = TITAN__V1__UNDRAIN_NODE_REQUEST__INIT;

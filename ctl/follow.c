@@ -57,6 +57,7 @@ static void finish(struct follow *f, titan_status status)
 {
     if (f->over)
         return;
+    titan_assert(f->client && !f->client_down);
     f->over = true;
     f->status = status;
     uv_handle_t *handles[] = {(uv_handle_t *)&f->tick, (uv_handle_t *)&f->retry, (uv_handle_t *)&f->timeout,
@@ -89,6 +90,7 @@ static void maybe_done(struct follow *f)
 static void on_retry(uv_timer_t *timer)
 {
     struct follow *f = timer->data;
+    titan_assert(!f->over);
     open_streams(f);
     ask_job(f);
 }
@@ -169,6 +171,7 @@ static void on_events_end(struct rpc_stream *stream, const struct titan_error *e
 {
     (void)stream;
     struct follow *f = data;
+    titan_assert(f->events == stream);
     f->events = NULL;
     if (f->over || f->final)
         return;
@@ -196,6 +199,7 @@ static void on_metrics_end(struct rpc_stream *stream, const struct titan_error *
     (void)stream;
     (void)err; /* the events' stream decides */
     struct follow *f = data;
+    titan_assert(f->metrics == stream);
     f->metrics = NULL;
     if (!f->over)
         maybe_done(f);
@@ -226,6 +230,7 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
 static void on_job(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     struct follow *f = data;
+    titan_assert(f->polling);
     f->polling = false;
     if (f->over || f->final)
         return;
@@ -310,6 +315,7 @@ static void open_streams(struct follow *f)
 static void on_tick(uv_timer_t *timer)
 {
     struct follow *f = timer->data;
+    titan_assert(!f->over);
     if (f->options->progress) {
         if (f->progress.live)
             progress_show(&f->progress, clock_wall_ms(), false);
@@ -320,6 +326,7 @@ static void on_tick(uv_timer_t *timer)
 static void on_timeout(uv_timer_t *timer)
 {
     struct follow *f = timer->data;
+    titan_assert(!f->over);
     struct titan_error err;
     (void)titan_fail(&err, TITAN_ETIMEDOUT, "job %llu has not ended within %u s",
                      (unsigned long long)f->options->job_id, f->options->timeout_ms / 1000);
@@ -339,6 +346,7 @@ static void on_signal(uv_signal_t *handle, int number)
 {
     (void)number;
     struct follow *f = handle->data;
+    titan_assert(!f->over);
     f->interrupts++;
     if (f->options->cancel_on_interrupt && f->interrupts == 1) {
         if (f->options->progress)
@@ -373,6 +381,7 @@ static void timer_init(struct follow *f, uv_timer_t *timer)
 titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobResponse **ret_job,
                         struct titan_error *err)
 {
+    titan_assert(options->server && ret_job);
     struct follow f = {.options = options, .err = err};
     int rc = uv_loop_init(&f.loop);
     if (rc != 0)
@@ -398,6 +407,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
         open_streams(&f);
 
     (void)uv_run(&f.loop, UV_RUN_DEFAULT);
+    titan_assert(f.over && f.client_down);
     (void)uv_loop_close(&f.loop);
     if (options->progress) {
         if (f.status == TITAN_OK)
@@ -405,6 +415,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
         else
             progress_clear(&f.progress);
     }
+    titan_assert(f.status != TITAN_OK || (f.final && f.final->job));
     if (f.status == TITAN_OK)
         *ret_job = TAKE(f.final);
     message_free(&f.final);

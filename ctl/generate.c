@@ -7,6 +7,7 @@
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     static const char *const passed[] = {"prompt", "max-tokens", "temperature", "top-k", "seed"};
     char path[PATH_MAX], flags[ARRAY_SIZE(passed)][16];
@@ -29,6 +30,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         argv[n++] = flags[i];
         argv[n++] = (char *)(uintptr_t)args_text(args, passed[i], "");
     }
+    titan_assert(n < ARRAY_SIZE(argv));
     return worker_become(argv, err);
 }
 

@@ -93,6 +93,7 @@ static void roff_options(struct buf *out, const struct option_spec *options)
 
 static void roff_command(struct buf *out, const struct command *c)
 {
+    titan_assert(c->summary[0] && c->examples);
     buf_puts(out, ".SS ");
     buf_printf(out, "%s \\fR\\fI", c->name);
     roff(out, c->arguments);

@@ -97,6 +97,7 @@ static titan_status parse_states(const struct args *args, Titan__V1__JobState *s
             given += len + (given[len] == ',');
         }
     }
+    titan_assert(n <= STATES_MAX);
     *ret_n = n;
     return TITAN_OK;
 }
@@ -104,6 +105,7 @@ static titan_status parse_states(const struct args *args, Titan__V1__JobState *s
 static titan_status add_pages(struct listing *l, Titan__V1__ListJobsRequest *request, int64_t limit,
                               struct titan_error *err)
 {
+    titan_assert(limit > 0);
     _cleanup_free_ char *token = NULL;
     int64_t left = limit + 1; /* one that is not shown tells that there are more */
     do {

@@ -20,6 +20,7 @@ static void print_fit(const char *line, size_t len)
 {
     for (size_t at = 0, fit; at < len;) {
         fit = text_unfit(line + at, len - at);
+        titan_assert(at + fit <= len);
         (void)fwrite(line + at, 1, fit, stdout);
         at += fit;
         if (at == len)
@@ -62,6 +63,7 @@ static bool each(const ProtobufCMessage *message, void *data)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     int64_t rank, tail;

@@ -29,6 +29,7 @@ struct series {
 
 static bool add_point(struct series *s, const Titan__V1__MetricPoint *point)
 {
+    titan_assert(s->n <= POINTS_MAX && s->plot);
     if (s->n == POINTS_MAX || !VEC_RESERVE(s->x, s->cap_x, s->n + 1) || !VEC_RESERVE(s->y, s->cap_y, s->n + 1))
         return false;
     s->x[s->n] = (double)point->step;
@@ -39,6 +40,7 @@ static bool add_point(struct series *s, const Titan__V1__MetricPoint *point)
 
 static void draw(struct series *s)
 {
+    titan_assert(s->plot);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     char title[160] = "loss", count[UNITS_TEXT];
     struct winsize size = {0};
@@ -95,6 +97,7 @@ static bool each(const ProtobufCMessage *message, void *data)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     int64_t after;
     uint64_t id;

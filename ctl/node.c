@@ -15,6 +15,7 @@
 
 static titan_status run_forget(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 2);
     Titan__V1__ForgetNodeRequest request = TITAN__V1__FORGET_NODE_REQUEST__INIT;
     _cleanup_message_ Titan__V1__ForgetNodeResponse *reply = NULL;
     request.node = args->words[1];
@@ -41,6 +42,7 @@ static titan_status keep_secret(struct titan_error *err)
 
 static titan_status run_join(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 2);
     Titan__V1__JoinNodeRequest request = TITAN__V1__JOIN_NODE_REQUEST__INIT;
     _cleanup_message_ Titan__V1__JoinNodeResponse *reply = NULL;
     _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT}, back = {.ca = BUF_INIT};
@@ -107,6 +109,7 @@ titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, con
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 2);
     struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "forget") == 0)

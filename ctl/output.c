@@ -126,6 +126,7 @@ static size_t value_size(const ProtobufCFieldDescriptor *field)
 static void put_time(struct json_writer *w, const char *name, size_t len, int64_t at_ms)
 {
     char key[64], text[32];
+    titan_assert(len < sizeof(key));
     (void)snprintf(key, sizeof(key), "%.*s", (int)len, name);
     json_put_string(w, key, at_ms > 0 ? clock_format(at_ms, text) : NULL);
 }
@@ -165,6 +166,7 @@ void output_message(struct json_writer *w, const char *key, const ProtobufCMessa
 
 bool output_line(const struct buf *text)
 {
+    titan_assert(text->len == 0 || text->data);
     if (text->len)
         (void)fwrite(text->data, 1, text->len, stdout);
     if (!text->len || text->data[text->len - 1] != '\n')
@@ -227,6 +229,7 @@ static uint32_t next_code(const char *text, int *ret_bytes)
 /* Bytes of text that fit into so many columns; *ret_left: how many stay free. */
 static size_t text_fits(const char *text, int columns, int *ret_left)
 {
+    titan_assert(columns >= 0);
     const char *at = text;
     for (int bytes; *at; at += bytes) {
         int more = code_columns(next_code(at, &bytes));
@@ -289,6 +292,7 @@ void table_cell(struct table_out *t, const char *fmt, ...)
     va_end(args);
     text_fit(text, '?');
     int column = t->rows % t->columns; /* counts cells until the end */
+    titan_assert(column < TABLE_COLUMNS);
     t->width[column] = MAX(t->width[column], text_columns(text));
     (void)!buf_append(&t->cells, text, strlen(text) + 1);
     t->rows++;
@@ -297,6 +301,7 @@ void table_cell(struct table_out *t, const char *fmt, ...)
 /* The widest of those that give way is cut, again and again, until the lines fit or nothing is left to give. */
 static void table_fit(struct table_out *t)
 {
+    titan_assert(t->columns > 0);
     enum { LEAST = 8 };
     int total = 2 * (t->columns - 1);
     for (int i = 0; i < t->columns; i++)
@@ -314,6 +319,7 @@ static void table_fit(struct table_out *t)
 
 void table_end(struct table_out *t, struct buf *out, int state_column, bool color)
 {
+    titan_assert(t->rows % t->columns == 0 && state_column < t->columns);
     const char *cell = t->cells.data;
     table_fit(t);
     for (int i = 0; i < t->rows; i++, cell += strlen(cell) + 1) {

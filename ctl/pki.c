@@ -51,6 +51,7 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
 
 static titan_status no_authority(struct titan_error *err, const char *dir)
 {
+    titan_assert(err && err->status != TITAN_OK);
     titan_error_wrap(err, "no CA that could sign in '%.128s'", dir);
     titan_error_hint(err, "titanctl pki init makes one; --pki-dir names the folder of one that is kept elsewhere");
     return err->status;
@@ -82,6 +83,7 @@ static titan_status make_authority(const char *dir, const char *cluster, struct 
 static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_spec *spec, int64_t days,
                               struct pki_certificate *ret, struct titan_error *err)
 {
+    titan_assert(days > 0);
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
     _cleanup_(certs_free) struct certs c = {BUF_INIT, BUF_INIT, BUF_INIT};
     _cleanup_(buf_free) struct buf request = BUF_INIT;
@@ -103,6 +105,7 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_sp
     spec->from_ms = pki_begin_ms(now, days * DAY_MS);
     spec->until_ms = now + days * DAY_MS;
     buf_clear(&c.certificate);
+    titan_assert(spec->from_ms < spec->until_ms);
     TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, spec, &c.certificate, err));
     if (fresh)
         TRY(certs_write(files.key, &c.key, true, err));
@@ -113,6 +116,7 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_sp
 
 static void print_certificate(struct ctl *ctl, const char *path, const struct pki_certificate *c)
 {
+    titan_assert(c->n_hosts >= 0 && c->n_hosts <= PKI_HOSTS_MAX);
     char until[32], from[32];
     if (!ctl->json) {
         (void)printf("%s: %s, until %s", path,
@@ -146,6 +150,7 @@ static void print_certificate(struct ctl *ctl, const char *path, const struct pk
 
 static bool add_host(char hosts[PKI_HOSTS_MAX][256], int *n, const char *host)
 {
+    titan_assert(*n >= 0 && *n <= PKI_HOSTS_MAX);
     for (int i = 0; i < *n; i++)
         if (strcmp(hosts[i], host) == 0)
             return true;
@@ -199,6 +204,7 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
 
 static titan_status run_pair(struct ctl *ctl, const struct args *args, enum pki_kind kind, struct titan_error *err)
 {
+    titan_assert(kind == PKI_USER || kind == PKI_NODE);
     char ca[PATH_MAX], path[PATH_MAX + 32];
     struct pki_spec spec = {.kind = kind, .name = args->n > 1 ? args->words[1] : ""};
     struct pki_certificate made = {.kind = PKI_NONE};
@@ -233,6 +239,7 @@ static titan_status run_show(struct ctl *ctl, const struct args *args, struct ti
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "init") == 0 && args->n == 1)

@@ -18,6 +18,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         "titan-worker", "plan", (char *)(uintptr_t)args->words[0]};
     size_t n = 3;
 
+    titan_assert(args->n == 1);
     for (size_t i = 0; i < ARRAY_SIZE(passed); i++)
         if (args_has(args, passed[i])) {
             (void)snprintf(name[i], sizeof(name[i]), "--%s", passed[i]);
@@ -36,6 +37,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         argv[n++] = "--set";
         argv[n++] = (char *)(uintptr_t)assignment;
     }
+    titan_assert(n < ARRAY_SIZE(argv));
     return worker_become(argv, err);
 }
 

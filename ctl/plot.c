@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "base/units.h"
 #include "base/utf8.h"
 
@@ -60,6 +61,7 @@ static struct range range_of(const double *values, const double *check, size_t n
 
 static double scale(double value, struct range r, int dots)
 {
+    titan_assert(dots > 0);
     return r.max > r.min ? (value - r.min) / (r.max - r.min) * (dots - 1) : (dots - 1) / 2.0;
 }
 
@@ -80,6 +82,7 @@ static void curve(struct canvas *c, const struct plot *p, struct range rx, struc
 
 static void put_cell(const struct canvas *c, int x, int y, struct buf *out)
 {
+    titan_assert(x >= 0 && x < c->cells_x && y >= 0 && y < c->cells_y);
     uint8_t cell = c->cells[y * c->cells_x + x];
     char text[4];
     if (c->per_x == 1 || !cell)
@@ -90,6 +93,7 @@ static void put_cell(const struct canvas *c, int x, int y, struct buf *out)
 
 static void put_rows(const struct canvas *c, struct range ry, struct buf *out, bool unicode)
 {
+    titan_assert(c->cells_x > 0 && c->cells_y > 1);
     for (int y = 0; y < c->cells_y; y++) {
         bool labelled = y == 0 || y == c->cells_y - 1 || y == (c->cells_y - 1) / 2;
         double value = ry.max - (ry.max - ry.min) * y / (c->cells_y - 1);
@@ -120,6 +124,7 @@ static void put_x_axis(const struct canvas *c, struct range rx, const char *name
 
 void plot_draw(const struct plot *p, struct buf *out)
 {
+    titan_assert(p->n == 0 || (p->x && p->y));
     struct range rx = range_of(p->x, p->y, p->n), ry = range_of(p->y, p->y, p->n);
     if (p->title)
         buf_printf(out, "%s\n", p->title);

@@ -62,6 +62,7 @@ static void put_bar(const struct progress *p, struct buf *out)
 {
     double part = p->steps ? fmin((double)p->step / (double)p->steps, 1) : 0;
     int full = (int)(part * BAR);
+    titan_assert(full >= 0 && full <= BAR);
     for (int i = 0; i < BAR; i++)
         buf_puts(out, p->unicode ? (i < full ? "█" : "░") : (i < full ? "#" : "."));
     buf_puts(out, "  ");
@@ -95,6 +96,7 @@ void progress_text(const struct progress *p, int width, struct buf *out)
         (void)snprintf(fields[n++], 64, "eta %s",
                        format_duration((double)(p->steps - p->step) * p->step_ms / 1000, duration));
 
+    titan_assert(n <= (int)ARRAY_SIZE(fields));
     int used = (int)strlen(job_state_name(p->state));
     put_state(p, out);
     buf_puts(out, "  ");
@@ -114,6 +116,7 @@ void progress_text(const struct progress *p, int width, struct buf *out)
 
 static void draw(struct progress *p, const char *end)
 {
+    titan_assert(!p->live || p->width > 0);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct winsize size;
     if (p->live && ioctl(fileno(p->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)

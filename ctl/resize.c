@@ -78,6 +78,7 @@ static bool on_event(const ProtobufCMessage *message, void *data)
 /* The events have ended: has the job, or is its server gone for a while? */
 static titan_status look(struct ctl *ctl, uint64_t job, struct waiting *w, struct titan_error *err)
 {
+    titan_assert(w->outcome == WAIT_MORE);
     const int64_t begin_ns = clock_mono_ns();
     _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
     titan_status status = TITAN_EUNREACHABLE;
@@ -112,6 +113,7 @@ static titan_status wait_for(struct ctl *ctl, uint64_t job, Titan__V1__ResizeJob
         if (w.outcome == WAIT_MORE)
             TRY(look(ctl, job, &w, err));
     }
+    titan_assert(w.outcome != WAIT_MORE);
     if (w.outcome == WAIT_OVERTAKEN)
         return titan_fail(err, TITAN_ECONFLICT, "job %llu was asked for another size meanwhile",
                           (unsigned long long)job);
@@ -160,6 +162,7 @@ static void print_end(const struct ctl *ctl, uint64_t job, const Titan__V1__Resi
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 2);
     struct ctl *ctl = with;
     const int64_t begin_ns = clock_mono_ns();
     Titan__V1__ResizeJobRequest request = TITAN__V1__RESIZE_JOB_REQUEST__INIT;

@@ -42,6 +42,7 @@ static titan_status outcome(const Titan__V1__Job *job, struct titan_error *err)
  * processors a few, or what its smallest mesh takes. */
 static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_t *ret, struct titan_error *err)
 {
+    titan_assert(r->elastic.max_workers > 0 && workers >= 0);
     const int64_t gpus = strcmp(r->device.name, "cpu") == 0 ? 0 : machine_gpus();
     int64_t slots = workers > 0 ? workers : gpus > 0 ? gpus : MIN(r->elastic.max_workers, SLOTS_CPU);
     int64_t least = slots;
@@ -56,6 +57,7 @@ static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     int64_t workers, slots;

@@ -64,6 +64,7 @@ static bool is_overridden(const struct args *args, const char *key)
 static titan_status place_paths(struct run_file *f, const struct args *args, bool from_stdin, bool *changed,
                                 struct titan_error *err)
 {
+    titan_assert(f->path[0]);
     char here[PATH_MAX], folder[PATH_MAX], beside[2 * PATH_MAX];
     struct recipe_path paths[RECIPE_PATHS_MAX];
     (void)snprintf(folder, sizeof(folder), "%s", f->path);
@@ -104,6 +105,7 @@ static titan_status check(struct run_file *f, bool local, struct titan_error *er
 titan_status run_file_load(struct run_file *f, const char *path, const struct args *args, int64_t workers, bool local,
                            struct titan_error *err)
 {
+    titan_assert(workers >= 0);
     memset(f, 0, sizeof(*f));
     recipe_init(&f->recipe);
     TRY(read_text(f, path, err));

@@ -72,6 +72,7 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));

@@ -83,6 +83,7 @@ static void print_unplaceable(struct ctl *ctl, uint64_t id)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     /* The data is where the workers are, which may be no machine of ours. */

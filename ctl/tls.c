@@ -28,6 +28,7 @@ static titan_status given(const struct args *args, const char *option, const cha
 /* A user's own before the machine's; a CA without a certificate is enough for a bearer token. */
 static void look_around(void)
 {
+    titan_assert(!files.ca[0]);
     const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     char own[PATH_MAX / 2] = "";
     if (xdg && *xdg == '/')
@@ -63,5 +64,6 @@ titan_status ctl_load_tls(const struct args *args, const char *server, struct ti
     }
     if (!files.ca[0])
         look_around();
+    titan_assert(files.ca[0] || !files.certificate[0]);
     return files.certificate[0] ? certs_check(&files, clock_wall_ms(), &own, err) : TITAN_OK;
 }

@@ -84,6 +84,7 @@ static titan_status revoke_all(struct ctl *ctl, const struct args *args, struct 
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "create") == 0)

@@ -8,6 +8,7 @@
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     double timeout_s;

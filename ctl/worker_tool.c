@@ -12,6 +12,7 @@
 static titan_status checkpoint_of_step(struct ctl *ctl, uint64_t job, uint64_t step, char out[PATH_MAX],
                                        struct titan_error *err)
 {
+    titan_assert(job > 0);
     Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
     request.job_id = job;
     _cleanup_message_ Titan__V1__ListCheckpointsResponse *reply = NULL;
@@ -40,6 +41,7 @@ static titan_status no_checkpoint(const Titan__V1__Job *job, struct titan_error 
 
 titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
+    titan_assert(args->n >= 1);
     const char *word = args->words[0];
     int64_t step;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
@@ -65,6 +67,7 @@ titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char o
 
 titan_status worker_become(char *const *argv, struct titan_error *err)
 {
+    titan_assert(argv[0]);
     char dir[PATH_MAX], path[PATH_MAX + 16];
     TRY(self_dir(dir, sizeof(dir), err));
     (void)snprintf(path, sizeof(path), "%s/titan-worker", dir);
