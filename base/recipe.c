@@ -195,7 +195,7 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
     const char *choices = choices_of(k, all, sizeof(all));
     if (choices && among(choices, value, k->flags & KEY_NOCASE, spelled)) {
         value = spelled;
-    } else if (choices && !any_or_among(k->plan, value)) {
+    } else if (choices) {
         list_choices(choices, legal, sizeof(legal));
         describe_lack(k->section, k->name, value, lack, sizeof(lack));
         if (any_or_among(k->later, value))
@@ -955,23 +955,6 @@ bool recipe_excludes(const struct recipe *r, const char *part)
     return false;
 }
 
-titan_status recipe_check_run(const struct recipe *r, struct titan_error *err)
-{
-    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
-        const struct recipe_key *k = &recipe_keys[i];
-        const char *field = (const char *)r + k->offset;
-        char spelled[64];
-        bool text = k->type == KEY_STRING;
-        if (!k->plan || (text ? among(k->choices, field, k->flags & KEY_NOCASE, spelled) : !*(const bool *)field))
-            continue;
-        titan_fail(err, TITAN_EUNSUPPORTED, "%s.%s = %s%.64s%s can be planned, but this version cannot run it",
-                   k->section, k->name, text ? "\"" : "", text ? field : "true", text ? "\"" : "");
-        titan_error_hint(err, "set %s", k->instead);
-        return TITAN_EUNSUPPORTED;
-    }
-    return TITAN_OK;
-}
-
 /* --- reference ---------------------------------------------------------------------------------------------------- */
 
 static const char *key_type_name(enum key_type type)
@@ -1003,16 +986,6 @@ static void print_legal(const struct recipe_key *k, struct buf *out)
             buf_printf(out, "%s%.15g", k->above_min ? "> " : "≥ ", k->min);
         else
             buf_printf(out, "%s%.15g to %.15g", k->above_min ? "above " : "", k->min, k->max);
-    }
-    if (!k->plan)
-        return;
-    if (k->type == KEY_BOOL)
-        buf_puts(out, "true: plan only");
-    else if (strcmp(k->plan, "*") == 0)
-        buf_puts(out, "; plan only: any text");
-    else {
-        buf_puts(out, "; plan only: ");
-        print_choices(k->plan, out);
     }
 }
 
@@ -1130,8 +1103,7 @@ void recipe_print_reference(struct buf *out)
         "A run file is TOML with the section and key names of TorchTitan v0.2.2; keys marked * are Titan's "
         "own.\nKeys left out have their default. An unknown key, a wrong type or a value out of range is "
         "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`; what the file "
-        "says of it is then not looked at. Values marked\n*plan only* load and can be planned; a run with them is "
-        "refused. What is accepted without effect is said when a run is submitted.\n\n"
+        "says of it is then not looked at.\nWhat is accepted without effect is said when a run is submitted.\n\n"
         "This file is written by `make docs` from the table the parser uses (`base/recipe_keys.c`).\n");
     print_supported(out);
     print_flavors(out);

@@ -6,8 +6,7 @@
  * range, default, one line of documentation; another (recipe_flavors.c) the models. The parser, `--set`, the printed
  * resolved recipe and docs/recipes.md come from them. Unknown keys, wrong types and values outside the range are
  * refused with the line and, for a misspelt key, the nearest one. A TorchTitan key whose feature is not there is
- * refused by name unless it holds its "off" value. What can be planned but not run loads, and recipe_check_run()
- * refuses it.
+ * refused by name unless it holds its "off" value.
  *
  * Used by all programs: commands and the daemon check a recipe before anything starts; the worker runs it. */
 #ifndef TITAN_BASE_RECIPE_H
@@ -197,8 +196,6 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUS
 /* Can it run on exactly this many workers? Mesh fits, batch can be shared out, schedule is sound. TITAN_EINVAL names
  * key, reason and nearest legal value. */
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err) TITAN_MUST_USE;
-/* Can this version run it, or only plan it? TITAN_EUNSUPPORTED names the key and what to set instead. */
-titan_status recipe_check_run(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 /* The largest world <= workers it can run on, between elastic.min_workers and max_workers; 0: none. Only the
  * data-parallel degrees give way (shard first, then replicate); tp, pp and cp stay what the recipe says. */
 int64_t recipe_fit_world(const struct recipe *r, int64_t workers);

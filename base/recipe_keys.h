@@ -36,8 +36,6 @@ struct recipe_key {
     const char *choices;        /* strings: "a|b"; NULL = any text */
     const char *(*names)(void); /* strings: further choices, in the same form */
     const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
-    const char *plan;    /* strings: accepted besides, but only planned, not run; "*" = any text. Booleans: true is */
-    const char *instead; /* with plan: what to do for a run */
     const char *yes_no;  /* strings: "a|b", what true and false stand for, as files of earlier versions have them */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *initial; /* default as TOML; of keys that are not supported TorchTitan's */

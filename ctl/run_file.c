@@ -88,7 +88,6 @@ static titan_status place_paths(struct run_file *f, const struct args *args, boo
 static titan_status check(struct run_file *f, bool local, struct titan_error *err)
 {
     TRY(recipe_resolve(&f->recipe, err));
-    TRY(recipe_check_run(&f->recipe, err));
     if (!local)
         return TITAN_OK;
     char base[PATH_MAX];

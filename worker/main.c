@@ -201,7 +201,6 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     const char *name;
 
     TRY(read_recipe(cli, r, err));
-    TRY(recipe_check_run(r, err));
     TRY(recipe_check_world(r, cli->world, err));
     TRY(recipe_check_data(r, NULL, err));
     struct recipe_path paths[RECIPE_PATHS_MAX];

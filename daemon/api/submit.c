@@ -150,7 +150,6 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     struct slots there = supply_for(&s->supply, r->device.name);
     recipe_offer(r, there.number);
     TRY(recipe_resolve(r, err));
-    TRY(recipe_check_run(r, err));
     TRY(collect_worlds(r, spec, err));
     /* On several machines it is looked at where it will be read: by the workers. */
     if (s->one_machine && recipe_check_data(r, NULL, err) != TITAN_OK) {

@@ -17,7 +17,6 @@ static void ask(const struct recipe *r)
         (void)recipe_fit_world(r, world);
     }
     int stages;
-    (void)!recipe_check_run(r, &err);
     (void)!recipe_stages(r, &stages, &err);
     (void)recipe_hash(r);
     (void)recipe_flops_per_token(r);
