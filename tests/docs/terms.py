@@ -4,8 +4,7 @@
 
 A row of TERMS is a word, the term in its place, and two patterns: of the identifiers that have its private sense, and of
 comments. An identifier is matched as a whole, in lower case, between underscores: "seat" finds job_seat and n_seats.
-Strings are passed over: names of the API, of events, of keys and of the store's columns stay. LEFT names files of worker/
-that have a word still; it may only become shorter: a row that finds nothing is an error."""
+Strings are passed over: names of the API, of events, of keys and of the store's columns stay."""
 import re
 import sys
 from pathlib import Path
@@ -45,9 +44,6 @@ ELSEWHERE = {  # words of these rows that mean something else there
     "link": ("worker/",),
     "told": ("worker/device/cuda/",),
 }
-LEFT = {  # worker/: still to be renamed
-    "wish": ("worker/checkpoint/checkpoint.c",),
-}
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|[A-Za-z_]\w*', re.S)
 PUBLIC = {"agents_imposter"}  # counters of the API
 
@@ -78,17 +74,9 @@ def found(path, text):
                 yield word, term, text.count("\n", 0, m.start()) + 1, hit[0].strip("_") if prose else token
 
 
-def check(files, left):
-    wrong, used = [], set()
-    for path, text in sorted(files.items()):
-        for word, term, line, what in found(path, text):
-            if path in left.get(word, ()):
-                used.add((word, path))
-            else:
-                wrong.append(f"{path}:{line}: {what}: the field's term is {term}")
-    wrong += [f"{path} has no \"{word}\" any more: take it out of LEFT" for word, paths in left.items() for path in paths
-              if (word, path) not in used]
-    return wrong
+def check(files):
+    return [f"{path}:{line}: {what}: the field's term is {term}" for path, text in sorted(files.items())
+            for word, term, line, what in found(path, text)]
 
 
 def sources():
@@ -97,7 +85,7 @@ def sources():
 
 
 def main():
-    wrong = check(sources(), LEFT)
+    wrong = check(sources())
     print("\n".join(wrong) if wrong else f"none of {len(TERMS)} words is back")
     return 1 if wrong else 0
 

@@ -28,16 +28,10 @@ def others_pass():
     assert not wrong, f"taken for a word of the table: {wrong}"
 
 
-def exceptions_are_needed():
-    """an exception without use is an error"""
-    assert terms.check({"worker/x.c": "int rung;"}, {"rung": ("worker/x.c",)}) == []
-    assert len(terms.check({"worker/x.c": "int y;"}, {"rung": ("worker/x.c",)})) == 1
-
-
 def none_is_back():
     """none of the words is back in the tree"""
-    wrong = terms.check(terms.sources(), terms.LEFT)
+    wrong = terms.check(terms.sources())
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-tap(words_that_come_back_are_found, others_pass, exceptions_are_needed, none_is_back)
+tap(words_that_come_back_are_found, others_pass, none_is_back)

@@ -594,20 +594,20 @@ static titan_status open_verified(int at, const struct manifest_file *file, stru
 }
 
 /* Pieces that are wanted, by the manifest's tensor: those of tensor t are list[first[t]..first[t+1]). */
-struct wishes {
+struct wanted {
     struct piece *list;
     int *first;
     struct apart_watch *watch;
 };
 
-static void clear_wishes(struct wishes *w)
+static void clear_wanted(struct wanted *w)
 {
     free(w->list);
     free(w->first);
 }
 
-static titan_status sort_wishes(const struct manifest *m, const int *map, const struct piece *pieces, int n,
-                                struct wishes *ret, struct titan_error *err)
+static titan_status sort_wanted(const struct manifest *m, const int *map, const struct piece *pieces, int n,
+                                struct wanted *ret, struct titan_error *err)
 {
     ret->list = calloc((size_t)n + 1, sizeof(*ret->list));
     ret->first = calloc((size_t)m->ntensors + 2, sizeof(*ret->first));
@@ -679,7 +679,7 @@ static titan_status read_overlap(const struct stored *s, const struct piece *wan
 }
 
 static titan_status read_stored_piece(const struct safetensors *st, const struct manifest *m,
-                                      const struct manifest_piece *piece, const struct wishes *wishes,
+                                      const struct manifest_piece *piece, const struct wanted *wanted,
                                       struct titan_error *err)
 {
     char name[MANIFEST_PIECE_NAME_MAX];
@@ -689,27 +689,27 @@ static titan_status read_stored_piece(const struct safetensors *st, const struct
     if (!s.tensor || strcmp(s.tensor->dtype, dtype_of(m, &s.box)) != 0 ||
         s.tensor->bytes < (uint64_t)(s.place + s.box.rows * s.box.cols) * safetensors_dtype_bytes(s.tensor->dtype))
         return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
-    for (int i = wishes->first[s.box.tensor]; i < wishes->first[s.box.tensor + 1]; i++) {
-        const struct piece common = piece_overlap(&s.box, &wishes->list[i]);
+    for (int i = wanted->first[s.box.tensor]; i < wanted->first[s.box.tensor + 1]; i++) {
+        const struct piece common = piece_overlap(&s.box, &wanted->list[i]);
         if (common.rows > 0)
-            TRY(read_overlap(&s, &wishes->list[i], &common, err));
+            TRY(read_overlap(&s, &wanted->list[i], &common, err));
     }
     return TITAN_OK;
 }
 
-static bool piece_needed(const struct piece *box, const struct wishes *wishes)
+static bool piece_needed(const struct piece *box, const struct wanted *wanted)
 {
     titan_assert(box->tensor >= 0);
-    for (int i = wishes->first[box->tensor]; i < wishes->first[box->tensor + 1]; i++)
-        if (piece_overlap(box, &wishes->list[i]).rows > 0)
+    for (int i = wanted->first[box->tensor]; i < wanted->first[box->tensor + 1]; i++)
+        if (piece_overlap(box, &wanted->list[i]).rows > 0)
             return true;
     return false;
 }
 
-static bool file_needed(const struct manifest_file *file, const struct wishes *wishes)
+static bool file_needed(const struct manifest_file *file, const struct wanted *wanted)
 {
     for (int p = 0; p < file->npieces; p++)
-        if (piece_needed(&file->pieces[p].box, wishes))
+        if (piece_needed(&file->pieces[p].box, wanted))
             return true;
     return false;
 }
@@ -720,16 +720,16 @@ static void close_safetensors(struct safetensors **st)
 }
 
 static titan_status load_file(int at, const struct manifest *m, const struct manifest_file *file,
-                              const struct wishes *wishes, struct titan_error *err)
+                              const struct wanted *wanted, struct titan_error *err)
 {
     int fd = -1;
-    TRY(open_verified(at, file, wishes->watch, &fd, err));
+    TRY(open_verified(at, file, wanted->watch, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
     for (int p = 0; p < file->npieces; p++) {
-        TRY(go_on(wishes->watch, err));
-        if (piece_needed(&file->pieces[p].box, wishes) &&
-            read_stored_piece(st, m, &file->pieces[p], wishes, err) != TITAN_OK)
+        TRY(go_on(wanted->watch, err));
+        if (piece_needed(&file->pieces[p].box, wanted) &&
+            read_stored_piece(st, m, &file->pieces[p], wanted, err) != TITAN_OK)
             return err ? titan_error_wrap(err, "'%s'", file->name) : TITAN_ECORRUPT;
     }
     return TITAN_OK;
@@ -739,7 +739,7 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
                              int npieces, struct apart_watch *watch, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
-    _cleanup_(clear_wishes) struct wishes wishes = {.watch = watch};
+    _cleanup_(clear_wanted) struct wanted wanted = {.watch = watch};
     _cleanup_fd_ int at = -1;
     TRY(read_manifest(path, &m, &at, err));
     TRY(failpoint("checkpoint.read", err));
@@ -750,10 +750,10 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
         return titan_error_wrap(err, "'%s'", path);
     for (int i = 0; i < npieces; i++)
         assert_inside(specs, nspecs, &pieces[i]);
-    TRY(sort_wishes(&m, map, pieces, npieces, &wishes, err));
+    TRY(sort_wanted(&m, map, pieces, npieces, &wanted, err));
     for (int f = 0; f < m.nfiles; f++) {
         titan_status status =
-            file_needed(&m.files[f], &wishes) ? load_file(at, &m, &m.files[f], &wishes, err) : TITAN_OK;
+            file_needed(&m.files[f], &wanted) ? load_file(at, &m, &m.files[f], &wanted, err) : TITAN_OK;
         if (status != TITAN_OK) {
             (void)titan_error_wrap(err, "'%s'", path);
             return status;
