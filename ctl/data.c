@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/data_options.h"
 #include "ctl/worker_tool.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -53,22 +54,7 @@ const struct command command_data = {
     .min_args = 1,
     .max_args = ANY_NUMBER,
     .word = WORD_FILE,
-    .options =
-        (const struct option_spec[]){
-            {"tokenizer", 0, "T", "bytes, or a folder with tokenizer.json or tokenizer.model; inspect: to decode with",
-             WORD_FILE},
-            {"out", 0, "DIR", "build: the folder of shards", WORD_FILE},
-            {"field", 0, "NAME", "build: the field of a JSON line that is the text (default text)", WORD_NONE},
-            {"format", 0, "KIND", "build: what files are: auto (by their names), text or jsonl", WORD_NONE},
-            {"bos", 0, NULL, "build: begin of text in front of each document too", WORD_NONE},
-            {"threads", 0, "N", "build: threads that tokenise (default: all cores)", WORD_NONE},
-            {"shard-tokens", 0, "N", "build: a shard ends with the document that reaches so many (default 268435456)",
-             WORD_NONE},
-            {"strict", 0, NULL, "build: stop at the first bad record", WORD_NONE},
-            {"force", 0, NULL, "build: begin anew, whatever the folder holds", WORD_NONE},
-            {"sample", 0, "N", "inspect: how many samples (default 3)", WORD_NONE},
-            {"seed", 0, "N", "inspect: another seed shows other samples", WORD_NONE},
-            {NULL}},
+    .options = (const struct option_spec[]){DATA_OPTIONS, {NULL}},
     .examples = (const struct example[]){{"titanctl data build --tokenizer ./llama3 --out ./c4-tokens ./c4/en",
                                           "C4's shards, as they were downloaded"},
                                          {"titanctl data inspect ./c4-tokens --sample 5", "five samples, decoded"},

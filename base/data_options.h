@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data_options.h - the options of `titanctl data` and of `titan-worker data`, which it starts. */
+#ifndef TITAN_BASE_DATA_OPTIONS_H
+#define TITAN_BASE_DATA_OPTIONS_H
+
+#include "base/options.h"
+
+/* Rows of a table of struct option_spec. */
+#define DATA_OPTIONS                                                                                                   \
+    {"tokenizer", 0, "T", "bytes, or a folder with tokenizer.json or tokenizer.model; inspect: to decode with",        \
+     WORD_FILE},                                                                                                       \
+        {"out", 0, "DIR", "build: the folder of shards", WORD_FILE},                                                   \
+        {"field", 0, "NAME", "build: the field of a JSON line that is the text (default text)", WORD_NONE},            \
+        {"format", 0, "KIND", "build: what files are: auto (by their names), text or jsonl", WORD_NONE},               \
+        {"bos", 0, NULL, "build: begin of text in front of each document too", WORD_NONE},                             \
+        {"threads", 0, "N", "build: threads that tokenise (default: all cores)", WORD_NONE},                           \
+        {"shard-tokens", 0, "N", "build: a shard ends with the document that reaches so many (default 268435456)",     \
+         WORD_NONE},                                                                                                   \
+        {"strict", 0, NULL, "build: stop at the first bad record", WORD_NONE},                                         \
+        {"force", 0, NULL, "build: begin anew, whatever the folder holds", WORD_NONE},                                 \
+        {"sample", 0, "N", "inspect: how many samples (default 3)", WORD_NONE},                                        \
+    {                                                                                                                  \
+        "seed", 0, "N", "inspect: another seed shows other samples", WORD_NONE                                         \
+    }
+
+#endif
