@@ -7,26 +7,18 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "daemon/coordinator/shell/store_restore.h"
-#include "state/schema.h"
-#include "support/core_bench.h"
+#include "tests/support/core_store.h"
 
-#define LIVE_TRAINING TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING
-
-static struct bench b;
-static struct db *db;
+static struct core_store s;
 static uint64_t term;
 static Titan__Internal__StopWorkers stop; /* the newest of job 1; grace_ms UINT32_MAX = none */
 
 static void commit(void)
 {
-    struct titan_error err = {0};
-    for (const struct batch_message *m = b.out.messages; m; m = m->next)
+    for (const struct batch_message *m = s.b.out.messages; m; m = m->next)
         if (m->message->kind_case == STOP && m->message->stop->job_id == 1)
             stop = *m->message->stop;
-    if (change_apply(db, b.out.changes, &err) != TITAN_OK)
-        fail_msg("%s", err.msg);
-    batch_free(&b.out);
+    commit_store(&s);
 }
 
 static void forget_stop(void)
@@ -42,40 +34,31 @@ static bool stopped(void)
 static void submit_stored(uint64_t id, uint32_t workers, int priority)
 {
     struct job job = job_of(id, workers, workers);
-    uint64_t existing = 0;
     job.spec.priority = priority;
-    assert_int_equal(job_submit(db, &job, "recipe", &existing, NULL), TITAN_OK);
-    submit_job(&b, &job);
+    submit_store(&s, &job);
     commit();
 }
 
 static void pass(int64_t ms)
 {
-    for (int64_t end = b.now + ms; b.now < end;) {
-        heartbeat(&b, term);
-        commit();
-        tick(&b, 100);
-        commit();
-    }
+    pass_time(&s, term, ms, commit);
 }
 
 /* Job 1 trains with workers 1 and 2 on node a (session 1), which has no more slots. */
 static int setup(void **state)
 {
     (void)state;
-    open_bench(&b);
+    open_store(&s);
     term = 1;
     forget_stop();
-    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
-    assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
-    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&s.b, 1, "a", 2, NULL, 0), TITAN_OK);
     commit();
     submit_stored(1, 2, 0);
     for (uint64_t w = 1; w <= 2; w++) {
-        ready(&b, .worker = w);
+        ready(&s.b, .worker = w);
         commit();
     }
-    progress(&b, .worker = 1, .epoch = 1, .step = 7);
+    progress(&s.b, .worker = 1, .epoch = 1, .step = 7);
     commit();
     return 0;
 }
@@ -83,8 +66,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    close_bench(&b);
-    db_close(db);
+    close_store(&s);
     return 0;
 }
 
@@ -92,36 +74,22 @@ static void cancel(bool checkpoint, uint32_t grace_ms)
 {
     enum job_state to = JOB_NONE;
     if (checkpoint)
-        core_want_checkpoint(b.core, 1);
-    assert_int_equal(core_cancel(b.core, 1, "why not", grace_ms, at(&b), &b.out, &to, NULL), TITAN_OK);
+        core_want_checkpoint(s.b.core, 1);
+    assert_int_equal(core_cancel(s.b.core, 1, "why not", grace_ms, at(&s.b), &s.b.out, &to, NULL), TITAN_OK);
     commit();
 }
 
 /* Another coordinator over the same store; the node comes back with both workers, session 2. */
 static void restart(void)
 {
-    struct core_options options = {.term = ++term,
-                                   .seed = 1,
-                                   .jobs_dir = "/jobs",
-                                   .heartbeat_ms = 100,
-                                   .node_timeout_ms = 1000,
-                                   .next_worker_id = 3};
     Titan__Internal__LiveWorker live[2], *list[2];
-    core_free(b.core);
     forget_stop();
-    assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
-    assert_int_equal(core_restore(b.core, db, at(&b), NULL), TITAN_OK);
+    restart_store(&s, ++term);
     for (uint64_t i = 0; i < 2; i++) {
-        titan__internal__live_worker__init(&live[i]);
-        live[i].job_id = 1;
-        live[i].worker_id = i + 1;
-        live[i].epoch = 1;
-        live[i].step = 7;
-        live[i].state = LIVE_TRAINING;
-        live[i].address = (char *)"h:1";
+        live_worker(&live[i], i + 1);
         list[i] = &live[i];
     }
-    assert_int_equal(registration(&b, term, "a", 2, list, 2), TITAN_OK);
+    assert_int_equal(registration(&s.b, term, "a", 2, list, 2), TITAN_OK);
     commit();
 }
 
@@ -190,9 +158,9 @@ static void test_drain_and_maintenance(void **state)
 {
     (void)state;
     const struct core_drain drains[] = {{.deadline_ms = 5000},
-                                        {.from_ms = at(&b).wall_ms + 6000, .for_ms = 30000, .deadline_ms = 1000}};
+                                        {.from_ms = at(&s.b).wall_ms + 6000, .for_ms = 30000, .deadline_ms = 1000}};
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(core_drain(b.core, "a", &drains[i], at(&b), &b.out, NULL), TITAN_OK);
+        assert_int_equal(core_drain(s.b.core, "a", &drains[i], at(&s.b), &s.b.out, NULL), TITAN_OK);
         commit();
         pass(4000);
         assert_false(stopped());
@@ -209,18 +177,18 @@ static void test_drain_and_maintenance(void **state)
 static void test_between_epochs(void **state)
 {
     (void)state;
-    exited(&b, .worker = 2, .code = -1);
+    exited(&s.b, .worker = 2, .code = -1);
     commit();
-    quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+    quiesced(&s.b, .worker = 1, .epoch = 1, .step = 7);
     commit();
     submit_stored(2, 2, 9);
     assert_false(stopped());
     pass(500);
     assert_false(stopped());
-    ready(&b, .worker = 3); /* the replacement */
+    ready(&s.b, .worker = 3); /* the replacement */
     commit();
     assert_false(stopped());
-    progress(&b, .worker = 1, .epoch = 2, .step = 8);
+    progress(&s.b, .worker = 1, .epoch = 2, .step = 8);
     commit();
     assert_true(stop.must_checkpoint);
     assert_int_equal(stop.grace_ms, 120000);
@@ -230,21 +198,21 @@ static void test_between_epochs(void **state)
 static void test_departing(void **state)
 {
     (void)state;
-    assert_int_equal(registration(&b, 2, "b", 2, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&s.b, 2, "b", 2, NULL, 0), TITAN_OK);
     commit();
     const struct core_drain d = {0};
-    assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
+    assert_int_equal(core_drain(s.b.core, "a", &d, at(&s.b), &s.b.out, NULL), TITAN_OK);
     commit();
     for (uint64_t w = 3; w <= 4; w++) {
-        ready(&b, .session = 2, .worker = w);
+        ready(&s.b, .session = 2, .worker = w);
         commit();
     }
     for (uint64_t w = 1; w <= 2; w++) {
-        quiesced(&b, .worker = w, .epoch = 1, .step = 8);
+        quiesced(&s.b, .worker = w, .epoch = 1, .step = 8);
         commit();
     }
     assert_false(stopped());
-    progress(&b, .session = 2, .worker = 3, .epoch = 2, .step = 9);
+    progress(&s.b, .session = 2, .worker = 3, .epoch = 2, .step = 9);
     commit();
     assert_int_equal(stop.grace_ms, 0);
     assert_false(stop.must_checkpoint);

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "tests/support/root_dir.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/hf_export.h"
@@ -75,21 +76,6 @@ static void test_scores_are_kept(void **state)
 }
 
 /* --- a whole checkpoint ------------------------------------------------------------------------------------------- */
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    (void)state;
-    (void)snprintf(root, sizeof(root), "/tmp/titan-convert-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
-}
 
 /* Initial values; of gains, which are all ones then, others. */
 static void values_of(const struct model *m, int tensor, float *out)

@@ -18,6 +18,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/vec.h"
+#include "tests/support/root_dir.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/hf_export.h"
@@ -25,30 +26,6 @@
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/trained.h"
 #include "worker/tensor/layout.h"
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    (void)state;
-    (void)snprintf(root, sizeof(root), "/tmp/titan-hf-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
-}
-
-static const char *path_of(const char *name)
-{
-    static char paths[4][PATH_MAX];
-    static int turn;
-    char *path = paths[turn++ % 4];
-    (void)snprintf(path, PATH_MAX, "%s/%s", root, name);
-    return path;
-}
 
 /* --- a folder of weights ------------------------------------------------------------------------------------------ */
 
@@ -178,7 +155,7 @@ static void write_config(const struct folder *f, const char *dir)
 /* files: 1, or so many with an index. */
 static const char *write_weights(const struct folder *f, const char *name, const char *dtype, size_t files)
 {
-    const char *dir = path_of(name);
+    const char *dir = root_path(name);
     _cleanup_(buf_free) struct buf index = BUF_INIT;
     char shard[64];
     assert_int_equal(dir_make(dir, NULL), TITAN_OK);
@@ -257,7 +234,7 @@ static void test_families(void **state)
         (void)snprintf(name, sizeof name, "in-%zu", i);
         const char *in = write_weights(&f, name, type, i % 2 ? 3 : 1);
         (void)snprintf(name, sizeof name, "titan-%zu", i);
-        const char *titan = path_of(name);
+        const char *titan = root_path(name);
         if (convert_weights(in, titan, &err) != TITAN_OK)
             fail_msg("%s %s: %s", families[i].family, families[i].set, err.msg);
         struct trained t;
@@ -266,7 +243,7 @@ static void test_families(void **state)
         assert_memory_equal(&t.model->dims, &f.model->dims, sizeof t.model->dims);
         trained_close(&t);
         (void)snprintf(name, sizeof name, "out-%zu", i);
-        const char *out = path_of(name);
+        const char *out = root_path(name);
         if (hf_export(titan, out, type, &err) != TITAN_OK)
             fail_msg("%s %s: %s", families[i].family, families[i].set, err.msg);
         same_tensors(&f, out, type);

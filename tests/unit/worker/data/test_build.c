@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "tests/support/root_dir.h"
 #include "worker/data/build.h"
 #include "worker/data/dataset.h"
 #include "worker/data/jsonl.h"
@@ -24,21 +25,12 @@
 #include "worker/data/pieces.h"
 #include "worker/data/shard.h"
 
-static char root[64];
 static struct tokenizer *tokenizer;
 
-static int make_root(void **state)
+static int end(void **state)
 {
-    (void)state;
-    (void)snprintf(root, sizeof(root), "/tmp/titan-build-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
-    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
+    return remove_root(state);
 }
 
 static char *at(const char *name, char out[256])
@@ -392,14 +384,14 @@ static void test_c4_in_a_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_kinds_of_files, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_bad_records, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_cut_off, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_threads, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_going_on, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_kinds_of_files, make_root, end),
+        cmocka_unit_test_setup_teardown(test_bad_records, make_root, end),
+        cmocka_unit_test_setup_teardown(test_cut_off, make_root, end),
+        cmocka_unit_test_setup_teardown(test_threads, make_root, end),
+        cmocka_unit_test_setup_teardown(test_going_on, make_root, end),
         cmocka_unit_test(test_cuts),
-        cmocka_unit_test_setup_teardown(test_long_documents, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_c4_in_a_run, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_long_documents, make_root, end),
+        cmocka_unit_test_setup_teardown(test_c4_in_a_run, make_root, end),
     };
     if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)
         return 1;

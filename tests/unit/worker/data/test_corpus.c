@@ -14,42 +14,22 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "tests/support/root_dir.h"
 #include "worker/data/dataset.h"
 #include "worker/data/formats.h"
 #include "worker/data/shard.h"
 
-static char root[64];
-
-static int make_root(void **state)
-{
-    (void)state;
-    (void)snprintf(root, sizeof(root), "/tmp/titan-corpus-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
-}
-
-static const char *at(const char *name)
-{
-    static char path[256];
-    (void)snprintf(path, sizeof(path), "%s/%s", root, name);
-    return path;
-}
-
 static void put_file(const char *name, const void *data, size_t len)
 {
-    assert_int_equal(file_replace(at(name), data, len, NULL), TITAN_OK);
+    assert_int_equal(file_replace(root_path(name), data, len, NULL), TITAN_OK);
 }
 
 static titan_status open_tokens(const char *name, struct corpus *c, struct titan_error *err)
 {
     int32_t separator;
     *err = (struct titan_error){0};
-    const titan_status status = corpus_open_tokens(c, at(name), data_format_of(at(name)), &separator, err);
+    const titan_status status =
+        corpus_open_tokens(c, root_path(name), data_format_of(root_path(name)), &separator, err);
     c->separator = separator;
     return status;
 }
@@ -86,7 +66,7 @@ static void test_nanogpt(void **state)
     struct corpus c = {0};
     struct titan_error err;
     put_file("train.bin", ids, sizeof(ids));
-    assert_int_equal(data_format_of(at("train.bin")), DATA_NANOGPT);
+    assert_int_equal(data_format_of(root_path("train.bin")), DATA_NANOGPT);
     assert_int_equal(open_tokens("train.bin", &c, &err), TITAN_OK);
     check_tokens(&c, (const int32_t[]){7, 50256, 300, 65535, 0, 1}, 6);
     check_starts(&c, 0, 6, (const int32_t[]){0, 0, 2, 2, 2, 2});
@@ -119,10 +99,10 @@ static void test_llmc(void **state)
     const uint32_t llama[] = {128000, 5};
     struct corpus c = {0};
     struct titan_error err;
-    assert_int_equal(mkdir(at("fineweb"), 0755), 0);
+    assert_int_equal(mkdir(root_path("fineweb"), 0755), 0);
     put_llmc("fineweb/train_000002.bin", 20240520, 1, 3, second, sizeof(second));
     put_llmc("fineweb/train_000001.bin", 20240520, 1, 3, first, sizeof(first));
-    assert_int_equal(data_format_of(at("fineweb")), DATA_LLMC);
+    assert_int_equal(data_format_of(root_path("fineweb")), DATA_LLMC);
     assert_int_equal(open_tokens("fineweb", &c, &err), TITAN_OK);
     assert_int_equal(c.separator, 50256);
     check_tokens(&c, (const int32_t[]){50256, 1, 2, 3, 50256, 4}, 6);
@@ -185,8 +165,8 @@ static void test_megatron(void **state)
     size_t n = pack(&good, index);
     put_file("text.bin", ids, sizeof(ids));
     put_file("text.idx", index, n);
-    assert_int_equal(data_format_of(at("text.bin")), DATA_MEGATRON);
-    assert_int_equal(data_format_of(at("text.idx")), DATA_MEGATRON);
+    assert_int_equal(data_format_of(root_path("text.bin")), DATA_MEGATRON);
+    assert_int_equal(data_format_of(root_path("text.idx")), DATA_MEGATRON);
     assert_int_equal(open_tokens("text.idx", &c, &err), TITAN_OK);
     check_tokens(&c, ids, 6);
     check_starts(&c, 0, 6, (const int32_t[]){0, 0, 0, 3, 3, 3});
@@ -260,8 +240,8 @@ static void put_set(const char *name)
     struct shard_info info;
     char path[PATH_MAX];
     uint32_t id_max;
-    (void)mkdir(at(name), 0755);
-    shard_path(at(name), 0, path);
+    (void)mkdir(root_path(name), 0755);
+    shard_path(root_path(name), 0, path);
     assert_int_equal(shard_writer_open(path, 2, 77, 9, &w, NULL), TITAN_OK);
     assert_int_equal(shard_writer_add(w, document_ids, 3, 9, NULL), TITAN_OK);
     assert_int_equal(shard_writer_end_document(w, NULL), TITAN_OK);
@@ -275,7 +255,7 @@ static void put_set(const char *name)
     set.tokens = info.tokens;
     set.documents = info.documents;
     set.id_max = (int32_t)id_max;
-    assert_int_equal(shard_set_write(at(name), &set, NULL), TITAN_OK);
+    assert_int_equal(shard_set_write(root_path(name), &set, NULL), TITAN_OK);
 }
 
 static void test_shards(void **state)
@@ -285,9 +265,9 @@ static void test_shards(void **state)
     struct shard_set set = {0};
     struct titan_error err = {0};
     put_set("set");
-    assert_int_equal(data_format_of(at("set")), DATA_SHARDS);
-    assert_int_equal(data_format_of(at("set/shard-00000.bin")), DATA_SHARDS);
-    if (corpus_open_shards(&c, at("set"), &set, &err) != TITAN_OK)
+    assert_int_equal(data_format_of(root_path("set")), DATA_SHARDS);
+    assert_int_equal(data_format_of(root_path("set/shard-00000.bin")), DATA_SHARDS);
+    if (corpus_open_shards(&c, root_path("set"), &set, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(set.tokenizer_hash, 77);
     assert_int_equal(set.documents, 3);
@@ -304,7 +284,7 @@ static void test_damaged_shards(void **state)
     (void)state;
     _cleanup_(buf_free) struct buf file = BUF_INIT;
     put_set("set");
-    assert_int_equal(file_read(at("set/shard-00000.bin"), 1 << 20, &file, NULL), TITAN_OK);
+    assert_int_equal(file_read(root_path("set/shard-00000.bin"), 1 << 20, &file, NULL), TITAN_OK);
     const size_t padding = SHARD_HEADER_BYTES + sizeof(document_ids), padding_end = (padding + 7) / 8 * 8;
     for (size_t i = 0; i < 2 * file.len; i++) {
         struct corpus c = {0};
@@ -315,7 +295,7 @@ static void test_damaged_shards(void **state)
             continue;
         file.data[byte] ^= i < file.len ? 0x10 : 0;
         put_file("set/shard-00000.bin", file.data, i < file.len ? file.len : byte);
-        const titan_status status = corpus_open_shards(&c, at("set"), &set, &err);
+        const titan_status status = corpus_open_shards(&c, root_path("set"), &set, &err);
         if (status == TITAN_OK)
             fail_msg("byte %zu of %zu, %s: not noticed", byte, file.len, i < file.len ? "changed" : "the end");
         assert_non_null(strstr(err.msg, "shard-00000.bin"));
@@ -341,10 +321,10 @@ static void test_refused_sets(void **state)
     assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL); /* another tokenizer: both are named */
     assert_non_null(strstr(err.msg, "'some' (000000000000004d)"));
     assert_non_null(strstr(err.msg, "'bytes'"));
-    assert_int_equal(unlink(at("set/shard-00000.bin")), 0);
+    assert_int_equal(unlink(root_path("set/shard-00000.bin")), 0);
     assert_int_equal(dataset_open(&o, &ds, &err), TITAN_ECORRUPT);
     assert_non_null(strstr(err.msg, "missing"));
-    assert_int_equal(unlink(at("set/titan-data.json")), 0);
+    assert_int_equal(unlink(root_path("set/titan-data.json")), 0);
     put_file("set/titan-build.json", "{}", 2);
     assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "not finished"));

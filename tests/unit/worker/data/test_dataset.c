@@ -14,10 +14,9 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "tests/support/root_dir.h"
 #include "worker/data/dataset.h"
 #include "worker/data/mixture.h"
-
-static char root[64];
 
 static void put_file(const char *name, const void *data, size_t len)
 {
@@ -34,19 +33,6 @@ static void put_folder(const char *name)
     char path[256];
     (void)snprintf(path, sizeof(path), "%s/%s", root, name);
     assert_int_equal(mkdir(path, 0755), 0);
-}
-
-static int make_root(void **state)
-{
-    (void)state;
-    (void)snprintf(root, sizeof(root), "/tmp/titan-dataset-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
 }
 
 static struct tokenizer *tokenizer;

@@ -13,23 +13,9 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "tests/support/root_dir.h"
 #include "worker/tokenizer/pattern.h"
 #include "worker/tokenizer/tokenizer.h"
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    (void)state;
-    (void)snprintf(root, sizeof(root), "/tmp/titan-tokenizer-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return dir_remove(root, NULL) == TITAN_OK ? 0 : -1;
-}
 
 /* Its path, until the next call. */
 static const char *put_file(const char *name, const char *text, size_t n)
