@@ -45,9 +45,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct fuzz_input piece = fuzz_piece(&in);
         knockers[n++] = knock(port, &piece);
     }
-    if (mesh_open(&config, &m, &err) == TITAN_OK && mesh_meet(m, &o, fds, &err) == TITAN_OK)
+    if (tcp_mesh_open(&config, &m, &err) == TITAN_OK && tcp_mesh_meet(m, &o, fds, &err) == TITAN_OK)
         fuzz_assert(fds[1] >= 0);
-    mesh_close(m);
+    tcp_mesh_close(m);
     for (int i = 0; i < 2; i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);

@@ -75,7 +75,7 @@ static titan_status finish(struct comm *c, struct stream *s, const char *what, n
         st = nccl_fail(&err, c->nccl, r, what);
     (void)pthread_mutex_unlock(&c->lock);
     if (st != TITAN_OK)
-        comm_fail(c, st, err.msg);
+        nccl_comm_fail(c, st, err.msg);
     titan_status latched = stream_latch(s, NULL);
     st = comm_failed(c);
     return st != TITAN_OK ? st : latched;

@@ -146,7 +146,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, bool h
     }
     if (st != TITAN_OK) {
         if (healthy) /* first: whoever is about to stop the parent has done so when this returns */
-            comm_fail(parent, st, err ? err->msg : call->what);
+            nccl_comm_fail(parent, st, err ? err->msg : call->what);
         derive_abandon(parent, call, thread);
         return st;
     }
@@ -180,15 +180,15 @@ static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, 
 }
 
 /* All survivors call this with the same list; the parent is closed by the caller afterwards, as always. */
-titan_status comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
-                         const atomic_int *abort_flag, struct comm **ret, struct titan_error *err)
+titan_status nccl_comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
+                              const atomic_int *abort_flag, struct comm **ret, struct titan_error *err)
 {
     struct device *dev = parent->dev;
     const int64_t deadline_ns = nccl_deadline(config->timeout_ms ? config->timeout_ms : NCCL_FORM_MS);
     if (n < 1 || n >= parent->world)
         return titan_fail(err, TITAN_EINVAL, "%d of %d members excluded", n, parent->world);
     if (comm_failed(parent) == TITAN_OK)
-        comm_revoke(parent);
+        nccl_comm_revoke(parent);
     TRY(cuda_enter(dev, err));
     if (parent->aborted ||
         nccl_wait_ready(parent->nccl, abort_flag, nccl_deadline(QUIET_MS), "revoking", err) != TITAN_OK)
@@ -209,7 +209,7 @@ titan_status comm_shrink(struct comm *parent, const int *excluded, int n, const 
     TRY(check_member(dev, child, config->rank, config->world, "shrinking", err));
     if (parent->peers)
         nccl_peers_shrink(parent->peers, excluded, n); /* first: the child must not hear what ended its parent */
-    TRY(comm_make(dev, child, NULL, parent->peers, config->rank, config->world, config->timeout_ms, ret, err));
+    TRY(nccl_comm_make(dev, child, NULL, parent->peers, config->rank, config->world, config->timeout_ms, ret, err));
     parent->peers = NULL;
     return TITAN_OK;
 }
@@ -247,8 +247,8 @@ static titan_status split_nccl(struct comm *parent, const int *members, int n, i
     return st;
 }
 
-titan_status comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag, struct comm **ret,
-                        struct titan_error *err)
+titan_status nccl_comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
+                             struct comm **ret, struct titan_error *err)
 {
     struct titan_error local = {0};
     ncclComm_t nccl = NULL;
@@ -263,9 +263,9 @@ titan_status comm_split(struct comm *parent, const int *members, int n, const at
     if (parent->nccl)
         st = split_nccl(parent, members, n, rank, abort_flag, &nccl, &local);
     if (st == TITAN_OK)
-        st = comm_make(parent->dev, nccl, parent->root, NULL, rank, n, parent->timeout_ms, ret, &local);
+        st = nccl_comm_make(parent->dev, nccl, parent->root, NULL, rank, n, parent->timeout_ms, ret, &local);
     if (st != TITAN_OK) {
-        comm_fail(parent, st, local.msg);
+        nccl_comm_fail(parent, st, local.msg);
         if (err)
             *err = local;
     }

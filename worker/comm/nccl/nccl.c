@@ -172,7 +172,7 @@ static void mark(struct comm *c, titan_status status, const char *reason)
     (void)pthread_mutex_unlock(&c->streams_lock);
 }
 
-void comm_fail(struct comm *c, titan_status status, const char *reason)
+void nccl_comm_fail(struct comm *c, titan_status status, const char *reason)
 {
     titan_assert(status != TITAN_OK);
     struct comm *root = c->root;
@@ -188,9 +188,9 @@ void comm_fail(struct comm *c, titan_status status, const char *reason)
     (void)pthread_mutex_unlock(&root->family_lock);
 }
 
-void comm_revoke(struct comm *c)
+void nccl_comm_revoke(struct comm *c)
 {
-    comm_fail(c, TITAN_EREVOKED, "epoch revoked");
+    nccl_comm_fail(c, TITAN_EREVOKED, "epoch revoked");
 }
 
 /* Has a peer vanished, or does NCCL know of a failure? The latter is skipped while the owner is inside a call. */
@@ -213,7 +213,7 @@ static void comm_check(struct comm *c)
         (void)pthread_mutex_unlock(&c->lock);
     }
     if (st != TITAN_OK)
-        comm_fail(c, st, err.msg);
+        nccl_comm_fail(c, st, err.msg);
 }
 
 static void comm_forget(struct comm *c, const struct stream *s)
@@ -293,8 +293,8 @@ static void comm_free(struct comm *c, bool idle)
     free(c);
 }
 
-titan_status comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
-                       int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err)
+titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
+                            int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err)
 {
     titan_assert(rank >= 0 && rank < world);
     struct comm *c = calloc(1, sizeof *c);
@@ -363,7 +363,7 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     titan_status st = form(config, abort_flag, peers, &nccl, err);
     progress_wait_end();
     if (st == TITAN_OK)
-        st = comm_make(dev, nccl, NULL, peers, config->rank, config->world, config->timeout_ms, ret, err);
+        st = nccl_comm_make(dev, nccl, NULL, peers, config->rank, config->world, config->timeout_ms, ret, err);
     if (st != TITAN_OK)
         nccl_peers_close(peers, false);
     return st;
@@ -400,10 +400,10 @@ const struct comm_ops comm_nccl = {
     .name = "nccl",
     .open = comm_open,
     .close = comm_close,
-    .revoke = comm_revoke,
+    .revoke = nccl_comm_revoke,
     .async_error = comm_async_error,
-    .shrink = comm_shrink,
-    .split = comm_split,
+    .shrink = nccl_comm_shrink,
+    .split = nccl_comm_split,
     .group_begin = nccl_group_begin,
     .group_end = nccl_group_end,
     .all_gather = nccl_all_gather,

@@ -70,19 +70,19 @@ bool nccl_end_start(struct device *dev, ncclComm_t nccl, bool destroy, pthread_t
 /* The same, and give it NCCL_ABORT_MS; false: it is left behind. NULL is fine. */
 bool nccl_end(struct device *dev, ncclComm_t nccl, bool destroy);
 /* Any thread: the whole family has failed. The first failure stays. */
-void comm_fail(struct comm *c, titan_status status, const char *reason);
-void comm_revoke(struct comm *c);
+void nccl_comm_fail(struct comm *c, titan_status status, const char *reason);
+void nccl_comm_revoke(struct comm *c);
 /* A communicator around nccl, which it takes: on failure it is aborted. root NULL: a family of its own; peers become
  * its own on success. */
-titan_status comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
-                       int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err);
+titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
+                            int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err);
 
 /* --- derive.c ----------------------------------------------------------------------------------------------------- */
 
-titan_status comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
-                         const atomic_int *abort_flag, struct comm **ret, struct titan_error *err);
-titan_status comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag, struct comm **ret,
-                        struct titan_error *err);
+titan_status nccl_comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
+                              const atomic_int *abort_flag, struct comm **ret, struct titan_error *err);
+titan_status nccl_comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
+                             struct comm **ret, struct titan_error *err);
 
 /* --- collectives.c ------------------------------------------------------------------------------------------------ */
 

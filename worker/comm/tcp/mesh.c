@@ -503,7 +503,7 @@ static void clear_meeting(struct meeting *g)
     free(g->polls);
 }
 
-titan_status mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds, struct titan_error *err)
+titan_status tcp_mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds, struct titan_error *err)
 {
     titan_assert(options->n >= 1);
     size_t n = (size_t)options->n;
@@ -528,7 +528,7 @@ titan_status mesh_meet(struct mesh *m, const struct meeting_options *options, in
 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */
 
-void mesh_close(struct mesh *m)
+void tcp_mesh_close(struct mesh *m)
 {
     if (!m)
         return;
@@ -546,10 +546,10 @@ void mesh_close(struct mesh *m)
 
 static void close_mesh(struct mesh **m)
 {
-    mesh_close(*m);
+    tcp_mesh_close(*m);
 }
 
-titan_status mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err)
+titan_status tcp_mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err)
 {
     titan_assert(config->rank >= 0 && config->rank < config->world);
     size_t world = (size_t)config->world;

@@ -29,11 +29,11 @@ struct meeting_options {
     const atomic_int *abort_flag;
 };
 
-titan_status mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status tcp_mesh_open(const struct comm_config *config, struct mesh **ret, struct titan_error *err) TITAN_MUST_USE;
 /* NULL is fine. */
-void mesh_close(struct mesh *m);
+void tcp_mesh_close(struct mesh *m);
 /* fds[n]: a connected socket per member, -1 for the own one; the caller closes them. As comm_ops.open. */
-titan_status mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds,
-                       struct titan_error *err) TITAN_MUST_USE;
+titan_status tcp_mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds,
+                           struct titan_error *err) TITAN_MUST_USE;
 
 #endif

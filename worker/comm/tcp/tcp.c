@@ -482,7 +482,7 @@ static titan_status connect_links(struct comm *c, const struct meeting_options *
 {
     titan_assert(options->n == c->core.world);
     int fds[COMM_WORLD_MAX];
-    TRY(mesh_meet(c->mesh, options, fds, err));
+    TRY(tcp_mesh_meet(c->mesh, options, fds, err));
     for (int r = 0; r < options->n; r++)
         c->links[r].fd = fds[r];
     for (int r = 0; r < options->n; r++) {
@@ -498,7 +498,7 @@ static titan_status open_links(struct comm *c, const struct comm_config *config,
                                struct titan_error *err)
 {
     TRY(prepare_links(c, err));
-    TRY(mesh_open(config, &c->mesh, err));
+    TRY(tcp_mesh_open(config, &c->mesh, err));
     struct meeting_options all = {.members = c->names, .n = config->world, .abort_flag = abort_flag};
     return connect_links(c, &all, err);
 }
@@ -536,7 +536,7 @@ static void close_links(struct comm *c, bool is_child)
     if (c->event >= 0)
         (void)close(c->event);
     if (!is_child)
-        mesh_close(c->mesh);
+        tcp_mesh_close(c->mesh);
     free(c->links);
     free(c->names);
     free(c->stage);
