@@ -241,9 +241,9 @@ static titan_status decide(struct epoch *e, const double *report, const struct u
 
     titan_assert(report);
     TRY(outcome_read(e->plan.program, e->plan.plan->layout, report, &s->outcome, err));
-    s->learning_rate = schedule_rate(r, (int64_t)step);
+    s->learning_rate = optim_rate(r, (int64_t)step);
     s->update = update_of_recipe(r, s->learning_rate, step - state->skipped, s->outcome.tokens,
-                                 clip_factor(s->outcome.grad_norm, r->training.max_norm));
+                                 optim_clip_factor(s->outcome.grad_norm, r->training.max_norm));
     *ret = s->outcome.finite ? &s->update : NULL;
     return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, report, err) : TITAN_OK;
 }

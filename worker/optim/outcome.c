@@ -86,7 +86,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     return TITAN_OK;
 }
 
-double clip_factor(double grad_norm, double max_norm)
+double optim_clip_factor(double grad_norm, double max_norm)
 {
     if (max_norm <= 0)
         return 1;

@@ -21,6 +21,6 @@ struct step_outcome {
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */
-double clip_factor(double grad_norm, double max_norm);
+double optim_clip_factor(double grad_norm, double max_norm);
 
 #endif

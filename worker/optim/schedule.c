@@ -16,7 +16,7 @@ static double decay(const char *type, double progress)
     return 1 - progress;
 }
 
-double schedule_factor(const struct recipe *recipe, int64_t step)
+double optim_factor(const struct recipe *recipe, int64_t step)
 {
     const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
     const int64_t warmup = MIN(recipe->lr_scheduler.warmup_steps, total);
@@ -36,7 +36,7 @@ double schedule_factor(const struct recipe *recipe, int64_t step)
     return floor_factor + (1 - floor_factor) * decay(recipe->lr_scheduler.decay_type, progress);
 }
 
-double schedule_rate(const struct recipe *recipe, int64_t step)
+double optim_rate(const struct recipe *recipe, int64_t step)
 {
-    return recipe->optimizer.lr * schedule_factor(recipe, step);
+    return recipe->optimizer.lr * optim_factor(recipe, step);
 }

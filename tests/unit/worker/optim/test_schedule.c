@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h against factors computed by make_schedule_reference.py; clip_factor. */
+/* schedule.h against factors computed by make_schedule_reference.py; optim_clip_factor. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,15 +46,15 @@ static void test_factors(void **state)
         cut.lr_scheduler.total_steps = r.training.steps;
         for (const struct json *f = json_get(c, "factors")->first; f; f = f->next, step++, checked++) {
             cut.training.steps = step;
-            assert_true(schedule_factor(&cut, step) == schedule_factor(&r, step));
-            if (fabs(schedule_factor(&r, step) - number(f)) > 1e-12)
+            assert_true(optim_factor(&cut, step) == optim_factor(&r, step));
+            if (fabs(optim_factor(&r, step) - number(f)) > 1e-12)
                 fail_msg("%ld steps, step %ld: %.17g, expected %.17g", (long)r.training.steps, (long)step,
-                         schedule_factor(&r, step), number(f));
-            assert_true(schedule_rate(&r, step) == 2 * schedule_factor(&r, step));
+                         optim_factor(&r, step), number(f));
+            assert_true(optim_rate(&r, step) == 2 * optim_factor(&r, step));
         }
         assert_int_equal(step, r.training.steps + 1);
         cut.training.steps = 2 * step;
-        assert_true(schedule_factor(&cut, 2 * step) == schedule_factor(&r, r.training.steps));
+        assert_true(optim_factor(&cut, 2 * step) == optim_factor(&r, r.training.steps));
     }
     assert_true(checked > 400);
     json_free(cases);
@@ -63,9 +63,9 @@ static void test_factors(void **state)
 static void test_clip(void **state)
 {
     (void)state;
-    assert_true(clip_factor(100, 0) == 1);
-    assert_true(clip_factor(0.5, 1) == 1);
-    assert_true(fabs(clip_factor(4, 1) - 1 / (4 + 1e-6)) < 1e-15);
+    assert_true(optim_clip_factor(100, 0) == 1);
+    assert_true(optim_clip_factor(0.5, 1) == 1);
+    assert_true(fabs(optim_clip_factor(4, 1) - 1 / (4 + 1e-6)) < 1e-15);
 }
 
 static void test_adamw_arguments(void **state)
