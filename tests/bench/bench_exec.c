@@ -178,7 +178,7 @@ static void open_program(struct bench *b)
     must(state_open(&b->device, layout, 0, (struct state_types){.compute = dt}, false, &b->state, &err), &err);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == STREAM_COMPUTE || b->program->streams >> s & 1)
-            must(b->device.ops->stream_open(b->device.dev, stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+            must(b->device.ops->stream_open(b->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
                                             &b->streams[s], &err),
                  &err);
     must(state_init(b->state, 1, b->streams[STREAM_COMPUTE], &err), &err);

@@ -171,7 +171,7 @@ static void assert_inside(const struct tensor_spec *specs, int nspecs, const str
 {
     int64_t rows, cols;
     titan_assert(p->tensor >= 0 && p->tensor < nspecs);
-    tensor_matrix(&specs[p->tensor], &rows, &cols);
+    piece_matrix(&specs[p->tensor], &rows, &cols);
     titan_assert(p->row >= 0 && p->rows >= 0 && p->row + p->rows <= rows);
     titan_assert(p->col >= 0 && p->cols >= 0 && p->col + p->cols <= cols);
 }

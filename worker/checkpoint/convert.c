@@ -87,7 +87,7 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
     for (int i = first; i < end; i++) {
         struct piece *p = &pieces[i - first];
         *p = (struct piece){.tensor = i, .data = at};
-        tensor_matrix(&im->specs[i], &p->rows, &p->cols);
+        piece_matrix(&im->specs[i], &p->rows, &p->cols);
         at += im->specs[i].numel;
         TRY(fill_piece(im, p, err));
     }

@@ -141,7 +141,7 @@ static titan_status parse_box(const struct json *list, const struct manifest *m,
 {
     int64_t v[5], rows, cols;
     TRY(parse_numbers(list, m, v, 5, err));
-    tensor_matrix(&m->tensors[v[0]], &rows, &cols);
+    piece_matrix(&m->tensors[v[0]], &rows, &cols);
     if (!inside(v[1], v[2], rows) || !inside(v[3], v[4], cols))
         return titan_fail(err, TITAN_ECORRUPT,
                           "rows %" PRId64 "+%" PRId64 ", columns %" PRId64 "+%" PRId64
@@ -162,7 +162,7 @@ static titan_status parse_range(const struct json *list, const struct manifest *
     if (!inside(v[1], v[2], spec->numel))
         return titan_fail(err, TITAN_ECORRUPT, "elements %" PRId64 "+%" PRId64 " of tensor '%s', which has %" PRId64,
                           v[1], v[2], spec->name, spec->numel);
-    tensor_matrix(spec, &rows, &cols);
+    piece_matrix(spec, &rows, &cols);
     const int n = piece_boxes(cols, v[1], v[1] + v[2], boxes);
     titan_assert(n >= 1 && n <= PIECE_BOXES_MAX);
     for (int i = 0; i < n; i++) {
@@ -393,7 +393,7 @@ static titan_status check_tensor(const struct manifest *m, int tensor, const str
                                  struct front *f, struct titan_error *err)
 {
     int64_t rows, cols;
-    tensor_matrix(&m->tensors[tensor], &rows, &cols);
+    piece_matrix(&m->tensors[tensor], &rows, &cols);
     f->n = 0;
     push(f, (struct stretch){0, 0, cols});
     for (size_t i = 0; i < n; i++) {
@@ -446,7 +446,7 @@ void manifest_piece_name(const struct manifest *m, const struct manifest_piece *
         *ret_place = 0;
         return;
     }
-    tensor_matrix(spec, &rows, &cols);
+    piece_matrix(spec, &rows, &cols);
     (void)snprintf(ret, MANIFEST_PIECE_NAME_MAX, "%s@%" PRId64, spec->name, piece->range);
     *ret_place = piece->box.row * cols + piece->box.col - piece->range;
 }

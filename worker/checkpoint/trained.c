@@ -46,7 +46,7 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
         specs[i].ndim = model_tensor_shape(m, specs[i].shape);
         specs[i].numel = m->numel;
         pieces[i] = (struct piece){.tensor = i, .data = out};
-        tensor_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
+        piece_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
         out += m->numel;
     }
     return checkpoint_load(t->path, specs, n, pieces, n, NULL, err);
@@ -65,7 +65,7 @@ titan_status trained_load_biases(const struct trained *t, float *out, struct tit
         return titan_fail(err, TITAN_ENOMEM, "no memory to load the biases of %d layers", n - before);
     for (int i = 0; i < n - before; i++) {
         pieces[i] = (struct piece){.tensor = i, .data = out};
-        tensor_matrix(&specs[before + i], &pieces[i].rows, &pieces[i].cols);
+        piece_matrix(&specs[before + i], &pieces[i].rows, &pieces[i].cols);
         out += specs[before + i].numel;
     }
     return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, pieces, n - before, NULL, err);

@@ -181,7 +181,8 @@ titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct ti
     titan_assert(streams >> STREAM_COUNT == 0);
     for (int s = 0; s < STREAM_COUNT; s++)
         if ((streams >> s & 1) && !t->streams[s])
-            TRY(t->device.ops->stream_open(t->device.dev, stream_name((enum stream_id)s), false, &t->streams[s], err));
+            TRY(t->device.ops->stream_open(t->device.dev, program_stream_name((enum stream_id)s), false, &t->streams[s],
+                                           err));
     return TITAN_OK;
 }
 

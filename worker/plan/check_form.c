@@ -117,7 +117,7 @@ static titan_status check_transfer(const struct checker *c, const struct action 
     if (!pipeline)
         return TITAN_OK;
     if (a->stream != (a->op == OP_SEND ? STREAM_SEND : STREAM_RECV) + a->channel - CHANNEL_FORWARD_NEXT)
-        return REFUSE(c, "is on stream %s, not on its channel's", stream_name((enum stream_id)a->stream));
+        return REFUSE(c, "is on stream %s, not on its channel's", program_stream_name((enum stream_id)a->stream));
     if (a->peer != neighbour(c->p, a))
         return REFUSE(c, "peer is pp rank %d, on %s it must be %d", a->peer, channel_name((enum channel)a->channel),
                       neighbour(c->p, a));
@@ -159,8 +159,9 @@ static titan_status check_channels(struct checker *c)
         if (*s == NONE)
             *s = a->stream;
         if (*s != a->stream)
-            return REFUSE(c, "is on stream %s, others of channel %s on %s", stream_name((enum stream_id)a->stream),
-                          channel_name((enum channel)a->channel), stream_name((enum stream_id) * s));
+            return REFUSE(c, "is on stream %s, others of channel %s on %s",
+                          program_stream_name((enum stream_id)a->stream), channel_name((enum channel)a->channel),
+                          program_stream_name((enum stream_id) * s));
     }
     c->index = NONE;
     return TITAN_OK;

@@ -161,8 +161,8 @@ static titan_status order_action(struct order *w, const struct action *a)
         const struct action *other = &p->actions[w->unordered];
         return REFUSE(
             c, "on stream %s, touches memory (%s #%d) that action %d (%s) on %s touches, without waiting for it",
-            stream_name((enum stream_id)a->stream), buffer_kind_name(p->buffers[o[k].buffer].kind), o[k].buffer,
-            w->unordered, op_name((enum op)other->op), stream_name((enum stream_id)other->stream));
+            program_stream_name((enum stream_id)a->stream), buffer_kind_name(p->buffers[o[k].buffer].kind), o[k].buffer,
+            w->unordered, op_name((enum op)other->op), program_stream_name((enum stream_id)other->stream));
     }
     return TITAN_OK;
 }

@@ -67,7 +67,7 @@ static void draw_lane(struct canvas *c, int rank, enum stream_id stream)
     struct stretch w = {0};
 
     buf_printf(c->out, "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\" font-size=\"10\">%s</text>\n", LEFT - 6,
-               c->y + LANE - 8, stream_name(stream));
+               c->y + LANE - 8, program_stream_name(stream));
     buf_printf(c->out, "<line x1=\"%.0f\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, LEFT + WIDTH,
                c->y + LANE / 2, c->y + LANE / 2);
     for (int i = 0; i < k->program->n_actions; i++) {

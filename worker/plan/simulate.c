@@ -312,7 +312,7 @@ static void write_names(const struct simulation *s, struct buf *out)
             if (s->ranks[r].program->streams >> k & 1)
                 buf_printf(out,
                            "%s{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-                           comma, r, k, stream_name((enum stream_id)k));
+                           comma, r, k, program_stream_name((enum stream_id)k));
     }
 }
 

@@ -210,7 +210,7 @@ static titan_status place_in_order(struct placer *s, int (*order)(const void *, 
     return TITAN_OK;
 }
 
-titan_status arena_place(struct program *p, struct titan_error *err)
+titan_status program_arena_place(struct program *p, struct titan_error *err)
 {
     const double enough = (double)program_peak(p, NULL, NULL) * (1 + WASTE_MAX);
     _cleanup_(placer_free) struct placer s;

@@ -13,6 +13,6 @@ static inline size_t arena_round_up(size_t bytes)
 }
 
 /* Sets offset of every buffer that is not external and has a life, and arena_bytes. Lifetimes must be known. */
-titan_status arena_place(struct program *p, struct titan_error *err) TITAN_MUST_USE;
+titan_status program_arena_place(struct program *p, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

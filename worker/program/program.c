@@ -53,7 +53,7 @@ const char *memory_kind_name(enum memory_kind kind)
     return kind < MEMORY_COUNT ? names[kind] : "?";
 }
 
-const char *stream_name(enum stream_id stream)
+const char *program_stream_name(enum stream_id stream)
 {
     static const char *const names[STREAM_COUNT] = {"compute",       "gather",        "reduce",        "tensor",
                                                     "copy",          "send_fwd_next", "send_fwd_prev", "send_bwd_next",
@@ -208,7 +208,7 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action)
 titan_status program_finish(struct program *p, struct titan_error *err)
 {
     find_lifetimes(p);
-    TRY(arena_place(p, err));
+    TRY(program_arena_place(p, err));
     return waits_derive(p, err);
 }
 
@@ -253,8 +253,8 @@ static void print_action(const struct program *p, int i, struct buf *out)
 {
     const struct action *a = &p->actions[i];
 
-    buf_printf(out, "%5d %-13s %-9s %-15s", i, stream_name((enum stream_id)a->stream), phase_name((enum phase)a->phase),
-               op_name((enum op)a->op));
+    buf_printf(out, "%5d %-13s %-9s %-15s", i, program_stream_name((enum stream_id)a->stream),
+               phase_name((enum phase)a->phase), op_name((enum op)a->op));
     if (a->stage >= 0)
         buf_printf(out, " stage=%d", a->stage);
     if (a->unit >= 0)

@@ -170,7 +170,7 @@ const char *buffer_kind_name(enum buffer_kind kind);
 bool buffer_is_external(enum buffer_kind kind);
 enum memory_kind buffer_memory(enum buffer_kind kind);
 const char *memory_kind_name(enum memory_kind kind);
-const char *stream_name(enum stream_id stream);
+const char *program_stream_name(enum stream_id stream);
 /* Bytes this rank hands to the communicator. */
 size_t action_sent_bytes(const struct program *p, const struct action *a);
 /* Bytes of them that leave it, where collectives go round a ring: what it has for itself stays, what is gathered or

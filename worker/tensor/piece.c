@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
-void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols)
+void piece_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols)
 {
     titan_assert(spec->ndim >= 1 && spec->numel > 0);
     *ret_cols = spec->ndim > 1 ? spec->shape[spec->ndim - 1] : spec->numel;

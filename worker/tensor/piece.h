@@ -22,7 +22,7 @@ struct piece {
     int64_t at;  /* of a rank's state: where its first element stands there (layout_pieces); otherwise nothing */
 };
 /* A tensor as a matrix. */
-void tensor_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
+void piece_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
 /* The common part of two pieces of the same tensor; rows 0 when there is none. data is NULL. */
 struct piece piece_overlap(const struct piece *a, const struct piece *b);
 /* Where an overlap's first element stands in the data of a piece it came from. */

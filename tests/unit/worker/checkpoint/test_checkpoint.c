@@ -79,7 +79,7 @@ static void check_piece(const struct piece *p, uint64_t step)
 static struct piece whole(int tensor)
 {
     struct piece p = {.tensor = tensor};
-    tensor_matrix(&specs[tensor], &p.rows, &p.cols);
+    piece_matrix(&specs[tensor], &p.rows, &p.cols);
     return p;
 }
 

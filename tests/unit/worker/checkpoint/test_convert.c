@@ -105,7 +105,7 @@ static void write_tiny(bool qwen, struct model **ret)
     struct piece *pieces = calloc((size_t)m->n_tensors, sizeof(*pieces));
     for (int i = 0; i < m->n_tensors; i++) {
         pieces[i] = (struct piece){.tensor = i, .data = malloc((size_t)specs[i].numel * sizeof(float))};
-        tensor_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
+        piece_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
         values_of(m, i, pieces[i].data);
     }
     struct checkpoint_info info = {.step = 3, .epoch = 1, .world = 1, .recipe = text.data};

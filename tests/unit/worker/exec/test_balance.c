@@ -122,7 +122,7 @@ static void open_step(struct fixture *f, enum checkpointing mode)
         .program = f->program, .cut = {.b = B, .t = T, .cp = 1}, .device = &f->device, .bind = bind_buffer, .arg = f};
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == STREAM_COMPUTE || f->program->streams >> s & 1)
-            must(f->device.ops->stream_open(f->device.dev, stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+            must(f->device.ops->stream_open(f->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
                                             &f->streams[s], &err),
                  &err);
     memcpy(exec.streams, f->streams, sizeof exec.streams);

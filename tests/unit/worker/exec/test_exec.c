@@ -104,7 +104,7 @@ static void open_program(struct fixture *f)
     must(program_check(f->program, 0, &err), &err);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == STREAM_COMPUTE || f->program->streams >> s & 1)
-            must(f->device.ops->stream_open(f->device.dev, stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+            must(f->device.ops->stream_open(f->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
                                             &f->streams[s], &err),
                  &err);
 }

@@ -489,7 +489,7 @@ static bool run_step(struct member *m, const struct shape *s, int rank)
     const int n = TOKENS / s->cp;
     for (int i = 0; i < STREAM_COUNT; i++)
         if ((m->w.e.p->streams >> i & 1 || i == STREAM_COMPUTE) &&
-            !ok(m->device.ops->stream_open(m->device.dev, stream_name((enum stream_id)i), i == STREAM_COMPUTE,
+            !ok(m->device.ops->stream_open(m->device.dev, program_stream_name((enum stream_id)i), i == STREAM_COMPUTE,
                                            &m->streams[i], &err),
                 &err))
             return false;

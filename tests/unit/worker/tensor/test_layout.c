@@ -296,7 +296,7 @@ static void check_owners(const struct layout *l)
         assert_int_equal(layout_owned_pieces(l, rank, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
         for (int p = 0; p < n; p++) {
             int64_t rows, cols;
-            tensor_matrix(&specs[pieces[p].tensor], &rows, &cols);
+            piece_matrix(&specs[pieces[p].tensor], &rows, &cols);
             for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
                 owned[pieces[p].tensor]
                      [(pieces[p].row + i / pieces[p].cols) * cols + pieces[p].col + i % pieces[p].cols]++;
