@@ -36,12 +36,12 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     *p = (struct planner){.args = args,
                           .timeline = args_text(args, "timeline", NULL),
                           .picture = args_text(args, "picture", NULL),
-                          .machine = machine_find(device),
+                          .machine = cost_machine_find(device),
                           .search = args_has(args, "search"),
                           .json = args_has(args, "json"),
                           .print = args_has(args, "print")};
     if (!p->machine)
-        return titan_fail(err, TITAN_EINVAL, "--device %s: there are %s", device, machine_names());
+        return titan_fail(err, TITAN_EINVAL, "--device %s: there are %s", device, cost_machine_names());
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
     p->world = (int)world;
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &gib, err));

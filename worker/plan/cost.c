@@ -108,7 +108,7 @@ static const struct machine machines[] = {
      .memory_efficiency = 0.7},
 };
 
-const struct machine *machine_find(const char *name)
+const struct machine *cost_machine_find(const char *name)
 {
     for (size_t i = 0; i < ARRAY_SIZE(machines); i++)
         if (strcasecmp(machines[i].name, name) == 0)
@@ -116,7 +116,7 @@ const struct machine *machine_find(const char *name)
     return NULL;
 }
 
-const char *machine_names(void)
+const char *cost_machine_names(void)
 {
     return "h100|h200|b200|cpu";
 }

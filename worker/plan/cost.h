@@ -35,8 +35,8 @@ struct machine {
 };
 
 /* "h100", "h200", "b200", "cpu"; NULL: no such machine. */
-const struct machine *machine_find(const char *name);
-const char *machine_names(void); /* "h100|h200|b200|cpu" */
+const struct machine *cost_machine_find(const char *name);
+const char *cost_machine_names(void); /* "h100|h200|b200|cpu" */
 
 struct cost {
     const struct machine *machine;

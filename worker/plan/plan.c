@@ -130,7 +130,7 @@ static void set_evaluation_options(struct plan *plan)
 /* Passes and budget weigh costs; without a machine they take the host's. */
 static struct cost cost_of(const struct plan *plan)
 {
-    return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : machine_find("cpu"),
+    return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : cost_machine_find("cpu"),
                          .float8 = plan->opt.recipe->model.float8};
 }
 

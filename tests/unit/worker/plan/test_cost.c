@@ -181,18 +181,18 @@ static void machines_are_found(void **state)
     char names[64];
 
     (void)state;
-    (void)snprintf(names, sizeof names, "%s", machine_names());
+    (void)snprintf(names, sizeof names, "%s", cost_machine_names());
     for (char *save = NULL, *name = strtok_r(names, "|", &save); name; name = strtok_r(NULL, "|", &save)) {
-        const struct machine *m = machine_find(name);
+        const struct machine *m = cost_machine_find(name);
         assert_non_null(m);
         assert_string_equal(m->name, name);
         assert_true(m->flops_bf16 > 0 && m->flops_f32 > 0 && m->memory_bandwidth > 0 && m->node > 0);
         assert_true(m->memory_bytes > 0 && m->link_bandwidth > 0 && m->net_bandwidth > 0 && m->host_bandwidth > 0);
         assert_true(m->attention_masked >= 1);
     }
-    assert_ptr_equal(machine_find("H100"), machine_find("h100"));
-    assert_null(machine_find("a100"));
-    assert_null(machine_find(""));
+    assert_ptr_equal(cost_machine_find("H100"), cost_machine_find("h100"));
+    assert_null(cost_machine_find("a100"));
+    assert_null(cost_machine_find(""));
 }
 
 int main(void)

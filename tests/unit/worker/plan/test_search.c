@@ -90,7 +90,7 @@ static void check_layout(const struct json *layout, int world, const struct mach
 
 static void layouts_are_what_they_say(void **state)
 {
-    const struct machine *m = machine_find("h100");
+    const struct machine *m = cost_machine_find("h100");
     struct planned p;
 
     (void)state;
@@ -118,7 +118,7 @@ static void layouts_are_what_they_say(void **state)
 /* A limit between the smallest and the largest: those within it come first, fastest first, then the others. */
 static void what_does_not_fit_comes_last(void **state)
 {
-    struct machine m = *machine_find("h100");
+    struct machine m = *cost_machine_find("h100");
     double least = INFINITY, most = 0;
     struct planned p;
 
@@ -153,7 +153,7 @@ static void what_does_not_fit_comes_last(void **state)
 static void text_ends_with_keys(void **state)
 {
     _cleanup_(buf_free) struct buf out = {0}, none = {0};
-    struct machine tiny = *machine_find("h100");
+    struct machine tiny = *cost_machine_find("h100");
     struct titan_error err = {0};
     struct recipe again;
     struct planned p;
