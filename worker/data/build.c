@@ -327,7 +327,7 @@ static void *cut_main(void *arg)
     struct slot *slot;
     for (uint64_t i = 0; (slot = wait_for(p, i, STAGE_FREE)); i++) {
         bool any = false;
-        if (piece_reader_next(p->reader, &slot->piece, &any, &err) != TITAN_OK) {
+        if (data_piece_reader_next(p->reader, &slot->piece, &any, &err) != TITAN_OK) {
             pipeline_fail(p, &err);
             break;
         }
@@ -366,7 +366,7 @@ static void *encode_main(void *arg)
     struct slot *slot;
     titan_status status = tokenizer_encoder_open(p->opt->tokenizer, &e.encoder, &err);
     while (status == TITAN_OK && (slot = take(p))) {
-        status = piece_encode(&e, &slot->piece, &err);
+        status = data_piece_encode(&e, &slot->piece, &err);
         if (status == TITAN_OK)
             move_on(p, slot, STAGE_ENCODED, NULL);
     }
@@ -410,7 +410,7 @@ static void pipeline_end(struct pipeline *p)
             (void)pthread_join(p->threads[i], NULL);
     }
     for (uint64_t i = 0; p->slots && i < p->n_slots; i++)
-        piece_clear(&p->slots[i].piece);
+        data_piece_clear(&p->slots[i].piece);
     free(p->slots);
     free(p->threads);
 }
@@ -523,7 +523,7 @@ static titan_status write_all(struct build *b, struct pipeline *p, struct titan_
     while ((slot = wait_for(p, p->written, STAGE_ENCODED))) {
         TRY(write_piece(b, &slot->piece, err));
         report_progress(b, &slot->piece);
-        piece_clear(&slot->piece);
+        data_piece_clear(&slot->piece);
         move_on(p, slot, STAGE_FREE, &p->written);
     }
     if (p->fault.status == TITAN_OK)
@@ -676,13 +676,13 @@ static titan_status run_pipeline(struct build *b, struct titan_error *err)
                          .width = b->now.set.width,
                          .bos = b->opt->bos ? tokenizer_bos(b->opt->tokenizer) : TOKEN_NONE,
                          .eos = b->now.set.eos};
-    TRY(piece_reader_open(&reader, &p.reader, err));
+    TRY(data_piece_reader_open(&reader, &p.reader, err));
     titan_status status = pipeline_start(&p, err);
     if (status == TITAN_OK)
         status = write_all(b, &p, err);
     pipeline_end(&p);
-    b->report->left_out += piece_reader_binary(p.reader);
-    piece_reader_close(p.reader);
+    b->report->left_out += data_piece_reader_binary(p.reader);
+    data_piece_reader_close(p.reader);
     return status;
 }
 

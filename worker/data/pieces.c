@@ -14,7 +14,7 @@
 #define BINARY_PROBE_BYTES 4096
 #define TEXT_CUT_MAX (64 * PIECE_BYTES) /* a text without lines is cut here at the latest */
 
-void piece_clear(struct piece *p)
+void data_piece_clear(struct piece *p)
 {
     free(p->bytes);
     free(p->ids);
@@ -40,8 +40,8 @@ struct piece_reader {
     struct titan_error fault; /* why it ended early */
 };
 
-titan_status piece_reader_open(const struct piece_reader_options *options, struct piece_reader **ret,
-                               struct titan_error *err)
+titan_status data_piece_reader_open(const struct piece_reader_options *options, struct piece_reader **ret,
+                                    struct titan_error *err)
 {
     struct piece_reader *r = calloc(1, sizeof(*r));
     if (!r)
@@ -63,7 +63,7 @@ static void leave_file(struct piece_reader *r)
     r->n = 0;
 }
 
-void piece_reader_close(struct piece_reader *r)
+void data_piece_reader_close(struct piece_reader *r)
 {
     if (!r)
         return;
@@ -72,7 +72,7 @@ void piece_reader_close(struct piece_reader *r)
     free(r);
 }
 
-uint64_t piece_reader_binary(const struct piece_reader *r)
+uint64_t data_piece_reader_binary(const struct piece_reader *r)
 {
     return r->binary;
 }
@@ -228,7 +228,7 @@ static bool ends_line(const char *text, size_t end)
     return text[end - 1] == '\n' && before < 0x80 && after < 0x80 && !spaced((char)before) && !spaced((char)after);
 }
 
-size_t piece_cut(const char *text, size_t n)
+size_t data_piece_cut(const char *text, size_t n)
 {
     if (n <= PIECE_BYTES)
         return n;
@@ -257,7 +257,7 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
             leave_file(r);
             return TITAN_OK;
         }
-        n = piece_cut(r->buffer, r->n);
+        n = data_piece_cut(r->buffer, r->n);
         if (n == r->n && !r->ended) /* where it is cut is not known yet */
             n = 0;
         if (r->ended)
@@ -284,7 +284,7 @@ static titan_status open_next(struct piece_reader *r, struct titan_error *err)
     return r->opt.lines[r->file] ? skip_lines(r, err) : TITAN_OK;
 }
 
-titan_status piece_reader_next(struct piece_reader *r, struct piece *ret, bool *ret_any, struct titan_error *err)
+titan_status data_piece_reader_next(struct piece_reader *r, struct piece *ret, bool *ret_any, struct titan_error *err)
 {
     *ret_any = false;
     while (!*ret_any && r->file < r->opt.files->n) {
@@ -327,7 +327,7 @@ static titan_status put_text(struct piece_encoder *e, struct piece *p, const cha
 {
     p->text_bytes += n;
     while (n > 0) {
-        const size_t cut = piece_cut(text, n);
+        const size_t cut = data_piece_cut(text, n);
         e->ids.n = 0;
         TRY(tokenizer_encode(e->encoder, text, cut, &e->ids, err));
         TRY(put_ids(e, p, e->ids.ids, e->ids.n, err));
@@ -380,7 +380,7 @@ static titan_status encode_lines(struct piece_encoder *e, struct piece *p, struc
     return TITAN_OK;
 }
 
-titan_status piece_encode(struct piece_encoder *e, struct piece *p, struct titan_error *err)
+titan_status data_piece_encode(struct piece_encoder *e, struct piece *p, struct titan_error *err)
 {
     if (p->bad.why)
         return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, p->bad) ? TITAN_OK : no_memory(p, err);

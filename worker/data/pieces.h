@@ -40,7 +40,7 @@ struct piece {
     char *bytes;
     size_t n;
 
-    /* piece_encode: */
+    /* data_piece_encode: */
     uint8_t *ids; /* of `width` bytes */
     uint64_t n_ids, cap_ids, text_bytes, id_max;
     struct piece_document *documents;
@@ -48,7 +48,7 @@ struct piece {
     struct bad_record *bads; /* in the order of their lines */
     size_t n_bads, cap_bads;
 };
-void piece_clear(struct piece *p);
+void data_piece_clear(struct piece *p);
 
 /* --- cutting ------------------------------------------------------------------------------------------------------ */
 
@@ -58,17 +58,17 @@ struct piece_reader_options {
     const bool *lines;              /* of each file: JSON lines */
     struct input_place from;
 };
-titan_status piece_reader_open(const struct piece_reader_options *options, struct piece_reader **ret,
-                               struct titan_error *err) TITAN_MUST_USE;
-void piece_reader_close(struct piece_reader *r);
+titan_status data_piece_reader_open(const struct piece_reader_options *options, struct piece_reader **ret,
+                                    struct titan_error *err) TITAN_MUST_USE;
+void data_piece_reader_close(struct piece_reader *r);
 /* *ret, empty before, is the next piece; *ret_any false: there is none. */
-titan_status piece_reader_next(struct piece_reader *r, struct piece *ret, bool *ret_any,
-                               struct titan_error *err) TITAN_MUST_USE;
+titan_status data_piece_reader_next(struct piece_reader *r, struct piece *ret, bool *ret_any,
+                                    struct titan_error *err) TITAN_MUST_USE;
 /* Files passed over because they are no text. */
-uint64_t piece_reader_binary(const struct piece_reader *r);
+uint64_t data_piece_reader_binary(const struct piece_reader *r);
 /* Bytes of the next piece of n bytes of text: to the end of a line near PIECE_BYTES, where text goes on with no space.
  */
-size_t piece_cut(const char *text, size_t n);
+size_t data_piece_cut(const char *text, size_t n);
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
@@ -80,6 +80,6 @@ struct piece_encoder {
     uint32_t width;
 };
 /* Any thread; an encoder is one thread's. The piece's bytes are spent. */
-titan_status piece_encode(struct piece_encoder *e, struct piece *p, struct titan_error *err) TITAN_MUST_USE;
+titan_status data_piece_encode(struct piece_encoder *e, struct piece *p, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -57,19 +57,19 @@ static void a_file(const uint8_t *data, size_t size, const char *ending, bool li
     struct data_file file = {.path = path, .bytes = size};
     const struct data_files files = {.file = &file, .n = 1, .bytes = size};
     const struct piece_reader_options o = {.files = &files, .lines = &lines};
-    fuzz_assert(piece_reader_open(&o, &r, NULL) == TITAN_OK);
+    fuzz_assert(data_piece_reader_open(&o, &r, NULL) == TITAN_OK);
     for (bool any = true; any;) {
         struct piece p = {0};
-        refused(piece_reader_next(r, &p, &any, &err), &err);
+        refused(data_piece_reader_next(r, &p, &any, &err), &err);
         if (any)
-            fuzz_assert(piece_encode(&e, &p, &err) == TITAN_OK);
+            fuzz_assert(data_piece_encode(&e, &p, &err) == TITAN_OK);
         for (size_t d = 0; d < p.n_documents; d++)
             fuzz_assert(p.documents[d].end <= p.n_ids && (d == 0 || p.documents[d].end > p.documents[d - 1].end));
-        piece_clear(&p);
+        data_piece_clear(&p);
         if (err.status != TITAN_OK)
             break;
     }
-    piece_reader_close(r);
+    data_piece_reader_close(r);
     tokenizer_encoder_close(e.encoder);
     free(e.ids.ids);
     (void)unlink(path);

@@ -285,16 +285,16 @@ static void test_cuts(void **state)
     const size_t n = 3 * PIECE_BYTES;
     _cleanup_free_ char *text = malloc(n);
     memset(text, 'x', n);
-    assert_int_equal(piece_cut(text, PIECE_BYTES), PIECE_BYTES);
-    assert_int_equal(piece_cut(text, n), n); /* no line ends in it */
+    assert_int_equal(data_piece_cut(text, PIECE_BYTES), PIECE_BYTES);
+    assert_int_equal(data_piece_cut(text, n), n); /* no line ends in it */
     text[PIECE_BYTES - 100] = '\n';
-    assert_int_equal(piece_cut(text, n), PIECE_BYTES - 99);
+    assert_int_equal(data_piece_cut(text, n), PIECE_BYTES - 99);
     text[PIECE_BYTES - 99] = ' '; /* the next line begins with space */
-    assert_int_equal(piece_cut(text, n), n);
+    assert_int_equal(data_piece_cut(text, n), n);
     text[PIECE_BYTES + 5] = '\n';
-    assert_int_equal(piece_cut(text, n), PIECE_BYTES + 6);
+    assert_int_equal(data_piece_cut(text, n), PIECE_BYTES + 6);
     text[PIECE_BYTES + 6] = '\n';
-    assert_int_equal(piece_cut(text, n), n);
+    assert_int_equal(data_piece_cut(text, n), n);
 }
 
 /* A line of many pieces is one document, whole; so is a text. */
