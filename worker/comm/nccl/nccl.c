@@ -310,7 +310,7 @@ titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *ro
     (void)pthread_mutex_init(&c->family_lock, NULL);
     const struct comm_watch watch = {.check = comm_check, .forget = comm_forget, .comm = c};
     titan_status st = nccl ? make_buffers(c, err) : TITAN_OK;
-    if (st == TITAN_OK && !device_watch(dev, &watch))
+    if (st == TITAN_OK && !cuda_device_watch(dev, &watch))
         st = titan_fail(err, TITAN_ELIMIT, "more than %d communicators are open on one GPU", CUDA_COMMS_MAX);
     if (st != TITAN_OK) {
         (void)nccl_end(dev, nccl, false);
@@ -374,7 +374,7 @@ static void comm_close(struct comm *c)
     if (!c)
         return;
     titan_assert(!c->family);
-    device_unwatch(c->dev, c);
+    cuda_device_unwatch(c->dev, c);
     leave_family(c);
     (void)cudaSetDevice(c->dev->index);
     bool flushed = false;

@@ -81,8 +81,8 @@ titan_status stream_fail_now(struct stream *s, titan_status status, const char *
 /* Outcome of enqueueing `what`: raises and returns TITAN_EDEVICE when error is not cudaSuccess. */
 titan_status stream_enqueued(struct stream *s, const char *what, int error);
 /* Register a communicator to be asked while the host waits for a stream. False when there are too many. */
-bool device_watch(struct device *dev, const struct comm_watch *watch);
-void device_unwatch(struct device *dev, const struct comm *comm);
+bool cuda_device_watch(struct device *dev, const struct comm_watch *watch);
+void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
 titan_status matmul_plans_open(struct matmul_plans **ret, struct titan_error *err) TITAN_MUST_USE;
 void matmul_plans_close(struct matmul_plans *plans);

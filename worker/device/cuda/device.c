@@ -225,7 +225,7 @@ void cuda_release_host(struct device *dev, void *ptr)
         (void)cudaFreeHost(ptr);
 }
 
-bool device_watch(struct device *dev, const struct comm_watch *watch)
+bool cuda_device_watch(struct device *dev, const struct comm_watch *watch)
 {
     titan_assert(watch->check && watch->forget && watch->comm);
     (void)pthread_mutex_lock(&dev->watch_lock);
@@ -236,7 +236,7 @@ bool device_watch(struct device *dev, const struct comm_watch *watch)
     return fits;
 }
 
-void device_unwatch(struct device *dev, const struct comm *comm)
+void cuda_device_unwatch(struct device *dev, const struct comm *comm)
 {
     (void)pthread_mutex_lock(&dev->watch_lock);
     for (int i = 0; i < dev->n_watches; i++) {
