@@ -72,7 +72,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
             return true;
         n->unconfirmed = false;
         detector_has_key(n); /* its acknowledgement has come */
-        jobs_look_again(c, n);
+        job_driver_look_again(c, n);
         return false;
     }
     if (worker_subject(m, &about))

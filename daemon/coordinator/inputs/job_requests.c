@@ -24,7 +24,7 @@ void core_submitted(struct core *c, const struct job *job, struct core_time now,
         return; /* it is stored; the next coordinator finds it there */
     core_begin(c, now, out);
     /* A job at the end of a queue that waits changes nothing. */
-    c->slots_changed |= !queue_behind(c, core_add_job(c, job));
+    c->slots_changed |= !sched_behind(c, core_add_job(c, job));
     core_finish(c);
 }
 

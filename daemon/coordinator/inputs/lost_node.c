@@ -55,7 +55,7 @@ static void give_up(struct core *c, struct noderec *n, const char *words, const 
     for (struct jobrec *j = c->active; j; j = j->next)
         quorum_end_away(c, j, n);
     kept_node_known(c, n, NULL);
-    jobs_look_again(c, n);
+    job_driver_look_again(c, n);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         job_advance(c, j);

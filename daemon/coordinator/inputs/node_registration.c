@@ -162,7 +162,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
         if (here) {
             /* Its members hear only now that the epoch is over. */
             if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
-                clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
+                job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
             job_resend(c, j, n);
             job_heard(c, j);
         }

@@ -93,13 +93,13 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
         job_set_rank_slot(j, i, e->workers[i], job_worker(j, e->workers[i]));
     restore_bases(c, j, saved);
     if (e->state == EPOCH_FORMING)
-        clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.form_ms);
+        job_clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.form_ms);
     else if (e->state == EPOCH_REVOKED)
-        clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.quiesce_ms);
+        job_clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.quiesce_ms);
     else if (j->state == JOB_RESIZING)
-        clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms);
+        job_clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.pause_ms);
     else if (e->state == EPOCH_RUNNING)
-        clock_moved_on(c, j);
+        job_clock_moved_on(c, j);
 }
 
 static void restore_phase(struct jobrec *j)
@@ -121,7 +121,7 @@ static void restore_phase(struct jobrec *j)
 static void restore_stopping(struct jobrec *j)
 {
     if (phase_ends(j))
-        stop_because(j, LAST_CHECKPOINT_MS, NULL);
+        job_end_because(j, LAST_CHECKPOINT_MS, NULL);
     for (size_t i = 0; i < j->n_workers; i++)
         if (j->workers[i]->state == WORKER_STOPPING)
             worker_grant(j->workers[i], j->stop.grace_ms);
@@ -153,11 +153,11 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
                                        .epoch = saved->checkpoints[i].epoch,
                                        .path = core_strdup(saved->checkpoints[i].path)};
     if (j->state == JOB_PENDING && saved->job.reason && strncmp(saved->job.reason, "waiting", 7) != 0)
-        stop_because(j, j->stop.grace_ms, saved->job.reason);
+        job_end_because(j, j->stop.grace_ms, saved->job.reason);
     for (size_t i = 0; i < saved->n_losses; i++)
         budget_restore(j, &saved->losses[i]);
     if (j->state == JOB_RECOVERING)
         recovery_restored(c, j);
-    progress_restored(j);
+    job_progress_restored(j);
     c->slots_changed = true;
 }

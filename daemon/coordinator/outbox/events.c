@@ -182,7 +182,7 @@ void emit_settled(struct core *c)
                                .message = "what agents know of the time since the backup has been taken over"});
 }
 
-const char *source_name(uint32_t source)
+const char *event_source_name(uint32_t source)
 {
     static const char *const names[] = {"init", "checkpoint", "memory"};
     return source < 3 ? names[source] : "?";

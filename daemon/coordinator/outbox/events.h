@@ -22,7 +22,7 @@ struct detail {
 void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit emit);
 void detail_begin(struct detail *d);
 const char *detail_end(struct core *c, struct detail *d);
-const char *source_name(uint32_t source);                            /* of titan.internal.StateSource */
+const char *event_source_name(uint32_t source);                      /* of titan.internal.StateSource */
 void emit_event(struct core *c, struct jobrec *j, struct emit emit); /* without a change; j NULL = of no job */
 /* What it waits for, or, with lacks 0, that it does not any more. */
 void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);

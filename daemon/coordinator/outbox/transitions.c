@@ -142,7 +142,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     titan_assert(j->epoch_state == EPOCH_FORMING && j->n_members == j->status.world_size);
     detail_begin(&d);
     json_put_uint(&d.w, "world", j->n_members);
-    json_put_string(&d.w, "source", source_name(j->source.kind));
+    json_put_string(&d.w, "source", event_source_name(j->source.kind));
     json_put_uint(&d.w, "resume_step", j->source.resume_step);
     if (j->source.epoch)
         json_put_uint(&d.w, "source_epoch", j->source.epoch);
@@ -177,7 +177,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
                  (struct emit){.type = type,
                                .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
                                                        (unsigned long long)j->status.epoch, words, j->n_members,
-                                                       source_name(j->source.kind)),
+                                                       event_source_name(j->source.kind)),
                                .detail = detail_end(c, &d)});
 }
 

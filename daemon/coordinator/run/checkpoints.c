@@ -30,7 +30,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
     }
     titan_assert(at + 1 == j->n_ckpts || j->ckpts[at].step > j->ckpts[at + 1].step); /* newest first */
     if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
-        progress_reaches(j, m->step);
+        job_progress_reaches(j, m->step);
     emit_checkpoint(c, j, m);
     store_status(c, j);
     checkpoints_well(j);
@@ -92,10 +92,10 @@ void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *
         j->trouble.streak++;
     if (counts && !m->reading)
         j->status.checkpoint_failures++;
-    progress_unsaved(j);
+    job_progress_unsaved(j);
     if (changed || (counts && (j->trouble.streak & (j->trouble.streak - 1)) == 0)) {
         emit_checkpoint_failed(c, j, m);
         store_status(c, j);
     }
-    clock_tries(c, j); /* it has not stopped: its members wait for a disk */
+    job_clock_tries(c, j); /* it has not stopped: its members wait for a disk */
 }

@@ -29,10 +29,10 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
         move_job(c, j, JOB_RECOVERING, why);
     resize_over(j);
     recovery_revoked(c, j);
-    progress_spare(c, j);
+    job_progress_spare(c, j);
     move_epoch(c, j, EPOCH_REVOKED, why);
     store_status(c, j);
-    clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
+    job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
     send_to_members(c, j, send_revoke);
     for (uint32_t i = 0; i < j->n_members; i++) {
         struct workrec *w = j->rank_slots[i].worker;
@@ -152,8 +152,8 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     titan_assert(number > j->status.epoch &&
                  number > j->source.epoch); /* no number twice, and no state from the future */
     if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
-        progress_falls_back(j,
-                            j->source.resume_step); /* its state was an older one, which no live worker could report */
+        job_progress_falls_back(
+            j, j->source.resume_step); /* its state was an older one, which no live worker could report */
         store_status(c, j);
     }
     _cleanup_free_ struct workrec **departing = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
@@ -163,9 +163,9 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     kept_formed(j);
     draw_id(c, j);
     if (j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
-        progress_falls_back(j, j->source.resume_step);
+        job_progress_falls_back(j, j->source.resume_step);
     emit_job_waits(c, j, 0);
-    clock_formed(c, j);
+    job_clock_formed(c, j);
     recovery_formed(c, j);
     store_epoch(c, j, FORMED_HERE);
     store_status(c, j);
@@ -229,7 +229,7 @@ static bool all_heard(const struct core *c, struct jobrec *j)
 {
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
     if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->clock.epoch_deadline == INT64_MAX)
-        clock_limit(j, c->now.mono_ms + clock_quiesce_ms(c, j));
+        job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
     return quiet && heard;
 }
 
@@ -237,7 +237,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
 {
     if (c->stale || !all_confirmed(c, j) || !all_heard(c, j))
         return;
-    clock_limit(j, INT64_MAX);
+    job_clock_limit(j, INT64_MAX);
     recovery_quiet(c, j);
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
     uint32_t survivors = 0, world = collect(j, members, &survivors);
@@ -250,7 +250,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         if (j->n_workers == 0)
             end_run(c, j, RUN_LOST, "no worker is left");
         else if (j->clock.starve_at == INT64_MAX)
-            clock_starves(j, c->now.mono_ms + c->options.starve_ms);
+            job_clock_starves(j, c->now.mono_ms + c->options.starve_ms);
         return;
     }
     if (j->broken && !j->charged) {
@@ -272,14 +272,14 @@ void epoch_formed(struct core *c, struct jobrec *j)
     if (j->trouble.reading)
         checkpoints_well(j);
     recovery_stepped(c, j);
-    clock_stepped(j);
+    job_clock_stepped(j);
     kept_trained(j);
     source_installed(c, j);
     if (!j->status.started_at_ms)
         j->status.started_at_ms = c->now.wall_ms - (int64_t)j->progress.step_ms;
     move_job(c, j, JOB_RUNNING, "");
     titan_assert(epoch_live(j) && j->n_departing == 0);
-    clock_moved_on(c, j);
+    job_clock_moved_on(c, j);
     if (j->recovery.lost) {
         recovery_finish(c, j);
     } else {

@@ -83,7 +83,7 @@ void growth_start(struct core *c, struct jobrec *j, uint32_t count)
     _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
     uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
     titan_assert(count > 0 && !phase_stops(j) && j->device[0]);
-    clock_starves(j, INT64_MAX);
+    job_clock_starves(j, INT64_MAX);
     if (!j->run_active)
         begin_run(c, j);
     qsort(offers, n_offers, sizeof(*offers), better_offer);

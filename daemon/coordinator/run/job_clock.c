@@ -7,7 +7,7 @@
 #define QUIESCE_MORE_MS 10000 /* most of a step that is added to the time for leaving an epoch */
 
 /* Nobody looks at a revoke in the middle of an action, and a step has many. */
-int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j)
+int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 {
     titan_assert(j->progress.step_ms >= 0);
     return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
@@ -15,7 +15,7 @@ int64_t clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 
 /* Until the first step. An epoch whose state comes from memory takes as long as others did; one that had to go further
  * down the fallback order misses that, and the next one gets all the time a first epoch has. */
-int64_t clock_form_ms(const struct core *c, const struct jobrec *j)
+int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j)
 {
     int64_t steps = (int64_t)(20 * j->progress.step_ms), limit = c->options.form_ms;
     if (j->source.kind == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY && j->clock.state_took && !j->clock.patient)
@@ -23,7 +23,7 @@ int64_t clock_form_ms(const struct core *c, const struct jobrec *j)
     return limit + steps;
 }
 
-void clock_moved_on(struct core *c, struct jobrec *j)
+void job_clock_moved_on(struct core *c, struct jobrec *j)
 {
     if (j->state == JOB_RESIZING || j->epoch_state != EPOCH_RUNNING)
         return; /* waits for something else */
@@ -32,50 +32,50 @@ void clock_moved_on(struct core *c, struct jobrec *j)
     j->clock.epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->progress.step_ms);
 }
 
-void clock_tries(struct core *c, struct jobrec *j)
+void job_clock_tries(struct core *c, struct jobrec *j)
 {
     if (j->epoch_state == EPOCH_FORMING && j->clock.epoch_deadline != INT64_MAX)
-        j->clock.epoch_deadline = MAX(j->clock.epoch_deadline, c->now.mono_ms + clock_form_ms(c, j));
+        j->clock.epoch_deadline = MAX(j->clock.epoch_deadline, c->now.mono_ms + job_clock_form_ms(c, j));
     else
-        clock_moved_on(c, j);
+        job_clock_moved_on(c, j);
 }
 
-void clock_limit(struct jobrec *j, int64_t at)
+void job_clock_limit(struct jobrec *j, int64_t at)
 {
     j->clock.epoch_deadline = at;
 }
 
-void clock_starves(struct jobrec *j, int64_t at)
+void job_clock_starves(struct jobrec *j, int64_t at)
 {
     j->clock.starve_at = at;
 }
 
-void clock_formed(const struct core *c, struct jobrec *j)
+void job_clock_formed(const struct core *c, struct jobrec *j)
 {
     titan_assert(j->epoch_state == EPOCH_FORMING || j->epoch_state == EPOCH_NONE);
     j->clock.starve_at = INT64_MAX;
-    j->clock.epoch_deadline = c->now.mono_ms + clock_form_ms(c, j);
+    j->clock.epoch_deadline = c->now.mono_ms + job_clock_form_ms(c, j);
     j->clock.formed_mono = c->now.mono_ms;
 }
 
-void clock_taken(const struct core *c, struct jobrec *j)
+void job_clock_taken(const struct core *c, struct jobrec *j)
 {
     j->clock.starve_at = INT64_MAX;
     j->clock.epoch_deadline = c->now.mono_ms + c->options.adopt_ms + c->options.form_ms;
     j->clock.formed_mono = 0;
 }
 
-void clock_state_ready(const struct core *c, struct jobrec *j)
+void job_clock_state_ready(const struct core *c, struct jobrec *j)
 {
     j->clock.state_took = MAX(j->clock.state_took, c->now.mono_ms - j->recovery.formed);
 }
 
-void clock_missed(struct jobrec *j)
+void job_clock_missed(struct jobrec *j)
 {
     j->clock.patient = true;
 }
 
-void clock_stepped(struct jobrec *j)
+void job_clock_stepped(struct jobrec *j)
 {
     j->clock.patient = false;
 }

@@ -48,7 +48,7 @@ static bool any_lost(const struct core *c, const struct jobrec *j)
 static void finish(struct core *c, struct jobrec *j)
 {
     move_phase(j, PHASE_FINISHING);
-    stop_because(j, FINISH_GRACE_MS, NULL);
+    job_end_because(j, FINISH_GRACE_MS, NULL);
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_ENDED, "all steps are done");
     job_stop_all(c, j, FINISH_GRACE_MS, "all steps are done");
@@ -126,7 +126,7 @@ void job_heard(struct core *c, struct jobrec *j)
         job_advance(c, j);
 }
 
-void jobs_look_again(struct core *c, const struct noderec *n)
+void job_driver_look_again(struct core *c, const struct noderec *n)
 {
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
@@ -173,16 +173,16 @@ void job_tick(struct core *c, struct jobrec *j)
     int64_t now = c->now.mono_ms;
     worker_deadlines(c, j);
     if (!job_final(j) && now >= j->clock.epoch_deadline) {
-        clock_limit(j, INT64_MAX);
+        job_clock_limit(j, INT64_MAX);
         if (epoch_leaving(j))
             epoch_exclude_laggards(c, j);
         else if (epoch_live(j)) {
             epoch_failed(j, false);
-            clock_missed(j);
+            job_clock_missed(j);
         }
     }
     if (!job_final(j) && now >= j->clock.starve_at) {
-        clock_starves(j, INT64_MAX);
+        job_clock_starves(j, INT64_MAX);
         job_stop_all(c, j, 0, "too few workers for too long; others may have the slots");
     }
     if (j->state == JOB_RUNNING && j->progress.unsaved && now - j->progress.saved_mono >= SAVE_MS)

@@ -7,7 +7,7 @@
 #include "daemon/coordinator/records/core_record.h"
 
 /* Jobs with workers there may have something to do. */
-void jobs_look_again(struct core *c, const struct noderec *n);
+void job_driver_look_again(struct core *c, const struct noderec *n);
 /* Do whatever the job's state calls for now. May free j when it is over. */
 void job_advance(struct core *c, struct jobrec *j);
 /* The same for what an agent has said, or in the next tick, see core_options.at_once. */

@@ -57,12 +57,12 @@ void job_cancel(struct core *c, struct jobrec *j, const char *reason, uint32_t g
         job_end(c, j, JOB_CANCELLED, why);
         return;
     }
-    stop_because(j, grace_ms, why);
+    job_end_because(j, grace_ms, why);
     move_job(c, j, JOB_CANCELLING, why);
     job_stop_all(c, j, grace_ms, why);
 }
 
-void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why)
+void job_end_because(struct jobrec *j, uint32_t grace_ms, const char *why)
 {
     j->stop.grace_ms = grace_ms;
     if (why)

@@ -11,7 +11,7 @@ void job_fail(struct core *c, struct jobrec *j, const char *reason);
 void job_stop_all(struct core *c, struct jobrec *j, uint32_t grace_ms, const char *reason);
 void job_end(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
 /* Workers that stop have this long; why NULL = as before. */
-void stop_because(struct jobrec *j, uint32_t grace_ms, const char *why);
+void job_end_because(struct jobrec *j, uint32_t grace_ms, const char *why);
 /* What the end of a worker counts as, though it is told to stop; LOSS_NONE = as nothing. */
 void worker_set_exit_cause(struct workrec *w, enum loss_cause cause);
 void worker_grant(struct workrec *w, uint32_t ms); /* so much longer */

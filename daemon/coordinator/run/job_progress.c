@@ -3,7 +3,7 @@
 
 #include "base/cleanup.h"
 
-void progress_falls_back(struct jobrec *j, uint64_t step)
+void job_progress_falls_back(struct jobrec *j, uint64_t step)
 {
     j->status.step = step;
     j->progress.metric_step = MIN(j->progress.metric_step, step);
@@ -38,7 +38,7 @@ static void take_metric(struct core *c, struct jobrec *j, const struct metric *m
     *batch_metric(c->out) = *metric;
 }
 
-void progress_spare(struct core *c, struct jobrec *j)
+void job_progress_spare(struct core *c, struct jobrec *j)
 {
     for (uint64_t step = j->progress.metric_step + 1; step <= j->progress.metric_step + METRICS_SPARE; step++) {
         const struct metric *spare = &j->progress.spare[step % METRICS_SPARE];
@@ -48,8 +48,8 @@ void progress_spare(struct core *c, struct jobrec *j)
 }
 
 /* Rank 0 speaks for all. What it was the last to do may never be heard of: others' words are kept for that. */
-void progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
-                     const Titan__Internal__WorkerProgress *p)
+void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
+                         const Titan__Internal__WorkerProgress *p)
 {
     struct metric metric = metric_of(c, j, p);
     if (rank_slot == j->rank_slots && epoch_live(j))
@@ -57,20 +57,20 @@ void progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *r
     else
         j->progress.spare[p->step % METRICS_SPARE] = metric;
     if (!epoch_live(j))
-        progress_spare(c, j);
+        job_progress_spare(c, j);
 }
 
-void progress_reaches(struct jobrec *j, uint64_t step)
+void job_progress_reaches(struct jobrec *j, uint64_t step)
 {
     j->status.step = MAX(j->status.step, step);
 }
 
-void progress_unsaved(struct jobrec *j)
+void job_progress_unsaved(struct jobrec *j)
 {
     j->progress.unsaved = true;
 }
 
-void progress_restored(struct jobrec *j)
+void job_progress_restored(struct jobrec *j)
 {
     j->progress.metric_step = j->status.step;
 }

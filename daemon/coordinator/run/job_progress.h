@@ -6,12 +6,12 @@
 #include "daemon/coordinator/records/core_record.h"
 
 /* Rank 0 will say no more in this epoch: what others said of steps that it did not tell of is taken. */
-void progress_spare(struct core *c, struct jobrec *j);
-void progress_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
-void progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
-                     const Titan__Internal__WorkerProgress *p);
-void progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */
-void progress_unsaved(struct jobrec *j);                /* its status is to be stored */
-void progress_restored(struct jobrec *j);
+void job_progress_spare(struct core *c, struct jobrec *j);
+void job_progress_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
+void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
+                         const Titan__Internal__WorkerProgress *p);
+void job_progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */
+void job_progress_unsaved(struct jobrec *j);                /* its status is to be stored */
+void job_progress_restored(struct jobrec *j);
 
 #endif

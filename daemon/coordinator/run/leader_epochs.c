@@ -108,7 +108,7 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
     source_take(j, f);
     epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->epoch_id.key) ? f->key.data : NULL);
     kept_formed(j);
-    clock_taken(c, j);
+    job_clock_taken(c, j);
     j->quorum.adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
     recovery_formed(c, j);
     emit_job_waits(c, j, 0);

@@ -188,11 +188,11 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
         .recovery_source = (int32_t)m->recovery_source, .step = m->step, .params_hash = m->params_hash};
     count_recovery_source(&c->counters, m->recovery_source);
     recovery_ready(c, j);
-    clock_state_ready(c, j);
+    job_clock_state_ready(c, j);
     if (epoch_state_in_memory(m->recovery_source) && !MUTANT(STEP_FORGOTTEN))
-        progress_reaches(j, m->step); /* a step that was committed only on lost ranks is redone */
+        job_progress_reaches(j, m->step); /* a step that was committed only on lost ranks is redone */
     else if (j->epoch_state == EPOCH_FORMING)
-        progress_falls_back(j, m->step);
+        job_progress_falls_back(j, m->step);
     emit_origin(c, j, m);
     store_status(c, j);
     source_installed(c, j);

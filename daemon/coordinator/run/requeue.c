@@ -22,9 +22,9 @@ static void stop_workers(struct core *c, struct jobrec *j)
     move_phase(j, PHASE_REQUEUEING);
     j->must_checkpoint = true;
     /* Without an epoch that runs there is nothing new to write. */
-    stop_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
-    clock_limit(j, INT64_MAX);
-    clock_starves(j, INT64_MAX);
+    job_end_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
+    job_clock_limit(j, INT64_MAX);
+    job_clock_starves(j, INT64_MAX);
     emit_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
     job_stop_all(c, j, j->stop.grace_ms, why);
 }
@@ -34,7 +34,7 @@ bool requeue_begin(struct jobrec *j, const char *why)
     if (j->phase == PHASE_QUEUED || phase_ends(j) || j->requeue)
         return false;
     j->requeue = true;
-    stop_because(j, j->stop.grace_ms, why);
+    job_end_because(j, j->stop.grace_ms, why);
     return true;
 }
 
@@ -55,7 +55,7 @@ static void queue_again(struct core *c, struct jobrec *j)
     titan_assert(j->n_workers == 0);
     const bool unsaved = j->trouble.words && !j->trouble.reading;
     if (unsaved)
-        stop_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, j->trouble.words));
+        job_end_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, j->trouble.words));
     const char *why = batch_strdup(c->out, j->stop.why);
     checkpoints_well(j); /* its next run begins anew */
     if (epoch_live(j))
@@ -63,8 +63,8 @@ static void queue_again(struct core *c, struct jobrec *j)
     end_run(c, j, RUN_CANCELLED, why);
     j->requeue = j->must_checkpoint = false;
     recovery_clear(j);
-    clock_limit(j, INT64_MAX);
-    clock_starves(j, INT64_MAX);
+    job_clock_limit(j, INT64_MAX);
+    job_clock_starves(j, INT64_MAX);
     budget_requeued(j);
     resize_over(j);
     size_limit(j, 0, 0);
@@ -101,5 +101,5 @@ void requeue_restored(struct jobrec *j)
         return;
     move_phase(j, PHASE_REQUEUEING);
     j->requeue = j->must_checkpoint = true;
-    stop_because(j, LAST_CHECKPOINT_MS, "its workers were being stopped when the coordinator restarted");
+    job_end_because(j, LAST_CHECKPOINT_MS, "its workers were being stopped when the coordinator restarted");
 }

@@ -31,7 +31,7 @@ static void pause_members(struct core *c, struct jobrec *j, uint32_t world, cons
     j->resize.begun_mono = c->now.mono_ms;
     j->resize.next_world = world;
     move_job(c, j, JOB_RESIZING, why);
-    clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
+    job_clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
     send_all(c, j, send_pause);
 }
 

@@ -96,7 +96,7 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     }
     if (rank_slot->finished)
         c->counters.duplicate++;
-    progress_reaches(j, step);
+    job_progress_reaches(j, step);
     rank_slot->finished = true;
     epoch_formed(c, j);
 }
@@ -125,7 +125,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
         if (step_of_epoch(live))
-            progress_reaches(j, live->step);
+            job_progress_reaches(j, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
             worker_quiesced(j, w, live->quiesced ? live->quiesced : &said);
         else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
@@ -159,14 +159,14 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     if (!w->quiesced) /* what it holds it has said itself, and later */
         w->last_step = p->step;
     if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
-        progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
+        job_progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
     epoch_formed(c, j);
     if (p->step > j->status.step) {
-        progress_reaches(j, p->step);
-        progress_unsaved(j);
-        clock_moved_on(c, j);
+        job_progress_reaches(j, p->step);
+        job_progress_unsaved(j);
+        job_clock_moved_on(c, j);
     }
-    progress_metric(c, j, rank_slot, p);
+    job_progress_metric(c, j, rank_slot, p);
 }
 
 static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *w,

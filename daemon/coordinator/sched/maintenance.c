@@ -58,7 +58,7 @@ void maintenance_agent_leaves(struct core *c, struct noderec *n, const Titan__In
                       .message = batch_printf(c->out, "node %s is drained: its agent is told to stop", n->name),
                       .node = n,
                       .detail = batch_printf(c->out, "{\"workers\":%u,\"deadline_ms\":%u}", n->used, m->deadline_ms)});
-    jobs_look_again(c, n);
+    job_driver_look_again(c, n);
 }
 
 static void emit_draining(struct core *c, struct noderec *n, const char *words)
@@ -76,7 +76,7 @@ static void end_drain(struct core *c, struct noderec *n, const char *words)
     n->drain_at = INT64_MAX;
     core_set_text(&n->policy.reason, "");
     emit_policy(c, n, "node.undrained", words, NULL);
-    jobs_look_again(c, n);
+    job_driver_look_again(c, n);
 }
 
 titan_status maintenance_check(const struct core_drain *d, int64_t now_ms, struct titan_error *err)
@@ -94,7 +94,7 @@ void maintenance_drain(struct core *c, struct noderec *n, const struct core_drai
         n->policy.deadline_ms = d->deadline_ms ? c->now.wall_ms + d->deadline_ms : 0;
         n->drain_at = d->deadline_ms ? c->now.mono_ms + d->deadline_ms : INT64_MAX;
         emit_draining(c, n, n->policy.reason);
-        jobs_look_again(c, n);
+        job_driver_look_again(c, n);
     }
     maintenance_tick(c);
 }
@@ -123,7 +123,7 @@ static void window_tick(struct core *c, struct noderec *n)
         n->in_window = true;
         n->drain_at = MIN(n->drain_at, mono_of(c, p->window_from_ms));
         emit_draining(c, n, batch_printf(c->out, "maintenance, %s", p->reason));
-        jobs_look_again(c, n);
+        job_driver_look_again(c, n);
     }
 }
 

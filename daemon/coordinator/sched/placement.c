@@ -107,7 +107,7 @@ void sched_settle(struct core *c)
     }
 }
 
-bool queue_behind(const struct core *c, const struct jobrec *j)
+bool sched_behind(const struct core *c, const struct jobrec *j)
 {
     const struct jobrec *head = c->blocker ? core_find_job(c, c->blocker) : NULL;
     if (!head || head->state != JOB_PENDING)

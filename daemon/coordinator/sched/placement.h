@@ -6,7 +6,7 @@
 #include "daemon/coordinator/records/core_record.h"
 
 /* Would it come after the job that the others wait for? */
-bool queue_behind(const struct core *c, const struct jobrec *j);
+bool sched_behind(const struct core *c, const struct jobrec *j);
 /* Slots have changed hands: let waiting jobs, then the queue, have them. */
 void sched_settle(struct core *c);
 
