@@ -459,12 +459,12 @@ static titan_status identify_agent(struct titand *d, struct join_file *join, cha
         tlog_info(&d->log, "no join file: going on with the certificate that is there", "file=\"%s\"", c->join);
     } else if (c->join[0]) {
         (void)notify_printf("STATUS=joining\nEXTEND_TIMEOUT_USEC=%llu", (JOIN_WAIT_MS + 30000) * 1000ULL);
-        TRY(enrol_join(c->join, &c->tls, JOIN_WAIT_MS, join, err));
+        TRY(enrolling_join(c->join, &c->tls, JOIN_WAIT_MS, join, err));
     }
     TRY(config_transport(c, c->coordinator[0] ? c->coordinator : join->coordinator, &tls, err));
     if (!tls)
         return TITAN_OK;
-    TRY(enrol_name(tls, node, err));
+    TRY(enrolling_name(tls, node, err));
     if (c->node[0] && strcmp(c->node, node) != 0)
         return titan_fail(err, TITAN_EPERM, "this node is to be %s, but its certificate is that of %s", c->node, node);
     return TITAN_OK;

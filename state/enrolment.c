@@ -10,7 +10,7 @@
 
 #define KEPT_MS INT64_C(86400000) /* a token that has expired, so that its use is told as such */
 
-titan_status join_add(struct db *db, const struct join *j, struct titan_error *err)
+titan_status enrolment_join_add(struct db *db, const struct join *j, struct titan_error *err)
 {
     titan_assert(j->id && j->node && *j->node && j->expires_at_ms >= j->created_at_ms);
     char message[320], until[32];
@@ -69,9 +69,9 @@ static titan_status refuse(const struct found *f, const char *node, const unsign
     return TITAN_OK;
 }
 
-titan_status join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH], const char *node,
-                      const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms, struct titan_error *refusal,
-                      struct titan_error *err)
+titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
+                                const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
+                                struct titan_error *refusal, struct titan_error *err)
 {
     struct found f = {0};
     struct event e = {.at_ms = now_ms, .type = "node.enrolled", .node = node, .rank = -1};

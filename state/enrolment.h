@@ -19,13 +19,13 @@ struct join {
 };
 
 /* Records the event node.invited; tokens that expired a day ago are cleared away. */
-titan_status join_add(struct db *db, const struct join *join, struct titan_error *err) TITAN_MUST_USE;
+titan_status enrolment_join_add(struct db *db, const struct join *join, struct titan_error *err) TITAN_MUST_USE;
 /* Use it. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such token or another secret (in the same words), the
  * token of another node, expired, used already with another key. Records node.enrolled, or node.enrol_refused where the
  * secret was right. */
-titan_status join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH], const char *node,
-                      const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms, struct titan_error *refusal,
-                      struct titan_error *err) TITAN_MUST_USE;
+titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
+                                const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
+                                struct titan_error *refusal, struct titan_error *err) TITAN_MUST_USE;
 
 struct revocation {
     const char *uri, *reason, *by;

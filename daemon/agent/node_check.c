@@ -164,7 +164,7 @@ static void look_at_folders(struct look *k)
 {
     struct titan_error err = {0};
     char why[TEXT_MAX];
-    titan_status status = k->kind == LOOK_ROOT ? root_check(k->path, k->writes, k->node, k->mark, &err)
+    titan_status status = k->kind == LOOK_ROOT ? jobs_dir_check_root(k->path, k->writes, k->node, k->mark, &err)
                                                : jobs_check(k->path, k->token, k->node, &err);
     describe(why, &err);
     if (status != TITAN_OK)

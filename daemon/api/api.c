@@ -154,8 +154,8 @@ static void flush_all(struct coordinator *c)
 
 const struct coordinator_observer api_observer = {
     .stopping = flush_all,
-    .job_changed = watch_poke,
-    .metrics_stored = watch_metrics_stored,
+    .job_changed = api_watch_poke,
+    .metrics_stored = api_watch_metrics_stored,
     .log_chunk = api_log_chunk,
     .node_checked = api_node_checked,
     .probed = api_probed,

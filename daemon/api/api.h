@@ -21,8 +21,8 @@
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
 
 /* --- what the coordinator tells, see struct coordinator_observer -------------------------------------------------- */
-void watch_poke(struct coordinator *c, uint64_t job_id);
-void watch_metrics_stored(struct coordinator *c);
+void api_watch_poke(struct coordinator *c, uint64_t job_id);
+void api_watch_metrics_stored(struct coordinator *c);
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
 bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
 void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
@@ -94,7 +94,7 @@ void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 
 /* A token is no more: streams that were opened with it end. */
-void watch_check_callers(struct coordinator *c);
+void api_watch_check_callers(struct coordinator *c);
 void api_logs_check_callers(struct coordinator *c);
 
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);

@@ -111,7 +111,7 @@ static titan_status write_join(struct db *db, void *arg, struct titan_error *err
                         .hash = p->token.hash,
                         .created_at_ms = p->now_ms,
                         .expires_at_ms = p->token.expires_at_ms};
-    return join_add(db, &join, err);
+    return enrolment_join_add(db, &join, err);
 }
 
 static void join_written(void *arg, const struct titan_error *stored)
@@ -197,7 +197,7 @@ static titan_status write_enroll(struct db *db, void *arg, struct titan_error *e
 {
     titan_assert(((struct pending *)arg)->node[0] && ((struct pending *)arg)->request.len > 0);
     struct pending *p = arg;
-    return join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->refusal, err);
+    return enrolment_join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->refusal, err);
 }
 
 static void enroll_written(void *arg, const struct titan_error *stored)
@@ -282,7 +282,7 @@ static void revocation_done(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;
     Titan__V1__RevokeCertificateResponse reply = TITAN__V1__REVOKE_CERTIFICATE_RESPONSE__INIT;
-    watch_check_callers(p->c);
+    api_watch_check_callers(p->c);
     api_logs_check_callers(p->c);
     struct rpc_call *call = answering(p, stored);
     reply.name = p->uri;

@@ -351,7 +351,7 @@ static void written(void *arg, const struct titan_error *err)
         batch_init(&batch);
         core_submitted(c->core, &s->job, shell_now(), &batch);
         shell_commit(c, &batch, NULL, NULL);
-        watch_poke(c, s->job.id);
+        api_watch_poke(c, s->job.id);
     }
     submit_free(s);
 }

@@ -62,9 +62,9 @@ static void written(void *arg, const struct titan_error *err)
             rpc_call_fail(w->call, err);
     }
     if (!c->closing)
-        watch_poke(c, 0);
+        api_watch_poke(c, 0);
     if (!c->closing && w->revoke && err->status == TITAN_OK) {
-        watch_check_callers(c);
+        api_watch_check_callers(c);
         api_logs_check_callers(c);
     }
     arena_free(&w->memory);

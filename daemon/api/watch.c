@@ -178,7 +178,7 @@ static void pump(struct watcher *w)
     w->failed = TITAN_ECANCELLED; /* nothing more is sent; on_close frees it */
 }
 
-void watch_poke(struct coordinator *c, uint64_t job_id)
+void api_watch_poke(struct coordinator *c, uint64_t job_id)
 {
     for (struct watcher *w = c->watchers, *next; w; w = next) {
         next = w->next;
@@ -189,7 +189,7 @@ void watch_poke(struct coordinator *c, uint64_t job_id)
         api_logs_job_moved(c, job_id);
 }
 
-void watch_check_callers(struct coordinator *c)
+void api_watch_check_callers(struct coordinator *c)
 {
     for (struct watcher *w = c->watchers, *next; w; w = next) {
         struct titan_error err = {0};
@@ -201,7 +201,7 @@ void watch_check_callers(struct coordinator *c)
     }
 }
 
-void watch_metrics_stored(struct coordinator *c)
+void api_watch_metrics_stored(struct coordinator *c)
 {
     for (struct watcher *w = c->watchers, *next; w; w = next) {
         next = w->next;

@@ -64,7 +64,7 @@ static titan_status make_request(const struct buf *key, const char *node, struct
 
 /* --- the first ---------------------------------------------------------------------------------------------------- */
 
-titan_status enrol_name(const struct rpc_tls *files, char out[PKI_NAME_MAX + 1], struct titan_error *err)
+titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX + 1], struct titan_error *err)
 {
     struct pki_certificate c;
     TRY(certs_check(files, clock_wall_ms(), &c, err));
@@ -181,15 +181,15 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     return TITAN_OK;
 }
 
-titan_status enrol_join(const char *path, const struct rpc_tls *files, uint32_t wait_ms, struct join_file *ret,
-                        struct titan_error *err)
+titan_status enrolling_join(const char *path, const struct rpc_tls *files, uint32_t wait_ms, struct join_file *ret,
+                            struct titan_error *err)
 {
     char name[PKI_NAME_MAX + 1];
     struct paths p;
     TRY(join_load(path, ret, err));
     titan_status status = find_paths(files, ret, &p, err);
     if (status == TITAN_OK && certs_there(files) && joined_with(&p))
-        status = enrol_name(files, name, err);
+        status = enrolling_name(files, name, err);
     else if (status == TITAN_OK)
         status = get_first(ret, files, &p, wait_ms, err);
     if (status != TITAN_OK) {

@@ -12,12 +12,12 @@
 /* Get a certificate into files with what the join file says, unless that was done already: another file (its node was
  * revoked, or away for too long) gets another, with a new key. Waits for a coordinator that does not answer, for
  * wait_ms. Blocking; before there is a loop. *ret is what the file says. */
-titan_status enrol_join(const char *path, const struct rpc_tls *files, uint32_t wait_ms, struct join_file *ret,
-                        struct titan_error *err) TITAN_MUST_USE;
+titan_status enrolling_join(const char *path, const struct rpc_tls *files, uint32_t wait_ms, struct join_file *ret,
+                            struct titan_error *err) TITAN_MUST_USE;
 /* The name of the node that the certificate is for. TITAN_EPERM when it is none of a node, has expired, is not valid
  * yet, or not of its CA. */
-titan_status enrol_name(const struct rpc_tls *files, char out[PKI_NAME_MAX + 1],
-                        struct titan_error *err) TITAN_MUST_USE;
+titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX + 1],
+                            struct titan_error *err) TITAN_MUST_USE;
 
 /* Keeps files fresh: at two thirds of the certificate's life the next one is asked for, with the same key. Connections
  * that stand go on; the next ones use it. */

@@ -197,8 +197,8 @@ static titan_status names_mark(const char *path, char ret[ROOT_MARK_MAX], struct
     return TITAN_OK;
 }
 
-titan_status root_check(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
-                        struct titan_error *err)
+titan_status jobs_dir_check_root(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
+                                 struct titan_error *err)
 {
     struct stat st;
     ret_mark[0] = '\0';

@@ -27,7 +27,7 @@ titan_status jobs_check(const char *path, const char *token, const char *node, s
 /* A node's look at what storage.data_roots or, with writes, checkpoint_roots names: it is there and can be used.
  * ret_mark is the same on nodes that see the same: of a folder that is written to the token in it, which is made where
  * there is none; else a hash of the names in it. "": nodes cannot be compared by it. May block for ever. */
-titan_status root_check(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
-                        struct titan_error *err) TITAN_MUST_USE;
+titan_status jobs_dir_check_root(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
+                                 struct titan_error *err) TITAN_MUST_USE;
 
 #endif

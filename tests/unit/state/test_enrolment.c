@@ -48,7 +48,7 @@ static titan_status use(const char *id, const unsigned char *hash, const char *n
                         int64_t now, struct titan_error *refusal)
 {
     struct titan_error err = {0};
-    if (join_use(db, id, hash, node, with, now, refusal, &err) != TITAN_OK)
+    if (enrolment_join_use(db, id, hash, node, with, now, refusal, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     return refusal->status;
 }
@@ -71,7 +71,7 @@ static void test_join(void **state)
                      .created_at_ms = 1000,
                      .expires_at_ms = 2000};
     char events[512] = "";
-    assert_int_equal(join_add(db, &j, NULL), TITAN_OK);
+    assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
     assert_int_equal(use("ffffffffffffffff", secret, "n1", key, 1500, &r), TITAN_EPERM);
     assert_non_null(strstr(r.msg, "no such"));
     assert_int_equal(use(j.id, other_secret, "n1", key, 1500, &r), TITAN_EPERM);
@@ -94,7 +94,7 @@ static void test_join(void **state)
     later.id = "8899aabbccddeeff";
     later.created_at_ms = 2000 + INT64_C(86400001);
     later.expires_at_ms = later.created_at_ms + 1;
-    assert_int_equal(join_add(db, &later, NULL), TITAN_OK);
+    assert_int_equal(enrolment_join_add(db, &later, NULL), TITAN_OK);
     assert_int_equal(use(j.id, secret, "n1", key, 1500, &r), TITAN_EPERM);
     assert_non_null(strstr(r.msg, "no such"));
 }
