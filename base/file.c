@@ -31,7 +31,7 @@ static const char *kind_name(mode_t mode)
     }
 }
 
-titan_status open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err)
+titan_status file_open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err)
 {
     titan_assert((flags & ~O_NOFOLLOW) == 0);
     titan_assert(at >= 0 || at == AT_FDCWD);
@@ -84,7 +84,7 @@ titan_status file_read(const char *path, size_t max, struct buf *out, struct tit
 titan_status file_read_at(int at, const char *path, int flags, size_t max, struct buf *out, struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
-    TRY(open_regular(at, path, flags, &fd, err));
+    TRY(file_open_regular(at, path, flags, &fd, err));
     size_t start = out->len;
     for (;;) {
         size_t have = out->len - start;
@@ -382,7 +382,7 @@ titan_status dir_sync(const char *path, struct titan_error *err)
     return TITAN_OK;
 }
 
-titan_status self_dir(char *out, size_t cap, struct titan_error *err)
+titan_status file_self_dir(char *out, size_t cap, struct titan_error *err)
 {
     titan_assert(cap > 0);
     char path[PATH_MAX];

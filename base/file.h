@@ -11,10 +11,11 @@
 /* Open a file that others may have made, for reading: a regular one, or TITAN_EINVAL says what it is. Neither a FIFO
  * nor a device is waited for. name: below the open folder `at`, or AT_FDCWD. flags: 0, or O_NOFOLLOW to refuse a link.
  */
-titan_status open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
+titan_status file_open_regular(int at, const char *name, int flags, int *ret_fd,
+                               struct titan_error *err) TITAN_MUST_USE;
 /* Whole regular file into out (appended). TITAN_ELIMIT beyond max bytes. */
 titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* The same below an open folder, with open_regular's flags. */
+/* The same below an open folder, with file_open_regular's flags. */
 titan_status file_read_at(int at, const char *name, int flags, size_t max, struct buf *out,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Replace path by data: temporary file, fsync, rename, fsync of the folder. */
@@ -44,6 +45,6 @@ titan_status dir_remove(const char *path, struct titan_error *err) TITAN_MUST_US
 titan_status dir_remove_at(int at, const char *name, struct titan_error *err) TITAN_MUST_USE;
 titan_status dir_sync(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Absolute path of the running executable's folder into out[cap]. */
-titan_status self_dir(char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
+titan_status file_self_dir(char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -168,7 +168,7 @@ titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const
     char dir[PATH_MAX], titand[PATH_MAX + 16], notify[PATH_MAX], log_path[PATH_MAX + 16];
     memset(d, 0, sizeof(*d));
     d->pidfd = -1;
-    TRY(self_dir(dir, sizeof(dir), err));
+    TRY(file_self_dir(dir, sizeof(dir), err));
     (void)snprintf(titand, sizeof(titand), "%s/titand", dir);
     TRY(choose_dir(d, state_dir, err));
     (void)snprintf(d->server, sizeof(d->server), "unix:%s/titan.sock", d->state_dir);

@@ -69,7 +69,7 @@ titan_status worker_become(char *const *argv, struct titan_error *err)
 {
     titan_assert(argv[0]);
     char dir[PATH_MAX], path[PATH_MAX + 16];
-    TRY(self_dir(dir, sizeof(dir), err));
+    TRY(file_self_dir(dir, sizeof(dir), err));
     (void)snprintf(path, sizeof(path), "%s/titan-worker", dir);
     (void)fflush(stdout);
     (void)execv(path, argv);

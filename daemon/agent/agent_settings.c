@@ -57,7 +57,7 @@ titan_status agent_settings_fill(const struct agent_options *o, struct agent_set
     if (snprintf(ret->run_dir, sizeof(ret->run_dir), "%s/run", o->state_dir) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->state_dir);
     if (!o->worker)
-        TRY(self_dir(folder, sizeof(folder), err));
+        TRY(file_self_dir(folder, sizeof(folder), err));
     if (snprintf(ret->program, PATH_MAX, "%s%s", o->worker ? o->worker : folder, o->worker ? "" : "/titan-worker") >=
         PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "path of titan-worker is too long");

@@ -90,7 +90,7 @@ static size_t file_piece(const struct log_request *r, const struct log_file *f, 
     file_path(r, f, old, path);
     _cleanup_fd_ int fd = -1;
     ssize_t n =
-        open_regular(AT_FDCWD, path, O_NOFOLLOW, &fd, NULL) != TITAN_OK ? -1 : pread(fd, out, max, (off_t)offset);
+        file_open_regular(AT_FDCWD, path, O_NOFOLLOW, &fd, NULL) != TITAN_OK ? -1 : pread(fd, out, max, (off_t)offset);
     return n > 0 ? (size_t)n : 0;
 }
 

@@ -115,7 +115,7 @@ static titan_status file_take(const char *path, bool secret, struct buf *out, st
 {
     _cleanup_fd_ int fd = -1;
     struct stat st;
-    TRY(open_regular(AT_FDCWD, path, 0, &fd, err));
+    TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
     if (fstat(fd, &st) != 0)
         return titan_fail_errno(err, "tls: '%s'", path);
     if (secret && (st.st_mode & (S_IWGRP | S_IRWXO)) != 0) {

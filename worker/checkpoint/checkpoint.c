@@ -502,7 +502,7 @@ static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
     (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
     (void)snprintf(wanted, sizeof(wanted), "\"recipe_hash\":\"%016" PRIx64 "\"", recipe_hash);
     if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
-        open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)
+        file_open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)
         return false;
     const ssize_t n = pread(fd, begin, sizeof(begin) - 1, 0);
     begin[MAX(n, 0)] = '\0';
@@ -562,7 +562,7 @@ static titan_status open_verified(int at, const struct manifest_file *file, stru
 {
     _cleanup_fd_ int fd = -1;
     struct stat st;
-    const titan_status opened = as_damage(open_regular(at, file->name, O_NOFOLLOW, &fd, err), err);
+    const titan_status opened = as_damage(file_open_regular(at, file->name, O_NOFOLLOW, &fd, err), err);
     if (opened == TITAN_ENOTFOUND)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is missing", file->name);
     TRY(opened);

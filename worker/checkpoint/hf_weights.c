@@ -64,7 +64,7 @@ static titan_status open_shard(struct hf_weights *w, int at, const char *name, s
         free(shard.name);
         return titan_fail(err, TITAN_ENOMEM, "no memory for the names of shards");
     }
-    TRY(open_regular(at, name, file_refuses_links() ? O_NOFOLLOW : 0, &fd, err));
+    TRY(file_open_regular(at, name, file_refuses_links() ? O_NOFOLLOW : 0, &fd, err));
     return safetensors_open_fd(fd, name, &w->shards[w->n - 1].st, err);
 }
 

@@ -202,7 +202,7 @@ static titan_status read_header(struct safetensors *st, struct titan_error *err)
 titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err)
 {
     int fd = -1;
-    TRY(open_regular(AT_FDCWD, path, 0, &fd, err));
+    TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
     return safetensors_open_fd(fd, path, ret, err);
 }
 

@@ -46,7 +46,7 @@ static titan_status read_input(struct tokenize *k, const char *path, struct tita
     _cleanup_fd_ int fd = -1;
     if (!path)
         return read_all(STDIN_FILENO, "standard input", &k->input, err);
-    TRY(open_regular(AT_FDCWD, path, 0, &fd, err));
+    TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
     return read_all(fd, path, &k->input, err);
 }
 

@@ -129,10 +129,10 @@ static void test_self(void **state)
     (void)state;
     struct titan_error err = {0};
     char path[PATH_MAX], small[4];
-    assert_int_equal(self_dir(path, sizeof(path), &err), TITAN_OK);
+    assert_int_equal(file_self_dir(path, sizeof(path), &err), TITAN_OK);
     assert_int_equal(path[0], '/');
     assert_non_null(strstr(path, "tests/unit/base"));
-    assert_int_equal(self_dir(small, sizeof(small), &err), TITAN_ELIMIT);
+    assert_int_equal(file_self_dir(small, sizeof(small), &err), TITAN_ELIMIT);
 }
 
 static void make_socket(const char *path)
@@ -177,7 +177,7 @@ static void test_regular_only(void **state)
     assert_non_null(strstr(err.msg, "symbolic link"));
     assert_int_equal(file_read_at(at, "plain", O_NOFOLLOW, 100, &b, &err), TITAN_OK);
     assert_string_equal(b.data, "texttext");
-    assert_int_equal(open_regular(at, "fifo", O_NOFOLLOW, &fd, &err), TITAN_EINVAL);
+    assert_int_equal(file_open_regular(at, "fifo", O_NOFOLLOW, &fd, &err), TITAN_EINVAL);
     assert_int_equal(fd, -1);
     close(at);
     (void)alarm(0);
