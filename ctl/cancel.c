@@ -28,10 +28,10 @@ static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState st
         struct json_writer w = {.out = &text};
         json_begin_object(&w, NULL);
         json_put_uint(&w, "job_id", id);
-        json_put_string(&w, "state", job_state_name(state));
+        json_put_string(&w, "state", ctl_state_name(state));
         json_end_object(&w);
     } else {
-        buf_printf(&text, "job %llu %s", (unsigned long long)id, job_state_name(state));
+        buf_printf(&text, "job %llu %s", (unsigned long long)id, ctl_state_name(state));
     }
     (void)output_line(&text);
 }

@@ -32,7 +32,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         table_cell(&table, "%llu", (unsigned long long)c->epoch);
         table_cell(&table, "%u", c->world_size);
         table_cell(&table, "%s", format_bytes(c->bytes, size));
-        table_cell(&table, "%s", format_ago(c->committed_at_ms, now_ms, ago));
+        table_cell(&table, "%s", output_ago(c->committed_at_ms, now_ms, ago));
         table_cell(&table, "%s", c->path);
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;

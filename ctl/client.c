@@ -155,14 +155,14 @@ titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **r
     Titan__V1__GetJobResponse *answer = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, &answer, err));
     if (!answer->job) {
-        message_free(&answer);
+        ctl_message_free(&answer);
         return titan_fail(err, TITAN_EIO, "the server's answer about job %llu is empty", (unsigned long long)id);
     }
     *ret = answer;
     return TITAN_OK;
 }
 
-void message_free(void *message_pointer)
+void ctl_message_free(void *message_pointer)
 {
     ProtobufCMessage *message = *(ProtobufCMessage **)message_pointer;
     if (message)
@@ -186,20 +186,20 @@ void ctl_catch_interrupt(void)
     (void)sigaction(SIGTERM, &action, NULL);
 }
 
-bool job_state_final(Titan__V1__JobState state)
+bool ctl_state_final(Titan__V1__JobState state)
 {
     return state == TITAN__V1__JOB_STATE__COMPLETED || state == TITAN__V1__JOB_STATE__FAILED ||
            state == TITAN__V1__JOB_STATE__CANCELLED;
 }
 
-const char *job_state_name(Titan__V1__JobState state)
+const char *ctl_state_name(Titan__V1__JobState state)
 {
     const ProtobufCEnumValue *value =
         protobuf_c_enum_descriptor_get_value(&titan__v1__job_state__descriptor, (int)state);
     return value ? value->name : "UNKNOWN";
 }
 
-int job_state_parse(const char *name)
+int ctl_state_parse(const char *name)
 {
     const ProtobufCEnumDescriptor *all = &titan__v1__job_state__descriptor;
     for (unsigned i = 0; i < all->n_values; i++)

@@ -56,8 +56,8 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err);
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret,
                      struct titan_error *err) TITAN_MUST_USE;
 
-void message_free(void *message_pointer); /* for _cleanup_: a pointer to any protobuf-c message pointer */
-#define _cleanup_message_ _cleanup_(message_free)
+void ctl_message_free(void *message_pointer); /* for _cleanup_: a pointer to any protobuf-c message pointer */
+#define _cleanup_message_ _cleanup_(ctl_message_free)
 
 /* From the first SIGINT or SIGTERM on non-zero; a second one ends the process with 130. */
 extern volatile int ctl_interrupted;
@@ -69,9 +69,9 @@ titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, con
 /* A node as an answer has it, in a line or as JSON; nothing for NULL. */
 void output_node(const struct ctl *ctl, const Titan__V1__Node *node);
 
-bool job_state_final(Titan__V1__JobState state);
-const char *job_state_name(Titan__V1__JobState state); /* "RUNNING" */
+bool ctl_state_final(Titan__V1__JobState state);
+const char *ctl_state_name(Titan__V1__JobState state); /* "RUNNING" */
 /* By name in any case; -1 for none. */
-int job_state_parse(const char *name);
+int ctl_state_parse(const char *name);
 
 #endif

@@ -100,7 +100,7 @@ static void offer_words(const struct completion *c, enum word word)
         return;
     case WORD_STATE:
         for (int state = TITAN__V1__JOB_STATE__PENDING; state <= TITAN__V1__JOB_STATE__CANCELLED; state++)
-            offer(c, job_state_name((Titan__V1__JobState)state));
+            offer(c, ctl_state_name((Titan__V1__JobState)state));
         return;
     case WORD_COMMAND:
         offer_commands(c);

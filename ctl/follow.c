@@ -133,7 +133,7 @@ static bool event_of_note(const Titan__V1__Event *event, const struct json *deta
     if (strcmp(event->type, "worker.exited") == 0)
         return json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0;
     return strcmp(event->type, "job.state") == 0 && json_string(detail, "reason", NULL) &&
-           !job_state_final((Titan__V1__JobState)job_state_parse(json_string(detail, "to", "")));
+           !ctl_state_final((Titan__V1__JobState)ctl_state_parse(json_string(detail, "to", "")));
 }
 
 static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
@@ -147,7 +147,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
         return;
     struct json *detail = NULL;
     (void)!json_parse(event->detail, strlen(event->detail), &detail, NULL);
-    int to = strcmp(event->type, "job.state") == 0 ? job_state_parse(json_string(detail, "to", "")) : -1;
+    int to = strcmp(event->type, "job.state") == 0 ? ctl_state_parse(json_string(detail, "to", "")) : -1;
     if (to >= 0)
         f->progress.state = (Titan__V1__JobState)to;
     /* A small model writes checkpoints many times a second. */
@@ -158,7 +158,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
             f->checkpoint_ms = event->at_ms;
         char at[16], line[512];
         output_fit(message);
-        (void)snprintf(line, sizeof(line), "%s  %s", format_clock(event->at_ms, at),
+        (void)snprintf(line, sizeof(line), "%s  %s", output_clock(event->at_ms, at),
                        *event->message ? event->message : event->type);
         progress_print(&f->progress, line);
         (void)snprintf(f->reason.said, sizeof(f->reason.said), "%s",
@@ -223,7 +223,7 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
     if (!stays || strcmp(reason, f->reason.said) == 0 || !f->options->progress)
         return;
     memcpy(f->reason.said, reason, sizeof(reason));
-    (void)snprintf(line, sizeof(line), "%s  %s", format_clock(clock_wall_ms(), at), reason);
+    (void)snprintf(line, sizeof(line), "%s  %s", output_clock(clock_wall_ms(), at), reason);
     progress_print(&f->progress, line);
 }
 
@@ -243,14 +243,14 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (!job)
         return;
     progress_job(&f->progress, job);
-    if (!job_state_final(job->state)) {
+    if (!ctl_state_final(job->state)) {
         output_fit(reply);
         print_reason(f, job);
     }
     if (!f->asking_end)
         return;
     f->asking_end = false;
-    if (!job_state_final(job->state)) {
+    if (!ctl_state_final(job->state)) {
         /* The stream ended and the job has not: the server is about to stop. Look again. */
         (void)uv_timer_start(&f->retry, on_retry, RETRY_MS, 0);
         return;
@@ -418,7 +418,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
     titan_assert(f.status != TITAN_OK || (f.final && f.final->job));
     if (f.status == TITAN_OK)
         *ret_job = TAKE(f.final);
-    message_free(&f.final);
+    ctl_message_free(&f.final);
     return f.status;
 }
 

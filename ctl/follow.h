@@ -18,7 +18,7 @@ struct follow_options {
     uint32_t patience_ms;     /* how long the server may be gone; 0 = 30000 */
 };
 
-/* TITAN_OK: the job has ended and *ret_job (the caller's, message_free) says how. TITAN_ETIMEDOUT, TITAN_ECANCELLED
+/* TITAN_OK: the job has ended and *ret_job (the caller's, ctl_message_free) says how. TITAN_ETIMEDOUT, TITAN_ECANCELLED
  * (interrupted), or what the server said. */
 titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobResponse **ret_job,
                         struct titan_error *err) TITAN_MUST_USE;

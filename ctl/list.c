@@ -46,7 +46,7 @@ static void listing_add(struct listing *l, const Titan__V1__Job *job)
     table_cell(t, "%llu", (unsigned long long)job->id);
     table_cell(t, "%s", job->name);
     table_cell(t, "%s", job->user);
-    table_cell(t, "%s", job_state_name(job->state));
+    table_cell(t, "%s", ctl_state_name(job->state));
     table_cell(t, "%llu/%llu", (unsigned long long)job->step, (unsigned long long)job->steps);
     if (isfinite(job->loss) && job->step > 0)
         table_cell(t, "%.4f", job->loss);
@@ -55,8 +55,8 @@ static void listing_add(struct listing *l, const Titan__V1__Job *job)
     table_cell(t, "%s", job->tokens_per_second > 0 ? format_count(job->tokens_per_second, count) : "-");
     table_cell(t, "%u", job->world_size);
     table_cell(t, "%u", job->restarts);
-    table_cell(t, "%s", format_ago(job->submitted_at_ms, l->now_ms, ago));
-    table_cell(t, "%s", job_state_final(job->state) ? "" : job->reason);
+    table_cell(t, "%s", output_ago(job->submitted_at_ms, l->now_ms, ago));
+    table_cell(t, "%s", ctl_state_final(job->state) ? "" : job->reason);
 }
 
 static void listing_end(struct listing *l)
@@ -84,7 +84,7 @@ static titan_status parse_states(const struct args *args, Titan__V1__JobState *s
             char word[32];
             size_t len = strcspn(given, ",");
             (void)snprintf(word, sizeof(word), "%.*s", (int)MIN(len, sizeof(word) - 1), given);
-            int state = job_state_parse(word);
+            int state = ctl_state_parse(word);
             if (state < 0) {
                 titan_status status = titan_fail(err, TITAN_EINVAL, "--state: there is no state '%s'", word);
                 titan_error_hint(err, "PENDING FORMING RUNNING RECOVERING RESIZING CANCELLING COMPLETED FAILED "
@@ -137,7 +137,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     request.user = (char *)(uintptr_t)args_text(args, "user", "");
     struct listing listing = {.ctl = ctl, .now_ms = clock_wall_ms()};
     listing_begin(&listing);
-    listing.table.room = args_has(args, "wide") ? 0 : terminal_columns();
+    listing.table.room = args_has(args, "wide") ? 0 : output_columns();
     titan_status status = add_pages(&listing, &request, limit, err);
     if (status == TITAN_OK)
         listing_end(&listing);

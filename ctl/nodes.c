@@ -37,7 +37,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct table_out table;
     table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "DEVICE", "ADDRESS", "VERSION",
                                               "LAST SEEN", "REASON~", NULL});
-    table.room = args_has(args, "wide") ? 0 : terminal_columns();
+    table.room = args_has(args, "wide") ? 0 : output_columns();
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Titan__V1__Node *node = reply->nodes[i];
@@ -49,7 +49,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         table_cell(&table, "%s", node->device);
         table_cell(&table, "%s", node->address);
         table_cell(&table, "%s", node->version);
-        table_cell(&table, "%s", format_ago(node->last_seen_ms, now_ms, ago));
+        table_cell(&table, "%s", output_ago(node->last_seen_ms, now_ms, ago));
         table_cell(&table, "%s", node->reason);
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;

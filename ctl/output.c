@@ -184,7 +184,7 @@ bool output_json(const ProtobufCMessage *message, bool pretty)
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
-int terminal_columns(void)
+int output_columns(void)
 {
     struct winsize size;
     const char *columns = getenv("COLUMNS");
@@ -241,7 +241,7 @@ static size_t text_fits(const char *text, int columns, int *ret_left)
     return (size_t)(at - text);
 }
 
-int text_columns(const char *text)
+int output_text_columns(const char *text)
 {
     int columns = 0;
     for (int bytes; *text; text += bytes)
@@ -293,7 +293,7 @@ void table_cell(struct table_out *t, const char *fmt, ...)
     text_fit(text, '?');
     int column = t->rows % t->columns; /* counts cells until the end */
     titan_assert(column < TABLE_COLUMNS);
-    t->width[column] = MAX(t->width[column], text_columns(text));
+    t->width[column] = MAX(t->width[column], output_text_columns(text));
     (void)!buf_append(&t->cells, text, strlen(text) + 1);
     t->rows++;
 }
@@ -323,9 +323,9 @@ void table_end(struct table_out *t, struct buf *out, int state_column, bool colo
     const char *cell = t->cells.data;
     table_fit(t);
     for (int i = 0; i < t->rows; i++, cell += strlen(cell) + 1) {
-        int column = i % t->columns, columns = text_columns(cell);
+        int column = i % t->columns, columns = output_text_columns(cell);
         bool last = column == t->columns - 1, cut = t->give[column] && columns > t->width[column];
-        const char *paint = color && column == state_column && i >= t->columns ? state_color(cell) : "";
+        const char *paint = color && column == state_column && i >= t->columns ? output_state_color(cell) : "";
         int pad = t->width[column] - columns;
         size_t bytes = cut ? text_fits(cell, t->width[column] - 1, &pad) : strlen(cell);
         if (t->right[column])
@@ -338,7 +338,7 @@ void table_end(struct table_out *t, struct buf *out, int state_column, bool colo
     buf_free(&t->cells);
 }
 
-const char *state_color(const char *state_name)
+const char *output_state_color(const char *state_name)
 {
     static const struct {
         const char *name, *color;
@@ -351,7 +351,7 @@ const char *state_color(const char *state_name)
     return "";
 }
 
-char *format_ago(int64_t at_ms, int64_t now_ms, char text[48])
+char *output_ago(int64_t at_ms, int64_t now_ms, char text[48])
 {
     char duration[UNITS_TEXT];
     if (at_ms <= 0)
@@ -363,7 +363,7 @@ char *format_ago(int64_t at_ms, int64_t now_ms, char text[48])
     return text;
 }
 
-char *format_clock(int64_t at_ms, char text[16])
+char *output_clock(int64_t at_ms, char text[16])
 {
     time_t seconds = (time_t)(at_ms / 1000);
     struct tm local;

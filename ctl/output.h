@@ -35,9 +35,9 @@ struct table_out {
     int room;                  /* columns of the terminal; 0 = any number */
 };
 /* Columns of the terminal on stdout ($COLUMNS wins); 0 when it is none. */
-int terminal_columns(void);
+int output_columns(void);
 /* Columns a terminal needs for UTF-8 text: wide characters take two, combining ones none. */
-int text_columns(const char *text);
+int output_text_columns(const char *text);
 /* headings: "ID>" is right-aligned, "NAME~" gives way where room is set; NULL ends it. */
 void table_begin(struct table_out *t, const char *const *headings);
 void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -45,13 +45,13 @@ void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format
  * job state when color. */
 void table_end(struct table_out *t, struct buf *out, int state_column, bool color);
 
-const char *state_color(const char *state_name); /* escape sequence; "" for none */
+const char *output_state_color(const char *state_name); /* escape sequence; "" for none */
 #define COLOR_OFF "\033[0m"
 
 /* "2h 3m ago"; "-" for 0. */
-char *format_ago(int64_t at_ms, int64_t now_ms, char text[48]);
+char *output_ago(int64_t at_ms, int64_t now_ms, char text[48]);
 /* Local "14:03:22". */
-char *format_clock(int64_t at_ms, char text[16]);
+char *output_clock(int64_t at_ms, char text[16]);
 
 /* What of a reply is printed as text is no more than that: in its strings, whatever would change how a terminal shows
  * them becomes '?'. */

@@ -71,8 +71,8 @@ static void put_bar(const struct progress *p, struct buf *out)
 static void put_state(const struct progress *p, struct buf *out)
 {
     char name[32];
-    (void)snprintf(name, sizeof(name), "%s", job_state_name(p->state));
-    const char *paint = p->color ? state_color(name) : "";
+    (void)snprintf(name, sizeof(name), "%s", ctl_state_name(p->state));
+    const char *paint = p->color ? output_state_color(name) : "";
     for (char *c = name; *c; c++)
         *c = (char)tolower((unsigned char)*c);
     buf_printf(out, "%s%s%s", paint, name, *paint ? COLOR_OFF : "");
@@ -92,12 +92,12 @@ void progress_text(const struct progress *p, int width, struct buf *out)
         (void)snprintf(fields[n++], 64, "mfu %.1f%%", 100 * p->mfu);
     if (p->workers > 0)
         (void)snprintf(fields[n++], 64, "%u worker%s", p->workers, p->workers == 1 ? "" : "s");
-    if (p->step_ms > 0 && p->steps > p->step && !job_state_final(p->state))
+    if (p->step_ms > 0 && p->steps > p->step && !ctl_state_final(p->state))
         (void)snprintf(fields[n++], 64, "eta %s",
                        format_duration((double)(p->steps - p->step) * p->step_ms / 1000, duration));
 
     titan_assert(n <= (int)ARRAY_SIZE(fields));
-    int used = (int)strlen(job_state_name(p->state));
+    int used = (int)strlen(ctl_state_name(p->state));
     put_state(p, out);
     buf_puts(out, "  ");
     used += 2;

@@ -91,7 +91,7 @@ static titan_status look(struct ctl *ctl, uint64_t job, struct waiting *w, struc
         if (clock_mono_ns() - begin_ns > GONE_MS * INT64_C(1000000))
             break;
     }
-    if (status == TITAN_OK && job_state_final(now->job->state))
+    if (status == TITAN_OK && ctl_state_final(now->job->state))
         w->outcome = WAIT_ENDED;
     return status;
 }
@@ -133,7 +133,7 @@ static void print(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJo
         (void)output_json(&r->base, false);
         return;
     }
-    buf_printf(&text, "job %llu %s: %u workers now, asked for ", (unsigned long long)job, job_state_name(r->state),
+    buf_printf(&text, "job %llu %s: %u workers now, asked for ", (unsigned long long)job, ctl_state_name(r->state),
                r->world_size);
     if (r->min_workers == r->max_workers)
         buf_printf(&text, "%u", r->max_workers);

@@ -13,7 +13,7 @@ static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t n
 {
     char at[32], ago[48];
     if (at_ms > 0)
-        buf_printf(out, "  %-12s %s (%s)\n", what, clock_format(at_ms, at), format_ago(at_ms, now_ms, ago));
+        buf_printf(out, "  %-12s %s (%s)\n", what, clock_format(at_ms, at), output_ago(at_ms, now_ms, ago));
 }
 
 /* "2 (crash 1 of 10, oom 1 of 3 within 24 h)" */
@@ -34,7 +34,7 @@ static void put_losses(struct buf *out, const Titan__V1__Job *job)
 static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
 {
     char count[UNITS_TEXT];
-    const char *state = job_state_name(job->state), *paint = color ? state_color(state) : "";
+    const char *state = ctl_state_name(job->state), *paint = color ? output_state_color(state) : "";
     int64_t now_ms = clock_wall_ms();
     buf_printf(out, "job %llu  %s  %s%s%s\n", (unsigned long long)job->id, job->name, paint, state,
                *paint ? COLOR_OFF : "");

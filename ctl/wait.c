@@ -21,7 +21,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                                            .job_id = id,
                                            .progress = args_has(args, "follow"),
                                            .timeout_ms = (uint32_t)(timeout_s * 1000)};
-    if (job_state_final(now->job->state))
+    if (ctl_state_final(now->job->state))
         end = TAKE(now);
     else
         TRY(follow_job(&options, &end, err));

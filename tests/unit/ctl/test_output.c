@@ -178,7 +178,7 @@ static void test_table_columns(void **state)
     (void)state;
     struct table_out t;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    assert_int_equal(text_columns("\u65e5\u672c\u8a9e e\u0301 \U0001f680"), 11);
+    assert_int_equal(output_text_columns("\u65e5\u672c\u8a9e e\u0301 \U0001f680"), 11);
     cells(&t, &text, 0);
     assert_string_equal(text.data, "NAME         STATE    REASON\n"
                                    "\u65e5\u672c\u8a9e e\u0301 \U0001f680  RUNNING  a reason that is long\n"
@@ -196,23 +196,23 @@ static void test_table_columns(void **state)
 static void test_states(void **state)
 {
     (void)state;
-    assert_int_equal(job_state_parse("running"), TITAN__V1__JOB_STATE__RUNNING);
-    assert_int_equal(job_state_parse("RUN"), -1);
-    assert_int_equal(job_state_parse("JOB_STATE_UNSPECIFIED"), -1);
-    assert_string_equal(job_state_name(TITAN__V1__JOB_STATE__COMPLETED), "COMPLETED");
-    assert_string_equal(job_state_name((Titan__V1__JobState)77), "UNKNOWN"); /* of a newer server */
-    assert_true(job_state_final(TITAN__V1__JOB_STATE__CANCELLED));
-    assert_false(job_state_final(TITAN__V1__JOB_STATE__CANCELLING));
+    assert_int_equal(ctl_state_parse("running"), TITAN__V1__JOB_STATE__RUNNING);
+    assert_int_equal(ctl_state_parse("RUN"), -1);
+    assert_int_equal(ctl_state_parse("JOB_STATE_UNSPECIFIED"), -1);
+    assert_string_equal(ctl_state_name(TITAN__V1__JOB_STATE__COMPLETED), "COMPLETED");
+    assert_string_equal(ctl_state_name((Titan__V1__JobState)77), "UNKNOWN"); /* of a newer server */
+    assert_true(ctl_state_final(TITAN__V1__JOB_STATE__CANCELLED));
+    assert_false(ctl_state_final(TITAN__V1__JOB_STATE__CANCELLING));
 }
 
 static void test_times(void **state)
 {
     (void)state;
     char text[48];
-    assert_string_equal(format_ago(0, 1000, text), "-");
-    assert_string_equal(format_ago(1000, 1500, text), "now");
-    assert_string_equal(format_ago(5000, 4000, text), "now"); /* clocks differ between machines */
-    assert_string_equal(format_ago(1000, 201000, text), "3m 20s ago");
+    assert_string_equal(output_ago(0, 1000, text), "-");
+    assert_string_equal(output_ago(1000, 1500, text), "now");
+    assert_string_equal(output_ago(5000, 4000, text), "now"); /* clocks differ between machines */
+    assert_string_equal(output_ago(1000, 201000, text), "3m 20s ago");
 }
 
 int main(void)
