@@ -14,9 +14,9 @@ void parts_close(struct parts *parts)
     *parts = (struct parts){0};
 }
 
-titan_status gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                            int world, const double *mine, size_t count, double *ret_all, struct stream *s,
-                            struct titan_error *err)
+titan_status holdings_gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                                     int world, const double *mine, size_t count, double *ret_all, struct stream *s,
+                                     struct titan_error *err)
 {
     const size_t bytes = count * sizeof *mine;
     char *memory = NULL;
@@ -180,8 +180,8 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
     if (!h.all || !h.holder || !h.copied || !h.candidates)
         status = titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     if (status == TITAN_OK)
-        status = gather_doubles(device, ops, comm, h.ranks, &me.present, sizeof me / sizeof(double), &h.all[0].present,
-                                s, err);
+        status = holdings_gather_doubles(device, ops, comm, h.ranks, &me.present, sizeof me / sizeof(double),
+                                         &h.all[0].present, s, err);
     if (status == TITAN_OK)
         status = judge(&h, err);
     if (status != TITAN_OK) {

@@ -58,8 +58,8 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
 void holdings_clear(struct holdings *h);
 
 /* Doubles of all ranks of comm (world: how many), each `count`. Host memory on both sides; waits for the stream. */
-titan_status gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                            int world, const double *mine, size_t count, double *ret_all, struct stream *s,
-                            struct titan_error *err) TITAN_MUST_USE;
+titan_status holdings_gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                                     int world, const double *mine, size_t count, double *ret_all, struct stream *s,
+                                     struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -160,8 +160,8 @@ static bool is_unreadable(titan_status status)
 
 static titan_status everybody(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
 {
-    return gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine, size / sizeof(double),
-                          all, r->s, err);
+    return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
+                                   size / sizeof(double), all, r->s, err);
 }
 
 static enum outcome outcome_of(titan_status status)

@@ -175,7 +175,8 @@ titan_status verify_parts(const struct mesh *mesh, const struct parts *mine, uin
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     TRY(claim(mine->own, s, &me.own, err));
     TRY(claim(mine->copy, s, &me.owner, err));
-    TRY(gather_doubles(device, ops, comm, ranks, &me.own.rank, sizeof me / sizeof(double), &all[0].own.rank, s, err));
+    TRY(holdings_gather_doubles(device, ops, comm, ranks, &me.own.rank, sizeof me / sizeof(double), &all[0].own.rank, s,
+                                err));
     *ret = (struct verified){0};
     TRY(compare_own(mesh, all, ranks, known, err));
     compare_copies(mesh, all, ranks, known, ret);

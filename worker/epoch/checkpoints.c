@@ -155,8 +155,8 @@ static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, stru
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    TRY(gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, &mine->failed,
-                       sizeof *mine / sizeof(double), &all[0].failed, t->streams[STREAM_COMPUTE], err));
+    TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, &mine->failed,
+                                sizeof *mine / sizeof(double), &all[0].failed, t->streams[STREAM_COMPUTE], err));
     *mine = all[0];
     for (int r = e->view.world - 1; r >= 0; r--) {
         const double stop = mine->stop + all[r].stop, must = mine->must + all[r].must;

@@ -73,8 +73,8 @@ static titan_status compare(struct epoch *e, const struct dataset *data, const c
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "%s data: out of memory", key);
-    TRY(gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, mine, EACH, all,
-                       t->streams[STREAM_COMPUTE], err));
+    TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, mine, EACH, all,
+                                t->streams[STREAM_COMPUTE], err));
     for (int r = 1; r < world; r++) {
         const double *other = all + (size_t)r * EACH;
         int differ = 0;

@@ -129,8 +129,8 @@ static titan_status open_loader(struct epoch *e, struct titan_error *err)
 static titan_status gather(struct epoch *e, const double *mine, size_t count, double *ret_all, struct titan_error *err)
 {
     const struct trainer *t = e->t;
-    return gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, mine, count,
-                          ret_all, t->streams[STREAM_COMPUTE], err);
+    return holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, mine,
+                                   count, ret_all, t->streams[STREAM_COMPUTE], err);
 }
 
 /* The newest that any rank has, or that rank 0 has found in the metrics file. One of a step behind the state's is of no
