@@ -61,7 +61,7 @@ const struct command command_audit = {
     .options =
         (const struct option_spec[]){{"since", 0, "WHEN", "2h (ago), 22:30, 2026-11-20T03:00", WORD_NONE},
                                      {"actor", 0, "WHO", "only of this identity, as the lines write it", WORD_NONE},
-                                     {"after", 0, "ID", "only events behind this number", WORD_NONE},
+                                     {"after", 0, "ID", "only events after this number", WORD_NONE},
                                      {"follow", 'f', NULL, "go on until it is interrupted", WORD_NONE},
                                      {NULL}},
     .examples = (const struct example[]){{"titanctl audit --since 1d | grep refused", "what was tried since yesterday"},

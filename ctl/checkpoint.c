@@ -20,7 +20,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
             (void)output_json(&reply->base, false);
             continue;
         }
-        buf_printf(&text, "job %llu writes a checkpoint behind step %llu", (unsigned long long)request.job_id,
+        buf_printf(&text, "job %llu writes a checkpoint after step %llu", (unsigned long long)request.job_id,
                    (unsigned long long)reply->step);
         (void)output_line(&text);
     }

@@ -59,7 +59,7 @@ const struct command command_events = {
     .max_args = 1,
     .word = WORD_JOB,
     .options = (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
-                                            {"after", 0, "ID", "only events behind this number", WORD_NONE},
+                                            {"after", 0, "ID", "only events after this number", WORD_NONE},
                                             {NULL}},
     .examples = (const struct example[]){{"titanctl events 12 -f", "watch a job live"},
                                          {"titanctl events -f | grep node", "watch the nodes"},

@@ -2,7 +2,7 @@
 /* follow.c - see follow.h.
  *
  * Two streams feed it: events, whose end means that the job has ended, and metrics. When the server goes away both are
- * opened again behind what was seen last, so a restart of titand shows as a pause. */
+ * opened again after what was seen last, so a restart of titand shows as a pause. */
 #include "ctl/follow.h"
 
 #include <signal.h>
@@ -31,7 +31,7 @@ struct follow {
     uv_signal_t interrupt, terminate;
     struct progress progress;
     uint64_t last_event, last_step;
-    int64_t checkpoint_ms; /* when the last one was told of */
+    int64_t checkpoint_ms; /* when the last one was printed */
     int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
     bool polling, asking_end, over, client_down;
     int interrupts;

@@ -70,7 +70,7 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     join.expires_at_ms = reply->expires_at_ms;
     buf_puts(&join.ca, reply->ca);
     join_print(&join, &text);
-    /* What the node would refuse is told here. */
+    /* What the node would refuse is an error here. */
     if (buf_failed(&text) || join_parse(text.data, text.len, "node join", &back, err) != TITAN_OK)
         return titan_error_wrap(err, "the server's answer is not good for a node");
     return fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.h - what titand is told: defaults, then the config file (TOML), then flags. docs/man/titand.8 lists all. */
+/* config.h - what titand is set to: defaults, then the config file (TOML), then flags. docs/man/titand.8 lists all. */
 #ifndef TITAN_DAEMON_CONFIG_H
 #define TITAN_DAEMON_CONFIG_H
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "state/event.h"
 
-#define KEPT_MS INT64_C(86400000) /* a token that has expired, so that its use is told as such */
+#define KEPT_MS INT64_C(86400000) /* a token that has expired, so that its use is reported as such */
 
 titan_status enrolment_join_add(struct db *db, const struct join *j, struct titan_error *err)
 {

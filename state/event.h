@@ -15,8 +15,8 @@
 #include "state/db.h"
 
 #define EVENT_CHAIN_BYTES 32
-/* Of the one event that may leave a gap in the ids before it: what was told between a backup and its return is not told
- * again under the same numbers. */
+/* Of the one event that may leave a gap in the ids before it: what was published between a backup and its return is not
+ * published again under the same numbers. */
 #define EVENT_RESTORED "store.restored"
 
 struct event {

@@ -149,8 +149,8 @@ void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m
 /* Due at agent_core_deadline(). */
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_core_deadline(const struct agent_core *c); /* INT64_MAX = none */
-/* From now on nothing is started, and of workers that leave only checkpoints are told: the coordinator goes down with
- * this agent and its jobs go on from there. quiet false: they are told of as ever. */
+/* From now on nothing is started, and of workers that leave only checkpoints are reported: the coordinator goes down
+ * with this agent and its jobs go on from there. quiet false: they are reported as ever. */
 void agent_core_drain(struct agent_core *c, bool quiet);
 /* Ask the coordinator, and each one after it, to take the workers elsewhere within that time. */
 void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out);

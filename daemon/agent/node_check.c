@@ -326,7 +326,7 @@ static void on_listener_closed(struct reach_listener *l, void *data)
     finish(c);
 }
 
-/* The port that others are told; 0: none could be served. */
+/* The port that others are sent; 0: none could be served. */
 static uint16_t serve(struct node_checks *c, const struct request *r, struct look *k)
 {
     struct serving *s = k->fd >= 0 ? calloc(1, sizeof(*s)) : NULL;
@@ -503,7 +503,7 @@ static void placement_free(struct file_task *task)
     free(task);
 }
 
-/* What was seen is told when it is news. p is freed, unless it is the one that is looked at again. */
+/* What was seen is reported when it is new. p is freed, unless it is the one that is looked at again. */
 static void placement_looked(struct file_task *task)
 {
     struct placement *p = (struct placement *)(void *)task;
@@ -538,7 +538,7 @@ static struct placement *placement_new(struct node_checks *c, const char *jobs_d
     return p;
 }
 
-/* A thread may have it still: what is told, and looked at again, is another one. */
+/* A thread may have it still: what is reported, and looked at again, is another one. */
 static void placement_given_up(struct file_task *task, bool started)
 {
     struct placement *p = (struct placement *)(void *)task, *other = p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node_check.h - what would not work on this node, told to the coordinator: whether jobs can have their folders here,
- * behind every acknowledgement and again when that changes; and all else that an operator asks for. Looked at on
- * threads that may hang (daemon/common/file_pool.h): a path that does not answer within seconds is what is told, and so
+/* node_check.h - what would not work on this node, reported to the coordinator: whether jobs can have their folders
+ * here, after every acknowledgement and again when that changes; and all else that an operator asks for. Looked at on
+ * threads that may hang (daemon/common/file_pool.h): a path that does not answer within seconds is reported, and so
  * is another node that is not reached (reach.h). */
 #ifndef TITAN_DAEMON_AGENT_NODE_CHECK_H
 #define TITAN_DAEMON_AGENT_NODE_CHECK_H

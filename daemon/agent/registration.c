@@ -20,7 +20,7 @@ static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker
     out->state = w->sample.phase;
     out->address = w->address;
     out->quiesced = w->quiesced;
-    /* Its page says so already; what it holds comes in its own report, behind this registration. */
+    /* Its page says so already; what it holds comes in its own report, after this registration. */
     if (out->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
         !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
         out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
@@ -195,7 +195,7 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     resend_leader_epochs(c, out);
     agent_reports_flush(c, now, out);
     c->stream_heartbeat_at = now;
-    agent_heartbeat(c, now, out); /* behind it nothing is older than this session */
+    agent_heartbeat(c, now, out); /* after it nothing is older than this session */
 }
 
 /* A restored coordinator asks before its acknowledgement, so its term counts only with that acknowledgement. */

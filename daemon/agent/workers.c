@@ -35,7 +35,7 @@ struct workers {
     char run_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
     uint64_t term;
-    int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were told last */
+    int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were sent it last */
     struct oom_watch oom;
     int open_handles;
     bool closing;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CheckNodes: what would not work, asked of every node's agent. One that does not answer in time is told as such.
+/* CheckNodes: what would not work, asked of every node's agent. One that does not answer in time is reported as such.
  *
  * Two rounds: what each node sees of itself, its mark of each configured root among it, which the coordinator compares;
  * then whether each reaches the NEIGHBOURS nodes that follow it in the list, by a datagram as agents do and by a TCP

@@ -33,7 +33,7 @@ void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_
 /* The highest that an agent has obeyed. */
 struct seen_term {
     uint64_t term; /* 0 = none */
-    bool proved;   /* not: told by a coordinator of an older version */
+    bool proved;   /* not: sent by a coordinator of an older version */
     uint8_t proof[MAC_BYTES];
 };
 

@@ -23,7 +23,7 @@ struct coordinator;
 
 #define COORDINATOR_NO_QUARANTINE UINT32_MAX
 
-/* What serves requests on top of the coordinator, and is told of what it has to pass on (daemon/api/methods.h). All on
+/* What serves requests on top of the coordinator, and gets what it has to pass on (daemon/api/methods.h). All on
  * the loop. */
 struct coordinator_observer {
     void (*stopping)(struct coordinator *c); /* the last time that something can be stored */

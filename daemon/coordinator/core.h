@@ -6,7 +6,7 @@
  * the process die in between, the next one restores what is stored, and nothing that was not stored has been seen by
  * anyone.
  *
- * A submit is the exception: it is stored first and then told to the core, so that a full disk refuses it.
+ * A submit is the exception: it is stored first and then handed to the core, so that a full disk refuses it.
  *
  * Rules (docs/architecture.md, "Membership"):
  *  - A job's membership is numbered by epochs. What arrives with a number lower than the job's is dropped.

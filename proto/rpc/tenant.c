@@ -172,7 +172,7 @@ static titan_status tcp_open(struct rpc_server *server, bool secure, struct tena
     return taker_open(*ret, err);
 }
 
-/* The first of its kind is made before the server starts: what would not work is told then. */
+/* The first of its kind is made before the server starts: what would not work is an error then. */
 static titan_status tcp_prepare(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
 {
     struct tenant *tenant;

@@ -330,7 +330,7 @@ static titan_status link_next(struct membership *m, struct epoch_view *ret, stru
     } else {
         replace_fd(&l->memfd, TAKE_FD(l->offered_memfd));
         ret->memfd = l->memfd;
-        atomic_store(&l->revoked, 0); /* under the lock: a revoke of this epoch comes before or behind */
+        atomic_store(&l->revoked, 0); /* under the lock: a revoke of this epoch comes before or after */
     }
     leave(l);
     return status;

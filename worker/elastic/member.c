@@ -38,7 +38,7 @@ struct unconfirmed {
     char *path;
 };
 
-/* What is told of once per connection. */
+/* What is reported once per connection. */
 enum complaint { SAID_FENCED = 1, SAID_STALE = 2, SAID_CONFLICT = 4, SAID_NONSENSE = 8 };
 
 struct member {
@@ -570,7 +570,7 @@ static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
     if (o->world > 0 && o->world <= COMM_WORLD_MAX && m->host.expect)
         m->host.expect(m->host.arg, (int)o->world);
     if (!f && o->epoch > m->state.seen)
-        return; /* it joins behind the pause */
+        return; /* it joins after the pause */
     if (!f || (f == m->current && !m->state.in)) {
         refuse_stale(m, "pause", o->epoch);
         return;

@@ -9,7 +9,7 @@
  * It is out of every epoch, or *in* one: from member_next until member_quiesced, member_finished or the next
  * member_next. At most one later epoch is *on offer*.
  *
- * What it refuses has no effect, is counted, and told of once per connection:
+ * What it refuses has no effect, is counted, and reported once per connection:
  *   - an order of a lower term than it has seen (leases are the agent's own word and have none);
  *   - an epoch that is not above every one it was offered, has formed or was told to leave;
  *   - another communicator id for an epoch it knows: that is reported as EpochRefused as well;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* membership.h - what the training loop asks of the world outside: which epoch am I in, and what am I told.
+/* membership.h - what the training loop asks of the world outside: which epoch am I in, and what are my orders.
  *
  * Two implementations: link.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members, one epoch).
  * A control thread behind it receives orders; the training thread calls everything here but the callbacks and

@@ -423,7 +423,7 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     return TITAN_OK;
 }
 
-/* TITAN_ENOTFOUND: there is none at all. Where none loads the newest one's fault is told: older ones may just be
+/* TITAN_ENOTFOUND: there is none at all. Where none loads the newest one's fault is reported: older ones may just be
  * expired. */
 static titan_status load_checkpoints(struct restore *r, struct train_state *to, struct titan_error *err)
 {

@@ -12,7 +12,7 @@
 
 #include "base/recipe.h"
 
-/* Factor on the peak rate of a step in [1, training.steps]; behind lr_scheduler.total_steps that of its last step. */
+/* Factor on the peak rate of a step in [1, training.steps]; after lr_scheduler.total_steps that of its last step. */
 double optim_factor(const struct recipe *recipe, int64_t step);
 /* Learning rate of a step. */
 double optim_rate(const struct recipe *recipe, int64_t step);

@@ -11,7 +11,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/common/proof.h"
 
-#define SAID_ONCE_MS 60000 /* the same refusal of one node is told again after this */
+#define SAID_ONCE_MS 60000 /* the same refusal of one node is logged again after this */
 
 static const char *fence_words(const struct core *c, char *text, size_t size)
 {

@@ -24,7 +24,7 @@
 #include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 
-/* What an agent has left to say about a worker that is no more comes right behind its registration. */
+/* What an agent has left to say about a worker that is no more comes right after its registration. */
 #define MISSING_MS 300
 
 static titan_status check_registration(const Titan__Internal__AgentRegistration *m, struct titan_error *err)

@@ -18,7 +18,7 @@ struct core {
     bool secret_set;
     uint8_t secret[MAC_BYTES];
     uint8_t term_secret[MAC_BYTES];
-    int64_t term_said; /* when a term without a proof was told of; 0 = never */
+    int64_t term_said; /* when a term without a proof was last logged; 0 = never */
     uint64_t last_key; /* of a session that was drawn */
     struct core_time now;
     struct batch *out;

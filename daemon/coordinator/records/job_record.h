@@ -48,7 +48,7 @@ struct rank_slot {
 /* An epoch whose members are kept (run/kept_epochs.h): the newest that made a step, and those since. */
 struct kept_member {
     uint64_t worker_id;
-    const struct noderec *node; /* NULL = not known any more, and so told of */
+    const struct noderec *node; /* NULL = not known any more, which is reported */
     bool released;              /* it has ended, or its agent knows that the run goes on without it */
 };
 
@@ -218,7 +218,7 @@ struct jobrec {
         uint32_t streak;   /* not written since the last that was */
         bool reading;
     } trouble;        /* with its checkpoints */
-    uint64_t n_taken; /* workers that agents have told of, after a backup */
+    uint64_t n_taken; /* workers that agents have reported, after a backup */
 };
 
 struct exit_report {
@@ -251,7 +251,7 @@ bool job_final(const struct jobrec *j);
 /* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */
 struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address);
 void worker_knows(struct workrec *w, uint64_t epoch);              /* of this epoch */
-void worker_enters(struct workrec *w, uint64_t epoch);             /* it was told to be in it */
+void worker_enters(struct workrec *w, uint64_t epoch);             /* it was sent the epoch */
 void job_remove_worker(struct jobrec *j, const struct workrec *w); /* its slot is free */
 
 #endif

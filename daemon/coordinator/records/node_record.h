@@ -60,11 +60,11 @@ struct noderec {
     int64_t lost_mono;           /* last; 0 = never */
     int64_t steady_at, quiet_ms; /* no new work before it has beaten well until then; 0 = it does */
     uint32_t flaps;
-    int64_t said_mono; /* a refusal was told of */
+    int64_t said_mono; /* a refusal was last logged */
     struct node_refusals {
         uint64_t old_terms, old_epochs, other_epochs, forged, out_of_range, unproved;
-    } refusals;     /* of its agent, as that has told of them */
-    uint64_t round; /* in which it was told something, see send_to_members */
+    } refusals;     /* of its agent, as that reports them */
+    uint64_t round; /* in which it was sent something, see send_to_members */
     uint32_t mine;  /* workers of the job that is being placed */
     uint32_t first; /* of the members of the epoch that is being formed, the first on it */
 };

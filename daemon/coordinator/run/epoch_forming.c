@@ -185,7 +185,7 @@ static bool all_quiet(const struct jobrec *j)
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
         const struct workrec *w = j->rank_slots[i].worker;
         bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of an acting leader's: on their way here */
-        if (w && w->missing) /* it has ended; whether it had finished comes right behind the registration */
+        if (w && w->missing) /* it has ended; whether it had finished comes right after the registration */
             return false;
         if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
             return false;

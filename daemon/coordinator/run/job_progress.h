@@ -7,7 +7,7 @@
 
 /* Rank 0 will say no more in this epoch: what others said of steps that it did not tell of is taken. */
 void job_progress_spare(struct core *c, struct jobrec *j);
-void job_progress_falls_back(struct jobrec *j, uint64_t step); /* steps behind it are made again */
+void job_progress_falls_back(struct jobrec *j, uint64_t step); /* steps after it are made again */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p);
 void job_progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */

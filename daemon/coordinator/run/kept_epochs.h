@@ -21,7 +21,8 @@ void kept_complete(struct jobrec *j);
 void kept_trained(struct jobrec *j); /* ... has made a step: all its members hold it, and those before go */
 void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* of its end, on that node */
 /* Its agent has registered: workers that it does not list have ended. A listed worker without a record is being
- * stopped, and counts until it is told of: the command may not arrive. Without a registration the node is given up. */
+ * stopped, and counts until its end is reported: the command may not arrive. Without a registration the node is given
+ * up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);
 size_t kept_first(const struct jobrec *j);
 

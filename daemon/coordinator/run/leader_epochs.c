@@ -152,7 +152,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
     return j;
 }
 
-/* Its workers there have been told of it, and what they said of earlier ones, which may come behind this, is of the
+/* Its workers there have been sent it, and what they said of earlier ones, which may come after this, is of the
  * past. */
 void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d)
 {

@@ -15,7 +15,7 @@ bool plausible_member(const struct jobrec *j, const struct noderec *n, const Tit
 bool plausible_path(const struct jobrec *j, uint64_t step, const char *path);
 /* Can the job be at that step at all? */
 bool plausible_step(const struct jobrec *j, uint64_t step);
-/* And have come to it in this epoch by now? Not to be asked before its origin can have been told. */
+/* And have come to it in this epoch by now? Not to be asked before its origin can have been reported. */
 bool plausible_reached(const struct core *c, const struct jobrec *j, uint64_t step);
 
 #endif

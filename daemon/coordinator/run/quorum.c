@@ -35,7 +35,7 @@ static bool counted_on(const struct workrec *w)
 
 struct quorum {
     uint32_t unknown, all; /* of the epoch that lacks most */
-    int64_t until;         /* when the leases of those are over; INT64_MAX: one is about to be told of */
+    int64_t until;         /* when the leases of those are over; INT64_MAX: one is about to be published */
     const struct noderec *node;
 };
 

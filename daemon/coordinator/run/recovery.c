@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/outbox/events.h"
 
-#define ORIGIN_MS 1000 /* behind the first step: how long the origin of the state is waited for */
+#define ORIGIN_MS 1000 /* after the first step: how long the origin of the state is waited for */
 
 void recovery_begin(struct core *c, struct jobrec *j)
 {

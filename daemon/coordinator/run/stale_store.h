@@ -12,7 +12,7 @@
 
 /* Has the agent to be asked first what it knows? */
 bool stale_asks(const struct core *c, const Titan__Internal__AgentRegistration *m);
-/* Take over what it has told; before its workers are looked at. */
+/* Take over what it has reported; before its workers are looked at. */
 void stale_registration(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m);
 void stale_tick(struct core *c);
 /* A node that has not said yet what it knows; NULL = all have. */

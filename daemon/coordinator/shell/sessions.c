@@ -45,7 +45,7 @@ void sessions_end(struct coordinator *c, struct agent_session *s, const struct t
 static void sent(struct coordinator *c, struct agent_session *s, titan_status status)
 {
     if (status == TITAN_EAGAIN) {
-        /* It will open another and be told afresh what is in force. */
+        /* It will open another and be sent again what is in force. */
         struct titan_error err = {0};
         titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
         sessions_end(c, s, &err);

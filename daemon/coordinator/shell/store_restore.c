@@ -363,7 +363,7 @@ static void each_loss(const struct loss *l, void *data)
         core_restore_loss(g->core, l, g->now);
 }
 
-/* Workers of the time between backup and restore that agents have told of before. */
+/* Workers of the time between backup and restore that agents have reported before. */
 static titan_status restore_taken(struct core *c, struct db *db, struct titan_error *err)
 {
     struct backup_origin origin;

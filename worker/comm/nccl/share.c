@@ -22,7 +22,7 @@
 
 /* What a guest says first. Same machine type on all members, as NCCL itself requires. With a key what goes with it is
  * sent too: a number used once, and an HMAC-SHA256 of all under the key. The answer is then covered under the key and
- * that number, and proved behind. */
+ * that number, and proved after it. */
 struct identity {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];

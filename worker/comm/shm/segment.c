@@ -263,7 +263,7 @@ static bool arrive(struct segment *seg, uint32_t *ret_seen)
     struct segment_header *h = seg->header;
     uint32_t word = atomic_load(&h->generation);
     *ret_seen = word & ~POKED;
-    /* Counted first, told afterwards: a member killed in between is seen as missing, never as arrived. */
+    /* Counted first, announced afterwards: a member killed in between is seen as missing, never as arrived. */
     bool last = atomic_fetch_add(&h->arrived, 1) + 1 == (uint32_t)seg->world;
     atomic_store(&seg->ranks[seg->rank].arrivals, ++seg->arrivals);
     if (!last)

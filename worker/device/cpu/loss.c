@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loss.c - softmax cross-entropy over a vocabulary in parts: what each part has to tell the others, then loss and
- * gradient from what all told. */
+ * gradient from what all have sent. */
 #include <math.h>
 #include <string.h>
 

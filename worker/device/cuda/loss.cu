@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loss.cu - softmax cross-entropy over a vocabulary in parts, one block per row: what this part has to tell the others,
- * then loss and gradient from what all told. */
+ * then loss and gradient from what all have sent. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define STATS 3 /* largest logit, sum of exp(logit - largest), the target's logit */
