@@ -187,6 +187,8 @@ static titan_status read_groups(const struct json *root, enum family f, struct m
     TRY(read_count(root, "topk_group", v3 ? 4 : 1, &of, err));
     if (groups <= 1 || of >= groups || (!v3 && strcmp(method, "greedy") == 0))
         return TITAN_OK;
+    if (of == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'topk_group' is 0: no group of experts would be taken");
     d->n_expert_groups = groups;
     d->n_limited_groups = of;
     d->group_top_k = v3 ? 2 : 1;
