@@ -411,6 +411,26 @@ static void test_waits_for_all(void **state)
     close_world();
 }
 
+/* Asked for before it is settled: nothing is begun for that job any more, and nothing else is decided. */
+static void test_cancelled_meanwhile(void **state)
+{
+    enum job_state now = JOB_NONE;
+    struct job_status status;
+    struct titan_error err = {0};
+    (void)state;
+    open_world();
+    back(1, NULL);
+    assert_int_equal(core_cancel(W.b.core, 1, "changed my mind", 500, at(&W.b), &W.b.out, &now, &err), TITAN_OK);
+    assert_int_equal(now, JOB_CANCELLING);
+    commit();
+    back(2, NULL);
+    pass(ADOPT + 500);
+    assert_true(told_of("store.settled"));
+    assert_false(core_job_status(W.b.core, 1, &status)); /* it has ended: its workers are nowhere */
+    assert_int_equal(W.starts + W.forms, 0);
+    close_world();
+}
+
 /* The same store, after a restart: it is asked again, and not stored twice. */
 static void test_restart(void **state)
 {
@@ -503,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_newer_epochs_without_end),
         cmocka_unit_test(test_newer_epoch_from_elsewhere),
         cmocka_unit_test(test_waits_for_all),
+        cmocka_unit_test(test_cancelled_meanwhile),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_queued),
         cmocka_unit_test(test_unknown_job),
