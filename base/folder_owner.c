@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "base/json.h"
 
 #define OWNER_BYTES_MAX ((size_t)1 << 20)
+#define MANIFEST_BYTES_MAX ((size_t)256 << 20)
 
 void folder_found_clear(struct folder_found *f)
 {
@@ -55,25 +57,65 @@ static void close_dir(DIR **dir)
         (void)closedir(*dir);
 }
 
-uint64_t folder_newest_step(const char *path, uint64_t recipe_hash)
+titan_status folder_owner_of(const char *path, struct folder_found *ret, struct titan_error *err)
 {
-    _cleanup_(folder_found_clear) struct folder_found f = {0};
-    _cleanup_(close_dir) DIR *d = NULL;
     _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
-    uint64_t newest = 0;
+    if (at < 0)
+        return titan_fail_errno(err, "folder '%s'", path);
+    return folder_owner_read(at, ret, err);
+}
 
-    if (at < 0 || folder_owner_read(at, &f, NULL) != TITAN_OK || !f.there || f.recipe_hash != recipe_hash)
-        return 0;
-    const int fd = TAKE_FD(at);
-    d = fdopendir(fd);
-    if (!d)
-        (void)close(fd);
-    for (struct dirent *e; d && (e = readdir(d));) {
+/* The newest below a step. */
+static titan_status find_below(const char *path, uint64_t below, uint64_t *ret, bool *ret_any, struct titan_error *err)
+{
+    const int fd = file_open_named(path, O_RDONLY | O_DIRECTORY);
+    _cleanup_(close_dir) DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+    *ret = 0;
+    *ret_any = false;
+    if (!d) {
+        const titan_status status = titan_fail_errno(err, "folder '%s'", path);
+        if (fd >= 0)
+            (void)close(fd);
+        return status;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
         char *end = NULL;
         const bool is_step = strncmp(e->d_name, "step-", 5) == 0 && e->d_name[5] >= '0' && e->d_name[5] <= '9';
         const uint64_t step = is_step ? strtoull(e->d_name + 5, &end, 10) : 0;
-        if (is_step && !*end && step > newest)
-            newest = step;
+        if (!is_step || *end || step >= below)
+            continue;
+        *ret_any = true;
+        *ret = MAX(*ret, step);
     }
-    return newest;
+    return TITAN_OK;
+}
+
+titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, struct titan_error *err)
+{
+    return find_below(path, UINT64_MAX, ret, ret_any, err);
+}
+
+/* By the names of the tensors in its manifest; what cannot be read has none. */
+static bool has_moments(const char *path, uint64_t step)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    char name[64];
+    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY), inside = -1;
+    (void)snprintf(name, sizeof name, "step-%08" PRIu64, step);
+    return at >= 0 && dir_open_at(at, name, false, &inside, NULL) == TITAN_OK &&
+           file_read_at(inside, "manifest.json", O_NOFOLLOW, MANIFEST_BYTES_MAX, &text, NULL) == TITAN_OK &&
+           text.len > 0 && strstr(text.data, "\"name\":\"optim.") != NULL;
+}
+
+titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret, bool *ret_any,
+                                 struct titan_error *err)
+{
+    uint64_t below = UINT64_MAX;
+    for (;;) {
+        TRY(find_below(path, below, ret, ret_any, err));
+        if (!*ret_any || *ret == steps || has_moments(path, *ret))
+            return TITAN_OK;
+        below = *ret;
+    }
 }

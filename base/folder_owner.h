@@ -22,7 +22,13 @@ struct folder_found {
 /* at: the folder. One without such a file is no failure. */
 titan_status folder_owner_read(int at, struct folder_found *ret, struct titan_error *err) TITAN_MUST_USE;
 void folder_found_clear(struct folder_found *f);
-/* The newest checkpoint by the names in the folder, where they were written with this recipe; 0: there is none. */
-uint64_t folder_newest_step(const char *path, uint64_t recipe_hash);
+/* The newest checkpoint by the names in the folder, whatever wrote it. *ret_any false: there is none. TITAN_ENOTFOUND:
+ * no such folder. */
+titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, struct titan_error *err) TITAN_MUST_USE;
+/* The same of those that a run of so many steps goes on from: with the optimizer's state, or at its last step. */
+titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret, bool *ret_any,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* The owner's file of a folder that is named by its path. */
+titan_status folder_owner_of(const char *path, struct folder_found *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

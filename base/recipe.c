@@ -906,6 +906,34 @@ titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_di
     return TITAN_OK;
 }
 
+static bool differ(const struct recipe *r, const struct recipe *other, const struct recipe_key *k, struct buf *here,
+                   struct buf *there)
+{
+    print_value(r, k, here);
+    print_value(other, k, there);
+    return here->len != there->len || (here->len > 0 && memcmp(here->data, there->data, here->len) != 0);
+}
+
+/* Keys that say where, not what. */
+static bool says_where(const struct recipe_key *k)
+{
+    return strcmp(k->section, "checkpoint") == 0
+               ? strncmp(k->name, "initial_load_", 13) == 0 || strcmp(k->name, "load_step") == 0 ||
+                     strcmp(k->name, "folder") == 0
+               : strcmp(k->section, "job") == 0 && strcmp(k->name, "dump_folder") == 0;
+}
+
+void recipe_changes(const struct recipe *r, const struct recipe *other, struct buf *out)
+{
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        _cleanup_(buf_free) struct buf here = BUF_INIT, there = BUF_INIT;
+        if (!says_where(k) && differ(r, other, k, &here, &there))
+            buf_printf(out, "%s.%s = %s, there %s\n", k->section, k->name, here.len ? here.data : "",
+                       there.len ? there.data : "");
+    }
+}
+
 #define DIFFERENCES_NAMED 3
 
 /* Of the keys with one of the flags. */
@@ -916,11 +944,7 @@ static void put_differences(const struct recipe *r, const struct recipe *other, 
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         _cleanup_(buf_free) struct buf here = BUF_INIT, there = BUF_INIT;
-        if (!(k->flags & flags))
-            continue;
-        print_value(r, k, &here);
-        print_value(other, k, &there);
-        if (here.len == there.len && (here.len == 0 || memcmp(here.data, there.data, here.len) == 0))
+        if (!(k->flags & flags) || !differ(r, other, k, &here, &there))
             continue;
         if (++found <= DIFFERENCES_NAMED)
             buf_printf(out, "%s%s.%s = %.64s, there %.64s", found > 1 ? "; " : "", k->section, k->name,

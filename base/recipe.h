@@ -225,6 +225,10 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
 /* Enough memory? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE with both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
                                  struct titan_error *err) TITAN_MUST_USE;
+/* checkpoint.initial_load_path = "job:12": the checkpoints of a job, by its number, which its coordinator knows. */
+#define RECIPE_JOB_PREFIX "job:"
+/* TITAN_OK with the number, 0: it is a path, or none is given. TITAN_EINVAL: "job:" and no number of a job. */
+titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The paths a run reads that the recipe names, in place; a set of data that TorchTitan knows by name gets the path it
  * is loaded by. Returns how many. */
 struct recipe_path {
@@ -254,6 +258,9 @@ titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_di
                                       struct titan_error *err) TITAN_MUST_USE;
 /* The keys of that hash that differ, at most three: "optimizer.lr = 0.001, there 0.0008; ...". */
 void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
+/* All keys that differ, but for those that say where a run begins and keeps its checkpoints: a line each. Both are
+ * resolved. */
+void recipe_changes(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Likewise the dimensions of the model. */
 void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Parameters of the model, all and without the input embedding. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths a recipe names: which, what they are relative to, and whether they can be read. */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +28,23 @@ static void place_dataset(struct recipe *r)
     }
 }
 
+titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct titan_error *err)
+{
+    const char *path = r->checkpoint.initial_load_path, *digits = path + strlen(RECIPE_JOB_PREFIX);
+    char *end = NULL;
+    *ret = 0;
+    if (strncmp(path, RECIPE_JOB_PREFIX, strlen(RECIPE_JOB_PREFIX)) != 0)
+        return TITAN_OK;
+    errno = 0;
+    const unsigned long long id = *digits >= '1' && *digits <= '9' ? strtoull(digits, &end, 10) : 0;
+    if (id == 0 || *end != '\0' || errno != 0 || id > INT64_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "checkpoint.initial_load_path = \"%.64s\": \"job:\" and the number of a job, or a path",
+                          path);
+    *ret = id;
+    return TITAN_OK;
+}
+
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
 {
     int n = 0;
@@ -38,7 +57,9 @@ int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
         {"checkpoint.initial_load_path", r->checkpoint.initial_load_path, sizeof(r->checkpoint.initial_load_path)},
     };
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
-        if (fixed[i].path[0] && !(fixed[i].path == r->model.tokenizer && strcmp(fixed[i].path, "bytes") == 0))
+        if (fixed[i].path[0] && !(fixed[i].path == r->model.tokenizer && strcmp(fixed[i].path, "bytes") == 0) &&
+            !(fixed[i].path == r->checkpoint.initial_load_path &&
+              strncmp(fixed[i].path, RECIPE_JOB_PREFIX, strlen(RECIPE_JOB_PREFIX)) == 0))
             ret[n++] = fixed[i];
     if (r->validation.enable && r->validation.dataset_path[0])
         ret[n++] = (struct recipe_path){"validation.dataset_path", r->validation.dataset_path,

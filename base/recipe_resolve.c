@@ -403,6 +403,11 @@ static titan_status check_checkpoint(const struct recipe *r, struct titan_error 
         return refuse_pair("initial_load_in_hf", "initial_load_model_only = true: there is no optimizer state", err);
     if (r->checkpoint.initial_load_in_hf && !r->checkpoint.initial_load_path[0])
         return refuse_pair("initial_load_in_hf", "initial_load_path, the folder of the weights", err);
+    uint64_t job;
+    TRY(recipe_initial_job(r, &job, err));
+    if (job && r->checkpoint.initial_load_in_hf)
+        return titan_fail(err, TITAN_EINVAL,
+                          "checkpoint.initial_load_in_hf = true: a job's checkpoints are no Hugging Face directory");
     if (enable && r->checkpoint.last_save_in_hf && !r->checkpoint.last_save_model_only)
         return refuse_pair("last_save_in_hf", "last_save_model_only = true", err);
     if (enable && r->checkpoint.last_save_in_hf && strcmp(r->model.name, "llama3_moe") == 0)

@@ -7,6 +7,7 @@
 
 static const struct command *const commands[] = {
     &command_submit,
+    &command_resume,
     &command_run,
     &command_status,
     &command_list,

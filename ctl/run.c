@@ -18,7 +18,7 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
 {
     uint64_t id;
     bool existed;
-    TRY(submit_run(ctl, file, args, &id, &existed, err));
+    TRY(submit_run(ctl, file, args, NULL, &id, &existed, err));
     const struct follow_options options = {
         .server = ctl->server, .job_id = id, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
     return follow_job(&options, ret_end, err);
@@ -62,7 +62,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     int64_t workers, slots;
     TRY(args_int(args, "workers", 1, 1024, 0, &workers, err));
-    TRY(run_file_load(&file, args->words[0], args, workers, true, err));
+    TRY(run_file_load(&file, &(struct run_source){.path = args->words[0]}, args, workers, true, err));
     TRY(choose_slots(&file.recipe, workers, &slots, err));
 
     struct dev_daemon daemon;

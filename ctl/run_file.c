@@ -101,16 +101,38 @@ static titan_status check(struct run_file *f, bool local, struct titan_error *er
     return status;
 }
 
-titan_status run_file_load(struct run_file *f, const char *path, const struct args *args, int64_t workers, bool local,
+/* *changed: what is sent is not the text as it came. */
+static titan_status assign(struct run_file *f, const char *const *assignments, const struct args *args, bool *changed,
                            struct titan_error *err)
 {
+    char key[128];
+    for (const char *const *a = assignments; a && *a; a++) {
+        (void)snprintf(key, sizeof(key), "%.*s", (int)strcspn(*a, "="), *a);
+        if (sets(args, key))
+            continue;
+        TRY(recipe_set(&f->recipe, *a, err));
+        *changed = true;
+    }
+    return TITAN_OK;
+}
+
+titan_status run_file_load(struct run_file *f, const struct run_source *source, const struct args *args,
+                           int64_t workers, bool local, struct titan_error *err)
+{
+    const char *path = source->path;
     titan_assert(workers >= 0);
     memset(f, 0, sizeof(*f));
     recipe_init(&f->recipe);
-    TRY(read_text(f, path, err));
-    bool from_stdin = strcmp(path, "-") == 0, changed = false;
+    const bool from_stdin = source->text || strcmp(path, "-") == 0;
+    if (source->text) {
+        (void)snprintf(f->path, sizeof(f->path), "%s", path);
+        TRY(buf_append(&f->text, source->text, strlen(source->text)));
+    } else {
+        TRY(read_text(f, path, err));
+    }
     TRY(recipe_parse_with(&f->recipe, f->text.len ? f->text.data : "", from_stdin ? f->path : path, args, err));
-    changed = args_has(args, "set");
+    bool changed = args_has(args, "set");
+    TRY(assign(f, source->assignments, args, &changed, err));
     const char *priority = args_text(args, "priority", NULL);
     if (priority) {
         char key[64];

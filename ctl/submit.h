@@ -1,13 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* submit.h - the call behind submit and run. */
+/* submit.h - the call behind submit, resume and run. */
 #ifndef TITAN_CTL_SUBMIT_H
 #define TITAN_CTL_SUBMIT_H
 
 #include "ctl/client.h"
 #include "ctl/run_file.h"
 
-/* Name and idempotency key come from the options. */
-titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args, uint64_t *ret_job,
-                        bool *ret_existed, struct titan_error *err) TITAN_MUST_USE;
+/* The job that a new one goes on from. */
+struct submit_from {
+    uint64_t job; /* 0: none */
+    bool resume;  /* in its folder */
+    bool whole;   /* its recipe may be read, so what differs is told */
+    Titan__V1__CheckpointFolder folder;
+};
+
+/* The options of submit that resume has, too. */
+#define SUBMIT_OPTIONS                                                                                                 \
+    {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},          \
+        {"priority", 'p', "N", "-1000 to 1000, as job.priority: higher comes first, and lower gives way", WORD_NONE},  \
+    {                                                                                                                  \
+        "follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",         \
+            WORD_NONE                                                                                                  \
+    }
+
+/* Name and idempotency key come from the options; from: NULL is a job of its own. */
+titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
+                        const struct submit_from *from, uint64_t *ret_job, bool *ret_existed,
+                        struct titan_error *err) TITAN_MUST_USE;
+/* The same, its number on stdout, and its progress with --follow. */
+titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const struct args *args,
+                             const struct submit_from *from, struct titan_error *err) TITAN_MUST_USE;
+/* The recipe of a job. */
+titan_status submit_recipe_of(struct ctl *ctl, uint64_t job, Titan__V1__GetRecipeResponse **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 
 #endif

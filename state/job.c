@@ -41,10 +41,12 @@ static titan_status add_change(struct db *db, const struct event *event, uint64_
     return event_add_change(db, event, &job_sm, key, from, to, restarts, err);
 }
 
-/* Is the key taken? */
-static titan_status find_key(struct db *db, const struct job *job, uint64_t *ret_existing, struct titan_error *err)
+titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_existing, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
+    *ret_existing = 0;
+    if (!job->key)
+        return TITAN_OK;
     TRY(db_query(db, &stmt, err,
                  "SELECT job_id, request_hash FROM job_keys JOIN jobs ON jobs.id = job_id WHERE owner = ? AND key = ?",
                  "tt", job->key_owner, job->key));
@@ -83,12 +85,9 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     titan_assert(job->id && recipe && job->spec.max_workers <= JOB_WORKERS_MAX &&
                  job->spec.min_workers <= job->spec.max_workers);
     titan_assert(!job->key || job->key_owner);
-    *ret_existing = 0;
-    if (job->key) {
-        TRY(find_key(db, job, ret_existing, err));
-        if (*ret_existing)
-            return TITAN_OK;
-    }
+    TRY(job_find_key(db, job, ret_existing, err));
+    if (*ret_existing)
+        return TITAN_OK;
     if (job->folder)
         TRY(check_folder(db, job->folder, err));
     const struct job_spec *s = &job->spec;

@@ -107,13 +107,16 @@ struct job {
     struct job_status status;
     int64_t submitted_at_ms;
     const char *key, *key_owner; /* job_submit: idempotency key and the submitter's name among keys; NULL = none */
-    /* For job_submit only: the folder of its checkpoints, where that is not its own (NULL = it is). Refused where
-     * another job that has not ended holds it; one that writes none unless it is ordered does not hold it. */
+    /* For job_submit only: the folder of its checkpoints (NULL = not known). Refused where another job that has not
+     * ended holds it; one that writes none unless it is ordered does not hold it. */
     const char *folder;
     bool holds_folder;
     uint64_t request_hash; /* of everything the client sent */
 };
 
+/* The job that has this one's idempotency key; 0: none. TITAN_EEXIST: of another request. */
+titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_existing,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Add a PENDING job with its recipe and the event job.submitted. With an idempotency key that is taken nothing is
  * added: *ret_existing is that job's id, TITAN_OK when the request's hash is the same and TITAN_EEXIST when it is not.
  */

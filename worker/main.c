@@ -202,6 +202,12 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
 
     TRY(read_recipe(cli, r, err));
     TRY(recipe_check_world(r, cli->world, err));
+    uint64_t job;
+    TRY(recipe_initial_job(r, &job, err));
+    if (job)
+        return titan_fail(err, TITAN_EINVAL,
+                          "checkpoint.initial_load_path = \"%s\": only titand knows jobs; name the checkpoint's folder",
+                          r->checkpoint.initial_load_path);
     TRY(recipe_check_data(r, NULL, err));
     struct recipe_path paths[RECIPE_PATHS_MAX];
     (void)recipe_paths(r, paths); /* names the place of a set of data */

@@ -60,6 +60,7 @@ void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, voi
 void api_request_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_get_recipe(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *request, void *data);

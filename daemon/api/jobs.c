@@ -119,6 +119,24 @@ void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data
     rpc_call_reply(call, &reply.base);
 }
 
+void api_get_recipe(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    const Titan__V1__GetRecipeRequest *request = (const Titan__V1__GetRecipeRequest *)base;
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct auth_user u;
+    _cleanup_free_ char *recipe = NULL;
+    api_user(c, call, &u);
+    if (api_may(c, &u, POLICY_GET_RECIPE, request->job_id, &err) != TITAN_OK ||
+        job_recipe(store_reader(c->store), request->job_id, &recipe, &err) != TITAN_OK) {
+        rpc_call_fail(call, &err);
+        return;
+    }
+    Titan__V1__GetRecipeResponse reply = TITAN__V1__GET_RECIPE_RESPONSE__INIT;
+    reply.recipe = recipe;
+    rpc_call_reply(call, &reply.base);
+}
+
 static bool each_job(const struct job *job, void *data)
 {
     with_job(job, data);

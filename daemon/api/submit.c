@@ -4,17 +4,19 @@
  * The recipe is parsed, checked and printed on a thread of its own (daemon/common/file_pool.h). Not on the loop, on
  * which all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be
  * on a file server that does not answer. Such a path costs its own submit, after CHECK_MS. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
-#include "base/folder_owner.h"
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
+#include "daemon/api/checkpoint_place.h"
+#include "daemon/api/origin.h"
 
 /* Of the nodes there are, by kind of device: the most memory a connected one has for a slot, which is what the largest
  * run may need, and the slots of those that take jobs. */
@@ -37,10 +39,14 @@ struct submit {
     const struct paths_options *paths;
     struct arena memory;
     struct event on_record;
-    struct recipe recipe;   /* resolved */
-    struct buf text;        /* printed */
-    struct buf warnings;    /* lines */
-    struct titan_error err; /* what is wrong with it */
+    struct recipe recipe;    /* resolved */
+    struct buf text;         /* printed */
+    struct buf warnings;     /* lines */
+    struct buf changes;      /* likewise: keys that differ from the origin's */
+    struct origin origin;    /* the job that it goes on from; none */
+    uint64_t asks;           /* the recipe names this job, which the loop looks up; 0 = none */
+    struct titan_error err;  /* what is wrong with it */
+    struct titan_error held; /* with what its folder holds: of no concern to a submit that is given again */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
 };
@@ -51,6 +57,8 @@ static void submit_free(struct submit *s)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
     buf_free(&s->text);
     buf_free(&s->warnings);
+    buf_free(&s->changes);
+    origin_clear(&s->origin);
     arena_free(&s->memory);
     free(s);
 }
@@ -136,20 +144,43 @@ static uint32_t own_budget(const struct recipe *r, int64_t budget)
     return (uint32_t)(budget < 0 ? r->fault_tolerance.max_restarts : budget);
 }
 
-static titan_status check_recipe(struct submit *s, struct titan_error *err)
+/* --- the recipe --------------------------------------------------------------------------------------------------- */
+
+/* The job that the recipe names is looked up first: s->asks, and there is no more to do before. */
+static titan_status place_paths(struct submit *s, const char *recipe_path, struct titan_error *err)
 {
     static const struct paths_options no_roots;
+    struct recipe *r = &s->recipe;
+    uint64_t named;
+    TRY(make_paths_absolute(r, recipe_path, err));
+    TRY(recipe_initial_job(r, &named, err));
+    s->asks = s->origin.resumed || named == s->origin.job_id ? 0 : named;
+    if (s->asks)
+        return TITAN_OK;
+    if (s->origin.job_id)
+        TRY(origin_apply(&s->origin, r, s->one_machine, err));
+    TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err)); /* before one is opened */
+    if (s->request->folder != TITAN__V1__CHECKPOINT_FOLDER__FRESH)
+        return TITAN_OK;
+    TRY(place_fresh(r, err));
+    return paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err);
+}
+
+static titan_status check_recipe(struct submit *s, struct titan_error *err)
+{
     const Titan__V1__SubmitRequest *request = s->request;
     struct recipe *r = &s->recipe;
     struct job_spec *spec = &s->job.spec;
     const char *path = request->recipe_path[0] ? request->recipe_path : "<recipe>";
     recipe_init(r);
     TRY(recipe_parse(r, request->recipe, path, err));
-    TRY(make_paths_absolute(r, request->recipe_path, err));
-    TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, r, err)); /* before one of them is opened */
+    TRY(place_paths(s, request->recipe_path, err));
+    if (s->asks)
+        return TITAN_OK;
     struct slots there = supply_for(&s->supply, r->device.name);
     recipe_offer(r, there.number);
     TRY(recipe_resolve(r, err));
+    TRY(origin_check(&s->origin, r, err));
     TRY(collect_worlds(r, spec, err));
     /* On several machines it is looked at where it will be read: by the workers. */
     if (s->one_machine && recipe_check_data(r, NULL, err) != TITAN_OK) {
@@ -171,10 +202,16 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* A job is its submitter's; an operator may submit for another user. */
+/* A job is its submitter's; an operator may submit for another user. A resumed one stays its owner's. */
 static titan_status choose_owner(struct submit *s, const char *wanted, struct titan_error *err)
 {
     const struct auth_user *u = &s->user;
+    if (s->origin.resumed && !*wanted) {
+        s->job.user = s->origin.user;
+        s->job.uid = s->origin.uid;
+        s->job.gid = s->origin.gid;
+        return TITAN_OK;
+    }
     bool own = !*wanted || strcmp(wanted, u->name) == 0;
     if (!own && !auth_operates(u))
         return titan_fail(err, TITAN_EPERM,
@@ -194,6 +231,13 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
     TRY(api_check_text("idempotency_key", request->idempotency_key, API_KEY_MAX, err));
     TRY(api_check_text("user", request->user, API_USER_MAX, err));
     TRY(api_check_text("recipe_path", request->recipe_path, PATH_MAX - 1, err));
+    if ((int)request->folder < TITAN__V1__CHECKPOINT_FOLDER__CONTINUE ||
+        (int)request->folder > TITAN__V1__CHECKPOINT_FOLDER__FRESH)
+        return titan_fail(err, TITAN_EINVAL, "folder = %d is none of CONTINUE, EMPTY, FRESH", (int)request->folder);
+    if (request->resume_job && request->folder != TITAN__V1__CHECKPOINT_FOLDER__CONTINUE)
+        return titan_fail(err, TITAN_EINVAL, "resume_job goes on in that job's folder: folder must be CONTINUE");
+    if (request->resume_job)
+        TRY(origin_find(c, &s->user, request->resume_job, true, &s->origin, err));
     TRY(choose_owner(s, request->user, err));
     size_t len = strlen(request->recipe);
     if (len == 0)
@@ -240,34 +284,43 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     const Titan__V1__SubmitRequest *request = s->request;
     TRY(failpoint("submit.check", err));
     TRY(check_recipe(s, err));
+    if (s->asks)
+        return TITAN_OK;
     if (s->job.spec.priority > 0 && !auth_operates(&s->user))
         return titan_fail(err, TITAN_EPERM,
                           "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",
                           (int)s->job.spec.priority, s->user.actor);
     char *described = arena_strdup(&s->memory, s->recipe.job.description[0] ? s->recipe.job.description : "run");
     text_fit(described, ' '); /* a text there, a name here */
-    s->job.name = request->name[0] ? request->name : described;
+    s->job.name = request->name[0] ? request->name : s->origin.resumed ? s->origin.name : described;
     s->job.state = JOB_PENDING;
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
     s->job.key = request->idempotency_key[0] ? request->idempotency_key : NULL;
     s->job.key_owner = s->user.uid != JOB_NO_ID ? arena_printf(&s->memory, "uid:%lld", (long long)s->user.uid)
                                                 : arena_printf(&s->memory, "user:%s", s->user.name);
-    if (s->recipe.checkpoint.folder[0] == '/' || s->recipe.job.dump_folder[0] == '/') {
+    s->job.holds_folder = recipe_writes_checkpoints(&s->recipe);
+    if (place_named(&s->recipe)) {
         char folder[PATH_MAX];
-        TRY(recipe_checkpoint_folder(&s->recipe, "", folder, err));
+        const bool empty = request->folder == TITAN__V1__CHECKPOINT_FOLDER__EMPTY;
+        TRY(place_look(&s->recipe, empty, folder, &s->resumes_step, &s->held, err));
         s->job.folder = arena_strdup(&s->memory, folder);
-        s->job.holds_folder = recipe_writes_checkpoints(&s->recipe);
-        if (s->job.holds_folder)
-            s->resumes_step = folder_newest_step(folder, recipe_hash(&s->recipe));
     }
+    if (s->origin.whole)
+        recipe_changes(&s->recipe, &s->origin.recipe, &s->changes);
     uint64_t hash = hash_field(HASH_INIT, request->recipe);
     hash = hash_field(hash, request->name);
     hash = hash_field(hash, s->job.user);
-    s->job.request_hash = hash_field(hash, request->recipe_path);
+    hash = hash_field(hash, request->recipe_path);
+    if (request->resume_job || request->folder)
+        hash = hash_field(
+            hash, arena_printf(&s->memory, "%llu %d", (unsigned long long)request->resume_job, (int)request->folder));
+    s->job.request_hash = hash;
     recipe_print(&s->recipe, &s->text);
     recipe_warnings(&s->recipe, &s->warnings);
-    return buf_failed(&s->text) || buf_failed(&s->warnings) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
+    return buf_failed(&s->text) || buf_failed(&s->warnings) || buf_failed(&s->changes)
+               ? titan_fail(err, TITAN_ENOMEM, "out of memory")
+               : TITAN_OK;
 }
 
 static struct submit *submit_of(struct file_task *k)
@@ -289,13 +342,34 @@ static void check_free(struct file_task *k)
 
 /* --- the store's writer thread ------------------------------------------------------------------------------------ */
 
+/* What the folder holds may be an earlier one's, of the same key. */
+static titan_status find_earlier(struct db *db, struct submit *s, struct titan_error *err)
+{
+    TRY(job_find_key(db, &s->job, &s->existing, err));
+    if (!s->existing && err)
+        *err = s->held;
+    return s->existing ? TITAN_OK : s->held.status;
+}
+
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
     titan_assert(((struct submit *)arg)->text.data && ((struct submit *)arg)->job.state == JOB_PENDING);
     struct submit *s = arg;
+    char folder[PATH_MAX] = "", own[PATH_MAX + 32];
     if (s->job.id == 0) /* it may be written twice (group.h) */
         s->job.id = s->owner->next_job_id++;
-    titan_status status = job_submit(db, &s->job, s->text.data, &s->existing, err);
+    titan_status status = TITAN_OK;
+    if (!place_named(&s->recipe)) { /* its own, which another one may name */
+        (void)snprintf(own, sizeof(own), "%s/%llu", s->owner->jobs_dir, (unsigned long long)s->job.id);
+        status = recipe_checkpoint_folder(&s->recipe, own, folder, err);
+        s->job.folder = folder;
+    }
+    if (status == TITAN_OK && s->held.status != TITAN_OK)
+        status = find_earlier(db, s, err);
+    else if (status == TITAN_OK)
+        status = job_submit(db, &s->job, s->text.data, &s->existing, err);
+    if (folder[0])
+        s->job.folder = NULL;
     s->on_record.job_id = s->job.id;
     if (status == TITAN_OK && !s->existing && s->owner->auth)
         status = event_add(db, &s->on_record, err);
@@ -309,15 +383,15 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 /* Lines as texts, in place. */
-static void reply_warnings(struct submit *s, Titan__V1__SubmitResponse *reply)
+static size_t split_lines(struct arena *memory, struct buf *lines, char ***ret)
 {
-    size_t n = 0;
-    for (const char *at = s->warnings.len ? s->warnings.data : ""; (at = strchr(at, '\n')); at++)
+    size_t n = 0, at = 0;
+    for (const char *c = lines->len ? lines->data : ""; (c = strchr(c, '\n')); c++)
         n++;
-    reply->warnings = n ? arena_alloc(&s->memory, n * sizeof(*reply->warnings)) : NULL;
-    char *rest = s->warnings.data;
-    while (reply->n_warnings < n)
-        reply->warnings[reply->n_warnings++] = strsep(&rest, "\n");
+    *ret = n ? arena_alloc(memory, n * sizeof(**ret)) : NULL;
+    for (char *rest = lines->data; at < n; at++)
+        (*ret)[at] = strsep(&rest, "\n");
+    return n;
 }
 
 static void written(void *arg, const struct titan_error *err)
@@ -339,7 +413,9 @@ static void written(void *arg, const struct titan_error *err)
         Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
         reply.job_id = s->existing ? s->existing : s->job.id;
         reply.existed = s->existing != 0;
-        reply_warnings(s, &reply);
+        reply.n_warnings = split_lines(&s->memory, &s->warnings, &reply.warnings);
+        reply.n_changes = split_lines(&s->memory, &s->changes, &reply.changes);
+        reply.begins_from = s->origin.begins;
         if (!s->existing && s->resumes_step) {
             reply.resumes_step = s->resumes_step;
             reply.resumes_folder = (char *)(uintptr_t)s->job.folder;
@@ -356,16 +432,23 @@ static void written(void *arg, const struct titan_error *err)
     submit_free(s);
 }
 
+static titan_status queue_check(struct submit *s, struct titan_error *err);
+
 static void checked(struct file_task *k)
 {
     struct submit *s = submit_of(k);
     struct coordinator *c = s->owner;
     if (s->err.status == TITAN_OK && c->closing)
         titan_fail(&s->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
-    if (s->err.status == TITAN_OK)
+    if (s->err.status == TITAN_OK && s->asks) {
+        if (origin_find(c, &s->user, s->asks, false, &s->origin, &s->err) != TITAN_OK ||
+            queue_check(s, &s->err) != TITAN_OK)
+            written(s, &s->err);
+    } else if (s->err.status == TITAN_OK) {
         store_write(c->store, write_job, s, written);
-    else
+    } else {
         written(s, &s->err);
+    }
 }
 
 /* A thread may have it still: nothing but its call is looked at. */
@@ -395,6 +478,11 @@ static void given_up(struct file_task *k, bool started)
 static const struct file_calls check_calls = {
     .run = check_one, .done = checked, .given_up = given_up, .free = check_free};
 
+static titan_status queue_check(struct submit *s, struct titan_error *err)
+{
+    return file_pool_add(s->owner->files, &s->task, &check_calls, sizeof(*s) + 2 * strlen(s->request->recipe), err);
+}
+
 void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
@@ -411,7 +499,7 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     s->call = call;
     rpc_call_set_data(call, s);
     c->submitting++;
-    if (file_pool_add(c->files, &s->task, &check_calls, sizeof(*s) + 2 * strlen(s->request->recipe), &err) != TITAN_OK)
+    if (queue_check(s, &err) != TITAN_OK)
         written(s, &err);
 }
 

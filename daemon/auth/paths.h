@@ -26,9 +26,10 @@ struct paths_options {
 titan_status paths_add_root(struct paths_roots *roots, const char *path, struct titan_error *err) TITAN_MUST_USE;
 
 /* Every path of the recipe, before any of them is opened. Those of others than admins are replaced by what they are
- * with links resolved, and workers are told to follow none (job.follow_links): one could be put there later. May block.
- * TITAN_EPERM says which key, never what is there. */
-titan_status paths_check(const struct paths_options *options, const struct auth_user *u, struct recipe *r,
-                         struct titan_error *err) TITAN_MUST_USE;
+ * with links resolved, and workers are told to follow none (job.follow_links): one could be put there later. granted:
+ * paths that need no right of the caller's own; NULL ends them. May block. TITAN_EPERM says which key, never what is
+ * there. */
+titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
+                         struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -34,6 +34,7 @@ enum policy_cell {
 #define POLICY_TABLE(X)                                                                                                \
     X(SUBMIT, "/titan.v1.Titan/Submit", "-yyyy-", AUDIT)                                                               \
     X(GET_JOB, "/titan.v1.Titan/GetJob", "-yvyy-", READS)                                                              \
+    X(GET_RECIPE, "/titan.v1.Titan/GetRecipe", "-yoyy-", READS)                                                        \
     X(LIST_JOBS, "/titan.v1.Titan/ListJobs", "-yvyy-", READS)                                                          \
     X(CANCEL_JOB, "/titan.v1.Titan/CancelJob", "-yoyy-", AUDIT)                                                        \
     X(RESIZE_JOB, "/titan.v1.Titan/ResizeJob", "-yoyy-", AUDIT)                                                        \

@@ -113,7 +113,7 @@ class AsClient(Speaker):
     def who(self, c):
         return c["clients"]
 
-    READING = {"GetJob", "ListJobs", "WatchEvents", "Logs", "Metrics", "ListCheckpoints", "ListNodes", "Counters", "Version", "Submit"}
+    READING = {"GetJob", "GetRecipe", "ListJobs", "WatchEvents", "Logs", "Metrics", "ListCheckpoints", "ListNodes", "Counters", "Version", "Submit"}
 
     def known(self, r, field, path):
         c, name = self.context.look(), path[-1]

@@ -222,8 +222,12 @@ def same_recipe_resumes():
         before = steps_in(folder)
         assert len(before) == 2, before
 
-        other = d.ctl("submit", SOURCE / "recipes/tiny.toml",
-                      *overrides(keys(d, checkpoint__folder=folder, optimizer__lr="1e-5")))
+        another = ("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(d, checkpoint__folder=folder, optimizer__lr="1e-5")))
+        other = d.ctl(*another)
+        assert other.code == 6 and f"another recipe, by job {job}: optimizer.lr = 1e-05, there 0.003" in other.err, other.err
+        # Without the owner's file the workers look at the newest checkpoint.
+        (folder / "titan-owner.json").rename(d.state / "aside")
+        other = d.ctl(*another)
         assert other.code == 0 and not other.err, other.err
         job = int(other.out)
         s = d.wait_state(job, "FAILED", "COMPLETED", seconds=30)
@@ -232,6 +236,7 @@ def same_recipe_resumes():
         none = d.ctl("generate", job, "--prompt", "x")
         assert none.code == 3 and f"job {job} failed before its first checkpoint" in none.err, none.err
 
+        (d.state / "aside").rename(folder / "titan-owner.json")
         end = before[-1] + 15
         same = d.ctl("submit", SOURCE / "recipes/tiny.toml",
                      *overrides(keys(d, checkpoint__folder=folder, training__steps=end)))

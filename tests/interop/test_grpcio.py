@@ -233,7 +233,7 @@ def misuse():
           "stepz", "steps")
     session = World.tcp.channel.stream_stream("/titan.internal.Coordinator/Session", **RAW)
     fails(grpc.StatusCode.PERMISSION_DENIED, lambda: session(iter([b""]), timeout=20))
-    for name in ("GetJob", "CancelJob", "ListCheckpoints", "WatchEvents", "Logs", "Metrics"):
+    for name in ("GetJob", "GetRecipe", "CancelJob", "ListCheckpoints", "WatchEvents", "Logs", "Metrics"):
         request = getattr(api, SERVICE[name].input_type.name)(job_id=4711)
         fails(grpc.StatusCode.NOT_FOUND, lambda: getattr(c, name)(request), "4711")
     assert c.Version(api.VersionRequest()).api == "titan.v1"  # and it goes on

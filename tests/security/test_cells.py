@@ -49,7 +49,7 @@ for name, path in o["methods"].items():
             out[name + " " + job] = [e.code().name, e.details()]
 print(json.dumps(out))
 """
-OF_JOBS = ["GetJob", "CancelJob", "ResizeJob", "CheckpointJob", "WatchEvents", "Logs", "Metrics", "ListCheckpoints"]
+OF_JOBS = ["GetJob", "GetRecipe", "CancelJob", "ResizeJob", "CheckpointJob", "WatchEvents", "Logs", "Metrics", "ListCheckpoints"]
 
 
 def table():

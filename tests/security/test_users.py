@@ -317,6 +317,46 @@ def paths_of_others():
         until("mallory's checkpoint is there", lambda: list((drop / "ck").glob("step-*/manifest.json")))
 
 
+def jobs_that_go_on():
+    """resume and "job:ID": one's own job and its folder, of others what could be read anyhow; an operator's stays its owner's"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        w.daemon.ok("cancel", w.job)
+        w.daemon.wait_state(w.job, "CANCELLED")
+        job = w.submit(ALICE, training__steps=10)
+        w.daemon.wait_state(job, "COMPLETED")
+        folder = w.daemon.state / f"jobs/{job}/checkpoint"
+        more = ("--set", "training.steps=12")
+        refused(w.as_user(MALLORY, "resume", job, *more), f"job {job} is uid:{ALICE}'s", "its owner or an operator")
+        refused(w.as_user(MALLORY, "submit", "--from", job), "its owner or an operator")
+        refused(w.try_submit(MALLORY, "--from", job), "not permitted: checkpoint.initial_load_path", "cannot be read by you")
+        # Straight to the server: the folder of a job is no path that its owner may name.
+        for who, keys in ((MALLORY, {"checkpoint__initial_load_path": f"job:{job}"}), (ALICE, {"checkpoint__folder": folder}),
+                          (ALICE, {"checkpoint__initial_load_path": folder / "step-00000010"})):
+            answer = w.rpc_submit(who, **keys)
+            assert "PERMISSION_DENIED" in answer and "not permitted" in answer, (keys, answer)
+        second = w.as_user(ALICE, "resume", job, *more)
+        assert second.code == 0 and f"in {folder}" in second.err and "training.steps = 12, there 10" in second.err, second.err
+        w.daemon.wait_state(int(second.out), "COMPLETED")
+        assert (folder / "step-00000012").exists()
+        third = w.as_user(OLGA, "resume", int(second.out), "--set", "training.steps=14")
+        assert third.code == 0, third.err
+        s = w.daemon.wait_state(int(third.out), "COMPLETED")
+        assert s["uid"] == ALICE and (folder / "step-00000014").exists(), s
+        # One that began from its own job's checkpoint is resumed with that path in its recipe.
+        fourth = w.as_user(ALICE, "submit", "--from", job, "--set", "training.steps=16")
+        assert fourth.code == 0 and "step-00000014" in fourth.err, fourth.err
+        w.daemon.wait_state(int(fourth.out), "COMPLETED")
+        fifth = w.as_user(ALICE, "resume", int(fourth.out), "--set", "training.steps=17")
+        assert fifth.code == 0, fifth.err
+        w.daemon.wait_state(int(fifth.out), "COMPLETED")
+    with World(private=True) as w:
+        refused(w.as_user(ALICE, "resume", w.job), f"there is no job {w.job}", code=3)
+        refused(w.try_submit(ALICE, "--from", w.job), f"there is no job {w.job}", code=3)
+        assert f"there is no job {w.job}" in w.rpc_submit(ALICE, checkpoint__initial_load_path=f"job:{w.job}")
+
+
 def others_socket():
     """another user's socket: exit code 5, and whose it is"""
     if needs_root():
@@ -478,4 +518,4 @@ def service_socket():
 
 if __name__ == "__main__":
     tap(root_and_jobs, job_folders, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm,
-        tokens, paths_of_others, others_socket, service_socket)
+        tokens, paths_of_others, jobs_that_go_on, others_socket, service_socket)

@@ -30,7 +30,10 @@ static void owner(const struct fuzz_input *in)
     else
         fuzz_assert(memchr(found.id, 0, sizeof(found.id)) && memchr(found.name, 0, sizeof(found.name)));
     folder_found_clear(&found);
-    (void)folder_newest_step(fuzz_folder(), 1);
+    uint64_t step;
+    bool any;
+    (void)!folder_newest_step(fuzz_folder(), &step, &any, NULL);
+    (void)!folder_newest_state(fuzz_folder(), 1, &step, &any, NULL);
     (void)unlink(path);
 }
 

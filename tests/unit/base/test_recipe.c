@@ -61,7 +61,8 @@ static void test_refused(void **state)
         {"[model]\nflavor = \"9B\"\n", TITAN_EINVAL,
          "f.toml:2: model.flavor = \"9B\": expected \"debugmodel\", \"debugmodel_flex_attn\", "
          "\"debugmodel_varlen_attn\", \"debugmodel_moe\", \"demo\", \"tiny\", \"0.6B\", \"1B\", "
-         "\"1.7B\", \"3B\", \"4B\", \"8B\", \"8B_flex\", \"8B_varlen\", \"14B\", \"16B\", \"30B-A3B\", \"32B\", \"70B\", \"235B-A22B\", "
+         "\"1.7B\", \"3B\", \"4B\", \"8B\", \"8B_flex\", \"8B_varlen\", \"14B\", \"16B\", \"30B-A3B\", \"32B\", "
+         "\"70B\", \"235B-A22B\", "
          "\"236B\", \"405B\" or \"671B\""},
         {"[lr_scheduler]\ndecay_type = \"cubic\"\n", TITAN_EINVAL,
          "f.toml:2: lr_scheduler.decay_type = \"cubic\": expected \"linear\", \"sqrt\" or \"cosine\""},
@@ -104,7 +105,8 @@ static void test_refused(void **state)
         {"[validation]\nfreq = 0\n", TITAN_EINVAL,
          "f.toml:2: validation.freq = 0 is out of range: from 1 to 1000000000"},
         {"[checkpoint]\ninitial_load_in_hf_quantized = true\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: checkpoint.initial_load_in_hf_quantized = true is not supported by this version; use false or leave "
+         "f.toml:2: checkpoint.initial_load_in_hf_quantized = true is not supported by this version; use false or "
+         "leave "
          "it out"},
         {"[checkpoint]\nload_step = -2\n", TITAN_EINVAL,
          "f.toml:2: checkpoint.load_step = -2 is out of range: from 0 to 1000000000, or -1"},
@@ -211,8 +213,8 @@ static void test_set(void **state)
         {"training.steps=x", "--set training.steps:1:1: not a value: x (text must stand in quotes)"},
         {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
         {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
-        {"checkpoint.initial_load_in_hf_quantized=true",
-         "--set: checkpoint.initial_load_in_hf_quantized = true is not supported by this version; use false or leave it out"},
+        {"checkpoint.initial_load_in_hf_quantized=true", "--set: checkpoint.initial_load_in_hf_quantized = true is not "
+                                                         "supported by this version; use false or leave it out"},
     };
     struct recipe before = r;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
@@ -634,11 +636,80 @@ static void test_differences(void **state)
     assert_false(recipe_hash(&a) == recipe_hash(&b));
 }
 
+/* All that differ, but for where a run begins and saves. */
+static void test_changes(void **state)
+{
+    (void)state;
+    struct recipe a, b;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    recipe_init(&a);
+    recipe_init(&b);
+    for (const char *const *k = (const char *const[]){"checkpoint.folder=/x", "checkpoint.initial_load_path=/y",
+                                                      "checkpoint.initial_load_model_only=false",
+                                                      "checkpoint.load_step=4", "job.dump_folder=z", NULL};
+         *k; k++)
+        assert_int_equal(recipe_set(&a, *k, NULL), TITAN_OK);
+    recipe_changes(&a, &b, &text);
+    assert_int_equal(text.len, 0);
+    for (const char *const *k = (const char *const[]){"job.description=mine", "optimizer.lr=0.25", "training.steps=7",
+                                                      "training.seed=1", "checkpoint.interval=3", NULL};
+         *k; k++)
+        assert_int_equal(recipe_set(&a, *k, NULL), TITAN_OK);
+    recipe_changes(&a, &b, &text);
+    assert_non_null(strstr(text.data, "job.description = \"mine\", there \"\"\n"));
+    assert_non_null(strstr(text.data, "optimizer.lr = 0.25, there 0.0008\n"));
+    assert_non_null(strstr(text.data, "training.steps = 7, there "));
+    assert_non_null(strstr(text.data, "checkpoint.interval = 3, there 500\n"));
+    int lines = 0;
+    for (const char *c = text.data; (c = strchr(c, '\n')); c++)
+        lines++;
+    assert_int_equal(lines, 5);
+}
+
+static void test_initial_job(void **state)
+{
+    (void)state;
+    const struct {
+        const char *path;
+        bool legal;
+        uint64_t job;
+    } cases[] = {{"", true, 0},
+                 {"/a/job:1", true, 0},
+                 {"job:1", true, 1},
+                 {"job", true, 0},
+                 {"job:9223372036854775807", true, INT64_MAX},
+                 {"job:", false, 0},
+                 {"job:9223372036854775808", false, 0},
+                 {"job:0", false, 0},
+                 {"job:99999999999999999999", false, 0},
+                 {"job:01", false, 0},
+                 {"job:1x", false, 0},
+                 {"job: 1", false, 0},
+                 {"job:-1", false, 0},
+                 {"job:+1", false, 0},
+                 {"job:1/step-00000010", false, 0}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r;
+        struct recipe_path paths[RECIPE_PATHS_MAX];
+        uint64_t job = 77;
+        recipe_init(&r);
+        (void)snprintf(r.checkpoint.initial_load_path, sizeof(r.checkpoint.initial_load_path), "%s", cases[i].path);
+        assert_int_equal(recipe_initial_job(&r, &job, NULL), cases[i].legal ? TITAN_OK : TITAN_EINVAL);
+        assert_true(job == cases[i].job);
+        bool is_path = false; /* no name of a job is taken for one */
+        for (int n = recipe_paths(&r, paths); n > 0; n--)
+            is_path |= paths[n - 1].path == r.checkpoint.initial_load_path;
+        assert_int_equal(is_path, cases[i].path[0] && strncmp(cases[i].path, "job:", 4) != 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checkpoint_folder),
         cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_initial_job),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_set),

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "daemon/auth/paths.h"
 
+static const char *const NONE[] = {NULL};
 static char dir[64]; /* 0755, below /tmp */
 
 static const char *in(const char *name)
@@ -81,7 +82,7 @@ static titan_status reads(const struct paths_options *o, const struct auth_user 
     struct titan_error err = {0};
     recipe_init(&r);
     (void)snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "%s", path);
-    titan_status status = paths_check(o, u, &r, &err);
+    titan_status status = paths_check(o, u, NONE, &r, &err);
     if (status == TITAN_EPERM) /* nothing of what is there */
         assert_true(strstr(err.msg, "cannot be read by you") && !strstr(err.msg, "No such"));
     if (ret)
@@ -89,7 +90,7 @@ static titan_status reads(const struct paths_options *o, const struct auth_user 
     if (strlen(path) < sizeof(r.model.tokenizer)) { /* another path that is read: the same rules */
         recipe_init(&r);
         (void)snprintf(r.model.tokenizer, sizeof(r.model.tokenizer), "%s", path);
-        assert_int_equal(paths_check(o, u, &r, NULL), status);
+        assert_int_equal(paths_check(o, u, NONE, &r, NULL), status);
     }
     return status;
 }
@@ -100,7 +101,7 @@ static titan_status writes(const struct paths_options *o, const struct auth_user
     recipe_init(&r);
     (void)snprintf(r.job.dump_folder, sizeof(r.job.dump_folder), "%s", dump);
     (void)snprintf(r.checkpoint.folder, sizeof(r.checkpoint.folder), "%s", path);
-    return paths_check(o, u, &r, NULL);
+    return paths_check(o, u, NONE, &r, NULL);
 }
 
 static void test_reading(void **state)

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/api/origin.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/folder_owner.h"
+
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
+
+struct look {
+    const struct auth_user *user;
+    struct origin *origin;
+    bool owned;
+};
+
+static void with_job(const struct job *job, void *data)
+{
+    struct look *look = data;
+    struct origin *o = look->origin;
+    o->job_id = job->id;
+    o->state = job->state;
+    o->step = job->status.step;
+    o->uid = job->uid;
+    o->gid = job->gid;
+    (void)snprintf(o->name, sizeof(o->name), "%s", job->name);
+    (void)snprintf(o->user, sizeof(o->user), "%s", job->user);
+    look->owned = job_owned_by(job, &(struct job_owner){look->user->uid, look->user->name});
+}
+
+titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint64_t job_id, bool resume,
+                         struct origin *ret, struct titan_error *err)
+{
+    struct look look = {.user = u, .origin = ret};
+    origin_clear(ret);
+    TRY(api_may(c, u, resume ? POLICY_GET_RECIPE : POLICY_LIST_CHECKPOINTS, job_id, err));
+    TRY(job_cache_get(c->jobs, store_reader(c->store), job_id, with_job, &look, err));
+    ret->resumed = resume;
+    ret->whole = look.owned || api_sees_all(c, u, POLICY_GET_RECIPE);
+    if (resume && !sm_final(&job_sm, (int)ret->state)) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "job %" PRIu64 " is %s: only one that has ended can be resumed", job_id,
+                         sm_name(&job_sm, (int)ret->state));
+        titan_error_hint(err, "wait for it, or cancel it");
+        return TITAN_ECONFLICT;
+    }
+    (void)snprintf(ret->jobs_dir, sizeof(ret->jobs_dir), "%s", c->jobs_dir);
+    return job_recipe(store_reader(c->store), job_id, &ret->text, err);
+}
+
+void origin_clear(struct origin *o)
+{
+    free(o->text);
+    *o = (struct origin){0};
+}
+
+/* --- the thread that checks a recipe ------------------------------------------------------------------------------ */
+
+static bool below(const char *path, const char *folder)
+{
+    const size_t n = strlen(folder);
+    return n > 0 && strncmp(path, folder, n) == 0 && path[n] == '/' && !strstr(path, "/../");
+}
+
+/* A folder of jobs is the daemon's: who owns the job has no right of its own there. What lies elsewhere is asked for as
+ * any other path of a recipe. */
+static void grant(struct origin *o, const char *path)
+{
+    size_t n = 0;
+    while (o->granted[n])
+        n++;
+    titan_assert(n + 1 < ARRAY_SIZE(o->granted));
+    if (o->whole && below(path, o->jobs_dir))
+        o->granted[n] = path;
+}
+
+static titan_status read_origin(struct origin *o, struct titan_error *err)
+{
+    char own[PATH_MAX];
+    titan_assert(o->text);
+    memset(o->granted, 0, sizeof(o->granted));
+    recipe_init(&o->recipe);
+    titan_status status = recipe_parse(&o->recipe, o->text, "recipe", err);
+    if (status == TITAN_OK)
+        status = recipe_resolve(&o->recipe, err);
+    if (status == TITAN_OK && (size_t)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id) >= sizeof(own))
+        status = titan_fail(err, TITAN_EINVAL, "its folder has too long a name");
+    if (status == TITAN_OK)
+        status = recipe_checkpoint_folder(&o->recipe, own, o->folder, err);
+    return status == TITAN_OK ? TITAN_OK : titan_error_wrap(err, "job %" PRIu64, o->job_id);
+}
+
+static titan_status set_path(const char *key, char *to, size_t size, const char *path, struct titan_error *err)
+{
+    if (strlen(path) >= size)
+        return titan_fail(err, TITAN_EINVAL, "%s: '%.64s...' is too long", key, path);
+    memset(to, 0, size);
+    memcpy(to, path, strlen(path));
+    return TITAN_OK;
+}
+
+/* What says how a run begins is done with once it has checkpoints of its own, unless it is given anew. */
+static titan_status resume(struct origin *o, struct recipe *r, struct titan_error *err)
+{
+    uint64_t newest, job;
+    bool any = false;
+    TRY(recipe_initial_job(r, &job, err));
+    if (job)
+        return titan_fail(err, TITAN_EINVAL,
+                          "a resumed job goes on from its own checkpoints, not from those of job %" PRIu64, job);
+    TRY(set_path("checkpoint.folder", r->checkpoint.folder, sizeof(r->checkpoint.folder), o->folder, err));
+    grant(o, o->folder);
+    if (strcmp(r->checkpoint.initial_load_path, o->recipe.checkpoint.initial_load_path) == 0)
+        grant(o, o->recipe.checkpoint.initial_load_path);
+    if (folder_newest_step(o->folder, &newest, &any, NULL) != TITAN_OK || !any)
+        return TITAN_OK;
+    if (!r->checkpoint.enable) /* it has written when it was told to, and goes on so */
+        r->checkpoint.enable = r->checkpoint.load_only = true;
+    if (r->checkpoint.load_step == o->recipe.checkpoint.load_step)
+        r->checkpoint.load_step = -1;
+    if (strcmp(r->checkpoint.exclude_from_loading, o->recipe.checkpoint.exclude_from_loading) == 0)
+        memset(r->checkpoint.exclude_from_loading, 0, sizeof(r->checkpoint.exclude_from_loading));
+    return TITAN_OK;
+}
+
+static titan_status none_there(const struct origin *o, int64_t step, bool whole, struct titan_error *err)
+{
+    char which[48] = "";
+    if (step >= 0)
+        (void)snprintf(which, sizeof(which), " of step %" PRId64, step);
+    (void)titan_fail(err, TITAN_ENOTFOUND, "job %" PRIu64 " has no checkpoint%s in '%s'", o->job_id,
+                     whole ? " with optimizer state" : which, o->folder);
+    titan_error_hint(err, "titanctl checkpoints %" PRIu64 " lists those it has written", o->job_id);
+    return TITAN_ENOTFOUND;
+}
+
+/* One checkpoint, by its path: a run that is restarted before its own first one begins from the same again. Where the
+ * folder is not seen from here, the workers look for it. */
+static titan_status begin(struct origin *o, struct recipe *r, bool local, struct titan_error *err)
+{
+    const int64_t asked = r->checkpoint.load_step;
+    uint64_t newest;
+    char path[PATH_MAX + 32];
+    struct stat st;
+    bool any = false;
+    const bool whole = asked < 0 && !r->checkpoint.initial_load_model_only && !recipe_excludes(r, "optimizer");
+    const titan_status seen = whole ? folder_newest_state(o->folder, UINT64_MAX, &newest, &any, NULL)
+                                    : folder_newest_step(o->folder, &newest, &any, NULL);
+    if (!any && (seen == TITAN_OK || local))
+        return none_there(o, asked, whole, err);
+    if (any || asked >= 0)
+        (void)snprintf(path, sizeof(path), "%s/step-%08" PRIu64, o->folder, asked >= 0 ? (uint64_t)asked : newest);
+    else
+        (void)snprintf(path, sizeof(path), "%s", o->folder);
+    if (any && stat(path, &st) < 0)
+        return none_there(o, asked, false, err);
+    TRY(set_path("checkpoint.initial_load_path", r->checkpoint.initial_load_path,
+                 sizeof(r->checkpoint.initial_load_path), path, err));
+    r->checkpoint.load_step = -1;
+    (void)snprintf(o->begins, sizeof(o->begins), "%s", r->checkpoint.initial_load_path);
+    grant(o, o->begins);
+    return TITAN_OK;
+}
+
+titan_status origin_apply(struct origin *o, struct recipe *r, bool local, struct titan_error *err)
+{
+    TRY(read_origin(o, err));
+    return o->resumed ? resume(o, r, err) : begin(o, r, local, err);
+}
+
+titan_status origin_check(const struct origin *o, const struct recipe *r, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    if (!o->resumed)
+        return TITAN_OK;
+    if (recipe_hash(r) != recipe_hash(&o->recipe)) {
+        recipe_differences(r, &o->recipe, &keys);
+        (void)titan_fail(err, TITAN_EINVAL, "job %" PRIu64 " is not resumed with another recipe: %s", o->job_id,
+                         keys.len ? keys.data : "");
+        titan_error_hint(err, "titanctl submit --from %" PRIu64 " begins a new run from its checkpoint", o->job_id);
+        return TITAN_EINVAL;
+    }
+    if (o->state != JOB_COMPLETED || (int64_t)o->step < r->training.steps)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_ECONFLICT, "job %" PRIu64 " has done all of its %" PRIu64 " steps", o->job_id, o->step);
+    titan_error_hint(err, "titanctl resume %" PRIu64 " --set training.steps=N goes on to step N", o->job_id);
+    return TITAN_ECONFLICT;
+}
