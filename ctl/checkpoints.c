@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoints.c - titanctl checkpoints: what a job can be continued from. */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "ctl/worker_tool.h"
 
-static titan_status run(void *with, const struct args *args, struct titan_error *err)
+static titan_status list(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
-    struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
     Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
@@ -41,13 +43,62 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     return TITAN_OK;
 }
 
+/* The folder that a job's newest checkpoint is in. */
+static titan_status folder_of(struct ctl *ctl, char *word, char out[PATH_MAX], struct titan_error *err)
+{
+    if (strspn(word, "0123456789") != strlen(word)) {
+        (void)snprintf(out, PATH_MAX, "%s", word);
+        return TITAN_OK;
+    }
+    const struct args job = {.n = 1, .words = &word};
+    TRY(checkpoint_resolve(ctl, &job, out, err));
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = '\0';
+    return TITAN_OK;
+}
+
+static titan_status verify(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    char path[PATH_MAX], *argv[8] = {"titan-worker", "verify", path};
+    size_t n = 3;
+    int64_t step;
+    TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
+    TRY(folder_of(ctl, args->words[1], path, err));
+    if (step >= 0) {
+        argv[n++] = "--step";
+        argv[n++] = (char *)(uintptr_t)args_text(args, "step", "");
+    }
+    if (ctl->json) {
+        argv[n++] = "--output";
+        argv[n++] = "json";
+    }
+    return worker_become(argv, err);
+}
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    const bool verifies = strcmp(args->words[0], "verify") == 0;
+    if (args->n != (verifies ? 2 : 1))
+        return titan_fail(err, TITAN_EINVAL, "checkpoints: JOB, or verify JOB|FOLDER");
+    if (!verifies && args_has(args, "step"))
+        return titan_fail(err, TITAN_EINVAL, "--step goes with checkpoints verify");
+    return verifies ? verify(with, args, err) : list(with, args, err);
+}
+
 const struct command command_checkpoints = {
     .name = "checkpoints",
-    .summary = "list a job's checkpoints",
-    .arguments = "JOB",
+    .summary = "list a job's checkpoints, or read them for damage",
+    .arguments = "JOB | verify JOB|FOLDER",
+    .text = "verify reads every file of every checkpoint in the job's folder, or in FOLDER, on this machine: sizes, "
+            "checksums,\nheaders, and that each tensor is there once. A line each; exit code 1 where one is damaged.",
     .min_args = 1,
-    .max_args = 1,
+    .max_args = 2,
     .word = WORD_JOB,
-    .examples = (const struct example[]){{"titanctl checkpoints 12", "steps, sizes and folders"}, {NULL}},
+    .options = (const struct option_spec[]){{"step", 0, "STEP", "verify: the checkpoint of this step alone", WORD_NONE},
+                                            {NULL}},
+    .examples = (const struct example[]){{"titanctl checkpoints 12", "steps, sizes and folders"},
+                                         {"titanctl checkpoints verify 12", "are all of them sound?"},
+                                         {NULL}},
     .run = run,
 };

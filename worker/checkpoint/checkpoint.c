@@ -678,17 +678,25 @@ static titan_status read_overlap(const struct stored *s, const struct piece *wan
     return TITAN_OK;
 }
 
+static titan_status find_stored(const struct safetensors *st, const struct manifest *m,
+                                const struct manifest_piece *piece, struct stored *ret, struct titan_error *err)
+{
+    char name[MANIFEST_PIECE_NAME_MAX];
+    *ret = (struct stored){.file = st, .box = piece->box};
+    manifest_piece_name(m, piece, name, &ret->place);
+    const struct safetensors_tensor *t = ret->tensor = safetensors_find(st, name);
+    if (!t || strcmp(t->dtype, dtype_of(m, &ret->box)) != 0 ||
+        t->bytes < (uint64_t)(ret->place + ret->box.rows * ret->box.cols) * safetensors_dtype_bytes(t->dtype))
+        return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
+    return TITAN_OK;
+}
+
 static titan_status read_stored_piece(const struct safetensors *st, const struct manifest *m,
                                       const struct manifest_piece *piece, const struct wanted *wanted,
                                       struct titan_error *err)
 {
-    char name[MANIFEST_PIECE_NAME_MAX];
-    struct stored s = {.file = st, .box = piece->box};
-    manifest_piece_name(m, piece, name, &s.place);
-    s.tensor = safetensors_find(st, name);
-    if (!s.tensor || strcmp(s.tensor->dtype, dtype_of(m, &s.box)) != 0 ||
-        s.tensor->bytes < (uint64_t)(s.place + s.box.rows * s.box.cols) * safetensors_dtype_bytes(s.tensor->dtype))
-        return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
+    struct stored s;
+    TRY(find_stored(st, m, piece, &s, err));
     for (int i = wanted->first[s.box.tensor]; i < wanted->first[s.box.tensor + 1]; i++) {
         const struct piece common = piece_overlap(&s.box, &wanted->list[i]);
         if (common.rows > 0)
@@ -760,4 +768,59 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
         }
     }
     return TITAN_OK;
+}
+
+/* --- verifying ---------------------------------------------------------------------------------------------------- */
+
+static titan_status verify_file(int at, const struct manifest *m, const struct manifest_file *file,
+                                struct titan_error *err)
+{
+    int fd = -1;
+    struct stored s;
+    TRY(open_verified(at, file, NULL, &fd, err));
+    _cleanup_(close_safetensors) struct safetensors *st = NULL;
+    TRY(safetensors_open_fd(fd, file->name, &st, err));
+    for (int p = 0; p < file->npieces; p++)
+        if (find_stored(st, m, &file->pieces[p], &s, err) != TITAN_OK)
+            return titan_error_wrap(err, "'%s'", file->name);
+    return TITAN_OK;
+}
+
+/* Of the checkpoint, not of the program that looks at it. */
+static bool is_fault(titan_status status)
+{
+    return status == TITAN_ECORRUPT || status == TITAN_EIO || status == TITAN_EPERM || status == TITAN_ENOTFOUND ||
+           status == TITAN_EVERSION;
+}
+
+titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,
+                               struct titan_error *err)
+{
+    _cleanup_(manifest_clear) struct manifest m = {0};
+    _cleanup_fd_ int at = -1;
+    struct titan_error fault = {0};
+    *ret = (struct checkpoint_info){0};
+    *ret_files = 0;
+    titan_status status = read_manifest(path, &m, &at, &fault);
+    const int n = status == TITAN_OK ? m.nfiles : 0;
+    for (int f = 0; status == TITAN_OK || is_fault(status); f++) {
+        if (status != TITAN_OK)
+            buf_printf(faults, "%s\n", fault.msg);
+        if (f == n)
+            break;
+        status = verify_file(at, &m, &m.files[f], &fault);
+    }
+    if (status != TITAN_OK && !is_fault(status)) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    const char *slash = strrchr(path, '/');
+    uint64_t named;
+    if (n > 0 && parse_step_name(slash ? slash + 1 : path, &named) && named != m.info.step)
+        buf_printf(faults, "its manifest is of step %" PRIu64 "\n", m.info.step);
+    *ret = m.info;
+    m.info.recipe = NULL;
+    *ret_files = n;
+    return buf_failed(faults) ? titan_fail(err, TITAN_ENOMEM, "no memory to tell what is damaged") : TITAN_OK;
 }

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/checkpoint/verification.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "worker/checkpoint/checkpoint.h"
+
+/* What is found goes out a checkpoint at a time: they may be large. */
+struct verification {
+    bool json;
+    int seen, damaged;
+};
+
+static void print_lines(const char *lines, const char *what)
+{
+    for (const char *at = lines; *at; at += strcspn(at, "\n") + 1)
+        (void)printf("%s  damaged  %.*s\n", what, (int)strcspn(at, "\n"), at);
+}
+
+static void print_json(const char *path, const struct checkpoint_info *info, int files, const char *faults)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "path", path);
+    json_put_uint(&w, "step", info->step);
+    json_put_bool(&w, "ok", !*faults);
+    json_put_int(&w, "files", files);
+    json_put_uint(&w, "bytes", info->bytes);
+    json_begin_array(&w, "faults");
+    for (const char *at = faults; *at; at += strcspn(at, "\n") + 1) {
+        char line[sizeof(((struct titan_error *)0)->msg)];
+        (void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(at, "\n"), at);
+        json_put_string(&w, NULL, line);
+    }
+    json_end_array(&w);
+    json_end_object(&w);
+    (void)puts(buf_failed(&text) ? "{}" : text.data);
+}
+
+static titan_status verify_one(struct verification *v, const char *path, struct titan_error *err)
+{
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+    _cleanup_(buf_free) struct buf faults = BUF_INIT;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char size[UNITS_TEXT];
+    int files;
+    TRY(checkpoint_verify(path, &faults, &info, &files, err));
+    v->seen++;
+    v->damaged += faults.len > 0;
+    if (v->json)
+        print_json(path, &info, files, faults.len ? faults.data : "");
+    else if (faults.len)
+        print_lines(faults.data, name);
+    else
+        (void)printf("%s  ok       %d file%s, %s\n", name, files, files == 1 ? "" : "s",
+                     format_bytes(info.bytes, size));
+    (void)fflush(stdout);
+    return TITAN_OK;
+}
+
+static titan_status verify_all(struct verification *v, const char *dir, struct titan_error *err)
+{
+    _cleanup_free_ uint64_t *steps = NULL;
+    char path[PATH_MAX];
+    size_t n = 0;
+    TRY(checkpoint_steps(-1, dir, &steps, &n, err));
+    if (n == 0)
+        return titan_fail(err, TITAN_EINVAL, "no checkpoint in '%s'", dir);
+    while (n > 0) {
+        TRY(checkpoint_path(path, dir, steps[--n], err));
+        TRY(verify_one(v, path, err));
+    }
+    return TITAN_OK;
+}
+
+/* Does it look like one checkpoint? Without its manifest, by its name. */
+static bool is_checkpoint(const char *path)
+{
+    char manifest[PATH_MAX + 16];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
+    return lstat(manifest, &st) == 0 || strncmp(slash ? slash + 1 : path, "step-", 5) == 0;
+}
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    struct verification v = {.json = strcmp(args_text(args, "output", "table"), "json") == 0};
+    char path[PATH_MAX];
+    int64_t step;
+    (void)with;
+    TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
+    (void)snprintf(path, sizeof(path), "%s", args->words[0]);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = '\0';
+    if (step >= 0)
+        TRY(checkpoint_path(path, args->words[0], (uint64_t)step, err));
+    const titan_status status =
+        step >= 0 || is_checkpoint(path) ? verify_one(&v, path, err) : verify_all(&v, path, err);
+    if (status == TITAN_ENOTFOUND && err)
+        err->status = TITAN_EINVAL; /* bad input; "not found" is for jobs */
+    TRY(status == TITAN_ENOTFOUND ? TITAN_EINVAL : status);
+    if (v.damaged == 0)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "%d of %d checkpoint%s %s damaged", v.damaged, v.seen,
+                      v.seen == 1 ? "" : "s", v.damaged == 1 ? "is" : "are");
+}
+
+const struct command verify_command = {
+    .name = "verify",
+    .summary = "read checkpoints and say which are damaged",
+    .arguments = "PATH",
+    .text =
+        "PATH is a checkpoint, or a folder of them: each is read, whole. Size and checksum of every file, its header "
+        "and the place\nof each piece must be as the manifest says, whose own checksum is checked. A line each; exit "
+        "code 1 where one is damaged.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_FILE,
+    .options = (const struct option_spec[]){{"step", 0, "STEP", "that of this step alone", WORD_NONE},
+                                            {"output", 'o', "FORMAT", "table (default) or json: an object a line",
+                                             WORD_FORMAT},
+                                            {NULL}},
+    .examples = (const struct example[]){{"titan-worker verify run/checkpoint", "all in the folder"}, {NULL}},
+    .run = run,
+};
