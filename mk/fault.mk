@@ -8,9 +8,11 @@ $(BUILD)/tests/fault/shim.so: $(BUILD)/obj/tests/fault/shim.o
 	$(link) -shared $^ -ldl
 tests: $(fault_tools)
 
-.PHONY: fault soak soak-tls alarms reliability
+.PHONY: fault kills soak soak-tls alarms reliability
 fault: all $(fp_programs) $(fault_tools) $(BUILD)/tests/unit/state/test_disk_faults ## the scenarios with real processes, as root (ROUNDS=20 ONLY=1,6 SEED=n); results in build/fault
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/run_faults.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed $(SEED))
+kills: all ## SIGKILL of a whole run at random moments of saving: no checkpoint is lost (ROUNDS=100 SEED=n)
+	@BUILD=$(BUILD) $(PYTHON) tests/fault/save_kills.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 soak: all $(fp_programs) $(fault_tools) ## a failure every 15 s, as root (MINUTES=60 SEED=n); results in build/soak
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 soak-tls: all ## training over TLS while every certificate is replaced each minute (MINUTES=10)

@@ -284,6 +284,75 @@ def elastic():
     return rows
 
 
+# --- saving ---------------------------------------------------------------------------------------------------------
+
+# GPT-2's 124M shape (12 layers, 12 heads of 64, dim 768) with a quarter of its width, heads and vocabulary. What training
+# stands still for a save is 12 bytes a parameter copied, a step 6 operations a parameter and token: their ratio depends on
+# the tokens of a step, not on the parameters.
+SAVED_MODEL = {"model.flavor": "debugmodel", "model.dim": 192, "model.n_layers": 12, "model.n_heads": 3, "model.n_kv_heads": 3,
+               "model.ffn_hidden": 512, "model.vocab_size": 12576, "training.seq_len": 1024, "training.local_batch_size": 1}
+LARGE = {"model.dim": 768, "model.n_layers": 4, "model.n_heads": 12, "model.n_kv_heads": 12, "model.ffn_hidden": 2048, "training.seq_len": 64}
+SAVED = re.compile(r'"?checkpoint written"? .*?step=(\d+) bytes=(\d+) waited_ms=([\d.]+) written_ms=([\d.]+)')
+
+
+def saved(name, ranks, keys):
+    """{step: (bytes, ms that training stood still, ms from there to the commit)} and {step: ms} of one run."""
+    job = HOME / f"saved-{name}"
+    shutil.rmtree(job, ignore_errors=True)
+    done = command(BIN / "titan-worker", "run", *recipe_of(f"saved-{name}", ranks, {
+        **SAVED_MODEL, "training.dataset_path": text(), "checkpoint.enable": "true", "checkpoint.last_save_model_only": "false",
+        "checkpoint.keep_latest_k": 1, "device.threads": 1, "metrics.log_freq": 1, "fault_tolerance.redundancy": "checkpoint", **keys}),
+        "-n", ranks, "--dir", job, timeout=3600)
+    if done.code != 0:
+        sys.exit(f"{name}: {done.err}")
+    saves = {int(s): (int(b), float(w), float(ms)) for s, b, w, ms in SAVED.findall(done.out + done.err)}
+    steps = {m["step"]: m["step_ms"] for m in map(json.loads, open(job / "metrics.jsonl"))}
+    shutil.rmtree(job / "checkpoint")
+    return saves, steps
+
+
+def sequential_ms(size, block=1 << 20):
+    """One file of so many bytes that do not compress, written in order and synced."""
+    data, path = os.urandom(block), HOME / "sequential"
+    begin = time.monotonic()
+    with open(path, "wb", buffering=0) as f:
+        for at in range(0, size, block):
+            f.write(data[:size - at])
+        os.fsync(f.fileno())
+    took = time.monotonic() - begin
+    path.unlink()
+    return 1e3 * took
+
+
+def stalls(name, ranks, keys, interval):
+    """The worst of the saves that did not end the run, against a step without one."""
+    saves, steps = saved(name, ranks, {"checkpoint.interval": interval, **keys})
+    last = max(steps)
+    between = [w for step, (_, w, _) in saves.items() if step < last]
+    plain = statistics.median(ms for step, ms in steps.items() if step > 1 and step - 1 not in saves)
+    behind = [ms for step, ms in steps.items() if step - 1 in saves]
+    return {"saves": len(between), "stall_ms": max(between), "step_ms": plain, "of_a_step": max(between) / plain,
+            "step_behind_a_save_ms": statistics.median(behind), "written_ms": max(saves[s][2] for s in saves if s < last)}
+
+
+def checkpoint(rounds=5):
+    """What a save costs training, and how fast it gets to the disk: by turns with one file written in order."""
+    tokens = 8192
+    out = {"tokens_per_step": tokens, "target_of_a_step": 0.01, "target_write_ratio": 0.8,
+           "every_20": stalls("scaled", 2, {"training.global_batch_size": tokens // 1024, "training.steps": 21}, 20)}
+    print(f"  {json.dumps(out['every_20'])}", flush=True)
+    pairs = []
+    for n in range(rounds):
+        saves, _ = saved("rate", 2, {**LARGE, "training.global_batch_size": 2, "training.steps": 1, "checkpoint.interval": 1})
+        size, _, written = saves[1]
+        pairs.append((written, sequential_ms(size)))
+    out["mib"] = size / 2**20
+    out["saved_ms"], out["sequential_ms"] = (statistics.median(p[i] for p in pairs) for i in (0, 1))
+    out["write_ratio"] = statistics.median(b / a for a, b in pairs)
+    out["write_ratios"] = [b / a for a, b in pairs]
+    return out
+
+
 # --- the step as a program ------------------------------------------------------------------------------------------
 
 MEMORY_MODEL = {"model.flavor": "debugmodel", "model.dim": 512, "model.n_layers": 8, "model.n_heads": 8,
@@ -488,6 +557,9 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "executor": (document("bench_exec"), 60, lambda r: [("walking the program, of a step", f"{100 * r['overhead']:.2g} %", f"{100 * r['target_overhead']:.0f} %")]),
     "memory": (memory, 90, lambda r: [("planned against touched, largest difference", f"{100 * r['largest_difference']:.1f} %",
                                        f"{100 * r['target_difference']:.0f} %")]),
+    "checkpoint": (checkpoint, 240, lambda r: [
+        (f"a save, of a step of {r['tokens_per_step']:,} tokens", f"{100 * r['every_20']['of_a_step']:.2g} %", f"{100 * r['target_of_a_step']:.0f} %"),
+        (f"a save of {r['mib']:.0f} MiB, of sequential writing", f"{100 * r['write_ratio']:.0f} %", f"{100 * r['target_write_ratio']:.0f} %")]),
     "passes": (passes, 5, lambda rows: [timed("8B on 8 H100 simulated, plain", rows[0]["step_ms"]),
                                         timed("the same, best passes", min(r["step_ms"] for r in rows))]),
     "planning": (planning, 10, lambda rows: [(r["plan"], f"{r['seconds']:.2f} s", f"{r['target_seconds']} s" if r["target_seconds"] else "")

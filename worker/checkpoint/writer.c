@@ -402,7 +402,9 @@ static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_e
 static void *writer_main(void *arg)
 {
     struct checkpoint_writer *w = arg;
+    const int64_t begin = clock_mono_ns();
     w->status = write_checkpoint(w, &w->error);
+    w->written.ns = clock_mono_ns() - begin;
     atomic_store(&w->done, true);
     (void)sem_post(&w->ended);
     let_go(w);

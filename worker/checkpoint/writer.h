@@ -38,6 +38,7 @@ struct writer_options {
 /* A checkpoint that is complete on disk. Rank 0 only. */
 struct written_checkpoint {
     uint64_t step, bytes;
+    int64_t ns; /* from the copy of the state to the commit */
     int world;
     char path[PATH_MAX];
 };

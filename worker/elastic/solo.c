@@ -10,12 +10,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/log.h"
 #include "worker/comm/comm.h"
 
 struct solo {
     struct membership base;
-    struct log log;
     int rank, world, memfd;
     bool formed;
     atomic_int revoked; /* nobody revokes; a dead peer shows as TITAN_EPEER on its communicator */
@@ -93,9 +91,11 @@ static void solo_progress(struct membership *m, const struct step_report *r)
 
 static void solo_checkpoint_written(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
 {
+    (void)m;
+    (void)step;
+    (void)path;
+    (void)bytes;
     (void)world;
-    tlog_info(&((struct solo *)m)->log, "checkpoint written", "step=%llu bytes=%llu path=\"%s\"",
-              (unsigned long long)step, (unsigned long long)bytes, path);
 }
 
 static void solo_checkpoint_failed(struct membership *m, uint64_t step, const char *path, const char *reason,
@@ -175,7 +175,6 @@ titan_status membership_solo_open(int rank, int world, int memfd, const char *jo
     s->memfd = memfd;
     for (int i = 0; i < world; i++)
         s->addresses[i] = "";
-    log_init(&s->log, "solo", "rank=%d", rank);
     (void)snprintf(s->base.job_dir, sizeof(s->base.job_dir), "%s", job_dir);
     const titan_status named = name_run(s, err);
     if (named != TITAN_OK) {

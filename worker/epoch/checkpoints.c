@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/progress.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/epoch/due.h"
@@ -88,6 +89,10 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
     if (status == TITAN_OK) {
         if (w.step >= e->published.reports[1].step) /* all have written their shards of it */
             publish_step(e);
+        if (w.step > 0)
+            tlog_info(&t->log, "checkpoint written", "step=%lu bytes=%lu waited_ms=%.2f written_ms=%.1f path=\"%s\"",
+                      (unsigned long)w.step, (unsigned long)w.bytes, (double)e->checkpoints.waited_ns / 1e6,
+                      (double)w.ns / 1e6, w.path);
         if (w.step > 0) /* rank 0; that of step 0 is no checkpoint of training */
             t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
         return TITAN_OK;
@@ -213,6 +218,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
                                    .recipe = t->recipe_text.data,
                                    .model_only = model_only};
     struct titan_error fault = {0};
+    const int64_t begin = clock_mono_ns();
 
     (void)snprintf(info.dtype, sizeof info.dtype, "%s", model_only && st->step > 0 ? export_dtype(r) : "");
     titan_assert(e->state.installed && e->checkpoints.newest <= st->step);
@@ -230,6 +236,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
     TRY(verify_replicas(e, err));
     TRY(checkpoint_writer_start(atomic_load(&e->checkpoints.writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->checkpoints.newest = st->step;
+    e->checkpoints.waited_ns = clock_mono_ns() - begin;
     return TITAN_OK;
 }
 
