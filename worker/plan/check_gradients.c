@@ -63,7 +63,6 @@ static titan_status join(const struct gradients *g, struct flow *into, const str
 {
     const struct checker *c = g->c;
 
-    titan_assert(into != from);
     TRY(set_of(g, into));
     for (size_t w = 0; from->held && w < g->words; w++) {
         if (into->held[w] & from->held[w])
