@@ -44,6 +44,7 @@ def no_such_device():
 def too_few_slots():
     """a job that all nodes together cannot hold: submit says how many slots there are"""
     with Daemon(None, "--slots", 1) as d:
+        until("the node is there", lambda: "ready" in d.ctl("nodes").out, 20)
         done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(d, elastic__min_workers=2, elastic__max_workers=2)))
         assert done.code == 0 and "waiting for nodes: the run needs 2 workers, all nodes together have 1 slot" in done.err, done
 

@@ -40,6 +40,9 @@ class Result:
     def __init__(self, done):
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
+    def __repr__(self):
+        return f"exit {self.code}: {self.out!r} {self.err!r}"
+
 
 def become_nobody():
     """This process, as root, for good: a user who owns nothing."""
