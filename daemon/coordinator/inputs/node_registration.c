@@ -146,6 +146,8 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n) {
                 j->workers[i]->away = false;
+                if (!*j->device) /* the store had none of its nodes */
+                    (void)snprintf(j->device, sizeof(j->device), "%s", n->device);
                 /* With a restored store it may be of the past: until that is settled none has ended. */
                 worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
                                               : c->stale           ? INT64_MAX

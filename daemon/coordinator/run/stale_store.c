@@ -127,8 +127,6 @@ static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__
     begin(c, j);
     add_members(c, j, f->members, f->n_members);
     add_members(c, j, f->departing, f->n_departing);
-    if (!*j->device)
-        (void)snprintf(j->device, sizeof(j->device), "%s", job_worker(j, f->members[0]->worker_id)->node->device);
     size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
     leader_epochs_take(c, j, f, NULL);
     j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);

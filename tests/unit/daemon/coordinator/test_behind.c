@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store from a backup: what agents know better is taken over. Three nodes over a store in memory, which stays as it
+/* A store from a backup: what agents know better is taken over. Five nodes over a store in memory, which stays as it
  * was at the backup while the test says what has happened since. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include "state/schema.h"
 #include "support/core_bench.h"
 
-#define N 3
+#define N 5
 #define LEASE 10000
 #define MARGIN (LEASE / 20 + 500)
 #define ADOPT 6000
@@ -87,7 +87,7 @@ struct known {                  /* one job, one epoch of it, and the workers tha
     uint64_t step;
 };
 
-static const char *const node_names[N + 1] = {"", "a", "b", "c"};
+static const char *const node_names[N + 1] = {"", "a", "b", "c", "d", "e"};
 
 static void registers(int i, bool told, const struct known *k)
 {
@@ -475,6 +475,32 @@ static void test_queued(void **state)
     close_world();
 }
 
+/* The store knows none of its nodes, and the first member's is the last to come: it runs where they are. */
+static void test_queued_on_new_nodes(void **state)
+{
+    (void)state;
+    const struct known on_c = {2, 3, 21, 3, 3, "", 21, 30}, on_d = {2, 3, 21, 3, 3, "", 22, 30},
+                       on_e = {2, 3, 21, 3, 3, "", 23, 30};
+    open_world();
+    back(1, NULL);
+    back(2, NULL);
+    back(5, &on_e);
+    back(4, &on_d);
+    back(3, &on_c);
+    pass(ADOPT + 500);
+    assert_true(told_of("store.settled"));
+    assert_int_equal(status_of(2).world_size, 3);
+    forget_seen();
+    exited(&W.b, .session = W.session[3], .job = 2, .worker = 21, .code = -1);
+    commit();
+    quiesced(&W.b, .session = W.session[4], .job = 2, .worker = 22, .epoch = 3, .step = 30);
+    quiesced(&W.b, .session = W.session[5], .job = 2, .worker = 23, .epoch = 3, .step = 30);
+    commit();
+    pass(2000);
+    assert_true(W.starts > 0);
+    close_world();
+}
+
 /* A job the store does not know: its workers stop, and have the time to write a checkpoint. */
 static void test_unknown_job(void **state)
 {
@@ -526,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_cancelled_meanwhile),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_queued),
+        cmocka_unit_test(test_queued_on_new_nodes),
         cmocka_unit_test(test_unknown_job),
         cmocka_unit_test(test_nonsense),
     };
