@@ -59,7 +59,8 @@
     X(PEER_SPEAKS_FOR_OTHERS, "an acting leader believes an agent about another one's worker")                         \
     X(PROBE_UNASKED, "what a node says of another counts though it was not asked")                                     \
     X(QUARANTINE_ALONE, "one job that crashes wherever it is puts nodes in quarantine")                                \
-    X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")
+    X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")                                          \
+    X(RESTORED_EPOCHS, "epochs behind a restore have the numbers of those before it")
 
 enum mutant {
     MUTANT_NONE,

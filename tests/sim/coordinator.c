@@ -294,7 +294,6 @@ void coord_start(void)
                                    .secret = secret,
                                    .term_secret = coord_term_secret,
                                    .seed = S->plan->seed * 1000 + c->term,
-                                   .next_worker_id = S->image.last_worker + 1,
                                    .jobs_dir = "/jobs",
                                    .heartbeat_ms = HEARTBEAT_MS,
                                    .node_timeout_ms = 2000,
@@ -315,10 +314,15 @@ void coord_start(void)
                                         .secret = secret,
                                         .term_secret = coord_term_secret,
                                         .seed = options.seed,
-                                        .next_worker_id = options.next_worker_id,
                                         .jobs_dir = options.jobs_dir,
                                         .leader_lease_ms = S->plan->lease_ms,
                                         .quarantine_crashes = CORE_NO_QUARANTINE};
+    const struct backup_origin *origin = &S->image.origin;
+    options.restored_term = origin->term;
+    options.backup_worker = origin->backup_worker;
+    options.gone_worker = origin->gone_worker;
+    options.settled = origin->settled;
+    options.next_worker_id = MAX(S->image.last_worker, origin->gone_worker) + 1;
     c->life++;
     totals->coordinator_lives++;
     c->pending = NULL;

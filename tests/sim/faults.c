@@ -198,6 +198,16 @@ static void old_store(const struct fault *f)
     (void)at(S->now + 900 * MS, &old, (uint64_t)f->lasts, 0);
 }
 
+/* The store there is is put away, and the coordinator starts on its backup, with a term above all. */
+static void restore(const struct fault *f)
+{
+    if (!S->coord.core || !S->store.backup || S->store.old)
+        return;
+    TRACE("the store is restored from its backup");
+    coord_kill(f->lasts, false);
+    store_put_back();
+}
+
 static void on_backup(const struct ev *e)
 {
     (void)e;
@@ -294,6 +304,9 @@ static void strike(const struct fault *f)
         break;
     case FAULT_STORE_OLD:
         old_store(f);
+        break;
+    case FAULT_STORE_RESTORED:
+        restore(f);
         break;
     case FAULT_WALL_STEP:
         (f->pick % 2 ? &S->coord_clocks : &S->hosts[pick_host(f->pick2)].clocks)->wall_offset_ms +=

@@ -58,8 +58,9 @@ static void add_epoch(struct image_job *j, const struct change *c)
     copy->checkpoint = j->paths[slot];
     j->newest = e->number;
     totals->epochs++;
-    j->leader_epochs[slot] = e->leader && *e->leader;
-    if (!j->leader_epochs[slot]) /* agents have formed that one, with whom they reached */
+    /* Agents have formed that one, with whom they reached; or it was there before the store came from a backup. */
+    j->leader_epochs[slot] = (e->leader && *e->leader) || strcmp(c->event.type, "epoch.restored") == 0;
+    if (!j->leader_epochs[slot])
         must_include(copy);
     CHECK("I11", world_set_has(&j->job.spec.worlds, e->world_size), "epoch of a forbidden size %u", e->world_size);
 }
@@ -108,7 +109,9 @@ static void take_checkpoint(const struct change *c)
     }
     CHECK_OF(c->checkpoint.job_id, "I3", c->checkpoint.epoch == j->job.status.epoch,
              "checkpoint of epoch %llu stored under epoch %llu", LL(c->checkpoint.epoch), LL(j->job.status.epoch));
-    CHECK_OF(c->checkpoint.job_id, "I8", disk_has_checkpoint(c->checkpoint.path),
+    /* An agent may tell a restored store of one that has expired since. */
+    CHECK_OF(c->checkpoint.job_id, "I8",
+             disk_has_checkpoint(c->checkpoint.path) || (S->image.origin.term && !S->image.origin.settled),
              "checkpoint '%s' is listed and not durable", c->checkpoint.path);
     if (!k) {
         CHECK("sim", S->image.n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
@@ -305,6 +308,10 @@ void image_apply(const struct change *c)
     case CHANGE_EPOCH_ORIGIN:
         take_origin(c);
         break;
+    case CHANGE_STORE_SETTLED:
+        S->image.origin.settled = true;
+        totals->settled++;
+        break;
     case CHANGE_JOB_DESIRED:
         job_of(c->job.id)->job.desired = c->job.desired;
         break;
@@ -394,6 +401,11 @@ static void restore_job(struct core *core, int id, struct core_time now)
 
 void image_restore(struct core *core, struct core_time now)
 {
+    const struct backup_origin *origin = &S->image.origin;
+    for (uint64_t w = origin->backup_worker + 1; origin->term && w <= MIN(origin->gone_worker, S->image.last_worker);
+         w++)
+        if (S->image.workers[w].w.id)
+            core_restore_taken(core, w);
     for (int i = 0; i < S->plan->nodes; i++)
         if (S->image.nodes[i].state != NODE_NONE)
             core_restore_node(core, &S->image.nodes[i], now);

@@ -4,6 +4,10 @@
 
 #include <string.h>
 
+#include "base/cleanup.h"
+
+#define RESTORE_SETTLES (9 * SEC) /* most of what core_options.adopt_ms and a lease take */
+
 const char *const fault_names[FAULT_KINDS] = {
     [FAULT_WORKER_KILL] = "worker killed",
     [FAULT_WORKER_EXIT] = "worker exits",
@@ -41,6 +45,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_DISK_FULL] = "disk full",
     [FAULT_DISK_ERROR] = "disk fails",
     [FAULT_STORE_OLD] = "coordinator on an old backup",
+    [FAULT_STORE_RESTORED] = "store restored from a backup",
     [FAULT_WALL_STEP] = "wall clock steps",
     [REQUEST_CANCEL] = "cancel",
     [REQUEST_RESIZE] = "resize",
@@ -75,8 +80,13 @@ static const struct {
     [FAULT_LYING_WORKER] = {6, 0, 0},     [REQUEST_CANCEL] = {4, 0, 0},
     [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
     [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
-    [REQUEST_FORGET] = {5, 0, 0},
+    [REQUEST_FORGET] = {5, 0, 0},         [FAULT_STORE_RESTORED] = {0, 20, 4000},
 };
+
+/* What follows a restore, besides what follows everything. */
+static const enum fault_kind after_restore[] = {
+    REQUEST_CANCEL,   REQUEST_RESIZE,   REQUEST_DRAIN,     REQUEST_UNDRAIN,    REQUEST_FORGET,   REQUEST_CHECKPOINT,
+    FAULT_AGENT_KILL, FAULT_NODE_POWER, FAULT_WORKER_KILL, FAULT_WORKERS_KILL, FAULT_COORD_KILL, FAULT_CUT_COORD};
 
 struct dice {
     uint64_t state;
@@ -144,24 +154,47 @@ static enum fault_kind draw_kind(struct dice *d)
     return (enum fault_kind)k;
 }
 
+static void make_fault(struct dice *d, struct plan *p, enum fault_kind kind, usec when)
+{
+    struct fault *f = &p->faults[p->n_faults++];
+    /* Half of what lasts is short. */
+    int64_t hi = roll(d, 0, 1) ? kinds[kind].hi : kinds[kind].lo + (kinds[kind].hi - kinds[kind].lo) / 8;
+    f->kind = kind;
+    f->at = when;
+    f->lasts = roll(d, kinds[kind].lo, hi) * MS;
+    f->pick = (uint32_t)roll(d, 0, INT32_MAX);
+    f->pick2 = (uint32_t)roll(d, 0, INT32_MAX);
+    p->quiet_at = MAX(p->quiet_at, f->at + f->lasts);
+}
+
 static void make_faults(struct dice *d, struct plan *p, int n, usec until)
 {
     p->quiet_at = until;
     for (int i = 0; i < n; i++) {
-        struct fault *f = &p->faults[p->n_faults++];
-        f->kind = draw_kind(d);
-        f->at = roll(d, 50 * MS, until);
+        const enum fault_kind kind = draw_kind(d);
+        usec when = roll(d, 50 * MS, until);
         /* Trouble comes together: a third strikes soon after the one before it. */
         if (i > 0 && roll(d, 0, 2) == 0)
-            f->at = f[-1].at + roll(d, 0, 300 * MS);
-        /* Half of what lasts is short. */
-        int64_t hi =
-            roll(d, 0, 1) ? kinds[f->kind].hi : kinds[f->kind].lo + (kinds[f->kind].hi - kinds[f->kind].lo) / 8;
-        f->lasts = roll(d, kinds[f->kind].lo, hi) * MS;
-        f->pick = (uint32_t)roll(d, 0, INT32_MAX);
-        f->pick2 = (uint32_t)roll(d, 0, INT32_MAX);
-        if (f->at + f->lasts > p->quiet_at)
-            p->quiet_at = f->at + f->lasts;
+            when = p->faults[p->n_faults - 1].at + roll(d, 0, 300 * MS);
+        make_fault(d, p, kind, when);
+    }
+}
+
+/* The store goes back to its backup in one of eight; what the others roll stays theirs. */
+static void make_restore(struct plan *p, usec until)
+{
+    struct dice d = {chance_mix(p->seed, 2)};
+    if (p->store != STORE_IMAGE || roll(&d, 0, 7))
+        return;
+    const usec when = roll(&d, p->backup_at, until + SEC);
+    make_fault(&d, p, FAULT_STORE_RESTORED, when);
+    const usec settles = when + p->faults[p->n_faults - 1].lasts + RESTORE_SETTLES;
+    if (roll(&d, 0, 2) == 0) /* a job that is submitted before the store is settled */
+        p->submit_at[p->jobs] = roll(&d, when, settles);
+    for (int64_t n = roll(&d, 1, 6); n > 0; n--) {
+        const bool any = roll(&d, 0, 3) == 0;
+        const enum fault_kind kind = draw_kind(&d), next = after_restore[roll(&d, 0, ARRAY_SIZE(after_restore) - 1)];
+        make_fault(&d, p, any ? kind : next, roll(&d, MAX(when - SEC, 50 * MS), settles));
     }
 }
 
@@ -194,6 +227,7 @@ void plan_make(struct plan *p, uint64_t seed)
     make_room(p);
     p->backup_at = roll(&d, 0, until / 2);
     make_faults(&d, p, (int)roll(&d, large ? 10 : 1, large ? 24 : 8), until);
+    make_restore(p, until);
 }
 
 void plan_keep(struct plan *p, uint64_t keep)

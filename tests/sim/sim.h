@@ -28,6 +28,7 @@
 
 #include "daemon/common/proof.h"
 #include "daemon/coordinator/core.h"
+#include "state/backup.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"
 
@@ -107,6 +108,7 @@ enum fault_kind {
     FAULT_DISK_FULL,
     FAULT_DISK_ERROR,
     FAULT_STORE_OLD,
+    FAULT_STORE_RESTORED, /* as `titanctl admin restore` does it, and the coordinator starts on that */
     FAULT_WALL_STEP,
     REQUEST_CANCEL,
     REQUEST_RESIZE,
@@ -229,7 +231,8 @@ void cluster_close(void);
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
-    X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)
+    X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)    \
+    X(settled)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -317,6 +320,7 @@ struct image {
     struct loss losses[SIM_LOSSES];
     size_t n_losses, undrained[SIM_NODES]; /* losses there were then */
     uint64_t lost;                         /* the worker that the next loss is about, when it counts */
+    struct backup_origin origin;           /* term 0: it was not restored */
 };
 void image_submit(int job);
 void image_apply(const struct change *c);
@@ -384,7 +388,9 @@ struct store_state {
     uint64_t turn;        /* commits so far */
     struct image *backup; /* of an earlier time; while it is in use, of the right one */
     uint64_t backup_term;
-    bool old; /* the backup is in use */
+    bool old;                          /* the backup is in use */
+    bool cancelled_then[SIM_JOBS + 1]; /* acknowledged cancels at the backup */
+    bool lost[SIM_JOBS + 1];           /* jobs submitted after it: a restored store does not have them */
 };
 void store_begin(enum store_kind kind);
 void store_end(void);
@@ -395,7 +401,8 @@ void store_trouble(const struct fault *f);
 /* The coordinator's process is gone, or its machine's power: what is on disk now? */
 void store_reboot(bool power);
 void store_back_up(void);
-void store_swap(void); /* the backup for what is there, and back */
+void store_swap(void);     /* the backup for what is there, and back */
+void store_put_back(void); /* what titanctl admin restore does; the coordinator is down */
 void store_restore(struct core *core, struct core_time now);
 
 /* --- host.c ------------------------------------------------------------------------------------------------------- */

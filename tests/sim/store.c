@@ -7,11 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "daemon/coordinator/shell/store_restore.h"
 #include "state/group.h"
 #include "state/schema.h"
 #include "tests/support/disk.h"
+
+#define WORKERS_GONE 8 /* numbers left out at a restore, as BACKUP_ID_STEP */
 
 static const char path[] = "/state/titan.db";
 
@@ -209,6 +212,7 @@ void store_back_up(void)
     titan_assert(S->store.backup);
     *S->store.backup = S->image; /* it points into itself: at its own place only */
     S->store.backup_term = S->coord.term;
+    memcpy(S->store.cancelled_then, S->coord.cancel_acked, sizeof(S->store.cancelled_then));
 }
 
 void store_swap(void)
@@ -223,4 +227,20 @@ void store_swap(void)
     S->store.backup = now;
     S->store.backup_term = term;
     S->store.old = !S->store.old;
+}
+
+/* Agents know what goes on; what was asked for after the backup is lost: those submits and cancels, although they were
+ * acknowledged. */
+void store_put_back(void)
+{
+    const uint64_t worker = MAX(S->image.last_worker, S->image.origin.gone_worker), term = S->coord.term;
+    for (int id = 1; id <= S->plan->jobs; id++) {
+        S->store.lost[id] |= S->image.jobs[id].there && !S->store.backup->jobs[id].there;
+        S->coord.job_acked[id] &= !S->store.lost[id];
+        S->coord.cancel_acked[id] &= S->store.cancelled_then[id];
+    }
+    S->image = *S->store.backup;
+    S->coord.term = term + BACKUP_TERM_STEP;
+    S->image.origin = (struct backup_origin){
+        .term = S->coord.term, .backup_worker = S->image.last_worker, .gone_worker = worker + WORKERS_GONE};
 }

@@ -31,7 +31,7 @@ static void test_schedules_hold(void **state)
 static void test_seeds_that_failed(void **state)
 {
     (void)state;
-    static const uint64_t seeds[] = {8681,   47253,  48173,  128646, 146032, 152562, 159433, 223147, 248134,
+    static const uint64_t seeds[] = {8681,   9578,   47253,  48173,  128646, 146032, 152562, 159433, 223147, 248134,
                                      401745, 405259, 435295, 531723, 643949, 663754, 664741, 939525, 973351};
     static struct plan p;
     for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
@@ -62,6 +62,7 @@ static void test_schedules_get_around(void **state)
     assert_true(t->steps > 30 * n && t->checkpoints > 2 * n && t->checkpoints_torn > n / 50);
     assert_true(t->store_refused > n / 50 && t->quiet_unasked > n / 4);
     assert_true(t->promises > n / 30 && t->leader_epochs > n / 80 && t->datagrams > n && t->fenced_terms > 0);
+    assert_true(t->settled > n / 50);
     for (int k = 0; k < FAULT_KINDS; k++)
         assert_true(t->struck[k] > n / 50);
 }

@@ -205,11 +205,25 @@ static const struct disk_ckpt *find_checkpoint(const char *path)
     return NULL;
 }
 
+/* The newest one in the job's folder. */
+static const struct disk_ckpt *look_in_folder(uint64_t job)
+{
+    char folder[32];
+    const int n = snprintf(folder, sizeof(folder), "/jobs/%llu/", LL(job));
+    for (int i = S->n_ckpts - 1; i >= 0; i--)
+        if (strncmp(S->ckpts[i].path, folder, (size_t)n) == 0)
+            return &S->ckpts[i];
+    return NULL;
+}
+
 static bool from_checkpoint(struct comm *c)
 {
-    for (int i = 0; i < 4 && c->source != STATE_FROM_INIT; i++) {
-        const struct disk_ckpt *k = find_checkpoint(c->checkpoints[i]);
-        CHECK_OF(c->job, "I8", k || i > 0 || c->source != STATE_FROM_CHECKPOINT,
+    const bool restored = S->image.origin.term; /* what its backup lists may have expired since */
+    for (int i = 0; i < 5 && c->source != STATE_FROM_INIT; i++) {
+        const struct disk_ckpt *k = i < 4      ? find_checkpoint(c->checkpoints[i])
+                                    : restored ? look_in_folder(c->job)
+                                               : NULL;
+        CHECK_OF(c->job, "I8", k || i > 0 || restored || c->source != STATE_FROM_CHECKPOINT,
                  "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoints[i], LL(c->job), LL(c->epoch));
         if (!k)
             continue;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "state/backup.h"
 
 void *core_alloc(size_t bytes)
@@ -37,7 +38,7 @@ void core_set_text(const char **field, const char *text)
 
 uint64_t core_first_epoch(const struct core *c)
 {
-    return c->options.restored_term / BACKUP_TERM_STEP * EPOCHS_EACH;
+    return MUTANT(RESTORED_EPOCHS) ? 0 : c->options.restored_term / BACKUP_TERM_STEP * EPOCHS_EACH;
 }
 
 void core_later(struct core *c)
