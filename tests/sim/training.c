@@ -218,8 +218,8 @@ static const struct disk_ckpt *look_in_folder(uint64_t job)
 
 static bool from_checkpoint(struct comm *c)
 {
-    const bool restored = S->image.origin.term; /* what its backup lists may have expired since */
-    for (int i = 0; i < 5 && c->source != STATE_FROM_INIT; i++) {
+    const bool restored = S->image.origin.term; /* what its backup lists may have expired since, or be behind */
+    for (int i = 0; i < 5 && (restored || c->source != STATE_FROM_INIT); i++) {
         const struct disk_ckpt *k = i < 4      ? find_checkpoint(c->checkpoints[i])
                                     : restored ? look_in_folder(c->job)
                                                : NULL;
