@@ -501,6 +501,22 @@ static void test_queued_on_new_nodes(void **state)
     close_world();
 }
 
+/* One of them never comes: its worker is lost, and stored as lost is a node that was never there. */
+static void test_queued_on_a_node_that_is_gone(void **state)
+{
+    (void)state;
+    const struct known on_d = {2, 3, 21, 3, 3, "", 22, 30}, on_e = {2, 3, 21, 3, 3, "", 23, 30};
+    open_world();
+    back(1, NULL);
+    back(2, NULL);
+    back(4, &on_d);
+    back(5, &on_e);
+    pass(2 * (LEASE + MARGIN));
+    assert_true(told_of("store.settled"));
+    assert_true(told_of("node.lost"));
+    close_world();
+}
+
 /* A job the store does not know: its workers stop, and have the time to write a checkpoint. */
 static void test_unknown_job(void **state)
 {
@@ -553,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_queued),
         cmocka_unit_test(test_queued_on_new_nodes),
+        cmocka_unit_test(test_queued_on_a_node_that_is_gone),
         cmocka_unit_test(test_unknown_job),
         cmocka_unit_test(test_nonsense),
     };
