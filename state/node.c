@@ -4,7 +4,7 @@
 #include "state/job.h"
 
 static const struct sm_state node_states[] = {
-    [NODE_NONE] = {"none", SM_INITIAL, SM_BIT(NODE_READY) | SM_BIT(NODE_LOST)}, /* lost: only others told of it */
+    [NODE_NONE] = {"none", SM_INITIAL, SM_BIT(NODE_READY) | SM_BIT(NODE_LOST)}, /* lost: known from other nodes alone */
     [NODE_READY] = {"ready", 0, SM_BIT(NODE_LOST)},
     [NODE_LOST] = {"lost", 0, SM_BIT(NODE_READY)},
 };
