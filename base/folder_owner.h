@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder_owner.h - titan-owner.json in a folder of checkpoints: which run wrote what is there, and with which recipe.
- */
+/* folder_owner.h - a folder of checkpoints: what a checkpoint's own folder is called, and titan-owner.json, which says
+ * which run wrote what is there, and with which recipe. */
 #ifndef TITAN_BASE_FOLDER_OWNER_H
 #define TITAN_BASE_FOLDER_OWNER_H
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
 
+#define CHECKPOINT_NAME "step-%08" PRIu64 /* its step */
 #define FOLDER_OWNER_NAME "titan-owner.json"
 #define FOLDER_OWNER_FORMAT "titan-owner"
 

@@ -24,6 +24,7 @@ static const struct command *const commands[] = {
     &command_undrain,
     &command_node,
     &command_checkpoints,
+    &command_eval,
     &command_generate,
     &command_convert,
     &command_data,
@@ -55,10 +56,8 @@ static const struct option_spec options[] = {
 
 const struct command_table titanctl = {.name = "titanctl", .noun = "command", .commands = commands, .options = options};
 
-titan_status args_job(const struct args *args, int i, uint64_t *ret, struct titan_error *err)
+titan_status args_job_of(const char *text, uint64_t *ret, struct titan_error *err)
 {
-    titan_assert(i >= 0 && i < args->n);
-    const char *text = args->words[i];
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
@@ -69,4 +68,9 @@ titan_status args_job(const struct args *args, int i, uint64_t *ret, struct tita
     }
     *ret = value;
     return TITAN_OK;
+}
+
+titan_status args_job(const struct args *args, int i, uint64_t *ret, struct titan_error *err)
+{
+    return args_job_of(args->words[i], ret, err);
 }

@@ -8,22 +8,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct ctl *ctl = with;
     char path[PATH_MAX];
     TRY(checkpoint_resolve(ctl, args, path, err));
-    char *argv[8] = {"titan-worker", "convert", path, args->words[1]};
-    size_t n = 4;
-    if (args_has(args, "force"))
-        argv[n++] = "--force";
-    if (args_text(args, "dtype", NULL)) {
-        argv[n++] = "--dtype";
-        argv[n++] = (char *)(uintptr_t)args_text(args, "dtype", NULL);
-    }
-    titan_assert(n < ARRAY_SIZE(argv));
-    return worker_become(argv, err);
+    return worker_do(ctl, args, (char *[]){path, args->words[1]}, 2, NULL, err);
 }
 
 const struct command command_convert = {
     .name = "convert",
     .summary = "write a checkpoint as a Hugging Face directory, or one of those as a checkpoint",
-    .arguments = "JOB|PATH OUT_DIR",
+    .arguments = "JOB[@STEP]|PATH[@STEP] OUT_DIR",
     .text =
         "OUT_DIR gets model.safetensors and config.json, as `transformers` loads them. It must be empty, or missing.\n"
         "Where PATH is a Hugging Face directory with safetensors, OUT_DIR gets a checkpoint of step 0 with its "

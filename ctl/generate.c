@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c - titanctl generate: text from a trained model. */
-#include <stdio.h>
-
-#include "base/cleanup.h"
 #include "ctl/worker_tool.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n == 1);
     struct ctl *ctl = with;
-    static const char *const passed[] = {"prompt", "max-tokens", "temperature", "top-k", "seed"};
-    char path[PATH_MAX], flags[ARRAY_SIZE(passed)][16];
+    char path[PATH_MAX];
     int64_t whole;
     double real;
     TRY(args_int(args, "max-tokens", 1, 1000000, 1, &whole, err));
@@ -20,24 +16,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (!args_has(args, "prompt"))
         return titan_fail(err, TITAN_EINVAL, "generate: --prompt TEXT is missing");
     TRY(checkpoint_resolve(ctl, args, path, err));
-
-    char *argv[3 + 2 * ARRAY_SIZE(passed) + 1] = {"titan-worker", "generate", path};
-    size_t n = 3;
-    for (size_t i = 0; i < ARRAY_SIZE(passed); i++) {
-        if (!args_has(args, passed[i]))
-            continue;
-        (void)snprintf(flags[i], sizeof(flags[i]), "--%s", passed[i]);
-        argv[n++] = flags[i];
-        argv[n++] = (char *)(uintptr_t)args_text(args, passed[i], "");
-    }
-    titan_assert(n < ARRAY_SIZE(argv));
-    return worker_become(argv, err);
+    return worker_do(ctl, args, (char *[]){path}, 1, NULL, err);
 }
 
 const struct command command_generate = {
     .name = "generate",
     .summary = "let a trained model go on with a text",
-    .arguments = "JOB|PATH",
+    .arguments = "JOB[@STEP]|PATH[@STEP]",
     .text = "Takes the newest checkpoint of a job, or a checkpoint's folder. The model runs in this process, on this "
             "machine.",
     .min_args = 1,

@@ -1,44 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - titanctl plan: what a run would cost, before it runs. */
-#include <stdint.h>
-#include <stdio.h>
-
-#include "base/cleanup.h"
 #include "ctl/worker_tool.h"
-
-#define SETS_MAX 64
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    struct ctl *ctl = with;
-    static const char *const passed[] = {"world", "device", "memory", "timeline", "picture"};
-    static const char *const flags[] = {"search", "print"};
-    char name[ARRAY_SIZE(passed)][16], flag[ARRAY_SIZE(flags)][16];
-    char *argv[3 + 2 * ARRAY_SIZE(passed) + ARRAY_SIZE(flags) + 1 + 2 * SETS_MAX + 1] = {
-        "titan-worker", "plan", (char *)(uintptr_t)args->words[0]};
-    size_t n = 3;
-
-    titan_assert(args->n == 1);
-    for (size_t i = 0; i < ARRAY_SIZE(passed); i++)
-        if (args_has(args, passed[i])) {
-            (void)snprintf(name[i], sizeof(name[i]), "--%s", passed[i]);
-            argv[n++] = name[i];
-            argv[n++] = (char *)(uintptr_t)args_text(args, passed[i], "");
-        }
-    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
-        if (args_has(args, flags[i])) {
-            (void)snprintf(flag[i], sizeof(flag[i]), "--%s", flags[i]);
-            argv[n++] = flag[i];
-        }
-    if (ctl->json)
-        argv[n++] = "--json";
-    const char *assignment;
-    for (int i = 0; i < SETS_MAX && (assignment = args_each(args, "set", i)); i++) {
-        argv[n++] = "--set";
-        argv[n++] = (char *)(uintptr_t)assignment;
-    }
-    titan_assert(n < ARRAY_SIZE(argv));
-    return worker_become(argv, err);
+    return worker_do(with, args, args->words, args->n, "--json", err);
 }
 
 const struct command command_plan = {

@@ -21,6 +21,7 @@ enum { LABEL = 9, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
 struct canvas {
     int cells_x, cells_y, dots_x, dots_y, per_x, per_y;
     uint8_t *cells; /* braille pattern, or 1 for a mark */
+    bool *crosses;  /* over it */
 };
 
 static void dot(struct canvas *c, int x, int y)
@@ -59,6 +60,11 @@ static struct range range_of(const double *values, const double *check, size_t n
     return r;
 }
 
+static struct range join(struct range a, struct range b)
+{
+    return (struct range){fmin(a.min, b.min), fmax(a.max, b.max)};
+}
+
 static double scale(double value, struct range r, int dots)
 {
     titan_assert(dots > 0);
@@ -80,12 +86,26 @@ static void curve(struct canvas *c, const struct plot *p, struct range rx, struc
     }
 }
 
+/* Each a cell of its own, not joined. */
+static void crosses(struct canvas *c, const struct plot *p, struct range rx, struct range ry)
+{
+    for (size_t i = 0; p->marks && i < p->n; i++) {
+        if (!isfinite(p->marks[i]))
+            continue;
+        const int x = (int)lround(scale(p->x[i], rx, c->dots_x)) / c->per_x;
+        const int y = (c->dots_y - 1 - (int)lround(scale(p->marks[i], ry, c->dots_y))) / c->per_y;
+        c->crosses[y * c->cells_x + x] = true;
+    }
+}
+
 static void put_cell(const struct canvas *c, int x, int y, struct buf *out)
 {
     titan_assert(x >= 0 && x < c->cells_x && y >= 0 && y < c->cells_y);
     uint8_t cell = c->cells[y * c->cells_x + x];
     char text[4];
-    if (c->per_x == 1 || !cell)
+    if (c->crosses[y * c->cells_x + x])
+        buf_puts(out, "+");
+    else if (c->per_x == 1 || !cell)
         buf_puts(out, cell ? "*" : " ");
     else
         (void)!buf_append(out, text, utf8_encode(0x2800u + cell, text));
@@ -102,7 +122,7 @@ static void put_rows(const struct canvas *c, struct range ry, struct buf *out, b
         else
             buf_printf(out, "%*s%s", LABEL - 1, "", unicode ? "│" : "|");
         int used = c->cells_x;
-        while (used > 0 && !c->cells[y * c->cells_x + used - 1])
+        while (used > 0 && !c->cells[y * c->cells_x + used - 1] && !c->crosses[y * c->cells_x + used - 1])
             used--;
         for (int x = 0; x < used; x++)
             put_cell(c, x, y, out);
@@ -126,6 +146,10 @@ void plot_draw(const struct plot *p, struct buf *out)
 {
     titan_assert(p->n == 0 || (p->x && p->y));
     struct range rx = range_of(p->x, p->y, p->n), ry = range_of(p->y, p->y, p->n);
+    if (p->marks) {
+        rx = join(rx, range_of(p->x, p->marks, p->n));
+        ry = join(ry, range_of(p->marks, p->marks, p->n));
+    }
     if (p->title)
         buf_printf(out, "%s\n", p->title);
     if (!(rx.min <= rx.max)) {
@@ -138,12 +162,15 @@ void plot_draw(const struct plot *p, struct buf *out)
     c.dots_x = c.cells_x * c.per_x;
     c.dots_y = c.cells_y * c.per_y;
     c.cells = calloc((size_t)c.cells_x * (size_t)c.cells_y, 1);
-    if (!c.cells)
-        return;
-    curve(&c, p, rx, ry);
-    put_rows(&c, ry, out, p->unicode);
-    put_x_axis(&c, rx, p->x_name, out, p->unicode);
+    c.crosses = calloc((size_t)c.cells_x * (size_t)c.cells_y, sizeof(*c.crosses));
+    if (c.cells && c.crosses) {
+        curve(&c, p, rx, ry);
+        crosses(&c, p, rx, ry);
+        put_rows(&c, ry, out, p->unicode);
+        put_x_axis(&c, rx, p->x_name, out, p->unicode);
+    }
     free(c.cells);
+    free(c.crosses);
 }
 
 bool plot_unicode(void)

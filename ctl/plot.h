@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plot.h - a curve in the terminal: braille dots (2x4 to a cell) where the locale is UTF-8, asterisks elsewhere. */
+/* plot.h - a curve in the terminal: braille dots (2x4 to a cell) where the locale is UTF-8, asterisks elsewhere; and
+ * single values beside it as crosses (+). */
 #ifndef TITAN_CTL_PLOT_H
 #define TITAN_CTL_PLOT_H
 
@@ -11,7 +12,8 @@
 struct plot {
     const double *x, *y; /* n points, x not decreasing; points whose y is not finite are left out */
     size_t n;
-    int width, height; /* cells of the whole drawing; at least 24 x 5, smaller ones are taken as that */
+    const double *marks; /* n more values at the same x, each a cross where it is finite; NULL: none */
+    int width, height;   /* cells of the whole drawing; at least 24 x 5, smaller ones are taken as that */
     bool unicode;
     const char *title;  /* line above */
     const char *x_name; /* right of the x axis' ends */

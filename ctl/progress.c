@@ -30,6 +30,14 @@ void progress_init(struct progress *p, FILE *out)
     p->unicode = p->live && plot_unicode();
 }
 
+static void take_validation(struct progress *p, const Titan__V1__Evaluation *v)
+{
+    if (!v || v->step < p->validation_step)
+        return;
+    p->validation_step = v->step;
+    p->validation_loss = v->loss;
+}
+
 void progress_job(struct progress *p, const Titan__V1__Job *job)
 {
     p->state = job->state;
@@ -41,6 +49,7 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
             p->loss = job->loss;
         p->tokens_per_second = job->tokens_per_second;
         p->mfu = job->mfu;
+        take_validation(p, job->validation);
     }
 }
 
@@ -52,6 +61,7 @@ void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
     p->loss = point->loss;
     p->tokens_per_second = point->tokens_per_second;
     p->mfu = point->mfu;
+    take_validation(p, point->validation);
     p->workers = point->world_size;
     /* The first step of all also warms things up; it would spoil the estimate for long. */
     if (isfinite(point->step_ms) && point->step_ms > 0 && p->points++ > 0)
@@ -81,11 +91,13 @@ static void put_state(const struct progress *p, struct buf *out)
 /* The fields from the most to the least telling; what does not fit is left out from the end. */
 void progress_text(const struct progress *p, int width, struct buf *out)
 {
-    char count[UNITS_TEXT], duration[UNITS_TEXT], fields[6][64];
+    char count[UNITS_TEXT], duration[UNITS_TEXT], fields[7][64];
     int n = 0;
     (void)snprintf(fields[n++], 64, "step %llu/%llu", (unsigned long long)p->step, (unsigned long long)p->steps);
     if (isfinite(p->loss))
         (void)snprintf(fields[n++], 64, "loss %.4f", p->loss);
+    if (p->validation_step > 0)
+        (void)snprintf(fields[n++], 64, "validation %.4f", p->validation_loss);
     if (p->tokens_per_second > 0)
         (void)snprintf(fields[n++], 64, "%s tok/s", format_count(p->tokens_per_second, count));
     if (p->mfu > 0)

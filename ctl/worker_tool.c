@@ -2,12 +2,16 @@
 /* worker_tool.c - see worker_tool.h. */
 #include "ctl/worker_tool.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/folder_owner.h"
 
 static titan_status checkpoint_of_step(struct ctl *ctl, uint64_t job, uint64_t step, char out[PATH_MAX],
                                        struct titan_error *err)
@@ -39,22 +43,11 @@ static titan_status no_checkpoint(const Titan__V1__Job *job, struct titan_error 
     return titan_fail(err, TITAN_ENOTFOUND, "job %llu %s", (unsigned long long)job->id, how);
 }
 
-titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
+static titan_status checkpoint_of_job(struct ctl *ctl, const char *number, int64_t step, char out[PATH_MAX],
+                                      struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
-    const char *word = args->words[0];
-    int64_t step;
-    TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
-    if (strspn(word, "0123456789") != strlen(word)) {
-        if (step >= 0)
-            return titan_fail(err, TITAN_EINVAL, "--step goes with the number of a job, not with a path");
-        if (access(word, R_OK) != 0)
-            return titan_fail_errno(err, "checkpoint %s", word);
-        (void)snprintf(out, PATH_MAX, "%s", word);
-        return TITAN_OK;
-    }
     uint64_t job;
-    TRY(args_job(args, 0, &job, err));
+    TRY(args_job_of(number, &job, err));
     if (step >= 0)
         return checkpoint_of_step(ctl, job, (uint64_t)step, out, err);
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
@@ -63,6 +56,50 @@ titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char o
         return no_checkpoint(reply->job, err);
     (void)snprintf(out, PATH_MAX, "%s", reply->job->checkpoint);
     return TITAN_OK;
+}
+
+/* In a job's folder they lie in checkpoint/. */
+static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_MAX], struct titan_error *err)
+{
+    char inside[PATH_MAX], name[40] = "";
+    if (step >= 0)
+        (void)snprintf(name, sizeof(name), "/" CHECKPOINT_NAME, (uint64_t)step);
+    if (access(path, R_OK) != 0)
+        return titan_fail_errno(err, "checkpoint %s", path);
+    if ((size_t)snprintf(inside, sizeof(inside), "%s/checkpoint", path) >= sizeof(inside) - sizeof(name))
+        return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
+    (void)snprintf(out, PATH_MAX, "%s%s", access(inside, R_OK) == 0 ? inside : path, name);
+    return access(out, R_OK) == 0 ? TITAN_OK : titan_fail_errno(err, "checkpoint %s", out);
+}
+
+/* NAME@STEP, where no file has that name. *ret_step: -1 without one. */
+static titan_status split_step(const char *word, char name[PATH_MAX], int64_t *ret_step, struct titan_error *err)
+{
+    const char *at = strrchr(word, '@');
+    char *end;
+    *ret_step = -1;
+    if ((size_t)snprintf(name, PATH_MAX, "%s", word) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
+    if (!at || at == word || access(word, F_OK) == 0)
+        return TITAN_OK;
+    errno = 0;
+    *ret_step = strtoll(at + 1, &end, 10);
+    if (at[1] < '0' || at[1] > '9' || *end != '\0' || errno != 0)
+        return titan_fail(err, TITAN_EINVAL, "'%.64s': behind the @ comes the number of a step", word);
+    name[at - word] = '\0';
+    return TITAN_OK;
+}
+
+titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
+{
+    char name[PATH_MAX];
+    int64_t step, given;
+    TRY(args_int(args, "step", 0, INT64_MAX, -1, &given, err));
+    TRY(split_step(args->words[0], name, &step, err));
+    const bool job = strspn(name, "0123456789") == strlen(name);
+    if (given >= 0 && (!job || step >= 0))
+        return titan_fail(err, TITAN_EINVAL, "--step goes with the number of a job, not with a path");
+    return job ? checkpoint_of_job(ctl, name, MAX(step, given), out, err) : checkpoint_at(name, step, out, err);
 }
 
 titan_status worker_become(char *const *argv, struct titan_error *err)
@@ -74,4 +111,34 @@ titan_status worker_become(char *const *argv, struct titan_error *err)
     (void)fflush(stdout);
     (void)execv(path, argv);
     return titan_fail_errno(err, "cannot start %s", path);
+}
+
+titan_status worker_do(const struct ctl *ctl, const struct args *args, char *const *words, int n, const char *json,
+                       struct titan_error *err)
+{
+    titan_assert(n >= 1);
+    _cleanup_free_ char **argv = calloc((size_t)n + 2 * (size_t)args->n_given + 6, sizeof(*argv));
+    _cleanup_free_ char(*names)[24] = calloc((size_t)args->n_given + 1, sizeof(*names));
+    int to = 0;
+    if (!argv || !names)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    argv[to++] = "titan-worker";
+    argv[to++] = (char *)(uintptr_t)args->command->name;
+    for (int i = 0; i < args->n_given; i++) {
+        const struct given *given = &args->given[i];
+        for (const struct option_spec *own = args->command->options; own->name; own++) {
+            if (own != given->spec || strcmp(own->name, "step") == 0)
+                continue;
+            (void)snprintf(names[i], sizeof(names[i]), "--%s", own->name);
+            argv[to++] = names[i];
+            if (given->value)
+                argv[to++] = (char *)(uintptr_t)given->value;
+        }
+    }
+    if (json && ctl->json)
+        argv[to++] = (char *)(uintptr_t)json;
+    argv[to++] = "--";
+    for (int i = 0; i < n; i++)
+        argv[to++] = words[i];
+    return worker_become(argv, err);
 }

@@ -116,7 +116,8 @@ static const struct range agent_message[] = {
     PART(registration), PART(heartbeat),         PART(worker_started), PART(worker_ready), PART(worker_quiesced),
     PART(progress),     PART(worker_exited),     PART(checkpoint),     PART(finished),     PART(log),
     PART(stalled),      PART(probe_result),      PART(state_ready),    PART(leader_epoch), PART(refused),
-    PART(straggles),    PART(checkpoint_failed), TERM(term),           PART(checked),      PART(leaves),
+    PART(straggles),    PART(checkpoint_failed), PART(evaluated),      TERM(term),         PART(checked),
+    PART(leaves),
 };
 static const struct range coordinator_message[] = {
     PART(ack),
@@ -331,6 +332,15 @@ static const struct range progress[] = {
     WALL(at_ms),
     REAL(busy_ms, 0, 1e18),
 };
+static const struct range evaluated[] = {
+    SUBJECT,
+    EPOCH(epoch),
+    NUMBER(step, 1, RANGE_STEP_MAX),
+    REAL_ANY(loss), /* as a step's */
+    NUMBER(tokens, 1, RANGE_SIZE_MAX),
+    COUNT(bytes),
+    REAL(ms, 0, MS_MAX),
+};
 static const struct range worker_exited[] = {
     SUBJECT,         SIGNED(exit_code, -1, 255), SIGNED(signal, 0, 64), WORDS(reason),
     STEP(last_step), NUMBER(cause, 0, 63), /* one of a newer agent counts as a crash */
@@ -346,8 +356,8 @@ static const struct range finished[] = {SUBJECT, EPOCH_OR_NONE(epoch), STEP(step
 
 /* --- workers and their agent -------------------------------------------------------------------------------------- */
 static const struct range worker_to_agent[] = {
-    PART(registration), PART(ready),   PART(quiesced),    PART(progress), PART(checkpoint),
-    PART(finished),     PART(failing), PART(state_ready), PART(refused),  PART(checkpoint_failed),
+    PART(registration), PART(ready),       PART(quiesced), PART(progress),          PART(checkpoint), PART(finished),
+    PART(failing),      PART(state_ready), PART(refused),  PART(checkpoint_failed), PART(evaluated),
 };
 static const struct range worker_registration[] = {
     SUBJECT,
@@ -426,6 +436,7 @@ static const struct table {
     TABLE(checkpoint_failed, checkpoint_failure),
     TABLE(checkpoint_committed, committed),
     TABLE(worker_finished, finished),
+    TABLE(worker_evaluated, evaluated),
     TABLE(log_request, log_request),
     TABLE(agent_log_chunk, log_chunk),
     TABLE(worker_registration, worker_registration),

@@ -121,10 +121,12 @@ static titan_status put_status(struct db *db, uint64_t id, const struct job_stat
     return db_run(db, err,
                   "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
                   " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ?,"
-                  " checkpoint_failures = ? WHERE id = ?",
-                  "urrriuiiiitiu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
+                  " checkpoint_failures = ?, evaluation_step = ?, evaluation_loss = ?, evaluation_tokens = ?,"
+                  " evaluation_bytes = ? WHERE id = ?",
+                  "urrriuiiiitiuruuu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
                   (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms,
-                  s->checkpoint ? s->checkpoint : "", (int64_t)s->checkpoint_failures, id);
+                  s->checkpoint ? s->checkpoint : "", (int64_t)s->checkpoint_failures, s->evaluation.step,
+                  s->evaluation.loss, s->evaluation.tokens, s->evaluation.bytes, id);
 }
 
 /* What of a job follows from the event log. */
@@ -211,7 +213,7 @@ titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_si
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
     " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, request_hash, mesh,"                                 \
     " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
-    " uid, gid, checkpoint_failures"
+    " uid, gid, checkpoint_failures, evaluation_step, evaluation_loss, evaluation_tokens, evaluation_bytes"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -254,6 +256,10 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
     job->uid = col_int(stmt, 36);
     job->gid = col_int(stmt, 37);
     job->status.checkpoint_failures = (uint32_t)col_int(stmt, 38);
+    job->status.evaluation = (struct evaluation_report){.step = col_uint(stmt, 39),
+                                                        .loss = col_real(stmt, 40),
+                                                        .tokens = col_uint(stmt, 41),
+                                                        .bytes = col_uint(stmt, 42)};
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

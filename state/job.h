@@ -21,6 +21,7 @@
 #ifndef TITAN_STATE_JOB_H
 #define TITAN_STATE_JOB_H
 
+#include "base/evaluation_report.h"
 #include "base/sm.h"
 #include "state/event.h"
 
@@ -81,9 +82,10 @@ struct job_status {
     double tokens_per_second, mfu;
     uint32_t world_size;
     uint64_t epoch;
-    uint32_t restarts;            /* losses that counted, of all causes */
-    uint32_t checkpoint_failures; /* checkpoints that were not written */
-    uint32_t preemptions;         /* times it was stopped in favour of something else and queued again */
+    uint32_t restarts;                   /* losses that counted, of all causes */
+    uint32_t checkpoint_failures;        /* checkpoints that were not written */
+    uint32_t preemptions;                /* times it was stopped in favour of something else and queued again */
+    struct evaluation_report evaluation; /* the newest; without the time it took */
     int64_t started_at_ms, finished_at_ms;
     const char *checkpoint; /* NULL = none */
 };

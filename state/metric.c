@@ -7,17 +7,32 @@
 #include "base/cleanup.h"
 #include "base/json.h"
 
+static titan_status put_evaluation(struct db *db, const struct metric *m, struct titan_error *err)
+{
+    const struct evaluation_report *e = &m->evaluation;
+    titan_assert(e->step == m->step);
+    return db_run(db, err,
+                  "INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job_id, step) DO UPDATE SET"
+                  " at_ms = excluded.at_ms, epoch = excluded.epoch, loss = excluded.loss, tokens = excluded.tokens,"
+                  " bytes = excluded.bytes, ms = excluded.ms WHERE excluded.epoch > evaluations.epoch",
+                  "uuiuruur", m->job_id, m->step, m->at_ms, m->epoch, e->loss, e->tokens, e->bytes, e->ms);
+}
+
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
 {
+    if (m->evaluation.step)
+        return put_evaluation(db, m, err);
     return db_run(db, err, "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                   "uuirrrrrruuiui", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm, m->learning_rate,
                   m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch, (int64_t)m->world_size,
                   m->memory_bytes, (int64_t)m->skipped_steps);
 }
 
-static bool parse_line(const char *line, size_t len, struct metric *m)
+/* What a line says of an evaluation, and of a step. */
+static bool parse_line(const char *line, size_t len, struct metric *m, struct metric *evaluation)
 {
     struct json *j = NULL;
+    *evaluation = (struct metric){.job_id = m->job_id};
     if (json_parse(line, len, &j, NULL) != TITAN_OK || !j)
         return false;
     const int64_t step = json_int(j, "step", 0), epoch = json_int(j, "epoch", 0), tokens = json_int(j, "tokens", 0),
@@ -36,18 +51,33 @@ static bool parse_line(const char *line, size_t len, struct metric *m)
                          .world_size = (uint32_t)json_int(j, "world_size", 0),
                          .memory_bytes = (uint64_t)memory,
                          .skipped_steps = (uint32_t)json_int(j, "skipped_steps", 0)};
+    const int64_t evaluated = json_int(j, "validation_step", 0), counted = json_int(j, "validation_tokens", 0),
+                  bytes = json_int(j, "validation_bytes", 0);
+    if (evaluated > 0 && epoch > 0 && counted > 0 && bytes >= 0) {
+        evaluation->step = evaluation->evaluation.step = (uint64_t)evaluated;
+        evaluation->at_ms = m->at_ms;
+        evaluation->epoch = (uint64_t)epoch;
+        evaluation->evaluation.tokens = (uint64_t)counted;
+        evaluation->evaluation.bytes = (uint64_t)bytes;
+        evaluation->evaluation.loss = json_real(j, "validation_loss", NAN);
+        evaluation->evaluation.ms = json_real(j, "validation_ms", NAN);
+    }
+    const bool is_step = json_get(j, "loss");
     json_free(j);
-    return step > 0 && epoch > 0 && tokens >= 0 && memory >= 0;
+    return is_step && step > 0 && epoch > 0 && tokens >= 0 && memory >= 0;
 }
 
 titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct titan_error *err)
 {
-    struct metric m = {.job_id = job_id};
+    struct metric m = {.job_id = job_id}, evaluation;
     for (const char *at = text->data, *end = at + text->len, *newline; at && at < end; at = newline + 1) {
         newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) /* it is being written */
             break;
-        if (!parse_line(at, (size_t)(newline - at), &m))
+        const bool is_step = parse_line(at, (size_t)(newline - at), &m, &evaluation);
+        if (evaluation.step)
+            TRY(put_evaluation(db, &evaluation, err));
+        if (!is_step)
             continue;
         TRY(db_run(db, err,
                    "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job_id, step)"
@@ -71,9 +101,10 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
     if (after > INT64_MAX)
         after = INT64_MAX; /* SQLite would take it for a negative one, and give them all */
     TRY(db_query(db, &stmt, err,
-                 "SELECT step, at_ms, loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, tokens, epoch,"
-                 " world_size, memory_bytes, skipped_steps FROM metrics WHERE job_id = ? AND step > ?"
-                 " ORDER BY step LIMIT ?",
+                 "SELECT m.step, m.at_ms, m.loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, m.tokens,"
+                 " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms"
+                 " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
+                 " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
                  "uui", job_id, after, (int64_t)limit));
     titan_status status;
     bool row;
@@ -93,6 +124,11 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
             .world_size = (uint32_t)col_int(stmt, 10),
             .memory_bytes = col_uint(stmt, 11),
             .skipped_steps = (uint32_t)col_int(stmt, 12),
+            .evaluation = {.step = col_uint(stmt, 13), /* NULL: 0 */
+                           .loss = col_real(stmt, 14),
+                           .tokens = col_uint(stmt, 15),
+                           .bytes = col_uint(stmt, 16),
+                           .ms = col_real(stmt, 17)},
         };
         if (!each(&m, data))
             break;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metric.h - one row per training step, in metrics.db. */
+/* metric.h - one row per training step, and one per evaluation, in metrics.db. */
 #ifndef TITAN_STATE_METRIC_H
 #define TITAN_STATE_METRIC_H
 
 #include "base/buf.h"
+#include "base/evaluation_report.h"
 #include "state/db.h"
 
 struct metric {
@@ -14,15 +15,17 @@ struct metric {
     uint32_t world_size;
     uint64_t memory_bytes;
     uint32_t skipped_steps;
+    struct evaluation_report evaluation; /* after this step; step 0: none */
 };
 
-/* A step trained again in a later epoch replaces its row. */
+/* A row of a step or, where it has one, of its evaluation alone: job_id, step, at_ms, epoch and that. A step trained
+ * again in a later epoch replaces its row. */
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err) TITAN_MUST_USE;
 /* Rows of a job that are not there, or are of an earlier epoch, from the text that its workers wrote down themselves
  * (JOB_DIR/metrics.jsonl). Lines that are none are passed over. */
 titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Steps after `after` in order. */
+/* Steps after `after` in order, with their evaluations. */
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
                          bool (*each)(const struct metric *m, void *data), void *data,
                          struct titan_error *err) TITAN_MUST_USE;

@@ -75,6 +75,11 @@ static const char metrics_v1[] =
     "  epoch INTEGER NOT NULL, world_size INTEGER NOT NULL, memory_bytes INTEGER NOT NULL,"
     "  skipped_steps INTEGER NOT NULL, PRIMARY KEY (job_id, step)) STRICT, WITHOUT ROWID;";
 
+static const char metrics_v2[] =
+    "CREATE TABLE evaluations ("
+    "  job_id INTEGER NOT NULL, step INTEGER NOT NULL, at_ms INTEGER NOT NULL, epoch INTEGER NOT NULL, loss REAL,"
+    "  tokens INTEGER NOT NULL, bytes INTEGER NOT NULL, ms REAL, PRIMARY KEY (job_id, step)) STRICT, WITHOUT ROWID;";
+
 /* Degrees of the mesh that are fixed, for messages: "pp=2 tp=4". */
 static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
@@ -150,8 +155,14 @@ static const char store_v4[] =
     /* Drawn when the store was made (store.h); backups have the same. */
     "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;";
 
-static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4};
-static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1};
+/* The newest evaluation; evaluation_step 0: none. */
+static const char store_v5[] = "ALTER TABLE jobs ADD COLUMN evaluation_step INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE jobs ADD COLUMN evaluation_loss REAL;"
+                               "ALTER TABLE jobs ADD COLUMN evaluation_tokens INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE jobs ADD COLUMN evaluation_bytes INTEGER NOT NULL DEFAULT 0;";
+
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4, store_v5};
+static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2};
 
 static titan_status store_after(struct db *db, int v, struct titan_error *err)
 {
@@ -249,7 +260,7 @@ titan_status schema_check(struct db *db, bool bounded, struct titan_error *err)
         return quick_check(db, "1", err);
     TRY(db_query(db, &stmt, err,
                  "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('recipes',"
-                 " 'events', 'metrics') ORDER BY name",
+                 " 'events', 'metrics', 'evaluations') ORDER BY name",
                  ""));
     titan_status status;
     bool row;

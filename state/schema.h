@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schema.h - the tables of the job store, and how an older store becomes a newer one.
  *
- * titan.db holds what must survive; metrics.db (a second file, cheaper durability) holds one row per training step.
- * Each file says which store it is (application_id) and how new (user_version). A file of a newer Titan is refused and
- * left alone; an older one is migrated step by step, each step in one transaction. */
+ * titan.db holds what must survive; metrics.db (a second file, cheaper durability) holds one row per training step, and
+ * per evaluation. Each file says which store it is (application_id) and how new (user_version). A file of a newer Titan
+ * is refused and left alone; an older one is migrated step by step, each step in one transaction. */
 #ifndef TITAN_STATE_SCHEMA_H
 #define TITAN_STATE_SCHEMA_H
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 4         /* of the job store */
+#define SCHEMA_VERSION 5         /* of the job store */
 #define SCHEMA_CHAINED 3         /* ... since which its events are a chain */
-#define SCHEMA_METRICS_VERSION 1 /* of the metrics */
+#define SCHEMA_METRICS_VERSION 2 /* of the metrics */
 
 struct schema {
     const char *what;

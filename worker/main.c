@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - titan-worker: trains. Started by an agent (serve), by hand without any daemon (run), or to look at things
- * (check, generate, tokenize, convert, verify). */
+ * (check, eval, generate, tokenize, convert, verify). */
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
@@ -23,6 +23,7 @@
 #include "worker/comm/comm.h"
 #include "worker/data/data_command.h"
 #include "worker/elastic/membership.h"
+#include "worker/infer/evaluate.h"
 #include "worker/infer/generate.h"
 #include "worker/planner.h"
 #include "worker/tokenizer/tokenize.h"
@@ -382,9 +383,17 @@ static const struct command command_serve = {
 /* --- the program -------------------------------------------------------------------------------------------------- */
 
 /* Commands get an int: the exit code when it is not that of a status. */
-static const struct command *const commands[] = {
-    &command_run,     &command_check,  &plan_command, &generate_command, &tokenize_command,
-    &convert_command, &verify_command, &data_command, &command_serve,    NULL};
+static const struct command *const commands[] = {&command_run,
+                                                 &command_check,
+                                                 &plan_command,
+                                                 &eval_command,
+                                                 &generate_command,
+                                                 &tokenize_command,
+                                                 &convert_command,
+                                                 &verify_command,
+                                                 &data_command,
+                                                 &command_serve,
+                                                 NULL};
 static const struct option_spec options[] = {
     {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
     {"version", 'V', NULL, "print titan-worker's version", WORD_NONE},

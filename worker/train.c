@@ -180,17 +180,18 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
 }
 
 /* Where the last step is to be evaluated. An order to stop or to pause ends that; the next epoch begins with it then.
- */
+ * Behind the run's last step there is none: no pause is heard there. */
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
+    const unsigned heard = last ? ORDER_STOP : ORDER_STOP | ORDER_PAUSE;
     unsigned orders = e->step.outcome.orders;
 
     titan_assert(e->state.installed);
-    if (orders & (ORDER_STOP | ORDER_PAUSE) || !evaluation_due(e))
+    if (orders & heard || !evaluation_due(e))
         return TITAN_OK;
-    TRY(evaluation_run(e, &orders, err));
-    if (!(orders & (ORDER_STOP | ORDER_PAUSE)))
+    TRY(evaluation_run(e, heard, &orders, err));
+    if (!(orders & heard))
         return TITAN_OK;
     e->step.outcome.orders = orders;
     return checkpoints_after_step(e, last, ret_stopped, err);

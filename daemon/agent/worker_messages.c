@@ -88,6 +88,9 @@ static bool forwarded(const struct agent_worker *w, const Titan__Internal__Worke
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT:
         PASS(CHECKPOINT, checkpoint, in->checkpoint);
         break;
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_EVALUATED:
+        PASS(EVALUATED, evaluated, in->evaluated);
+        break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT_FAILED:
         PASS(CHECKPOINT_FAILED, checkpoint_failed, in->checkpoint_failed);
         break;

@@ -20,6 +20,9 @@
 #define API_LOG_REQUESTS_MAX 64
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
 
+/* As the API has it. */
+Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e);
+
 /* --- what the coordinator tells, see struct coordinator_observer -------------------------------------------------- */
 void api_watch_poke(struct coordinator *c, uint64_t job_id);
 void api_watch_metrics_stored(struct coordinator *c);

@@ -27,6 +27,18 @@ static void reply_add(struct reply *r, void *item)
     titan_assert(VEC_PUSH(r->items, r->n, r->cap, item));
 }
 
+Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e)
+{
+    Titan__V1__Evaluation m = TITAN__V1__EVALUATION__INIT;
+    m.step = e->step;
+    m.loss = e->loss;
+    m.perplexity = evaluation_perplexity(e);
+    m.bits_per_byte = evaluation_bits_per_byte(e);
+    m.tokens = e->tokens;
+    m.bytes = e->bytes;
+    return m;
+}
+
 static void reply_free(struct reply *r)
 {
     arena_free(&r->memory);
@@ -79,6 +91,10 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->epoch = s.epoch;
     m->restarts = s.restarts;
     m->checkpoint_failures = s.checkpoint_failures;
+    if (s.evaluation.step) {
+        m->validation = arena_alloc(&r->memory, sizeof(*m->validation));
+        *m->validation = api_evaluation(&s.evaluation);
+    }
     m->submitted_at_ms = job->submitted_at_ms;
     m->started_at_ms = s.started_at_ms;
     m->finished_at_ms = s.finished_at_ms;

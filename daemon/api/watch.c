@@ -103,6 +103,9 @@ static bool each_metric(const struct metric *x, void *data)
     m.world_size = x->world_size;
     m.memory_bytes = x->memory_bytes;
     m.skipped_steps = x->skipped_steps;
+    Titan__V1__Evaluation evaluation = api_evaluation(&x->evaluation);
+    if (evaluation.step)
+        m.validation = &evaluation;
     ((struct watcher *)data)->again = true;
     return send_row(data, &m.base, x->step);
 }

@@ -459,6 +459,7 @@ def forged(a, job):
         for path in (a.dir / f"c/jobs/{job}/checkpoint/step-{step:08d}", a.canary.folder / "step-00000002"):
             yield agent.AgentMessage(checkpoint=agent.CheckpointWritten(epoch=s["epoch"], step=step, path=str(path), bytes=1, world_size=4, **about))
         yield agent.AgentMessage(checkpoint_failed=agent.CheckpointFailed(epoch=s["epoch"], step=step, path="x", reason="forged", **about))
+        yield agent.AgentMessage(evaluated=agent.WorkerEvaluated(epoch=s["epoch"], step=step, loss=1e-9, tokens=1, **about))
         yield agent.AgentMessage(state_ready=agent.StateReady(epoch=s["epoch"], step=0, recovery_source=0, **about))
         yield agent.AgentMessage(worker_quiesced=agent.WorkerQuiesced(epoch=s["epoch"], last_step=0, **about))
         yield agent.AgentMessage(stalled=agent.WorkerStalled(epoch=s["epoch"], for_ms=60000, **about))
@@ -468,7 +469,7 @@ def forged(a, job):
 def ends_of_others(a):
     """a node without a part in a job says that its workers have finished, failed, stalled, and where its checkpoints are: no effect"""
     def listed():
-        return [e for e in a.events(a.beside) if e["type"] in ("checkpoint.committed", "worker.exited", "worker.stalled", "epoch.revoked")]
+        return [e for e in a.events(a.beside) if e["type"] in ("checkpoint.committed", "validation.finished", "worker.exited", "worker.stalled", "epoch.revoked")]
     before = [e for e in listed() if e["type"] != "checkpoint.committed"]
     s = Session(a.tcp)
     s.send(hello("evil"))

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """titanctl as people and scripts use it, against a real titand."""
+import base64
 import json
+import math
 import os
 import pty
 import re
@@ -324,6 +326,45 @@ def generate_and_convert():
     assert {"config.json", "model.safetensors"} <= {p.name for p in (World.dir / "hf").iterdir()}
 
 
+def evaluates():
+    """eval works on a job's checkpoint of any step and on paths, with one line for what it cannot do"""
+    d, job, text = World.daemon, World.done, World.dir / "held-out"
+    text.write_bytes(b"int main(void) { return 0; }\n" * 40)
+    data = ("--data", text)
+    newest = json.loads(d.ok("-o", "json", "eval", job, *data))
+    assert newest["step"] == 20 and newest["tokens"] == (text.stat().st_size - 1) // 64 * 64, newest
+    assert abs(math.exp(newest["loss"]) / newest["perplexity"] - 1) < 1e-9
+    assert abs(newest["loss"] / math.log(2) / newest["bits_per_byte"] - 1) < 1e-9  # a token is a byte
+    folder = Path(d.status(job)["directory"])
+    same = {k: newest[k] for k in ("step", "loss", "tokens", "bytes")}
+    for where in (f"{job}@20", folder, folder / "checkpoint", f"{folder}@20", folder / "checkpoint/step-00000020"):
+        again = json.loads(d.ok("-o", "json", "eval", where, *data))
+        assert {k: again[k] for k in same} == same, (where, again, newest)
+    earlier = json.loads(d.ok("-o", "json", "eval", f"{job}@10", *data))
+    assert earlier["step"] == 10 and earlier["loss"] != newest["loss"]
+    shown = dict(line.rsplit(maxsplit=1) for line in d.ok("eval", job, *data).splitlines())
+    assert shown["loss"] == f"{newest['loss']:.6f}" and shown["tokens"] == str(newest["tokens"]), shown
+    two = json.loads(d.ok("-o", "json", "eval", job, *data, "--steps", 2, "--seq-len", 32))
+    assert two["tokens"] == 2 * 8 * 32, two  # the run's batch
+
+    one_line(d.ctl("eval", f"{job}@19", *data), 3, "19")
+    one_line(d.ctl("eval", 999999, *data), 3, "999999")
+    one_line(d.ctl("eval", f"{job}@x", *data), 2, "number of a step")
+    one_line(d.ctl("eval", "/nowhere", *data), 3, "/nowhere")
+    one_line(d.ctl("eval", f"{folder}@19", *data), 3, "step-00000019")
+    (World.dir / "short").write_text("too short")
+    (World.dir / "few").write_bytes(text.read_bytes()[:300])
+    (World.dir / "ranks.model").write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate(
+        [bytes([b]) for b in range(256)] + [b"in"])))
+    for code, words, more in ((2, "--data", ()), (2, "/nowhere", ("--data", "/nowhere")), (2, "10 tokens", ("--data", World.dir / "short")),
+                              (2, "4 samples", ("--data", World.dir / "few", "--steps", 1)), (2, "--steps", (*data, "--steps", 0)),
+                              (2, "jsonl", (*data, "--dataset", "json")), (2, "513 tokens, the model 256", (*data, "--tokenizer", World.dir / "ranks.model")),
+                              (3, "manifest.json", None)):
+        done = d.ctl("eval", job, *more) if more is not None else command(BIN / "titan-worker", "eval", World.dir, *data)
+        assert done.code == code and words in done.err and done.err.startswith("titan-worker: "), (more, done.code, done.err)
+        assert "\n" not in done.err.strip().split("\n  ")[0], done.err
+
+
 def on_terminal(*args, env=None):
     """What a command writes to a terminal 120 columns wide, and its exit code."""
     pid, fd = pty.fork()
@@ -384,7 +425,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, json_shapes, tables, broken_pipe, generate_and_convert, live_line, completion)
+                    resize_over_a_restart, nothing_there, json_shapes, tables, broken_pipe, generate_and_convert, evaluates, live_line, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown

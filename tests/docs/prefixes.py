@@ -41,7 +41,7 @@ SHARED = {  # prefix: folders, reason
     "checkpoint": (("worker/checkpoint", "worker/epoch"), "due.h says when one is written"),
     "core": ((CORE + "inputs", CORE + "records", CORE + "shell", "daemon/coordinator"), "the core is all of these folders"),
     "epoch": ((CORE + "inputs", CORE + "outbox", CORE + "records", CORE + "run", "daemon/common", "state"), LAYERS),
-    "evaluation": (("worker/epoch", "worker/metrics"), "its run and its numbers"),
+    "evaluation": (("base", "worker/epoch"), "its numbers are in base/, its run in worker/"),
     "event": ((CORE + "outbox", "state"), LAYERS),
     "folder": (("base", "worker/checkpoint"), "a folder of checkpoints, whose owner submit reads too"),
     "help": (("base", "ctl"), "base/ has the parts of a page, ctl/ those of titanctl"),

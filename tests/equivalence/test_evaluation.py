@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation on any mesh is one rank's to 1e-6: the same samples each time, whatever the number of workers, all of them
-once where validation.steps is -1. And it is the loss that training has on the same samples. Prints TAP."""
+once where validation.steps is -1. And it is the loss that training has on the same samples, and that
+of a checkpoint which is evaluated alone. Prints TAP."""
 import json
 import shutil
 import subprocess
@@ -15,7 +16,12 @@ DENSE = ["dps1", "dps3", "dpr2 dps2", "tp2", "pp2", "cp2", "cp2 rotate=ring mask
          "pp2 dps2 tp2 schedule=Interleaved1F1B async=true", "canonical=true dps3", "dps2 offload=true reshard=always"]
 MOE = ["moe", "moe dps2 ep2", "moe pp2 dps2 tp2 ep4 schedule=ZBVZeroBubble"]
 DEEPSEEK = ["deepseek", "deepseek dps2 tp2 ep2"]
+# Checkpoints that are evaluated alone, and whether that is the run's loss to the bit: one rank has the same program, and data-parallel
+# ranks the same losses of each microbatch.
+ALONE = [("dps1", True), ("canonical=true dps3", True), ("pp2 dps2 tp2 schedule=Interleaved1F1B async=true", False), ("moe dps2 ep2", False),
+         ("deepseek", True)]
 BOUND = 1e-6
+CTL = str(matrix.BUILD / "bin/titanctl")
 SETS = ("training.steps=3", "checkpoint.enable=false", "validation.enable=true", "validation.freq=3", "validation.seq_len=48")
 FIELDS = ["validation_loss", "validation_perplexity", "validation_bits_per_byte"]
 
@@ -39,6 +45,22 @@ class Runs:
         lines = [json.loads(line) for line in open(directory / "metrics.jsonl")]
         shutil.rmtree(directory)
         return lines
+
+    def alone(self, words):
+        """(of the run after its last step, of the checkpoint of that step): loss, perplexity, bits per byte."""
+        case, directory = matrix.Case(words), self.lab.new_folder()
+        rows = 1 if case.pp > 1 else max(3 // (case.dpr * case.dps), 1)
+        sets = ("training.steps=3", "checkpoint.enable=true", "validation.enable=true", "validation.freq=3", "validation.seq_len=48",
+                f"validation.dataset_path={self.lab.work / 'validation.txt'}", f"validation.local_batch_size={rows}")
+        command = self.lab.command("run", case, sets=sets)
+        for argv in command + ["--dir", str(directory)], [CTL, "-o", "json", "eval", f"{directory}@3"]:
+            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.RUN_LIMIT_S)
+            assert done.returncode == 0, done.stdout[-600:] + "\n" + matrix.shell(argv)
+        last = [json.loads(line) for line in open(directory / "metrics.jsonl")][-1]
+        shutil.rmtree(directory)
+        alone = json.loads(done.stdout)
+        assert last["validation_step"] == alone["step"] == 3 and last["validation_tokens"] == alone["tokens"] == 11 * 48, (last, alone)
+        return [last[f] for f in FIELDS], [alone[f.removeprefix("validation_")] for f in FIELDS]
 
     def evaluations(self, words, *sets):
         lines = [line for line in self.train(words, *sets) if "validation_step" in line]
@@ -81,12 +103,19 @@ def steps_case(runs):
     return same and len(one) == 2, f"validation.steps=2: {one} {three}"
 
 
+def alone_case(runs, words, exact):
+    run, alone = runs.alone(words)
+    off = error([run], [alone])
+    return off == 0 if exact else off <= BOUND, f"titanctl eval of {words}'s checkpoint: off by {off:.1e}, {run[0]} {alone[0]}"
+
+
 def main():
     runs = Runs()
     faults = 0
     try:
         with ThreadPoolExecutor(2) as pool:
             jobs = [pool.submit(same_case, runs), pool.submit(training_case, runs), pool.submit(steps_case, runs)]
+            jobs += [pool.submit(alone_case, runs, words, exact) for words, exact in ALONE]
             for family in DENSE, MOE, DEEPSEEK:
                 references = {}
                 for words in family[1:]:

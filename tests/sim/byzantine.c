@@ -465,7 +465,7 @@ static void turned_report(int host, uint64_t session, const struct jobrec *j, co
         say_turned(host, session, &m, (int)body.job_id);                                                               \
         break;                                                                                                         \
     }
-    switch (roll(11)) {
+    switch (roll(12)) {
     case 0:
         SAYS(WORKER_STARTED, worker_started, WorkerStarted, WORKER_STARTED, body.pid = 1 + (int64_t)roll(100000))
     case 1:
@@ -494,6 +494,9 @@ static void turned_report(int host, uint64_t session, const struct jobrec *j, co
              body.rolled_forward = roll(2))
     case 9:
         SAYS(STALLED, stalled, WorkerStalled, WORKER_STALLED, body.epoch = epoch; body.step = step; body.for_ms = 5000)
+    case 10:
+        SAYS(EVALUATED, evaluated, WorkerEvaluated, WORKER_EVALUATED, body.epoch = epoch; body.step = step;
+             body.loss = 1; body.tokens = 1 + roll(100))
     default:
         SAYS(STRAGGLES, straggles, WorkerStraggles, WORKER_STRAGGLES, body.epoch = epoch; body.busy_ms = 100;
              body.median_ms = 1; body.steps = 10)

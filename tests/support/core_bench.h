@@ -181,6 +181,21 @@ static inline void bench_checkpoint(struct bench *b, struct said s)
     assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }
 
+#define evaluated(b, ...) bench_evaluated((b), SAID(__VA_ARGS__))
+static inline void bench_evaluated(struct bench *b, struct said s)
+{
+    Titan__Internal__WorkerEvaluated body = TITAN__INTERNAL__WORKER_EVALUATED__INIT;
+    body.job_id = s.job;
+    body.worker_id = s.worker;
+    body.epoch = s.epoch;
+    body.step = s.step;
+    body.loss = 2;
+    body.tokens = 30;
+    body.bytes = 60;
+    MESSAGE(m, EVALUATED, evaluated, body);
+    assert_int_equal(say(b, s.session, &m), TITAN_OK);
+}
+
 #define finished(b, ...) bench_finished((b), SAID(__VA_ARGS__))
 static inline void bench_finished(struct bench *b, struct said s)
 {

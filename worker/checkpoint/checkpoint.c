@@ -17,12 +17,12 @@
 #include "base/crc32c.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/folder_owner.h"
 #include "base/progress.h"
 #include "base/vec.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
-#define STEP_FORMAT "step-%08" PRIu64
 #define CHECK_BYTES ((size_t)1 << 20)
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static titan_status join(char out[PATH_MAX], struct titan_error *err, const char
 
 static void unfinished_name(const struct checkpoint_info *info, char name[NAME_BYTES])
 {
-    (void)snprintf(name, NAME_BYTES, "." STEP_FORMAT ".%" PRIu64, info->step, info->epoch);
+    (void)snprintf(name, NAME_BYTES, "." CHECKPOINT_NAME ".%" PRIu64, info->step, info->epoch);
 }
 
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
@@ -52,7 +52,7 @@ titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const s
 titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err)
 {
     char name[NAME_BYTES];
-    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
     return join(ret_path, err, dir, name);
 }
 
@@ -202,7 +202,7 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
     if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
         status = titan_fail_errno(err, "cannot sync the folder of '%s'", file.name);
     if (status != TITAN_OK) {
-        (void)titan_error_wrap(err, "'%s/." STEP_FORMAT ".%" PRIu64 "'", dir, info->step, info->epoch);
+        (void)titan_error_wrap(err, "'%s/." CHECKPOINT_NAME ".%" PRIu64 "'", dir, info->step, info->epoch);
         return status;
     }
     manifest_print_file(&file, entry);
@@ -265,7 +265,7 @@ static titan_status commit_at(int at, const char *folder, struct checkpoint_info
 {
     char name[NAME_BYTES];
     _cleanup_fd_ int inside = -1;
-    (void)snprintf(name, sizeof(name), STEP_FORMAT, info->step);
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, info->step);
     TRY(dir_open_at(at, folder, false, &inside, err));
     TRY(write_manifest(inside, info, specs, nspecs, entries, world, err));
     TRY(publish(at, folder, name, info, err));
@@ -451,7 +451,7 @@ titan_status checkpoint_read_info_at(int at, uint64_t step, struct checkpoint_in
     _cleanup_(manifest_clear) struct manifest m = {0};
     _cleanup_fd_ int inside = -1;
     char name[NAME_BYTES];
-    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
     TRY(as_damage(dir_open_at(at, name, false, &inside, err), err));
     TRY(read_manifest_at(inside, name, &m, err));
     *ret = m.info;
@@ -469,7 +469,7 @@ static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
 {
     titan_assert(at >= 0);
     char name[NAME_BYTES], gone[2 * NAME_BYTES];
-    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
     (void)snprintf(gone, sizeof(gone), ".removed-%s.%d", name, (int)getpid());
     if (renameat(at, name, at, gone) < 0)
         return titan_fail_errno(err, "cannot remove '%s'", name);
@@ -499,7 +499,7 @@ static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
 {
     char name[NAME_BYTES], begin[1024], wanted[64];
     _cleanup_fd_ int inside = -1, fd = -1;
-    (void)snprintf(name, sizeof(name), STEP_FORMAT, step);
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
     (void)snprintf(wanted, sizeof(wanted), "\"recipe_hash\":\"%016" PRIx64 "\"", recipe_hash);
     if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
         file_open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)

@@ -391,6 +391,13 @@ static void link_progress(struct membership *m, const struct step_report *r)
     leave(l);
 }
 
+static void link_evaluated(struct membership *m, const struct evaluation_report *r)
+{
+    struct link *l = self(m);
+    member_evaluated(enter(l), r);
+    leave(l);
+}
+
 static void link_checkpoint_written(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
 {
     struct link *l = self(m);
@@ -463,6 +470,7 @@ static const struct membership_ops link_ops = {
     .quiesced = link_quiesced,
     .state_ready = link_state_ready,
     .progress = link_progress,
+    .evaluated = link_evaluated,
     .checkpoint_written = link_checkpoint_written,
     .checkpoint_failed = link_checkpoint_failed,
     .finished = link_finished,

@@ -59,9 +59,11 @@ struct member {
     bool ended;
 
     /* What holds, and is said again to the next agent. */
-    struct quiesced quiesced; /* the last epoch it said it is out of, and what it holds */
-    struct state_ready ready; /* of the epoch it is in, once said; otherwise epoch 0 */
-    char damaged[PATH_MAX];   /* the path in that */
+    struct quiesced quiesced;           /* the last epoch it said it is out of, and what it holds */
+    struct state_ready ready;           /* of the epoch it is in, once said; otherwise epoch 0 */
+    char damaged[PATH_MAX];             /* the path in that */
+    struct evaluation_report evaluated; /* the newest; step 0: none */
+    uint64_t evaluated_epoch;           /* in which it was said first */
     struct unconfirmed written[MEMBER_UNCONFIRMED_MAX];
     int n_written;
     uint64_t finished_step;
@@ -370,6 +372,19 @@ static void send_state_ready(struct member *m)
     SAY(m, STATE_READY, state_ready, &ready);
 }
 
+static void send_evaluated(const struct member *m)
+{
+    Titan__Internal__WorkerEvaluated evaluated = PART(m, WORKER_EVALUATED, WorkerEvaluated);
+
+    evaluated.epoch = m->evaluated_epoch;
+    evaluated.step = m->evaluated.step;
+    evaluated.loss = m->evaluated.loss;
+    evaluated.tokens = m->evaluated.tokens;
+    evaluated.bytes = m->evaluated.bytes;
+    evaluated.ms = m->evaluated.ms;
+    SAY(m, EVALUATED, evaluated, &evaluated);
+}
+
 static void send_written(const struct member *m, const struct unconfirmed *w)
 {
     Titan__Internal__CheckpointWritten written = PART(m, CHECKPOINT_WRITTEN, CheckpointWritten);
@@ -424,6 +439,8 @@ void member_connected(struct member *m, int64_t now_ms)
         send_quiesced(m);
     if (m->state.in && m->ready.epoch == m->state.epoch)
         send_state_ready(m);
+    if (m->evaluated.step > 0 && m->evaluated_epoch == m->state.epoch)
+        send_evaluated(m);
     for (int i = 0; i < m->n_written; i++)
         send_written(m, &m->written[i]);
     if (m->state.phase == PHASE(DONE))
@@ -874,6 +891,14 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
     m->step_ms[0] = m->step_ms[1];
     m->step_ms[1] = r->step_ms;
     SAY(m, PROGRESS, progress, &progress);
+}
+
+void member_evaluated(struct member *m, const struct evaluation_report *r)
+{
+    titan_assert(r->step > 0 && r->tokens > 0 && m->state.in);
+    m->evaluated = *r;
+    m->evaluated_epoch = m->state.epoch;
+    send_evaluated(m);
 }
 
 void member_checkpoint_written(struct member *m, uint64_t step, const char *path, uint64_t bytes, int world)

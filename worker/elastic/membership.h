@@ -100,6 +100,8 @@ struct membership_ops {
     void (*state_ready)(struct membership *m, const struct state_ready *ready);
     /* Every rank, every step, when all have it: not where it is known to itself only. Any thread; one at a time. */
     void (*progress)(struct membership *m, const struct step_report *report);
+    /* Every rank, when all have it; of one step maybe again in another epoch. */
+    void (*evaluated)(struct membership *m, const struct evaluation_report *report);
     void (*checkpoint_written)(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world);
     /* A checkpoint that was not written (path: the folder of them), or that cannot be read, and is tried again. */
     void (*checkpoint_failed)(struct membership *m, uint64_t step, const char *path, const char *reason, bool reading);

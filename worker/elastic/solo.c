@@ -89,6 +89,12 @@ static void solo_progress(struct membership *m, const struct step_report *r)
     (void)r;
 }
 
+static void solo_evaluated(struct membership *m, const struct evaluation_report *r)
+{
+    (void)m;
+    (void)r;
+}
+
 static void solo_checkpoint_written(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
 {
     (void)m;
@@ -133,6 +139,7 @@ static const struct membership_ops solo_ops = {
     .quiesced = solo_quiesced,
     .state_ready = solo_state_ready,
     .progress = solo_progress,
+    .evaluated = solo_evaluated,
     .checkpoint_written = solo_checkpoint_written,
     .checkpoint_failed = solo_checkpoint_failed,
     .finished = solo_finished,

@@ -96,9 +96,9 @@ titan_status epoch_compare_data(struct epoch *e, struct titan_error *err)
     const struct trainer *t = e->t;
 
     TRY(compare(e, t->data, "training", t->recipe->training.dataset_path, err));
-    if (!t->evaluator.data)
+    if (!t->evaluator.held_out.data)
         return TITAN_OK;
-    return compare(e, t->evaluator.data, "validation", t->recipe->validation.dataset_path, err);
+    return compare(e, t->evaluator.held_out.data, "validation", t->recipe->validation.dataset_path, err);
 }
 
 /* --- what steps need ---------------------------------------------------------------------------------------------- */

@@ -12,72 +12,21 @@
 #include "worker/elastic/holdings.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
-#include "worker/tokenizer/tokenizer.h"
-
-#define SAMPLES_SEED 0 /* the recipe's own decides nothing here */
 
 /* --- the process -------------------------------------------------------------------------------------------------- */
 
-static titan_status open_data(struct trainer *t, int threads, const struct tokenizer *tokenizer,
-                              struct titan_error *err)
-{
-    const struct recipe *r = t->recipe;
-    struct evaluator *const v = &t->evaluator;
-    const struct dataset_source source = {.path = r->validation.dataset_path, .kind = r->validation.dataset};
-    const struct dataset_options options = {.sources = &source,
-                                            .n_sources = 1,
-                                            .tokenizer_name = r->model.tokenizer,
-                                            .tokenizer = tokenizer,
-                                            .seq_len = r->validation.seq_len,
-                                            .vocab_size = r->model.dims.vocab_size,
-                                            .seed = SAMPLES_SEED,
-                                            .cache = t->members->job_dir,
-                                            .threads = threads};
-
-    if (dataset_open(&options, &v->data, err) != TITAN_OK)
-        return titan_error_wrap(err, "validation");
-    const uint64_t batch = (uint64_t)recipe_validation_batch(r), windows = dataset_windows(v->data);
-    v->steps = r->validation.steps > 0 ? (uint64_t)r->validation.steps : (windows + batch - 1) / batch;
-    v->samples = r->validation.steps > 0 ? v->steps * batch : windows;
-    return TITAN_OK;
-}
-
-/* Begin and end of text stand for no text, but for bytes, where every token is one. */
-static titan_status measure_tokens(const struct tokenizer *tokenizer, int64_t n, uint16_t *ret, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    const bool bytes = tokenizer_vocabulary(tokenizer) == 256;
-
-    for (int32_t id = 0; id < MIN(n, tokenizer_vocabulary(tokenizer)); id++) {
-        text.len = 0;
-        if (!bytes && (id == tokenizer_bos(tokenizer) || id == tokenizer_eos(tokenizer)))
-            continue;
-        if (tokenizer_decode(tokenizer, &id, 1, &text, NULL) == TITAN_OK)
-            ret[id] = (uint16_t)MIN(text.len, (size_t)UINT16_MAX);
-        if (buf_failed(&text))
-            return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    }
-    return TITAN_OK;
-}
-
 titan_status evaluator_open(struct trainer *t, int threads, const struct tokenizer *tokenizer, struct titan_error *err)
 {
-    const int64_t n = t->recipe->model.dims.vocab_size;
-
     if (!t->recipe->validation.enable)
         return TITAN_OK;
-    TRY(open_data(t, threads, tokenizer, err));
-    t->evaluator.token_bytes = calloc((size_t)n, sizeof *t->evaluator.token_bytes);
-    if (!t->evaluator.token_bytes)
-        return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    return measure_tokens(tokenizer, n, t->evaluator.token_bytes, err);
+    return held_out_open(t->recipe, tokenizer, t->members->job_dir, threads, &t->evaluator.held_out, err);
 }
 
 titan_status evaluator_plan(struct trainer *t, struct titan_error *err)
 {
     struct plan_options options = trainer_plan_options(t);
 
-    if (!t->evaluator.data)
+    if (!t->evaluator.held_out.data)
         return TITAN_OK;
     options.evaluation = true;
     return plan_ahead_open(&options, &t->evaluator.ahead, err);
@@ -86,8 +35,7 @@ titan_status evaluator_plan(struct trainer *t, struct titan_error *err)
 void evaluator_close(struct trainer *t)
 {
     plan_ahead_close(t->evaluator.ahead);
-    dataset_close(t->evaluator.data);
-    free(t->evaluator.token_bytes);
+    held_out_close(&t->evaluator.held_out);
 }
 
 /* --- the epoch ---------------------------------------------------------------------------------------------------- */
@@ -97,7 +45,7 @@ titan_status evaluation_make_plan(struct epoch *e, struct titan_error *err)
     struct evaluation *const v = &e->evaluation;
     struct program **programs = NULL;
 
-    if (!e->t->evaluator.data)
+    if (!e->t->evaluator.held_out.data)
         return TITAN_OK;
     if (plan_ahead_take(e->t->evaluator.ahead, e->view.world, &v->plan, &programs, err) != TITAN_OK)
         return titan_error_wrap(err, "an evaluation");
@@ -114,15 +62,15 @@ static titan_status open_loader(struct epoch *e, struct titan_error *err)
 {
     struct evaluation *const v = &e->evaluation;
     const struct mesh *mesh = &v->plan->mesh;
-    const struct loader_options options = {.data = e->t->evaluator.data,
+    const struct loader_options options = {.data = e->t->evaluator.held_out.data,
                                            .cut = v->plan->cut,
                                            .cp_rank = mesh_group_rank(mesh, GROUP_CP, e->view.rank),
                                            .share = v->program->share,
                                            .first = v->program->share * mesh_batch_rank(mesh, e->view.rank),
                                            .global_batch = recipe_validation_batch(e->t->recipe),
                                            .documents = e->t->recipe->training.block_causal,
-                                           .samples = e->t->evaluator.samples,
-                                           .token_bytes = e->t->evaluator.token_bytes};
+                                           .samples = e->t->evaluator.held_out.samples,
+                                           .token_bytes = e->t->evaluator.held_out.token_bytes};
     return loader_open(&options, &v->loader, err);
 }
 
@@ -133,14 +81,15 @@ static titan_status gather(struct epoch *e, const double *mine, size_t count, do
                                    count, ret_all, t->streams[STREAM_COMPUTE], err);
 }
 
-/* The newest that any rank has, or that rank 0 has found in the metrics file. One of a step behind the state's is of no
- * use: that step is trained again. */
+/* The state's that any rank has, or that rank 0 has found in the metrics file. One of a step behind it is of no use:
+ * that step is trained again. */
 static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
 {
     struct evaluation_report *const newest = &e->t->evaluator.newest;
-    const uint64_t written = e->t->publisher.metrics.evaluated, step = e->state.shards.own->step;
+    const uint64_t step = e->state.shards.own->step;
+    const bool written = step > 0 && metrics_have_evaluation(&e->t->publisher.metrics, step);
     const double mine[] = {(double)newest->step,  newest->loss, (double)newest->tokens,
-                           (double)newest->bytes, newest->ms,   (double)written};
+                           (double)newest->bytes, newest->ms,   written};
     enum { EACH = ARRAY_SIZE(mine) };
     _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof mine);
 
@@ -154,10 +103,9 @@ static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
             *newest = (struct evaluation_report){
                 .step = step, .loss = of[1], .tokens = (uint64_t)of[2], .bytes = (uint64_t)of[3], .ms = of[4]};
     }
-    const bool published = all[EACH - 1] == (double)step; /* rank 0's */
-    if (newest->tokens > 0 && !published)
+    if (newest->tokens > 0)
         publish_evaluation(e);
-    if (published)
+    if (all[EACH - 1] != 0) /* rank 0's file has it */
         newest->step = step;
     return TITAN_OK;
 }
@@ -185,44 +133,29 @@ void evaluation_close(struct epoch *e)
 
 /* --- an evaluation ------------------------------------------------------------------------------------------------ */
 
-struct sums {
-    double loss, tokens, bytes;
-};
-
 bool evaluation_due(const struct epoch *e)
 {
     const uint64_t step = e->state.shards.own->step;
     return recipe_validates(e->t->recipe, step) && e->t->evaluator.newest.step != step;
 }
 
-/* One after the other in the order of the samples: what holds nothing adds nothing, so the sum is the same however many
- * ranks share them out. */
-static void add_report(const struct report *r, const double *report, struct sums *to, unsigned *orders)
-{
-    for (int64_t i = 0; i < r->microbatches; i++)
-        for (int c = 0; c < r->cp; c++) {
-            to->loss += report[r->losses + c * r->microbatches + i];
-            to->tokens += report[r->counts + c * r->microbatches + i];
-        }
-    for (int b = 0; b < REPORT_ORDERS; b++)
-        *orders |= report[r->orders + b] != 0 ? 1u << b : 0;
-}
-
-static titan_status run_steps(struct epoch *e, struct sums *ret, unsigned *ret_orders, struct titan_error *err)
+static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation_sums *ret, unsigned *ret_orders,
+                              struct titan_error *err)
 {
     struct evaluation *const v = &e->evaluation;
     struct membership *m = e->t->members;
     int coords[AXIS_COUNT];
 
     mesh_coords(&v->plan->mesh, e->view.rank, coords);
-    for (uint64_t step = 1; step <= e->t->evaluator.steps && !(*ret_orders & (ORDER_STOP | ORDER_PAUSE)); step++) {
+    for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_orders & heard); step++) {
         const double *report = NULL;
         TRY(loader_load(&v->loader, step, err));
         const struct exec_batch batch = {.tokens = v->loader.tokens,
                                          .counts = v->loader.counts,
                                          .orders = checkpoint_heed(e->t->recipe, m->ops->orders(m))};
         TRY(exec_evaluate(v->exec, &batch, &report, err));
-        add_report(&v->program->report, report, ret, ret_orders);
+        outcome_add(&v->program->report, report, ret);
+        *ret_orders |= outcome_orders(&v->program->report, report);
         if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one of those that read the same samples */
             ret->bytes += (double)v->loader.bytes;
         TRY(failpoint("evaluation.step", err));
@@ -231,7 +164,7 @@ static titan_status run_steps(struct epoch *e, struct sums *ret, unsigned *ret_o
 }
 
 /* Bytes of all ranks; then every rank has its sums. */
-static titan_status finish(struct epoch *e, struct sums *sums, struct titan_error *err)
+static titan_status finish(struct epoch *e, struct evaluation_sums *sums, struct titan_error *err)
 {
     _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
 
@@ -244,16 +177,16 @@ static titan_status finish(struct epoch *e, struct sums *sums, struct titan_erro
     return groups_wait_for_members(e, err);
 }
 
-titan_status evaluation_run(struct epoch *e, unsigned *ret_orders, struct titan_error *err)
+titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_orders, struct titan_error *err)
 {
     struct trainer *const t = e->t;
     const int64_t began_ns = clock_mono_ns();
-    struct sums sums = {0};
+    struct evaluation_sums sums = {0};
 
     titan_assert(e->state.installed && evaluation_due(e));
     *ret_orders = 0; /* one to write a checkpoint alone is heard again in the next step */
-    TRY(run_steps(e, &sums, ret_orders, err));
-    if (*ret_orders & (ORDER_STOP | ORDER_PAUSE))
+    TRY(run_steps(e, heard, &sums, ret_orders, err));
+    if (*ret_orders & heard)
         return TITAN_OK;
     TRY(finish(e, &sums, err));
     TRY(failpoint("evaluation.over", err));

@@ -8,6 +8,7 @@
 #ifndef TITAN_WORKER_EPOCH_EVALUATION_H
 #define TITAN_WORKER_EPOCH_EVALUATION_H
 
+#include "worker/data/held_out.h"
 #include "worker/data/loader.h"
 #include "worker/metrics/report.h"
 
@@ -17,13 +18,10 @@ struct exec;
 struct plan;
 struct plan_ahead;
 struct program;
-struct tokenizer;
 
 /* As long as the process. Written by evaluation.c only. */
 struct evaluator {
-    struct dataset *data; /* NULL: the recipe evaluates nothing */
-    uint16_t *token_bytes;
-    uint64_t steps, samples;         /* of an evaluation */
+    struct held_out held_out;        /* empty: the recipe evaluates nothing */
     struct plan_ahead *ahead;        /* its programs */
     struct evaluation_report newest; /* that is over; step 0: none */
 };
@@ -50,8 +48,9 @@ void evaluation_close(struct epoch *e);
 
 /* Is the last step to be evaluated, and has not been? The same on all ranks. */
 bool evaluation_due(const struct epoch *e);
-/* The last step's, now. Fails for the epoch's end only. *ret_orders: what any rank was told meanwhile; with STOP or
- * PAUSE in it the evaluation has been left, and is still due. */
-titan_status evaluation_run(struct epoch *e, unsigned *ret_orders, struct titan_error *err) TITAN_MUST_USE;
+/* The last step's, now. Fails for the epoch's end only. *ret_orders: what any rank was told meanwhile; with one of
+ * `heard` in it the evaluation has been left, and is still due. The same on all ranks. */
+titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_orders,
+                            struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -57,10 +57,7 @@ void publish_note_step(struct epoch *e)
                                          .world = e->view.world,
                                          .memory_bytes = e->plan.memory_bytes,
                                          .skipped_steps = (uint32_t)st->skipped,
-                                         .at_ms = clock_wall_ms(),
-                                         .evaluation = e->t->publisher.waiting};
-    e->t->publisher.waiting = (struct evaluation_report){0};
-    e->t->publisher.last = p->reports[1];
+                                         .at_ms = clock_wall_ms()};
     p->awaits_evaluation = recipe_validates(e->t->recipe, st->step);
     atomic_store(&p->pending, true);
 }
@@ -86,21 +83,18 @@ void publish_step_alone(struct epoch *e)
 void publish_evaluation(struct epoch *e)
 {
     struct trainer *t = e->t;
-    struct publisher *const p = &t->publisher;
+    struct metrics *const m = &t->publisher.metrics;
     const struct evaluation_report *const evaluation = &t->evaluator.newest;
-    struct step_report again = p->last;
 
+    titan_assert(evaluation->step > 0 && evaluation->tokens > 0);
     if (publish_is_pending(e)) {
+        titan_assert(e->published.reports[1].step == evaluation->step);
         e->published.reports[1].evaluation = *evaluation;
         publish_step_alone(e);
-    } else if (again.step == evaluation->step) {
-        again.epoch = e->view.epoch;
-        again.evaluation = *evaluation;
-        metrics_step(&p->metrics, &t->log, &again);
-        t->members->ops->progress(t->members, &again);
-    } else {
-        p->waiting = *evaluation;
+    } else if (!metrics_have_evaluation(m, evaluation->step)) {
+        metrics_evaluation(m, &t->log, evaluation, e->view.epoch, clock_wall_ms());
     }
+    t->members->ops->evaluated(t->members, evaluation);
 }
 
 bool publish_is_pending(const struct epoch *e)

@@ -17,9 +17,7 @@ struct epoch;
 /* As long as the process. Written by publish.c only. */
 struct publisher {
     struct metrics metrics;
-    struct step_report kept[2];       /* committed steps that may not be published; step 0: none */
-    struct step_report last;          /* committed; step 0: none */
-    struct evaluation_report waiting; /* for a step to be published with; step 0: none */
+    struct step_report kept[2]; /* committed steps that may not be published; step 0: none */
 };
 
 /* As long as an epoch. Written by publish.c only. */
@@ -54,8 +52,8 @@ void publish_note_step(struct epoch *e);
 void publish_step(struct epoch *e);
 /* The same where that will not come now. */
 void publish_step_alone(struct epoch *e);
-/* Every rank has the evaluator's newest evaluation: it is published with its step, or again with the last step if that
- * was published without it, or else with the next one. */
+/* Every rank has the evaluator's newest evaluation: it is published with its step, or by itself where that is published
+ * already. What the metrics file has is not written again; the coordinator takes one of a step once. */
 void publish_evaluation(struct epoch *e);
 bool publish_is_pending(const struct epoch *e);
 

@@ -11,11 +11,8 @@
 #include "base/rng.h"
 #include "base/vec.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/trained.h"
-#include "worker/device/device.h"
+#include "worker/infer/inference.h"
 #include "worker/infer/whole.h"
-#include "worker/tensor/layout.h"
-#include "worker/tokenizer/tokenizer.h"
 
 #define MAX_TOKENS_DEFAULT 256
 #define MAX_TOKENS_LIMIT 1000000
@@ -24,10 +21,9 @@
 
 struct generator {
     const struct generate_options *options;
-    struct trained trained;
-    struct device_handle device;
+    struct inference inference;
     struct whole_model *model;
-    struct tokenizer *tokenizer;
+    const struct tokenizer *tokenizer; /* the inference's */
     int64_t v, t_max;
     struct tokens tokens; /* prompt and what was drawn */
 };
@@ -66,75 +62,19 @@ int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_
 
 /* --- model -------------------------------------------------------------------------------------------------------- */
 
-static titan_status choose_dtype(const struct generator *g, enum dtype *ret, struct titan_error *err)
-{
-    const char *name = g->options->dtype ? g->options->dtype : g->trained.recipe.training.mixed_precision_param;
-    if (strcmp(name, "bf16") == 0 || strcmp(name, "bfloat16") == 0)
-        *ret = DTYPE_BF16;
-    else if (strcmp(name, "f32") == 0 || strcmp(name, "float32") == 0)
-        *ret = DTYPE_F32;
-    else if (strcmp(name, "auto") == 0)
-        *ret = g->device.info.bf16_fast ? DTYPE_BF16 : DTYPE_F32;
-    else
-        return titan_fail(err, TITAN_EINVAL, "--dtype is bf16 or f32, not '%s'", name);
-    return TITAN_OK;
-}
-
-static titan_status load_parameters(struct generator *g, struct titan_error *err)
-{
-    const struct model *m = g->trained.model;
-    size_t elements = 0;
-    for (int i = 0; i < m->n_tensors; i++)
-        elements += (size_t)m->tensors[i].numel;
-    _cleanup_free_ float *data = malloc(MAX(elements, (size_t)1) * sizeof(*data));
-    if (!data)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", elements);
-    TRY(trained_load(&g->trained, 0, m->n_tensors, data, err));
-    const float *at = data;
-    for (int i = 0; i < m->n_tensors; i++) {
-        TRY(whole_model_set(g->model, i, at, err));
-        at += m->tensors[i].numel;
-    }
-    return TITAN_OK;
-}
-
-static titan_status load_biases(struct generator *g, struct titan_error *err)
-{
-    const size_t n = (size_t)layout_biases(g->trained.model);
-    _cleanup_free_ float *biases = malloc((n + 1) * sizeof *biases);
-    if (!biases)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu biases", n);
-    TRY(trained_load_biases(&g->trained, biases, err));
-    return whole_model_set_biases(g->model, biases, err);
-}
-
-static titan_status open_tokenizer(struct generator *g, struct titan_error *err)
-{
-    const struct recipe *r = &g->trained.recipe;
-    const char *name = g->options->tokenizer ? g->options->tokenizer : r->model.tokenizer;
-    if (tokenizer_open(name, &g->tokenizer, err) != TITAN_OK) {
-        if (!g->options->tokenizer)
-            titan_error_hint(err, "the run trained with it; --tokenizer names where it is now");
-        return err && err->status == TITAN_ENOMEM ? TITAN_ENOMEM : TITAN_EINVAL;
-    }
-    if (tokenizer_vocabulary(g->tokenizer) > r->model.dims.vocab_size)
-        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %" PRId64 " tokens, the model %" PRId64, name,
-                          tokenizer_vocabulary(g->tokenizer), (int64_t)r->model.dims.vocab_size);
-    return TITAN_OK;
-}
-
 static titan_status open_model(struct generator *g, struct titan_error *err)
 {
-    const struct recipe *r = &g->trained.recipe;
-    struct device_options options = {.threads = (int)r->device.threads};
-    enum dtype dt;
-    TRY(device_open(g->options->device ? g->options->device : r->device.name, &options, &g->device, err));
-    TRY(choose_dtype(g, &dt, err));
-    g->v = r->model.dims.vocab_size;
-    g->t_max = r->training.seq_len;
-    TRY(whole_model_open(g->trained.model, &g->device, dt, 1, g->t_max, &g->model, err));
-    TRY(load_parameters(g, err));
-    return load_biases(g, err);
+    const struct inference *const i = &g->inference;
+    const struct inference_options options = {.checkpoint = g->options->checkpoint,
+                                              .tokenizer = g->options->tokenizer,
+                                              .device = g->options->device,
+                                              .dtype = g->options->dtype};
+    TRY(inference_open(&options, &g->inference, err));
+    g->tokenizer = i->tokenizer;
+    g->v = i->trained.recipe.model.dims.vocab_size;
+    g->t_max = i->trained.recipe.training.seq_len;
+    TRY(whole_model_open(i->trained.model, &i->device, i->dt, 1, g->t_max, &g->model, err));
+    return whole_model_load(g->model, &i->trained, err);
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -235,8 +175,6 @@ static titan_status draw_tokens(struct generator *g, FILE *out, struct titan_err
 
 static titan_status generate(struct generator *g, FILE *out, struct titan_error *err)
 {
-    TRY(trained_open(g->options->checkpoint, &g->trained, err));
-    TRY(open_tokenizer(g, err));
     TRY(open_model(g, err));
     TRY(encode_prompt(g, err));
     if (g->options->logits_path)
@@ -258,10 +196,8 @@ titan_status generate_text(const struct generate_options *options, FILE *out, st
         return titan_fail(err, TITAN_EINVAL, "--temperature is 0 to 100, --top-k not negative");
     titan_status status = generate(&g, out, err);
     free(g.tokens.ids);
-    tokenizer_close(g.tokenizer);
     whole_model_close(g.model);
-    device_close(&g.device);
-    trained_close(&g.trained);
+    inference_close(&g.inference);
     return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "worker/exec/exec.h"
+#include "worker/infer/weights.h"
 #include "worker/model/block.h"
 
 /* What is wanted of a batch. */
@@ -28,14 +29,11 @@ struct whole_model {
     int64_t b_max, t_max;
     struct layout *layout;
     struct stream *stream;
+    struct weights weights;
     struct run run;
-    int64_t unit_max; /* elements of the largest unit */
-    int32_t *host;    /* (5,b*t): what LOAD reads */
+    int32_t *host; /* (5,b*t): what LOAD reads */
     /* device memory */
-    void **params;  /* per unit, in the compute type */
-    float **grads;  /* per unit, allocated at first use */
-    float *biases;  /* of experts, NULL: none */
-    float *staging; /* (unit_max) fp32: parameters in, logits out */
+    float **grads; /* per unit, allocated at first use */
     double *sum;
     void *output; /* logits in the compute type, or losses */
     size_t output_room;
@@ -68,23 +66,11 @@ static titan_status open_layout(struct whole_model *w, struct titan_error *err)
 
 static titan_status open_memory(struct whole_model *w, struct titan_error *err)
 {
-    const int units = w->model->n_units;
-
-    titan_assert(w->b_max > 0 && w->t_max > 0);
-    w->params = calloc((size_t)units, sizeof *w->params);
-    w->grads = calloc((size_t)units, sizeof *w->grads);
+    w->grads = calloc((size_t)w->model->n_units, sizeof *w->grads);
     w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
-    if (!w->params || !w->grads || !w->host)
+    if (!w->grads || !w->host)
         return no_memory(err);
-    for (int u = 0; u < units; u++) {
-        const int64_t n = w->layout->units[u].padded;
-        TRY(grab(w, (size_t)n * dtype_bytes(w->dt), &w->params[u], err));
-        w->unit_max = MAX(w->unit_max, n);
-    }
-    const size_t biases = (size_t)layout_biases(w->model) * sizeof(float);
-    if (biases > 0)
-        TRY(grab(w, biases, &w->biases, err));
-    TRY(grab(w, (size_t)w->unit_max * sizeof(float), &w->staging, err));
+    TRY(weights_open(w->layout, w->device, w->dt, w->stream, &w->weights, err));
     return grab(w, sizeof *w->sum, &w->sum, err);
 }
 
@@ -129,20 +115,14 @@ void whole_model_close(struct whole_model *w)
     if (!w)
         return;
     close_run(w);
-    for (int u = 0; u < w->model->n_units; u++) {
-        if (w->params)
-            drop(w, w->params[u]);
-        if (w->grads)
-            drop(w, w->grads[u]);
-    }
-    drop(w, w->biases);
-    drop(w, w->staging);
+    for (int u = 0; w->grads && u < w->model->n_units; u++)
+        drop(w, w->grads[u]);
+    weights_close(&w->weights);
     drop(w, w->sum);
     drop(w, w->output);
     if (w->stream)
         w->ops->stream_close(w->stream);
     layout_close(w->layout);
-    free(w->params);
     free(w->grads);
     free(w->host);
     free(w);
@@ -152,27 +132,22 @@ void whole_model_close(struct whole_model *w)
 
 titan_status whole_model_set(struct whole_model *w, int tensor, const float *values, struct titan_error *err)
 {
-    const struct model_tensor *t = &w->model->tensors[tensor];
-    char *const unit = w->params[t->unit];
-    void *const dst = unit + (size_t)w->layout->tensors[tensor].offset * dtype_bytes(w->dt);
-
-    titan_assert(tensor >= 0 && tensor < w->model->n_tensors);
-    TRY(w->ops->copy(w->stream, w->staging, values, (size_t)t->numel * sizeof(float)));
-    TRY(w->ops->cast(w->stream, dst, w->dt, w->staging, DTYPE_F32, (size_t)t->numel));
-    return w->ops->stream_sync(w->stream, err);
+    return weights_set(&w->weights, tensor, values, err);
 }
 
 titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err)
 {
-    if (!w->biases)
-        return TITAN_OK;
-    TRY(w->ops->copy(w->stream, w->biases, biases, (size_t)layout_biases(w->model) * sizeof *biases));
-    return w->ops->stream_sync(w->stream, err);
+    return weights_set_biases(&w->weights, biases, err);
+}
+
+titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err)
+{
+    return weights_load(&w->weights, t, err);
 }
 
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err)
 {
-    _cleanup_free_ float *values = malloc((size_t)w->unit_max * sizeof *values);
+    _cleanup_free_ float *values = malloc((size_t)w->weights.unit_max * sizeof *values);
     if (!values)
         return no_memory(err);
     for (int i = 0; i < w->model->n_tensors; i++) {
@@ -216,7 +191,7 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
                                   .grads = gradients ? emit_buffer(e, BUF_OUTPUT, "gradient", n * sizeof(float)) : -1,
                                   .first = true};
         to->bias[u] = TENSOR_NONE;
-        if (w->biases && m->units[u].kind == UNIT_EXPERTS)
+        if (w->weights.biases && m->units[u].kind == UNIT_EXPERTS)
             to->bias[u] = emit_tensor(e, BUF_BIAS, "expert_bias", DTYPE_F32, 1, m->dims.n_experts);
     }
     to->k.bias = to->bias;
@@ -329,11 +304,8 @@ static void *bind_buffer(void *arg, const struct buffer *buffer)
 {
     struct whole_model *w = arg;
 
-    titan_assert(buffer->unit < w->model->n_units);
-    if (buffer->kind == BUF_SHARD)
-        return w->params[buffer->unit];
-    if (buffer->kind == BUF_BIAS)
-        return w->biases + layout_bias_offset(w->model, w->model->units[buffer->unit].layer);
+    if (buffer->kind == BUF_SHARD || buffer->kind == BUF_BIAS)
+        return weights_bind(&w->weights, buffer);
     return buffer->unit < 0 ? w->output : w->grads[buffer->unit];
 }
 
@@ -416,14 +388,14 @@ static titan_status run_batch(struct whole_model *w, enum want want, const int32
 /* Rows of logits as fp32 on the host. */
 static titan_status fetch_logits(struct whole_model *w, int64_t rows, float *logits, struct titan_error *err)
 {
-    const int64_t v = w->model->dims.vocab_size, chunk = MAX(1, w->unit_max / v);
+    const int64_t v = w->model->dims.vocab_size, chunk = MAX(1, w->weights.unit_max / v);
 
     titan_assert(rows >= 1);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = MIN(chunk, rows - r) * v;
         const char *src = (const char *)w->output + (size_t)(r * v) * dtype_bytes(w->dt);
-        TRY(w->ops->cast(w->stream, w->staging, DTYPE_F32, src, w->dt, (size_t)n));
-        TRY(w->ops->copy(w->stream, logits + r * v, w->staging, (size_t)n * sizeof(float)));
+        TRY(w->ops->cast(w->stream, w->weights.staging, DTYPE_F32, src, w->dt, (size_t)n));
+        TRY(w->ops->copy(w->stream, logits + r * v, w->weights.staging, (size_t)n * sizeof(float)));
         TRY(w->ops->stream_sync(w->stream, err));
     }
     return TITAN_OK;

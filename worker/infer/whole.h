@@ -8,6 +8,7 @@
 #ifndef TITAN_WORKER_INFER_WHOLE_H
 #define TITAN_WORKER_INFER_WHOLE_H
 
+#include "worker/checkpoint/trained.h"
 #include "worker/device/device.h"
 #include "worker/tensor/model.h"
 
@@ -24,6 +25,8 @@ titan_status whole_model_set(struct whole_model *w, int tensor, const float *val
 /* Biases of all experts of the model (layout_biases numbers, layer after layer); until then they are 0. A model without
  * them ignores it. */
 titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
+/* All of them from a checkpoint of this model. */
+titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
 /* All parameters to their initial values. */
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err) TITAN_MUST_USE;
 

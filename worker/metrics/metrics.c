@@ -3,8 +3,8 @@
 #include "worker/metrics/metrics.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
@@ -48,7 +48,7 @@ static void read_last(struct metrics *m, bool cut)
     struct json *j = NULL;
 
     const char *end = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
-    m->written = m->evaluated = 0;
+    m->written = 0;
     if (!end)
         return;
     if (cut && from + (end + 1 - text) < size)
@@ -58,7 +58,6 @@ static void read_last(struct metrics *m, bool cut)
     if (json_parse(line, (size_t)(end - line), &j, NULL) != TITAN_OK)
         return;
     m->written = step_of(j, "step");
-    m->evaluated = step_of(j, "validation_step");
     json_free(j);
 }
 
@@ -90,14 +89,30 @@ void metrics_close(struct metrics *m)
     m->fd = -1;
 }
 
-double evaluation_perplexity(const struct evaluation_report *r)
+static void append_line(const struct metrics *m, struct json_writer *w)
 {
-    return exp(r->loss);
+    json_end_object(w);
+    buf_puts(w->out, "\n");
+    if (!buf_failed(w->out))
+        (void)!write(m->fd, w->out->data, w->out->len); /* one write: lines of two writers do not mix */
 }
 
-double evaluation_bits_per_byte(const struct evaluation_report *r)
+static void put_evaluation(struct json_writer *w, const struct evaluation_report *v)
 {
-    return r->bytes > 0 ? r->loss * (double)r->tokens / (M_LN2 * (double)r->bytes) : (double)NAN;
+    json_put_uint(w, "validation_step", v->step);
+    json_put_real(w, "validation_loss", v->loss);
+    json_put_real(w, "validation_perplexity", evaluation_perplexity(v));
+    json_put_real(w, "validation_bits_per_byte", evaluation_bits_per_byte(v));
+    json_put_uint(w, "validation_tokens", v->tokens);
+    json_put_uint(w, "validation_bytes", v->bytes);
+    json_put_real(w, "validation_ms", v->ms);
+}
+
+static void log_evaluation(const struct log *log, const struct evaluation_report *v)
+{
+    tlog_info(log, "evaluation", "step=%lu loss=%.6f perplexity=%.4f bits_per_byte=%.5f tokens=%lu ms=%.0f",
+              (unsigned long)v->step, v->loss, evaluation_perplexity(v), evaluation_bits_per_byte(v),
+              (unsigned long)v->tokens, v->ms);
 }
 
 static void append_json(const struct metrics *m, const struct step_report *r)
@@ -120,18 +135,9 @@ static void append_json(const struct metrics *m, const struct step_report *r)
     json_put_int(&w, "world_size", r->world);
     json_put_uint(&w, "memory_bytes", r->memory_bytes);
     json_put_uint(&w, "skipped_steps", r->skipped_steps);
-    if (v->step > 0) {
-        json_put_uint(&w, "validation_step", v->step);
-        json_put_real(&w, "validation_loss", v->loss);
-        json_put_real(&w, "validation_perplexity", evaluation_perplexity(v));
-        json_put_real(&w, "validation_bits_per_byte", evaluation_bits_per_byte(v));
-        json_put_uint(&w, "validation_tokens", v->tokens);
-        json_put_real(&w, "validation_ms", v->ms);
-    }
-    json_end_object(&w);
-    buf_puts(&line, "\n");
-    if (!buf_failed(&line))
-        (void)!write(m->fd, line.data, line.len); /* one write: lines of two writers do not mix */
+    if (v->step > 0)
+        put_evaluation(&w, v);
+    append_line(m, &w);
 }
 
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *r)
@@ -141,15 +147,83 @@ void metrics_step(struct metrics *m, const struct log *log, const struct step_re
     titan_assert(r->step > 0 && r->world > 0);
     append_json(m, r);
     m->written = r->step;
-    m->evaluated = MAX(m->evaluated, r->evaluation.step);
     if (r->evaluation.step > 0)
-        tlog_info(log, "evaluation", "step=%lu loss=%.6f perplexity=%.4f bits_per_byte=%.5f tokens=%lu ms=%.0f",
-                  (unsigned long)r->evaluation.step, r->evaluation.loss, evaluation_perplexity(&r->evaluation),
-                  evaluation_bits_per_byte(&r->evaluation), (unsigned long)r->evaluation.tokens, r->evaluation.ms);
+        log_evaluation(log, &r->evaluation);
     if (r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps)
         tlog_info(log, "step",
                   "step=%lu loss=%.6f grad_norm=%.4f lr=%.3e tokens_per_second=%.0f mfu=%.2f%% memory_gib=%.2f "
                   "workers=%d epoch=%lu",
                   (unsigned long)r->step, r->loss, r->grad_norm, r->learning_rate, r->tokens_per_second, 100 * r->mfu,
                   (double)r->memory_bytes / 1073741824.0, r->world, (unsigned long)r->epoch);
+}
+
+void metrics_evaluation(struct metrics *m, const struct log *log, const struct evaluation_report *v, uint64_t epoch,
+                        int64_t at_ms)
+{
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
+    struct json_writer w = {.out = &line};
+
+    if (m->fd < 0)
+        return;
+    titan_assert(v->step > 0);
+    json_begin_object(&w, NULL);
+    json_put_uint(&w, "step", v->step);
+    json_put_uint(&w, "epoch", epoch);
+    json_put_int(&w, "time_ms", at_ms);
+    put_evaluation(&w, v);
+    append_line(m, &w);
+    m->written = MAX(m->written, v->step);
+    log_evaluation(log, v);
+}
+
+/* --- looking back ------------------------------------------------------------------------------------------------- */
+
+enum found { FOUND_NOT_YET, FOUND_IT, FOUND_NONE };
+
+/* The lines in text, the last one first. */
+static enum found look_for(const char *text, size_t len, uint64_t step)
+{
+    while (len > 0) {
+        const char *before = memrchr(text, '\n', len - 1);
+        const char *line = before ? before + 1 : text;
+        struct json *j = NULL;
+        enum found found = FOUND_NOT_YET;
+
+        if (json_parse(line, (size_t)(text + len - 1 - line), &j, NULL) == TITAN_OK) {
+            if (step_of(j, "validation_step") == step)
+                found = FOUND_IT;
+            else if (step_of(j, "step") < step)
+                found = FOUND_NONE;
+        }
+        json_free(j);
+        if (found != FOUND_NOT_YET)
+            return found;
+        len = (size_t)(line - text);
+    }
+    return FOUND_NOT_YET;
+}
+
+bool metrics_have_evaluation(const struct metrics *m, uint64_t step)
+{
+    enum { BLOCK = 65536 };
+    _cleanup_free_ char *text = malloc(BLOCK);
+    off_t end = m->fd < 0 ? 0 : lseek(m->fd, 0, SEEK_END);
+
+    titan_assert(step > 0);
+    while (text && end > 0) {
+        const off_t from = MAX(end - BLOCK, 0);
+        const ssize_t n = pread(m->fd, text, (size_t)(end - from), from);
+        const char *last = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
+        if (!last)
+            return false;
+        /* What begins before this block is for the next one. */
+        const char *first = from > 0 ? (const char *)memchr(text, '\n', (size_t)n) + 1 : text;
+        if (first > last)
+            return false; /* no line of ours is that long */
+        const enum found found = look_for(first, (size_t)(last + 1 - first), step);
+        if (found != FOUND_NOT_YET)
+            return found == FOUND_IT;
+        end = from + (first - text);
+    }
+    return false;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.h - where a finished step is written down: a line in the log and a line of JSON in JOB_DIR/metrics.jsonl.
- * Rank 0 writes, and holds a lock on the file meanwhile. After a recovery steps may come again, with a higher epoch. */
+ * Evaluations are in the line of their step. Rank 0 writes, and holds a lock on the file meanwhile. After a recovery
+ * steps may come again, with a higher epoch. */
 #ifndef TITAN_WORKER_METRICS_METRICS_H
 #define TITAN_WORKER_METRICS_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -13,9 +15,8 @@
 struct metrics {
     int fd; /* metrics.jsonl, -1: closed */
     int64_t log_freq;
-    int64_t steps;      /* of the run */
-    uint64_t written;   /* newest step in the file; rank 0 only */
-    uint64_t evaluated; /* step of the evaluation in its last line, 0: none; rank 0 only */
+    int64_t steps;    /* of the run */
+    uint64_t written; /* newest step in the file; rank 0 only */
 };
 
 /* Opens for appending; nothing is written by ranks other than 0. */
@@ -24,5 +25,10 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
 void metrics_close(struct metrics *m);
 /* With the evaluation it has, if any. A full disk costs lines of metrics, not the run. */
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *report);
+/* An evaluation on a line of its own: its step's is written already, or in no memory any more. */
+void metrics_evaluation(struct metrics *m, const struct log *log, const struct evaluation_report *report,
+                        uint64_t epoch, int64_t at_ms);
+/* Is the evaluation of this step, as it was trained last, in the file? Rank 0; false elsewhere. */
+bool metrics_have_evaluation(const struct metrics *m, uint64_t step);
 
 #endif

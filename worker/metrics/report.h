@@ -5,15 +5,7 @@
 
 #include <stdint.h>
 
-/* The model on the validation data. */
-struct evaluation_report {
-    uint64_t step;          /* after which; 0: there is none */
-    uint64_t tokens, bytes; /* that count; the bytes of text behind them */
-    double loss;            /* mean over the tokens, in nats */
-    double ms;
-};
-double evaluation_perplexity(const struct evaluation_report *r);
-double evaluation_bits_per_byte(const struct evaluation_report *r);
+#include "base/evaluation_report.h"
 
 struct step_report {
     uint64_t step, tokens, epoch;
@@ -22,7 +14,7 @@ struct step_report {
     uint64_t memory_bytes;
     uint32_t skipped_steps;
     int64_t at_ms;                       /* when it was committed, wall clock, for people */
-    struct evaluation_report evaluation; /* newest that no report before this one has */
+    struct evaluation_report evaluation; /* after this step, where there was one */
 };
 
 #endif

@@ -67,6 +67,15 @@ static int bad_forward(const struct report *r, const double *report)
     return r->units - 1;
 }
 
+unsigned outcome_orders(const struct report *r, const double *report)
+{
+    unsigned orders = 0;
+
+    for (int b = 0; b < REPORT_ORDERS; b++)
+        orders |= report[r->orders + b] != 0 ? 1u << b : 0;
+    return orders;
+}
+
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
                           struct step_outcome *ret, struct titan_error *err)
 {
@@ -75,9 +84,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
 
     out.tokens = sum_parts(r, report + r->counts);
     out.loss = one_nan(sum_parts(r, report + r->losses) / out.tokens);
-    for (int b = 0; b < REPORT_ORDERS; b++)
-        if (report[r->orders + b] != 0)
-            out.orders |= 1u << b;
+    out.orders = outcome_orders(r, report);
     TRY(read_norm(r, layout, report, &out, err));
     if (!isfinite(out.loss))
         out.bad_unit = bad_forward(r, report);
@@ -91,4 +98,13 @@ double optim_clip_factor(double grad_norm, double max_norm)
     if (max_norm <= 0)
         return 1;
     return MIN(1.0, max_norm / (grad_norm + CLIP_EPS));
+}
+
+void outcome_add(const struct report *r, const double *report, struct evaluation_sums *to)
+{
+    for (int64_t i = 0; i < r->microbatches; i++)
+        for (int c = 0; c < r->cp; c++) {
+            to->loss += report[r->losses + c * r->microbatches + i];
+            to->tokens += report[r->counts + c * r->microbatches + i];
+        }
 }

@@ -18,9 +18,20 @@ struct step_outcome {
     int bad_unit;     /* where the first value that is not finite arose, forward or backward; -1: none */
 };
 
+/* Of the steps of an evaluation. */
+struct evaluation_sums {
+    double loss; /* nats, over tokens */
+    double tokens, bytes;
+};
+
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Bits that any rank was given. */
+unsigned outcome_orders(const struct report *r, const double *report);
 /* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */
 double optim_clip_factor(double grad_norm, double max_norm);
+/* Losses and tokens of one more step, sample after sample: what holds nothing adds nothing, so the sums are the same
+ * however many ranks share the samples out. */
+void outcome_add(const struct report *r, const double *report, struct evaluation_sums *to);
 
 #endif

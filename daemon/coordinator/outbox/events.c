@@ -285,6 +285,25 @@ void emit_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__Ch
                  (struct emit){.type = "checkpoint.committed", .message = words, .detail = detail_end(c, &d)});
 }
 
+void emit_evaluated(struct core *c, struct jobrec *j)
+{
+    const struct evaluation_report *e = &j->status.evaluation;
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "step", e->step);
+    json_put_real(&d.w, "loss", e->loss);
+    json_put_real(&d.w, "perplexity", evaluation_perplexity(e));
+    json_put_real(&d.w, "bits_per_byte", evaluation_bits_per_byte(e));
+    json_put_uint(&d.w, "tokens", e->tokens);
+    json_put_uint(&d.w, "bytes", e->bytes);
+    json_put_real(&d.w, "took_ms", e->ms);
+    emit_event(c, j,
+               (struct emit){.type = "validation.finished",
+                             .message = batch_printf(c->out, "validation loss %.6f after step %llu", e->loss,
+                                                     (unsigned long long)e->step),
+                             .detail = detail_end(c, &d)});
+}
+
 void emit_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m)
 {
     struct detail d;

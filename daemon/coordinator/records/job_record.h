@@ -155,6 +155,7 @@ struct job_budget {         /* run/restart_budget.c */
 struct job_progress { /* run/job_progress.c */
     double step_ms;
     uint64_t metric_step;               /* of the last one taken */
+    uint64_t evaluated_step;            /* likewise; steps behind a fallback are evaluated again */
     struct metric spare[METRICS_SPARE]; /* of other ranks than 0, by step */
     bool unsaved;                       /* status has changed since it was stored ... */
     int64_t saved_mono;                 /* ... then */

@@ -2,11 +2,14 @@
 #include "daemon/coordinator/run/job_progress.h"
 
 #include "base/cleanup.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/transitions.h"
 
 void job_progress_falls_back(struct jobrec *j, uint64_t step)
 {
     j->status.step = step;
     j->progress.metric_step = MIN(j->progress.metric_step, step);
+    j->progress.evaluated_step = MIN(j->progress.evaluated_step, step);
 }
 
 static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
@@ -60,6 +63,23 @@ void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slo
         job_progress_spare(c, j);
 }
 
+void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Internal__WorkerEvaluated *m)
+{
+    titan_assert(m->job_id == j->id && m->step > 0);
+    if (m->step <= j->progress.evaluated_step)
+        return; /* another member has said it, or this one in another epoch */
+    j->progress.evaluated_step = m->step;
+    j->status.evaluation = (struct evaluation_report){
+        .step = m->step, .tokens = m->tokens, .bytes = m->bytes, .loss = m->loss, .ms = m->ms};
+    *batch_metric(c->out) = (struct metric){.job_id = j->id,
+                                            .step = m->step,
+                                            .at_ms = c->now.wall_ms,
+                                            .epoch = m->epoch,
+                                            .evaluation = j->status.evaluation};
+    emit_evaluated(c, j);
+    store_status(c, j);
+}
+
 void job_progress_reaches(struct jobrec *j, uint64_t step)
 {
     j->status.step = MAX(j->status.step, step);
@@ -73,4 +93,5 @@ void job_progress_unsaved(struct jobrec *j)
 void job_progress_restored(struct jobrec *j)
 {
     j->progress.metric_step = j->status.step;
+    j->progress.evaluated_step = j->status.evaluation.step;
 }

@@ -244,6 +244,7 @@ bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret)
         ABOUT(WORKER_EXITED, worker_exited)
         ABOUT(CHECKPOINT, checkpoint)
         ABOUT(CHECKPOINT_FAILED, checkpoint_failed)
+        ABOUT(EVALUATED, evaluated)
         ABOUT(FINISHED, finished)
         ABOUT(STATE_READY, state_ready)
         ABOUT(STALLED, stalled)
@@ -296,6 +297,10 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT_FAILED:
         if (speaks_of_epoch(c, j, w, m->checkpoint_failed->epoch) && epoch_live(j) && !job_final(j))
             checkpoints_failed(c, j, w, m->checkpoint_failed);
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_EVALUATED:
+        if (speaks_of_epoch(c, j, w, m->evaluated->epoch) && !job_final(j) && step_can_be(c, j, w, m->evaluated->step))
+            job_progress_evaluated(c, j, m->evaluated);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED:
         if (step_can_be(c, j, w, m->finished->step))

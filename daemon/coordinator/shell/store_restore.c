@@ -213,6 +213,8 @@ static titan_status check_numbers(const struct gather *g, struct titan_error *er
                           job->status.epoch, newest);
     if (s->steps > RANGE_STEP_MAX || most > RANGE_STEP_MAX || job->status.step > MAX(s->steps, most))
         return titan_fail(err, TITAN_ECORRUPT, "it is at step %" PRIu64 " of %" PRIu64, job->status.step, s->steps);
+    if (job->status.evaluation.step > RANGE_STEP_MAX)
+        return titan_fail(err, TITAN_ECORRUPT, "it was evaluated after step %" PRIu64, job->status.evaluation.step);
     for (size_t i = 0; i < g->saved.n_checkpoints; i++)
         if (g->checkpoints[i].step > RANGE_STEP_MAX || g->checkpoints[i].epoch > RANGE_EPOCH_MAX)
             return titan_fail(err, TITAN_ECORRUPT, "it has a checkpoint of step %" PRIu64 " and epoch %" PRIu64,

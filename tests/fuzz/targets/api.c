@@ -874,7 +874,7 @@ static void jobs_run(void)
 /* Agents' answers to checks and logs, drawn. */
 static void agent_answers(struct fuzz_input *in, uint8_t what)
 {
-    static const int kinds[] = {9, 17}; /* of the oneof's members: log, checked */
+    static const int kinds[] = {9, 18}; /* of the oneof's members: log, checked */
     Titan__Internal__AgentMessage *m = (Titan__Internal__AgentMessage *)fuzz_message(
         in, &titan__internal__agent_message__descriptor, texts, kinds[what % 2]);
     fuzz_assert(m->kind_case ==

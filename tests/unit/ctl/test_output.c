@@ -41,7 +41,7 @@ static void test_job(void **state)
                        "\"epoch\":0,\"restarts\":0,\"submitted_at\":\"2025-11-20T20:00:00.123Z\",\"started_at\":null,"
                        "\"finished_at\":null,\"checkpoint\":null,\"user\":null,\"min_workers\":0,\"max_workers\":0,"
                        "\"directory\":null,\"priority\":0,\"wanted_min\":0,\"wanted_max\":0,\"preemptions\":0,"
-                       "\"losses\":[],\"uid\":0,\"checkpoint_failures\":0}");
+                       "\"losses\":[],\"uid\":0,\"checkpoint_failures\":0,\"validation\":null}");
 }
 
 static void test_event(void **state)

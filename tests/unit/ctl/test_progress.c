@@ -54,6 +54,32 @@ static void test_line(void **state)
     text_is(&p, 0, "completed  step 100/300  loss 2.3457  61.2k tok/s  mfu 12.3%  1 worker");
 }
 
+/* The newest validation loss stands beside the loss. */
+static void test_validation(void **state)
+{
+    (void)state;
+    struct progress p = running();
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    Titan__V1__MetricPoint point = TITAN__V1__METRIC_POINT__INIT;
+    Titan__V1__Evaluation at_90 = TITAN__V1__EVALUATION__INIT, at_60 = at_90;
+    at_90.step = 90;
+    at_90.loss = 2.5;
+    at_60.step = 60;
+    at_60.loss = 3;
+    point.step = 101;
+    point.loss = 2.25;
+    point.validation = &at_90;
+    progress_point(&p, &point);
+    text_is(&p, 60, "running  step 101/300  loss 2.2500  validation 2.5000");
+    job.state = TITAN__V1__JOB_STATE__RUNNING;
+    job.step = 101;
+    job.steps = 300;
+    job.loss = 2.25;
+    job.validation = &at_60; /* an older answer */
+    progress_job(&p, &job);
+    text_is(&p, 60, "running  step 101/300  loss 2.2500  validation 2.5000");
+}
+
 static void test_live_line(void **state)
 {
     (void)state;
@@ -181,9 +207,9 @@ static void test_plot_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),       cmocka_unit_test(test_live_line),  cmocka_unit_test(test_merge),
-        cmocka_unit_test(test_plain),      cmocka_unit_test(test_plot_ascii), cmocka_unit_test(test_plot_braille),
-        cmocka_unit_test(test_plot_sizes),
+        cmocka_unit_test(test_line),         cmocka_unit_test(test_validation), cmocka_unit_test(test_live_line),
+        cmocka_unit_test(test_merge),        cmocka_unit_test(test_plain),      cmocka_unit_test(test_plot_ascii),
+        cmocka_unit_test(test_plot_braille), cmocka_unit_test(test_plot_sizes),
     };
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
 }

@@ -671,6 +671,67 @@ static void test_metrics(void **state)
     db_close(db);
 }
 
+static bool each_evaluation(const struct metric *m, void *data)
+{
+    struct seen_metric *s = data;
+    if (m->evaluation.step) {
+        s->last = *m;
+        s->n++;
+    }
+    return true;
+}
+
+static void evaluations_are(struct db *db, int n, uint64_t step, double loss)
+{
+    struct seen_metric s = {.n = 0};
+    assert_int_equal(metric_list(db, 1, 0, 10, each_evaluation, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, n);
+    assert_true(s.last.step == step && s.last.evaluation.step == step && s.last.evaluation.loss == loss);
+}
+
+/* An evaluation stands with its step, whichever is stored first; of a later epoch, in place of the one before. */
+static void test_evaluations(void **state)
+{
+    (void)state;
+    struct db *db = NULL;
+    struct schema first = schema_metrics;
+    first.version = 1;
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&first, db, NULL), TITAN_OK); /* a store from before there were any */
+    const struct metric step = {.job_id = 1, .step = 4, .epoch = 1, .loss = 2};
+    struct metric e = {
+        .job_id = 1, .step = 4, .epoch = 1, .evaluation = {.step = 4, .tokens = 30, .bytes = 60, .loss = 3, .ms = 5}};
+    assert_int_equal(metric_put(db, &step, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
+    struct seen_metric s = {.n = 0};
+    assert_int_equal(metric_list(db, 1, 0, 10, each_evaluation, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, 0);
+    assert_int_equal(metric_put(db, &e, NULL), TITAN_OK);
+    evaluations_are(db, 1, 4, 3);
+    assert_int_equal(metric_put(db, &step, NULL), TITAN_OK);
+    evaluations_are(db, 1, 4, 3);
+    e.evaluation.loss = 9;
+    assert_int_equal(metric_put(db, &e, NULL), TITAN_OK); /* said again in the same epoch */
+    evaluations_are(db, 1, 4, 3);
+    e.epoch = 2;
+    assert_int_equal(metric_put(db, &e, NULL), TITAN_OK);
+    evaluations_are(db, 1, 4, 9);
+    /* The workers' own: with a step, on a line of its own, and what is none. */
+    static const char lines[] =
+        "{\"step\":8,\"epoch\":1,\"loss\":1,\"validation_step\":8,\"validation_loss\":1.5,\"validation_tokens\":4,"
+        "\"validation_bytes\":9,\"validation_ms\":2}\n"
+        "{\"step\":4,\"epoch\":3,\"time_ms\":1,\"validation_step\":4,\"validation_loss\":7,\"validation_tokens\":4}\n"
+        "{\"step\":6,\"epoch\":3,\"validation_step\":6,\"validation_loss\":7,\"validation_tokens\":-4}\n"
+        "{\"step\":-5,\"epoch\":3,\"validation_step\":-5,\"validation_loss\":7,\"validation_tokens\":4}\n";
+    const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
+    assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
+    evaluations_are(db, 2, 8, 1.5);
+    s = (struct seen_metric){.n = 0};
+    assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
+    assert_true(s.last.loss == 2 && s.last.epoch == 1 && s.last.evaluation.loss == 7); /* no step without a loss */
+    db_close(db);
+}
+
 struct kept {
     int n;
     struct node_policy policy;
@@ -767,6 +828,7 @@ int main(void)
         cmocka_unit_test(test_epochs_and_checkpoints),
         cmocka_unit_test(test_events_in_order),
         cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_evaluations),
         cmocka_unit_test(test_migration),
         cmocka_unit_test(test_policies_and_losses),
     };

@@ -111,6 +111,7 @@ static void test_rows_of_a_job(void **state)
         "UPDATE jobs SET worlds = x''",
         "UPDATE jobs SET step = 101",
         "UPDATE jobs SET steps = -1",
+        "UPDATE jobs SET evaluation_step = -1",
         "UPDATE jobs SET world_size = 2",
         "UPDATE jobs SET state = 6",
         "UPDATE epochs SET state = 4 WHERE number = 2",

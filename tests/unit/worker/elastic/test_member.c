@@ -611,6 +611,8 @@ static void test_said_again(void **state)
     member_state_ready(h.m, &(struct state_ready){.epoch = 1, .damaged_checkpoint = ""});
     for (uint64_t step = 1; step <= MEMBER_UNCONFIRMED_MAX + 2; step++)
         member_checkpoint_written(h.m, step, "/c", 1, 2);
+    member_evaluated(h.m, &(struct evaluation_report){.step = 4, .tokens = 7, .loss = 2});
+    assert_int_equal(h.said[SAID(EVALUATED)], 1);
     memset(h.said, 0, sizeof h.said);
     member_disconnected(h.m);
     member_progress(h.m, &(struct step_report){.step = 8}, 0);
@@ -618,6 +620,7 @@ static void test_said_again(void **state)
     assert_int_equal(h.said[SAID(REGISTRATION)], 1);
     assert_int_equal(h.said[SAID(READY)], 0);
     assert_int_equal(h.said[SAID(STATE_READY)], 1);
+    assert_int_equal(h.said[SAID(EVALUATED)], 1);
     assert_int_equal(h.said[SAID(PROGRESS)], 0); /* only worth something fresh */
     assert_int_equal(h.said[SAID(CHECKPOINT)], MEMBER_UNCONFIRMED_MAX);
     assert_int_equal(h.checkpoint_step, MEMBER_UNCONFIRMED_MAX + 2);
@@ -629,6 +632,9 @@ static void test_said_again(void **state)
     assert_int_equal(h.said[SAID(QUIESCED)], 1);
     assert_int_equal(h.said[SAID(STATE_READY)], 0);
     enter(2);
+    memset(h.said, 0, sizeof h.said);
+    member_connected(h.m, h.now);
+    assert_int_equal(h.said[SAID(EVALUATED)], 0); /* of an epoch that is over: its step may be trained again */
     member_finished(h.m, 99);
     member_connected(h.m, h.now);
     assert_int_equal(h.said[SAID(FINISHED)], 2);

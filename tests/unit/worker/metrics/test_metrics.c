@@ -107,7 +107,7 @@ static void test_evaluation(void **state)
     log_init(&log, "test", "%s", "");
     assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
     metrics_step(&m, &log, &r);
-    assert_int_equal(m.evaluated, 8);
+    assert_true(metrics_have_evaluation(&m, 8));
     (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
     assert_non_null(strstr(text.data, "\"validation_step\":8,\"validation_loss\":1.386294"));
@@ -115,10 +115,39 @@ static void test_evaluation(void **state)
     assert_true(fabs(evaluation_perplexity(&r.evaluation) - 4) < 1e-12);
     buf_free(&text);
     assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
-    assert_true(m.written == 8 && m.evaluated == 8);
+    assert_true(m.written == 8 && metrics_have_evaluation(&m, 8));
     write_step(&m, 9);
     assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
-    assert_true(m.written == 9 && m.evaluated == 0);
+    assert_true(m.written == 9 && metrics_have_evaluation(&m, 8) && !metrics_have_evaluation(&m, 9));
+    metrics_close(&m);
+}
+
+/* Behind many steps an evaluation is found; not one of a step that has been trained again since. */
+static void test_evaluation_long_ago(void **state)
+{
+    (void)state;
+    struct metrics m = {.fd = -1};
+    struct log log;
+    const struct evaluation_report at_10 = {.step = 10, .tokens = 3, .loss = 1};
+
+    log_init(&log, "test", "%s", "");
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    for (uint64_t step = 9; step <= 1000; step++) {
+        write_step(&m, step);
+        if (step == 10)
+            metrics_evaluation(&m, &log, &at_10, 1, 5);
+    }
+    assert_true(lseek(m.fd, 0, SEEK_END) > 2 * 65536);
+    assert_true(metrics_have_evaluation(&m, 10));
+    assert_false(metrics_have_evaluation(&m, 11));
+    for (uint64_t step = 5; step <= 9; step++)
+        write_step(&m, step);
+    assert_false(metrics_have_evaluation(&m, 10)); /* the state is of another training */
+    assert_int_equal(write(m.fd, "no line\n{\n", 10), 10);
+    assert_false(metrics_have_evaluation(&m, 10));
+    metrics_close(&m);
+    assert_int_equal(metrics_open(&m, folder, 1, 100, 100, NULL), TITAN_OK);
+    assert_false(metrics_have_evaluation(&m, 10)); /* not rank 0 */
     metrics_close(&m);
 }
 
@@ -140,6 +169,6 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over),
-                                       cmocka_unit_test(test_evaluation)};
+                                       cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_long_ago)};
     return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
 }

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* held_out.c - see held_out.h. */
+#include "worker/data/held_out.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+
+#define SAMPLES_SEED 0 /* the recipe's own decides nothing here */
+
+/* Begin and end of text stand for no text, but for bytes, where every token is one. */
+static titan_status measure_tokens(const struct tokenizer *tokenizer, int64_t n, uint16_t *ret, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const bool bytes = tokenizer_vocabulary(tokenizer) == 256;
+
+    for (int32_t id = 0; id < MIN(n, tokenizer_vocabulary(tokenizer)); id++) {
+        text.len = 0;
+        if (!bytes && (id == tokenizer_bos(tokenizer) || id == tokenizer_eos(tokenizer)))
+            continue;
+        if (tokenizer_decode(tokenizer, &id, 1, &text, NULL) == TITAN_OK)
+            ret[id] = (uint16_t)MIN(text.len, (size_t)UINT16_MAX);
+        if (buf_failed(&text))
+            return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
+    }
+    return TITAN_OK;
+}
+
+static titan_status choose_samples(const struct recipe *r, struct held_out *h, struct titan_error *err)
+{
+    const uint64_t batch = (uint64_t)recipe_validation_batch(r), windows = dataset_windows(h->data);
+
+    if (r->validation.steps > 0 && windows < batch) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "validation: the data has %" PRIu64 " samples of validation.seq_len = %" PRId64
+                         " tokens, one of validation.steps needs %" PRIu64,
+                         windows, r->validation.seq_len, batch);
+        titan_error_hint(err, "validation.steps = -1 evaluates all of the data once");
+        return TITAN_EINVAL;
+    }
+    h->steps = r->validation.steps > 0 ? (uint64_t)r->validation.steps : (windows + batch - 1) / batch;
+    h->samples = r->validation.steps > 0 ? h->steps * batch : windows;
+    return TITAN_OK;
+}
+
+titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *tokenizer, const char *cache,
+                           int threads, struct held_out *ret, struct titan_error *err)
+{
+    const int64_t vocabulary = recipe->model.dims.vocab_size;
+    const struct dataset_source source = {.path = recipe->validation.dataset_path, .kind = recipe->validation.dataset};
+    const struct dataset_options options = {.sources = &source,
+                                            .n_sources = 1,
+                                            .tokenizer_name = recipe->model.tokenizer,
+                                            .tokenizer = tokenizer,
+                                            .seq_len = recipe->validation.seq_len,
+                                            .vocab_size = vocabulary,
+                                            .seed = SAMPLES_SEED,
+                                            .cache = cache,
+                                            .threads = threads};
+
+    titan_assert(!ret->data && !ret->token_bytes);
+    if (dataset_open(&options, &ret->data, err) != TITAN_OK)
+        return titan_error_wrap(err, "validation");
+    TRY(choose_samples(recipe, ret, err));
+    ret->token_bytes = calloc((size_t)vocabulary, sizeof *ret->token_bytes);
+    if (!ret->token_bytes)
+        return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
+    return measure_tokens(tokenizer, vocabulary, ret->token_bytes, err);
+}
+
+void held_out_close(struct held_out *h)
+{
+    dataset_close(h->data);
+    free(h->token_bytes);
+    *h = (struct held_out){0};
+}

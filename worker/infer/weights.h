@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights.h - a model's parameters on one device in the compute type, and the biases of its experts: all that a program
+ * which trains nothing reads. One thread at a time. */
+#ifndef TITAN_WORKER_INFER_WEIGHTS_H
+#define TITAN_WORKER_INFER_WEIGHTS_H
+
+#include "worker/checkpoint/trained.h"
+#include "worker/device/device.h"
+#include "worker/tensor/layout.h"
+
+struct buffer; /* program/program.h */
+
+struct weights {
+    const struct device_handle *device; /* borrowed, as are layout and stream */
+    const struct layout *layout;        /* of one rank */
+    struct stream *stream;
+    enum dtype dt;
+    int64_t unit_max; /* elements of the largest unit */
+    /* device memory */
+    void **units;   /* per unit, in the compute type */
+    float *biases;  /* NULL: the model has none */
+    float *staging; /* (unit_max) fp32; of use to others between two calls */
+};
+
+/* Parameters are not set, biases are 0. *ret is empty before; weights_close leaves it so, also after a failure. */
+titan_status weights_open(const struct layout *layout, const struct device_handle *device, enum dtype dt,
+                          struct stream *s, struct weights *ret, struct titan_error *err) TITAN_MUST_USE;
+void weights_close(struct weights *w);
+
+/* Parameter number i of model->tensors from numel fp32 values. */
+titan_status weights_set(struct weights *w, int tensor, const float *values, struct titan_error *err) TITAN_MUST_USE;
+/* Of all experts (layout_biases numbers, layer after layer). A model without them ignores it. */
+titan_status weights_set_biases(struct weights *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
+/* All of them from a checkpoint of this model. */
+titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
+
+/* What a program's SHARD and BIAS buffers are (exec.h); NULL for others. */
+void *weights_bind(const struct weights *w, const struct buffer *buffer);
+
+#endif
