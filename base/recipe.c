@@ -699,6 +699,19 @@ static bool is_idle(const struct recipe *r, int i)
            (r->checkpoint.enable || strcmp(recipe_keys[i].section, "checkpoint") != 0);
 }
 
+/* What follows from the step is left out with the step. */
+static void warn_of_exclusions(const struct recipe *r, struct buf *out)
+{
+    static const char *const parts[] = {"lr_scheduler", "dataloader"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        if (recipe_excludes(r, parts[i]) && !recipe_excludes(r, "train_state"))
+            buf_printf(out,
+                       "checkpoint.exclude_from_loading: \"%s\" has no effect: It follows from the step, which "
+                       "\"train_state\" leaves out\n",
+                       parts[i]);
+}
+
 void recipe_warnings(const struct recipe *r, struct buf *out)
 {
     if (r->model.float8)
@@ -719,6 +732,7 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
                 buf_printf(out, "%s%s.%s", others++ ? ", " : "", recipe_keys[j].section, recipe_keys[j].name);
         buf_printf(out, " %s no effect: %s\n", others > 1 ? "have" : "has", recipe_keys[i].doc);
     }
+    warn_of_exclusions(r, out);
 }
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */

@@ -251,6 +251,15 @@ static void test_warnings(void **state)
         "comm.train_timeout_seconds has no effect: A lost peer is noticed without a timeout\n");
     buf_clear(&lines);
     r = fresh();
+    assert_int_equal(recipe_set(&r, "checkpoint.exclude_from_loading=optimizer,lr_scheduler", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data, "checkpoint.exclude_from_loading: \"lr_scheduler\" has no effect: It follows from "
+                                    "the step, which \"train_state\" leaves out\n");
+    buf_clear(&lines);
+    assert_int_equal(recipe_set(&r, "checkpoint.exclude_from_loading=dataloader,train_state", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
+    r = fresh();
     recipe_warnings(&r, &lines);
     assert_int_equal(lines.len, 0);
 }
