@@ -652,7 +652,9 @@ void agent_hears(int h, const coord_message *m)
 {
     struct agent *a = agent_of(h);
     uint64_t seen = agent_core_term(a->core), fenced = agent_core_counters(a->core)->fenced_terms;
-    bool listens = agent_core_registered(a->core);
+    /* Epochs are listed before the registration; a registered agent does not take the question. */
+    bool listens =
+        agent_core_registered(a->core) && m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LIST_EPOCHS;
     a->hearing_term = m->term;
     CORE(h, agent_core_coordinator, m);
     a->hearing_term = 0;
