@@ -102,7 +102,7 @@ static void test_refused(void **state)
     refused("list --limit", "--limit wants N", NULL);
     refused("list -n", "--limit wants N", NULL);
     refused("logs 1 --follow=yes", "--follow takes no value", NULL);
-    refused("submit", "submit: FILE is missing", "usage: titanctl submit [OPTION]... FILE");
+    refused("run", "run: FILE is missing", "usage: titanctl run [OPTION]... FILE");
     refused("status 1 2", "status: '2' is one word too many", "usage: titanctl status [OPTION]... JOB");
     refused("list all", "list: 'all' is one word too many", NULL);
 }
