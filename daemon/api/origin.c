@@ -65,8 +65,8 @@ static bool below(const char *path, const char *folder)
     return n > 0 && strncmp(path, folder, n) == 0 && path[n] == '/' && !strstr(path, "/../");
 }
 
-/* The daemon owns the folder of jobs, so the owner of a job needs a grant there. Paths elsewhere are checked as any other
- * path of a recipe. */
+/* The daemon owns the folder of jobs, so the owner of a job needs a grant there. Paths elsewhere are checked as any
+ * other path of a recipe. */
 static void grant(struct origin *o, const char *path)
 {
     size_t n = 0;
