@@ -487,7 +487,7 @@ struct comm {
     int opened;              /* barriers that have opened */
     unsigned orders, agreed; /* ORDER_* */
     bool over;               /* a member is out: no barrier opens any more */
-    char checkpoints[4][64]; /* newest first */
+    char checkpoint[64];     /* that the order names */
     enum sim_source recovery_source;
     struct holding target; /* what everybody will hold when the state is there */
     bool rolled_forward, installed;

@@ -205,33 +205,30 @@ static const struct disk_ckpt *find_checkpoint(const char *path)
     return NULL;
 }
 
-/* The newest one in the job's folder. */
+/* The one of the latest step in the job's folder. */
 static const struct disk_ckpt *look_in_folder(uint64_t job)
 {
+    const struct disk_ckpt *latest = NULL;
     char folder[32];
     const int n = snprintf(folder, sizeof(folder), "/jobs/%llu/", LL(job));
     for (int i = S->n_ckpts - 1; i >= 0; i--)
-        if (strncmp(S->ckpts[i].path, folder, (size_t)n) == 0)
-            return &S->ckpts[i];
-    return NULL;
+        if (strncmp(S->ckpts[i].path, folder, (size_t)n) == 0 && (!latest || S->ckpts[i].step > latest->step))
+            latest = &S->ckpts[i];
+    return latest;
 }
 
+/* Workers look into the folder whatever the order names (worker/elastic/restore.c). */
 static bool from_checkpoint(struct comm *c)
 {
-    const bool restored = S->image.origin.term; /* what its backup lists may have expired since, or be behind */
-    for (int i = 0; i < 5 && (restored || c->source != STATE_FROM_INIT); i++) {
-        const struct disk_ckpt *k = i < 4      ? find_checkpoint(c->checkpoints[i])
-                                    : restored ? look_in_folder(c->job)
-                                               : NULL;
-        CHECK_OF(c->job, "I8", k || i > 0 || restored || c->source != STATE_FROM_CHECKPOINT,
-                 "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoints[i], LL(c->job), LL(c->epoch));
-        if (!k)
-            continue;
-        c->recovery_source = SIM_SOURCE_CHECKPOINT;
-        c->target = (struct holding){.step = k->step, .content = k->content};
-        return true;
-    }
-    return false;
+    const struct disk_ckpt *k = look_in_folder(c->job);
+    const bool restored = S->image.origin.term; /* what its backup lists may have expired since */
+    CHECK_OF(c->job, "I8", find_checkpoint(c->checkpoint) || restored || c->source != STATE_FROM_CHECKPOINT,
+             "checkpoint '%s' of job %llu epoch %llu is not on disk", c->checkpoint, LL(c->job), LL(c->epoch));
+    if (!k)
+        return false;
+    c->recovery_source = SIM_SOURCE_CHECKPOINT;
+    c->target = (struct holding){.step = k->step, .content = k->content};
+    return true;
 }
 
 /* The fallback order: all members come to the same answer, so it is found once. */
@@ -608,9 +605,7 @@ static struct comm *comm_for(const struct proc *p, const struct epoch_view *v)
                        .world = v->world,
                        .ranks = v->world + v->departing};
     memcpy(c->id, v->comm_id, sizeof(c->id));
-    (void)snprintf(c->checkpoints[0], sizeof(c->checkpoints[0]), "%.63s", v->checkpoint_path);
-    for (int i = 0; i < v->n_older && i < 3; i++)
-        (void)snprintf(c->checkpoints[i + 1], sizeof(c->checkpoints[0]), "%.63s", v->older_checkpoints[i]);
+    (void)snprintf(c->checkpoint, sizeof(c->checkpoint), "%.63s", v->checkpoint_path);
     return c;
 }
 

@@ -63,8 +63,7 @@ static void restore_bases(struct core *c, struct jobrec *j, const struct core_sa
         kept_formed(j);
     for (size_t b = 0; b < saved->n_bases; b++) {
         const struct core_saved_base *base = &saved->bases[b];
-        struct kept_member *members = kept_add(j, base->epoch, base->n);
-        j->kept[b].source = base->source;
+        struct kept_member *members = kept_add(j, base->epoch, base->source, base->n);
         j->kept[b].complete = base->complete;
         for (uint32_t i = 0; i < base->n; i++) {
             const struct workrec *w = job_worker(j, base->workers[i]);

@@ -40,6 +40,14 @@ static void forget_base(struct kept_epoch *b)
     free(b->by_id);
 }
 
+const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch)
+{
+    for (size_t b = 0; b < j->n_kept; b++)
+        if (j->kept[b].epoch == epoch)
+            return &j->kept[b];
+    return NULL;
+}
+
 /* The first to count by. */
 size_t kept_first(const struct jobrec *j)
 {
@@ -86,20 +94,23 @@ bool kept_any_on(const struct jobrec *j, const struct noderec *n)
     return false;
 }
 
-struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n)
+struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n)
 {
-    titan_assert(n > 0 && (j->n_kept == 0 || j->kept[j->n_kept - 1].epoch < epoch));
     struct kept_member *members = core_alloc((n + 1) * sizeof(*members));
-    titan_assert(
-        VEC_PUSH(j->kept, j->n_kept, j->cap_kept, (struct kept_epoch){.epoch = epoch, .n = n, .members = members}));
+    struct kept_epoch added = {.epoch = epoch, .source = source, .n = n, .members = members};
+    titan_assert(n > 0 && source < epoch && !kept_find(j, epoch));
+    titan_assert(VEC_PUSH(j->kept, j->n_kept, j->cap_kept, added));
+    size_t at = j->n_kept - 1;
+    for (; at > 0 && j->kept[at - 1].epoch > epoch; at--)
+        j->kept[at] = j->kept[at - 1];
+    j->kept[at] = added;
     return members;
 }
 
 void kept_formed(struct jobrec *j)
 {
     titan_assert(j->n_members > 0 && j->source.epoch < j->status.epoch);
-    struct kept_member *members = kept_add(j, j->status.epoch, j->n_members);
-    j->kept[j->n_kept - 1].source = j->source.epoch;
+    struct kept_member *members = kept_add(j, j->status.epoch, j->source.epoch, j->n_members);
     for (uint32_t i = 0; i < j->n_members; i++)
         members[i] = (struct kept_member){.worker_id = j->rank_slots[i].worker_id,
                                           .node = j->rank_slots[i].worker ? j->rank_slots[i].worker->node : NULL,

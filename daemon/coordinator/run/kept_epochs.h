@@ -14,8 +14,10 @@ bool kept_lists(struct jobrec *j, uint64_t worker_id); /* of any that is kept? *
 const struct noderec *kept_node(const struct jobrec *j, uint64_t worker_id);
 /* Is any of those there? */
 bool kept_any_on(const struct jobrec *j, const struct noderec *n);
-struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint32_t n); /* to be filled in */
-void kept_formed(struct jobrec *j);                                         /* the current epoch is one to count by */
+const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch); /* NULL = it is not kept */
+/* In the order of their numbers; the members are to be filled in. */
+struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n);
+void kept_formed(struct jobrec *j); /* the current epoch is one to count by */
 /* ... and has its state: those before it are not any more, but a worker may still hold one of them. */
 void kept_complete(struct jobrec *j);
 void kept_trained(struct jobrec *j); /* ... has made a step: all its members hold it, and those before go */

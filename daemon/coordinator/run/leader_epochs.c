@@ -117,6 +117,21 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
     store_status(c, j);
 }
 
+/* It was formed after the current epoch was stored and before that reached a member, so it may hold newer state than
+ * the current epoch starts from. With a restored store the current number is above all that leaders give. */
+static void take_between(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
+{
+    titan_assert(f->epoch < j->status.epoch && !kept_find(j, f->epoch));
+    struct kept_member *members = kept_add(j, f->epoch, f->source_epoch, (uint32_t)f->n_members);
+    for (size_t i = 0; i < f->n_members; i++) {
+        const struct workrec *w = job_worker(j, f->members[i]->worker_id);
+        members[i] =
+            (struct kept_member){.worker_id = f->members[i]->worker_id, .node = w ? w->node : NULL, .released = !w};
+    }
+    if (epoch_live(j))
+        epoch_revoke(c, j, "its members went on without the coordinator");
+}
+
 /* Returns its job when it is in that epoch now. */
 static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d)
 {
@@ -140,12 +155,17 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         c->counters.duplicate++;
         return same ? j : NULL;
     }
-    if (f->epoch <= j->status.epoch) {
+    const bool between = j->n_kept > 0 && f->epoch > j->kept[kept_first(j)].epoch && f->epoch < j->status.epoch;
+    if (f->epoch <= j->status.epoch && (!between || kept_find(j, f->epoch))) {
         c->counters.old_epoch++; /* the run has gone on without it */
         return NULL;
     }
     if (!sound(c, j, f) || !j->run_active) {
         c->counters.unknown_rank++;
+        return NULL;
+    }
+    if (between) {
+        take_between(c, j, f);
         return NULL;
     }
     leader_epochs_take(c, j, f, d->leader && *d->leader ? d->leader : "?");

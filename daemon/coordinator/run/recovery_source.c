@@ -29,15 +29,6 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* An epoch whose members are kept. */
-static const struct kept_epoch *base_of(const struct jobrec *j, uint64_t epoch)
-{
-    for (size_t b = 0; b < j->n_kept; b++)
-        if (j->kept[b].epoch == epoch)
-            return &j->kept[b];
-    return NULL;
-}
-
 /* The newest epoch that a worker holds installed; 0 = none. No counted worker can hold one whose members are not known
  * any more. */
 static uint64_t newest_installed(const struct jobrec *j)
@@ -45,7 +36,7 @@ static uint64_t newest_installed(const struct jobrec *j)
     uint64_t newest = 0;
     for (size_t i = 0; i < j->n_workers; i++) {
         const struct workrec *w = j->workers[i];
-        bool known = w->installed == j->status.epoch || w->installed == j->source.epoch || base_of(j, w->installed);
+        bool known = w->installed == j->status.epoch || w->installed == j->source.epoch || kept_find(j, w->installed);
         if (w->state == WORKER_READY && !w->away && known && w->installed > newest)
             newest = w->installed;
     }
@@ -97,7 +88,7 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
 {
     if (epoch && epoch == j->source.epoch)
         return; /* the same as for the epoch before, which was never installed */
-    const struct kept_epoch *base = epoch == j->status.epoch ? NULL : base_of(j, epoch);
+    const struct kept_epoch *base = epoch == j->status.epoch ? NULL : kept_find(j, epoch);
     j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
     titan_assert(VEC_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1));
     for (size_t i = 0; i < j->source.n_holders; i++)
@@ -108,7 +99,7 @@ void source_choose(struct jobrec *j)
 {
     uint64_t reach = 0, epoch = newest_installed(j);
     /* A state shard of the newest may be gone with its holder, while the one before it is whole. */
-    const struct kept_epoch *base = base_of(j, epoch), *before = base ? base_of(j, base->source) : NULL;
+    const struct kept_epoch *base = kept_find(j, epoch), *before = base ? kept_find(j, base->source) : NULL;
     if (before && !all_hold(j, base) && all_kept(j, before))
         epoch = before->epoch;
     uint64_t step = furthest(j, epoch, &reach);

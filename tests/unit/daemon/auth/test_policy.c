@@ -27,17 +27,20 @@ static const struct expected {
 } expected[] = {
     {POLICY_UNAUTHENTICATED, "Enroll", "", ""},
     {POLICY_ANONYMOUS,
-     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
+     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Enroll",
      "", ""},
     {POLICY_USER, "Submit ListNodes Counters Version Enroll", "GetJob ListJobs WatchEvents Metrics ListCheckpoints",
      "GetRecipe CancelJob ResizeJob CheckpointJob Logs"},
     {POLICY_OPERATOR,
-     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
+     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Enroll",
      "", ""},
     {POLICY_ADMIN,
-     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints ListNodes "
+     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
      "JoinNode RevokeCertificate Enroll",
      "", ""},

@@ -22,6 +22,7 @@
 #define TELL TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LIST_EPOCHS
 #define ACK TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK
 #define TRAINING TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING
+#define QUIESCED TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED
 
 static struct world {
     struct bench b;
@@ -34,6 +35,7 @@ static struct world {
     size_t starts, stops, forms, answers[16];
     uint64_t form_epoch, form_resume, stopped; /* bits of workers below 64 */
     bool turned, one;                          /* the members are in the other order; all of them are the first */
+    bool led;                                  /* by an acting leader, and the workers have left it */
     const char *from;                          /* the checkpoint that the epoch begins from; NULL = none */
 } W;
 
@@ -95,7 +97,9 @@ static void registers(int i, bool told, const struct known *k)
     Titan__Internal__Member members[N], *list[N];
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT, *forms = &form;
     Titan__Internal__EpochsKnown known = TITAN__INTERNAL__EPOCHS_KNOWN__INIT, *knowns = &known;
+    Titan__Internal__LeaderEpoch led = TITAN__INTERNAL__LEADER_EPOCH__INIT, *leds = &led;
     Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *lives = &live;
+    Titan__Internal__WorkerQuiesced holds = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
     Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     body.node = (char *)node_names[i];
     body.slots = 1;
@@ -125,14 +129,23 @@ static void registers(int i, bool told, const struct known *k)
         known.checkpoint_path = (char *)(k->checkpoint ? k->checkpoint : "");
         body.known = &knowns;
         body.n_known = 1;
+        led.epoch = &form;
+        led.leader = (char *)"a";
+        body.leader_epochs = &leds;
+        body.n_leader_epochs = W.led;
     }
     if (k && k->here) {
         live.job_id = k->job;
         live.worker_id = k->here;
         live.epoch = k->epoch;
         live.step = k->step;
-        live.state = TRAINING;
+        live.state = W.led ? QUIESCED : TRAINING;
         live.address = (char *)"h:1";
+        holds.job_id = k->job;
+        holds.worker_id = k->here;
+        holds.epoch = holds.installed_epoch = k->epoch;
+        holds.last_step = k->step;
+        live.quiesced = W.led ? &holds : NULL;
         body.workers = &lives;
         body.n_workers = 1;
     }
@@ -298,6 +311,37 @@ static void test_newer_epoch(void **state)
     pass(100);
     assert_int_equal(W.form_epoch, FIRST_EPOCH + 1);
     assert_int_equal(W.form_resume, 51);
+    close_world();
+}
+
+/* The coordinator ends between storing its first epoch and sending it, and the members train under an acting leader,
+ * below that number: the stored epoch is revoked, and the next goes on from the leader's. */
+static void test_leader_epoch_below_the_stored_one(void **state)
+{
+    (void)state;
+    const struct known on_a = {1, 2, 1, 1, 2, "", 1, 12}, on_b = {1, 2, 1, 1, 2, "", 2, 12};
+    const struct known led_a = {1, 1024, 1, 1, 2, "", 1, 13}, led_b = {1, 1024, 1, 1, 2, "", 2, 13};
+    open_world();
+    back(1, &on_a);
+    back(2, &on_b);
+    pass(ADOPT + 500);
+    assert_int_equal(status_of(1).epoch, 2);
+    for (int i = 1; i <= 2; i++) {
+        quiesced(&W.b, .session = W.session[i], .worker = (uint64_t)i, .epoch = 2, .step = 12);
+        commit();
+    }
+    assert_int_equal(W.form_epoch, FIRST_EPOCH + 1);
+    restart_restored(RESTORED_TERM + 2);
+    W.led = true;
+    back(1, &led_a);
+    assert_true(told_of("epoch.revoked"));
+    assert_int_equal(W.forms, 0); /* nobody is to enter the stored one any more */
+    back(2, &led_b);
+    assert_int_equal(core_counters(W.b.core)->old_epoch, 1); /* the same leader's, once more */
+    pass(ADOPT + 500);
+    assert_int_equal(W.form_epoch, FIRST_EPOCH + 2);
+    assert_int_equal(W.form_resume, 13);
+    assert_int_equal(status_of(1).restarts, 1); /* the members left epoch 2 together, before */
     close_world();
 }
 
@@ -558,6 +602,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newer_epoch),
+        cmocka_unit_test(test_leader_epoch_below_the_stored_one),
         cmocka_unit_test(test_says_why_it_waits),
         cmocka_unit_test(test_newer_epoch_in_any_order),
         cmocka_unit_test(test_newer_epoch_of_one_twice),
