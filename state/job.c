@@ -67,7 +67,8 @@ titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_ex
 static titan_status check_folder(struct db *db, const char *folder, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT id, name FROM jobs WHERE state < 7 AND folder = ? LIMIT 1", "t", folder));
+    TRY(db_query(db, &stmt, err, "SELECT id, name FROM jobs WHERE state < 7 AND folder <> '' AND folder = ? LIMIT 1",
+                 "t", folder));
     bool row = false;
     titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && row) {

@@ -81,9 +81,9 @@ void checkpoint_info_clear(struct checkpoint_info *info);
  * watch->moved counts what is read (NULL: neither). */
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
                              int npieces, struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;
-/* Read every file of it: size, checksum, header, and that each piece is where the manifest says. What is wrong is a line
- * of faults each, the file first; none: it is sound, and *ret and *ret_files say what it is (checkpoint_info_clear). Any
- * other failure than damage or a file that cannot be read is returned. */
+/* Read every file of it: size, checksum, header, and that each piece is where the manifest says. What is wrong is a
+ * line of faults each, the file first; none: it is sound, and *ret and *ret_files say what it is
+ * (checkpoint_info_clear). Any other failure than damage or a file that cannot be read is returned. */
 titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */

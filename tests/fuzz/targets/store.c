@@ -93,7 +93,8 @@ static const struct table {
      "i:id i:state i:steps i:min_workers i:max_workers b:worlds i:max_restarts i:backoff_ms i:backoff_max_ms"
      " i:keep_latest i:step i:world_size i:epoch i:restarts i:submitted_at_ms i:started_at_ms i:finished_at_ms"
      " t:checkpoint t:mesh i:priority i:max_node_losses i:restart_window_s i:wish_min i:wish_max i:wish_number"
-     " i:preemptions i:uid i:gid i:checkpoint_failures i:evaluation_step i:evaluation_tokens t:device t:reason t:name t:user i:loss"},
+     " i:preemptions i:uid i:gid i:checkpoint_failures i:evaluation_step i:evaluation_tokens t:device t:reason t:name "
+     "t:user i:loss"},
     {"runs", "job_id, number", "i:job_id i:number i:state"},
     {"epochs", "job_id, number",
      "i:job_id i:number i:run i:state i:world_size i:source i:source_epoch i:resume_step t:checkpoint b:comm_id"

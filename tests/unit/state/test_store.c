@@ -366,6 +366,33 @@ static void test_every_move_of_a_job(void **state)
     db_close(db);
 }
 
+/* With a store of any size a submit reads a few rows. */
+static void test_submit_scans_no_table(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct titan_error err = {0};
+    struct job job = plain_job(1);
+    uint64_t existing = 0;
+    char folder[32];
+    job.folder = folder;
+    job.holds_folder = true;
+    job.key_owner = "uid:1000";
+    for (job.id = 1; job.id <= 100; job.id++) {
+        char key[32];
+        (void)snprintf(folder, sizeof(folder), "/runs/%llu", (unsigned long long)job.id);
+        (void)snprintf(key, sizeof(key), "key %llu", (unsigned long long)job.id);
+        job.key = key;
+        assert_int_equal(job_submit(db, &job, "text", &existing, &err), TITAN_OK);
+    }
+    for (sqlite3_stmt *s = sqlite3_next_stmt(db_handle(db), NULL); s; s = sqlite3_next_stmt(db_handle(db), s))
+        if (sqlite3_stmt_status(s, SQLITE_STMTSTATUS_FULLSCAN_STEP, 0) >= 100)
+            fail_msg("it goes over the whole table: %s", sqlite3_sql(s));
+    job.key = NULL;
+    assert_int_equal(job_submit(db, &job, "text", &existing, &err), TITAN_ECONFLICT); /* the folder of job 100 */
+    db_close(db);
+}
+
 static void test_idempotency_key(void **state)
 {
     (void)state;
@@ -823,6 +850,7 @@ int main(void)
         cmocka_unit_test(test_damaged_store),
         cmocka_unit_test(test_reader_cannot_write),
         cmocka_unit_test(test_every_move_of_a_job),
+        cmocka_unit_test(test_submit_scans_no_table),
         cmocka_unit_test(test_idempotency_key),
         cmocka_unit_test(test_lists_and_pages),
         cmocka_unit_test(test_epochs_and_checkpoints),
