@@ -22,6 +22,8 @@
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/common/epochs.h"
 
+#define KEPT_MAX 64 /* epochs of a job at once, with those that leaders formed below the current one */
+
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
                       leader_epochs_knows *knows)
 {
@@ -155,8 +157,8 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         c->counters.duplicate++;
         return same ? j : NULL;
     }
-    const bool between = j->n_kept > 0 && f->epoch > j->kept[kept_first(j)].epoch && f->epoch < j->status.epoch;
-    if (f->epoch <= j->status.epoch && (!between || kept_find(j, f->epoch))) {
+    const bool between = f->epoch < j->status.epoch && j->n_kept > 0 && f->epoch > j->kept[kept_first(j)].epoch;
+    if (f->epoch <= j->status.epoch && (!between || j->n_kept >= KEPT_MAX || kept_find(j, f->epoch))) {
         c->counters.old_epoch++; /* the run has gone on without it */
         return NULL;
     }
