@@ -6,7 +6,8 @@ A line names a folder and what its files may include, besides their own folder a
 it as well, unless they have lines of their own. Folders of one program stand so that each includes only what stands above
 it: `circle` lines say where that is not true yet.
 
-What the table allows and no file uses is an error too, so that it stays as tight as the tree."""
+What the table allows and no file uses is an error too, so that it stays as tight as the tree. The picture of the worker's
+layers in docs/architecture.md is held to the table."""
 import os
 import re
 import sys
@@ -54,7 +55,6 @@ worker/data         worker/tensor worker/tokenizer
 worker/metrics
 worker/infer        worker/tokenizer worker/tensor worker/device worker/program worker/model worker/plan worker/optim worker/exec worker/checkpoint worker/data worker/metrics
 worker/elastic      titan proto worker/comm worker/program worker/optim worker/exec worker/state worker/checkpoint worker/metrics
-worker/infer        worker/tokenizer worker/tensor worker/device worker/program worker/model worker/plan worker/optim worker/exec worker/checkpoint worker/data worker/metrics
 worker/epoch        worker/tensor worker/device worker/comm worker/plan worker/optim worker/exec worker/checkpoint worker/tokenizer worker/data worker/metrics worker/elastic
 worker              worker/tokenizer worker/comm worker/plan worker/optim worker/checkpoint worker/data worker/infer worker/elastic worker/epoch
 
@@ -114,6 +114,25 @@ def check(files, allowed, circles):
     return wrong
 
 
+def picture(text):
+    """{folder: line} of the worker's layers as the document draws them: the last block before `make check-layers`."""
+    block = text.split("`make check-layers`")[0].rsplit("```", 2)[1]
+    drawn = {}
+    for n, line in enumerate(block.splitlines()):
+        for name, below in re.findall(r"(?:^|  )(\w+)(?:/(\w+/|\{[\w,]+\}/)?|\.c )", line):
+            drawn.setdefault("worker" if name == "train" else "worker/" + name, n)
+            drawn.update({f"worker/{name}/{part}": n for part in re.findall(r"\w+", below)})
+    return drawn
+
+
+def check_picture(drawn, allowed):
+    """A folder of the picture stands below all that it includes; none is left out, none is invented."""
+    table = {f for f in allowed if f.split("/")[0] == "worker"}
+    wrong = [f"picture: {f} is missing" for f in sorted(table - set(drawn))] + [f"picture: there is no {f}" for f in sorted(set(drawn) - table)]
+    return wrong + [f"picture: {me} includes {other} and does not stand below it" for me in sorted(table & set(drawn)) for other in allowed[me]
+                    if other in drawn and drawn[other] >= drawn[me] and os.path.dirname(me) != other]
+
+
 def sources(root):
     files = {}
     for top in ("base", "proto", "state", "daemon", "ctl", "worker"):
@@ -130,7 +149,8 @@ def main():
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     allowed, circles = read_table(TABLE)
     files = sources(root)
-    wrong = check(files, allowed, circles)
+    with open(os.path.join(root, "docs/architecture.md"), encoding="utf-8") as f:
+        wrong = check(files, allowed, circles) + check_picture(picture(f.read()), allowed)
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:

@@ -279,6 +279,21 @@ def walked(text):
         yield text.count("\n", 0, m.start()) + 1, m[1], m[2]
 
 
+def is_defined(file, function):
+    return re.search(r"^\w[^\n;=]*\b%s\([^;{]*\)\n\{" % function, read(file), re.M) is not None
+
+
+@lru_cache(None)
+def used():
+    """What bodies and tables of the programs name: definitions and prototypes begin at a line's begin."""
+    return set(re.findall(r"\w+", "\n".join(line for line in product().splitlines() if line[:1].isspace())))
+
+
+def is_used(function):
+    """A table of operations names it without its prefix."""
+    return function in used() or "X(%s)" % function.split("_", 1)[-1] in product()
+
+
 def anchors(path):
     """What GitHub makes of the headings of a document."""
     found = re.findall(r"^#+ (.*)$", path.read_text(errors="replace"), re.M)
@@ -297,8 +312,12 @@ def check(name, text):
             if what:
                 yield f"{name}:{line}: {command}: {what}"
     for line, file, function in walked(text):
-        if (ROOT / file).is_file() and not re.search(r"^\w[^\n;=]*\b%s\([^;{]*\)\n\{" % function, read(file), re.M):
+        if not (ROOT / file).is_file():
+            continue  # told as a span
+        if not is_defined(file, function):
             yield f"{name}:{line}: {file} has no function {function}()"
+        elif not is_used(function):
+            yield f"{name}:{line}: nothing in the programs calls {function}()"
     for line, link, anchor in links(text):
         target = (ROOT / name).parent / link if link else ROOT / name
         if not target.exists():

@@ -48,6 +48,18 @@ def main():
     wrong = layers.check({}, *layers.read_table("base\nlow high\nhigh"))
     wrong += layers.check({"low/a.c": '#include "high/x.h"'}, *layers.read_table("base\nlow high\nhigh"))
     report("a table whose lower line includes a higher one", any("stands below it" in w for w in wrong), "\n".join(wrong))
+
+    with open(os.path.join(root, "docs/architecture.md"), encoding="utf-8") as f:
+        drawn = layers.picture(f.read())
+    allowed = layers.read_table(layers.TABLE)[0]
+    wrong = layers.check_picture(drawn, allowed)
+    report("the picture of the layers is the table", len(drawn) > 10 and not wrong, "\n".join(wrong))
+    bent = {**drawn, "worker/elastic": drawn["worker/comm"], "worker/nowhere": 99}
+    del bent["worker/optim"]
+    wrong = layers.check_picture(bent, allowed)
+    missed = [words for words in ("worker/optim is missing", "there is no worker/nowhere", "worker/elastic includes worker/exec") if
+              not any(words in w for w in wrong)]
+    report("a picture that is wrong is found", not missed, "\n".join(missed))
     return 1 if failed else 0
 
 

@@ -34,10 +34,20 @@ def spans_blocks_and_links_are_read():
     assert len(list(names.check("README.md", text))) == 5
 
 
+def walks_are_followed():
+    """a stop of a walk is defined in its file and called by the programs"""
+    def wrong(stop):
+        return [w for w in names.check("README.md", f"| 1 | {stop} | what happens |\n") if "function" in w or "calls" in w]
+
+    assert not wrong("`base/recipe.c` `recipe_parse()`") and not wrong("`worker/device/cpu/optim.c` `cpu_adamw()`")
+    assert wrong("`base/toml.c` `recipe_parse()`"), "a function of another file passes"
+    assert wrong("`state/change.c` `change_apply()`"), "a function that only tests call passes"
+
+
 def documents_are_true():
     """every name in the documents exists"""
     problems = [p for f in names.documents() for p in names.check(f, names.read(f))]
     assert not problems, "\n" + "\n".join(problems)
 
 
-tap(wrong_names_are_found, right_names_pass, spans_blocks_and_links_are_read, documents_are_true)
+tap(wrong_names_are_found, right_names_pass, spans_blocks_and_links_are_read, walks_are_followed, documents_are_true)
