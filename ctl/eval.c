@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eval.c - titanctl eval: a checkpoint's loss on validation data. */
+#include "base/eval_options.h"
 #include "ctl/worker_tool.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -24,18 +25,7 @@ const struct command command_eval = {
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,
-    .options =
-        (const struct option_spec[]){
-            {"data", 0, "PATH", "a file or a folder (default: the run's validation data)", WORD_FILE},
-            {"dataset", 0, "KIND", "what it is: text, jsonl, c4, c4_test or c4_validation (default: as in the run)",
-             WORD_NONE},
-            {"steps", 0, "N", "steps of the run's validation batch, -1 = all of the data (default: as in the run)",
-             WORD_NONE},
-            {"seq-len", 0, "N", "tokens of a sample (default: as in the run)", WORD_NONE},
-            {"tokenizer", 't', "T", "where the run's tokenizer is now (default: where it was)", WORD_FILE},
-            {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
-            {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
-            {NULL}},
+    .options = (const struct option_spec[]){EVAL_OPTIONS, {NULL}},
     .examples = (const struct example[]){{"titanctl eval 12 --data ./held-out", "a job's newest checkpoint"},
                                          {"titanctl eval 12@300", "that of step 300, on the run's validation data"},
                                          {NULL}},

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/eval_options.h"
 #include "base/json.h"
 #include "worker/data/held_out.h"
 #include "worker/data/loader.h"
@@ -297,19 +298,9 @@ const struct command eval_command = {
         "run.",
     .min_args = 1,
     .max_args = 1,
-    .options =
-        (const struct option_spec[]){
-            {"data", 0, "PATH", "a file or a folder (default: the run's validation data)", WORD_FILE},
-            {"dataset", 0, "KIND", "what it is: text, jsonl, c4, c4_test or c4_validation (default: as in the run)",
-             WORD_NONE},
-            {"steps", 0, "N", "steps of the run's validation batch, -1 = all of the data (default: as in the run)",
-             WORD_NONE},
-            {"seq-len", 0, "N", "tokens of a sample (default: as in the run)", WORD_NONE},
-            {"tokenizer", 't', "T", "where the run's tokenizer is now (default: where it was)", WORD_FILE},
-            {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
-            {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
-            {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
-            {NULL}},
+    .options = (const struct option_spec[]){EVAL_OPTIONS,
+                                            {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
+                                            {NULL}},
     .examples = (const struct example[]){{"titan-worker eval run/checkpoint --data ./held-out",
                                           "the newest checkpoint, on text it was not trained on"},
                                          {NULL}},
