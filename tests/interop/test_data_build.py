@@ -102,4 +102,23 @@ def decoded():
         assert sample["text"].strip("\ufffd") == want.strip("\ufffd"), (sample["text"], want)
 
 
-titan.tap(pieces, decoded)
+def parquet():
+    """a Parquet file is refused in one line; what the hint says makes JSON lines of it, which are read"""
+    why = interop.missing("pyarrow")
+    if why:
+        return why
+    import pyarrow as pa
+    import pyarrow.parquet
+    texts = ["a b\n", "", "Zürich \u2028 \"x\""]
+    pyarrow.parquet.write_table(pa.table({"text": texts, "n": [1, 2, 3]}), root / "t.parquet")
+    done = subprocess.run([titan.BIN / "titanctl", "data", "build", "--tokenizer", "bytes", "--out", root / "pq", root / "t.parquet"],
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and "t.parquet' is Parquet, which is not read" in done.stderr, done.stderr
+    line = done.stderr[done.stderr.index("python3 -c"):].strip().replace("'F'", f"'{root / 't.parquet'}'").replace("F.jsonl", f"{root / 't.jsonl'}")
+    subprocess.run(line.replace("python3", sys.executable, 1), shell=True, check=True)
+    assert [json.loads(row)["text"] for row in (root / "t.jsonl").read_text().splitlines()] == texts
+    done = subprocess.run([WORKER, "data", "build", "--tokenizer", "bytes", "--out", root / "pq", root / "t.jsonl"], capture_output=True, text=True)
+    assert done.returncode == 0 and "3 documents" in done.stdout + done.stderr, (done.stdout, done.stderr)
+
+
+titan.tap(pieces, decoded, parquet)

@@ -55,7 +55,8 @@ static bool named_lines(const char *path)
 static titan_status no_parquet(const char *path, struct titan_error *err)
 {
     (void)titan_fail(err, TITAN_EUNSUPPORTED, "'%s' is Parquet, which is not read", path);
-    titan_error_hint(err, "write JSON lines of it first: duckdb -c \"COPY (SELECT text FROM 'FILE') TO 'FILE.jsonl'\"");
+    titan_error_hint(err, "make JSON lines of it: python3 -c \"import json,pyarrow.parquet as p;"
+                          "[print(json.dumps(r)) for r in p.read_table('F',columns=['text']).to_pylist()]\" >F.jsonl");
     return TITAN_EUNSUPPORTED;
 }
 

@@ -128,7 +128,9 @@ static void test_kinds_of_files(void **state)
     check_content("lines", "one\0\0two", 9);
     put_file("text/g.parquet", "PAR1", 4);
     assert_int_equal(build("text", "none", 2, 1000, &r, &err), TITAN_EUNSUPPORTED);
-    assert_non_null(strstr(err.msg, "Parquet"));
+    assert_non_null(strstr(err.msg, "text/g.parquet' is Parquet, which is not read"));
+    assert_non_null(strstr(err.hint, "pyarrow"));
+    assert_int_equal(err.hint[strlen(err.hint) - 1], 'l'); /* whole: >F.jsonl */
 }
 
 static void test_bad_records(void **state)
