@@ -55,6 +55,20 @@ def there_and_back():
     assert run("tokenize", "-0", "-d", stdin="97\n\n98 99\n").out == "a\0\0bc\0"
 
 
+def golden():
+    """WordPiece and Unigram in the forms of BERT, T5 and XLNet: ids and texts are those of the Python package tokenizers"""
+    for name, made in json.loads((titan.SOURCE / "tests/golden/tokenizers.json").read_text()).items():
+        path = root / f"{name}.json"
+        path.write_text(json.dumps(made["file"]))
+        done = run("tokenize", "-t", path, "-0", stdin="\0".join(made["texts"]) + "\0")
+        assert done.code == 0, (name, done.err)
+        for text, line, ids in zip(made["texts"], done.out.split("\n"), made["ids"], strict=False):
+            assert [int(i) for i in line.split()] == ids, (name, text)
+        if "decoded" in made:
+            back = run("tokenize", "-t", path, "-d", "-0", stdin="".join(" ".join(map(str, ids)) + "\n" for ids in made["ids"]))
+            assert back.out.split("\0")[:-1] == made["decoded"], name
+
+
 def refused():
     """what is no tokenizer, no text or no id: exit 2 and one line"""
     for args, stdin, why in ((("-t", "/nowhere"), "", "'/nowhere': No such file"), (("/nowhere",), "", "'/nowhere': No such file"),
@@ -91,4 +105,4 @@ def generated():
     assert done.code == 2 and "has 295 tokens, the model 256" in done.err, (done.code, done.err)
 
 
-titan.tap(there_and_back, refused, generated)
+titan.tap(there_and_back, golden, refused, generated)

@@ -3,6 +3,7 @@
 """Ids and texts of `titan-worker tokenize` equal those of the Python packages tokenizers and tiktoken, on random and
 hostile texts and on the files of shared/data where they are. TITAN_TOKENIZER_TEXTS=1000000 texts of each tokenizer in
 place of some thousands; TITAN_TOKENIZER_SEED repeats a run."""
+import json
 import os
 import subprocess
 import sys
@@ -93,6 +94,68 @@ def character_ids():
     compare_all(save(t, "llama2"), batch(t), lambda ids: t.decode(ids, skip_special_tokens=False))
 
 
+def compare_special(t, name, theirs_decode=False):
+    path = save(t, name)
+    same = made.without_special(path.read_text())
+    compare_all(path, batch(same), (lambda ids: t.decode(ids, skip_special_tokens=False)) if theirs_decode else None)
+
+
+def wordpiece_ids():
+    """BERT's forms of WordPiece: ids and decoded texts are those of tokenizers; special tokens in a text are text"""
+    for name in made.WORDPIECE:
+        compare_special(made.wordpiece(name, LINES), name, theirs_decode=True)
+
+
+def unigram_ids():
+    """the forms of T5, XLNet and SentencePiece of Unigram: ids are those of tokenizers; special tokens in a text are text"""
+    for name, form in made.unigram_forms().items():
+        compare_special(made.unigram(form, LINES), name)
+
+
+def scores_in_any_order():
+    """tokens of two letters with scores of few digits and of many, and ties: ids are those of tokenizers"""
+    rng = made.random.Random(f"{SEED} scores")
+    tokens = ["".join("ab"[i >> k & 1] for k in range(n)) for n in range(1, 7) for i in range(2 ** n)]
+    for i in range(20):
+        some = rng.sample(tokens, rng.randrange(3, 60))
+        scores = [rng.choice((-rng.random() * 15, -1.5, -3, rng.uniform(-1e-5, 1e-5), -rng.random() * 1e5)) for _ in some]
+        file = {"version": "1.0", "added_tokens": [], "model": {
+            "type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *map(list, zip(some, scores))]}}
+        path = root / f"scores{i}.json"
+        path.write_text(json.dumps(file))
+        texts = ["".join(rng.choices("abc", (1 + i, 3, i % 3), k=n)) for n in (*range(1, 100), 1000, 3000)]
+        compare(path, batch(tokenizers.Tokenizer.from_file(str(path))), texts)
+
+
+def normalizers_of_every_character():
+    """what each normalizer makes of every character, alone and among others, is what tokenizers makes of it"""
+    n, step = normalizers, 1 if N >= 100000 else 13
+    codes = [c for c in range(1 + SEED % step, 0x110000, step) if not 0xd800 <= c <= 0xdfff]
+    texts = ["".join(f"a{chr(c)} {chr(c)}1'{chr(c)}\u0301" for c in codes[at:at + 500]) for at in range(0, len(codes), 500)]
+    some = {"nfd": n.NFD(), "nfkc": n.NFKC(), "nfkd": n.NFKD(), "lower": n.Lowercase(), "nmt": n.Nmt(), "strip": n.Strip(),
+            "marks": n.Sequence([n.NFD(), n.StripAccents()]), "bert": n.BertNormalizer(),
+            "clean": n.BertNormalizer(True, False, False, False), "accents": n.BertNormalizer(False, True, True, False)}
+    for name, normalizer in {**some, "cut": None}.items():
+        t = made.byte_level("gpt2", LINES[:200], 600)
+        if normalizer:
+            t.normalizer = normalizer
+        else:
+            t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), t.pre_tokenizer])
+        compare(save(t, f"normalizer-{name}"), batch(t), texts + made.texts(f"{SEED} {name}", N // 2, WORDS))
+
+
+def graphemes():
+    """where characters as people see them end, by a table that swallows all but the first code point of short ones"""
+    rng = made.random.Random(f"{SEED} graphemes")
+    often = ("\u0300\u0301\u0338\u200c\u200d\u0600\u06dd\u0903\u093c\u0915\u0924\u094d\u0958\u0995\u09cd\u1100\u115f\u1160\u11a8\uac00"
+             "\uac01\u00a9\u00ae\u263a\u2764\U0001f468\U0001f3fb\U0001f1e6\U0001f1ff\ufe0f\u0e33\r\n\x01\u200b\u00ada\u0d4e\u1b44\u1b13")
+    pool = often * 40 + "".join(made.character(rng) for _ in range(1000)) + "".join(map(chr, range(0x900, 0xe00)))
+    t = made.byte_level("gpt2", LINES[:200], 600)
+    t.normalizer = normalizers.Precompiled(made.charsmap({c: f"<{ord(c):x}>" for c in set(pool) if c not in "\u0903a"}))
+    texts = ["".join(rng.choices(pool, k=rng.randrange(1, 9))) for _ in range(3 * N)]
+    compare(save(t, "graphemes"), batch(t), texts)
+
+
 def ranks_ids():
     """files of ranks: ids and decoded texts are those of tiktoken"""
     table = made.ranks(LINES)
@@ -102,9 +165,10 @@ def ranks_ids():
 
 
 def other_pre_tokenizers():
-    """each behaviour of Split, Digits, Metaspace and WhitespaceSplit cuts as tokenizers does"""
+    """each behaviour of Split, Digits, Metaspace, Punctuation and WhitespaceSplit cuts as tokenizers does"""
     cuts = [pre_tokenizers.Split(Regex(r"\s|[aeiou]+|\p{N}"), b, invert=i) for i in (False, True) for b in
             ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")]
+    cuts += [pre_tokenizers.BertPreTokenizer(), *map(pre_tokenizers.Punctuation, ("isolated", "removed", "merged_with_next"))]
     cuts += [pre_tokenizers.Digits(individual_digits=i) for i in (False, True)] + [pre_tokenizers.WhitespaceSplit()]
     for i, cut in enumerate(cuts):
         t = made.byte_level("gpt2", LINES[:200], 600)
@@ -218,5 +282,6 @@ def shared_files():
     compare(root / "tokenizer.model", lambda some: [made_by.encode_ordinary(s) for s in some], texts)
 
 
-titan.tap(byte_level_ids, character_ids, ranks_ids, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
+titan.tap(byte_level_ids, character_ids, wordpiece_ids, unigram_ids, scores_in_any_order, normalizers_of_every_character,
+          graphemes, ranks_ids, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
           ranks_in_any_order, merges_in_any_order, shared_files)

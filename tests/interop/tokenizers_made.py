@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers of the published forms, trained on a text that is there: the same normalizers, pre-tokenizers, models and
-decoders as the files of GPT-2, Llama 3, Qwen 3, DeepSeek V3, GPT-4o (o200k) and Llama 2 have; and hostile texts."""
+decoders as the files of GPT-2, Llama 3, Qwen 3, DeepSeek V3, GPT-4o (o200k), Llama 2, BERT, T5, XLNet and ALBERT have; and
+hostile texts."""
 import base64
+import json
 import random
+import struct
+import unicodedata
 
 import tiktoken
 import tokenizers
@@ -65,6 +69,116 @@ def characters(lines, size=1500):
     return t
 
 
+WORDPIECE = {  # name: (normalizer, pre-tokenizer)
+    "bert": (normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()),
+    "bert_cased": (normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()),
+    "bert_accents": (normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False),
+                     pre_tokenizers.BertPreTokenizer()),
+    "words": (normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]),
+              pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("contiguous")])),
+}
+
+
+def wordpiece(name, lines, size=1500):
+    t = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100 if name == "bert" else 20))
+    t.normalizer, t.pre_tokenizer = WORDPIECE[name]
+    t.decoder = decoders.WordPiece(cleanup=name != "words")
+    t.train_from_iterator(lines, trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False))
+    return t
+
+
+def charsmap(table):
+    """The precompiled_charsmap of a table from texts to texts: a double array, as SentencePiece writes it."""
+    root, texts, starts = {}, bytearray(), {}
+    for key, value in table.items():
+        node = root
+        for byte in key.encode():
+            node = node.setdefault(byte, {})
+        if value not in starts:
+            starts[value] = len(texts)
+            texts += value.encode() + b"\0"
+        node[0] = starts[value]
+    units, free, pending = {0: 0}, 1, [(root, 0)]
+    while pending:
+        node, at = pending.pop()
+        while free in units:
+            free += 1
+        base = free
+        while any(base ^ label in units for label in node):
+            base += 1
+        units[at] |= (at ^ base) << 10 | (0 in node) << 8
+        for label, child in node.items():
+            units[base ^ label] = 1 << 31 | child if label == 0 else label
+            if label:
+                pending.append((child, base ^ label))
+    array = bytearray(4 * (max(units) | 255) + 4)
+    for at, unit in units.items():
+        struct.pack_into("<I", array, 4 * at, unit)
+    return struct.pack("<I", len(array)) + bytes(array + texts)
+
+
+def compatible_characters(last=0x10000):
+    """Like SentencePiece's nmt_nfkc: characters and pairs to their normal form KC, what is not seen to spaces or nothing."""
+    table = {chr(c): "" for c in (*range(1, 9), 11, *range(14, 32), 127)} | {c: " " for c in "\t\n\r\u200b\u200e\u2028\ufeff"}
+    for one in map(chr, range(0x80, last)):
+        text = unicodedata.normalize("NFKC", one)
+        pair = unicodedata.decomposition(one).split()
+        if text != one and not "\ud800" <= one <= "\udfff":
+            table[one] = text
+        elif len(pair) == 2 and not pair[0].startswith("<"):
+            table["".join(chr(int(p, 16)) for p in pair)] = one
+    table |= {kana + mark: unicodedata.normalize("NFKC", kana + mark) for kana in "\uff76\uff77\uff8a" for mark in "\uff9e\uff9f"}
+    return table
+
+
+def unigram_forms(last=0x10000):
+    """name: (normalizer, pre-tokenizer, byte_fallback)"""
+    spaces = normalizers.Replace(tokenizers.Regex(" {2,}"), "\u2581")
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    precompiled = normalizers.Precompiled(charsmap(compatible_characters(last)))
+    mark = pre_tokenizers.Metaspace()
+    words = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), mark])
+    return {
+        "t5": (normalizers.Sequence([precompiled, normalizers.Strip(left=False, right=True), spaces]), mark, False),
+        "t5_words": (precompiled, words, False),
+        "xlnet": (normalizers.Sequence([*quotes, normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(),
+                                        precompiled]), words, False),
+        "sentencepiece": (normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(),
+                                                normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]), mark, True),
+        "whole": (normalizers.Sequence([normalizers.Strip(), normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]),
+                  None, True),
+    }
+
+
+def unigram(form, lines, size=1500):
+    normalizer, pre_tokenizer, fallback = form
+    t = tokenizers.Tokenizer(models.Unigram())
+    t.normalizer, t.pre_tokenizer, t.decoder = normalizer, pre_tokenizer or pre_tokenizers.Metaspace(), decoders.Metaspace()
+    t.train_from_iterator(lines, trainers.UnigramTrainer(
+        vocab_size=size, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False))
+    file = json.loads(t.to_str())
+    if fallback:
+        file["model"]["vocab"] += [[f"<0x{byte:02X}>", 0.0] for byte in range(256)]
+        file["model"]["byte_fallback"] = True
+    if not pre_tokenizer:
+        file["pre_tokenizer"] = None
+    return tokenizers.Tokenizer.from_str(json.dumps(file))
+
+
+def without_special(text):
+    """The tokenizer of a file's text, with special tokens that no text spells: these models find them otherwise."""
+    file = json.loads(text)
+    model, names = file["model"], {m["content"]: f"\U0010fffe{'x' * 60}{m['id']}" for m in file["added_tokens"] if m["special"]}
+    file["added_tokens"] = [m for m in file["added_tokens"] if not m["special"]]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(token, token): i for token, i in model["vocab"].items()}
+        model["unk_token"] = names[model["unk_token"]]
+    else:
+        model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+    return tokenizers.Tokenizer.from_str(json.dumps(file))
+
+
 def ranks(lines, size=2048, pattern=LLAMA3):
     """{bytes: rank} of a byte-level tokenizer trained on the lines, as tiktoken has them."""
     t = tokenizers.Tokenizer(models.BPE())
@@ -97,7 +211,7 @@ NASTY = ("\ud7ff\ue000\ufffd\uffff\ufeff\u200b\u200c\u200d\u2060\u00ad\u034f\u18
          "\u01c5\u02b0\u00aa\u0c55\u0e33\u0e31'\u2019\t\n\r\v\f\x01\x1b\x7f !?.,#-_/\\<>|\"0123456789")
 CUTS = ["'s", "'T", "'re", "'VE", "'m", "'lL", "'d", "'\u017f", " 's", "don't", "<|endoftext|>", "<|begin_of_text|>",
         "<think>", "</think>", "<tool_call>", "<|im_start|>", "\r\n", "\n\n", "  ", " \n ", "\t\t", "1234", "<0x41>", "\u2581",
-        "<s>", "<unk>"]
+        "<s>", "<unk>", "</s>", "<pad>", "[SEP]", "[UNK]", "[MASK]", "##ing", "``", "''"]
 
 
 def character(rng):

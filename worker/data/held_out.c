@@ -10,18 +10,24 @@
 
 #define SAMPLES_SEED 0 /* the recipe's own decides nothing here */
 
-/* Begin and end of text stand for no text, but for bytes, where every token is one. */
+/* Bytes of each token where it is not the first: that one may lack the space in front of it. Begin and end of text stand
+ * for no text, but for bytes, where every token is one. */
 static titan_status measure_tokens(const struct tokenizer *tokenizer, int64_t n, uint16_t *ret, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     const bool bytes = tokenizer_vocabulary(tokenizer) == 256;
 
     for (int32_t id = 0; id < MIN(n, tokenizer_vocabulary(tokenizer)); id++) {
+        const int32_t two[2] = {id, id};
         text.len = 0;
         if (!bytes && (id == tokenizer_bos(tokenizer) || id == tokenizer_eos(tokenizer)))
             continue;
-        if (tokenizer_decode(tokenizer, &id, 1, &text, NULL) == TITAN_OK)
-            ret[id] = (uint16_t)MIN(text.len, (size_t)UINT16_MAX);
+        if (tokenizer_decode(tokenizer, two, 1, &text, NULL) == TITAN_OK) {
+            const size_t first = text.len;
+            text.len = 0;
+            if (tokenizer_decode(tokenizer, two, 2, &text, NULL) == TITAN_OK && text.len > first)
+                ret[id] = (uint16_t)MIN(text.len - first, (size_t)UINT16_MAX);
+        }
         if (buf_failed(&text))
             return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
     }

@@ -5,39 +5,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/vec.h"
-#include "worker/tokenizer/unicode.h"
 
 #define STEPS_MAX 16
 
-titan_status normalize_add(struct normalizer *m, enum normalize_kind kind, const char *from, const char *to,
-                           struct titan_error *err)
+static void free_step(struct normalize_step *step)
+{
+    free(step->from);
+    free(step->to);
+    pattern_close(step->pattern);
+    charsmap_close(step->charsmap);
+}
+
+titan_status normalize_add(struct normalizer *m, struct normalize_step step, struct titan_error *err)
 {
     titan_assert(m->n <= STEPS_MAX);
-    struct normalize_step step = {.kind = kind};
-    if (m->n == STEPS_MAX)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "more than %d normalizers", STEPS_MAX);
-    if (kind == NORMALIZE_REPLACE && !*from)
-        return titan_fail(err, TITAN_EINVAL, "a normalizer replaces an empty text");
+    const bool full = m->n == STEPS_MAX, empty = step.kind == NORMALIZE_REPLACE && !*step.from;
+    const char *from = step.from, *to = step.to;
     step.from = from ? strdup(from) : NULL;
     step.to = to ? strdup(to) : NULL;
-    if ((from && !step.from) || (to && !step.to) || !VEC_PUSH(m->steps, m->n, m->cap, step)) {
-        free(step.from);
-        free(step.to);
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a normalizer");
-    }
-    return TITAN_OK;
+    const bool copied = (!from || step.from) && (!to || step.to);
+    if (copied && !full && !empty && VEC_PUSH(m->steps, m->n, m->cap, step))
+        return TITAN_OK;
+    free_step(&step);
+    if (full)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "more than %d normalizers", STEPS_MAX);
+    return empty ? titan_fail(err, TITAN_EINVAL, "a normalizer replaces an empty text")
+                 : titan_fail(err, TITAN_ENOMEM, "no memory for a normalizer");
 }
 
 void normalize_free(struct normalizer *m)
 {
-    for (size_t i = 0; i < m->n; i++) {
-        free(m->steps[i].from);
-        free(m->steps[i].to);
-    }
+    for (size_t i = 0; i < m->n; i++)
+        free_step(&m->steps[i]);
     free(m->steps);
     *m = (struct normalizer){0};
 }
+
+/* --- texts -------------------------------------------------------------------------------------------------------- */
 
 static titan_status replace(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
 {
@@ -53,41 +59,183 @@ static titan_status replace(const struct normalize_step *step, const char *text,
     }
 }
 
+static titan_status replace_matches(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
+{
+    const unsigned char *p = (const unsigned char *)text, *end = p + n;
+    const size_t to = strlen(step->to);
+    while (p < end) {
+        size_t len = pattern_match(step->pattern, p, end);
+        if (len == PATTERN_TOO_LONG)
+            return TITAN_ELIMIT;
+        const bool matches = len != PATTERN_NONE;
+        if (!matches)
+            (void)utf8_code(p, &len);
+        TRY(matches ? buf_append(out, step->to, to) : buf_append(out, p, len));
+        p += len;
+    }
+    return TITAN_OK;
+}
+
 static bool begins_with(const char *text, size_t n, const char *prefix)
 {
     const size_t len = strlen(prefix);
     return n >= len && memcmp(text, prefix, len) == 0;
 }
 
-/* Whether the step leaves the text as it is. */
+/* Bytes of white space at the beginning. */
+static size_t leading_space(const char *text, size_t n)
+{
+    size_t at = 0, len;
+    while (at < n && unicode_is_space(utf8_code((const unsigned char *)text + at, &len)))
+        at += len;
+    return at;
+}
+
+/* Bytes in front of the white space at the end. */
+static size_t without_trailing_space(const char *text, size_t n)
+{
+    while (n > 0) {
+        size_t at = n - 1, len;
+        while (at > 0 && (text[at] & 0xc0) == 0x80)
+            at--;
+        if (!unicode_is_space(utf8_code((const unsigned char *)text + at, &len)))
+            break;
+        n = at;
+    }
+    return n;
+}
+
+static titan_status prefix_words(const char *mark, const char *text, size_t n, struct buf *out)
+{
+    titan_assert(*mark);
+    for (size_t at = leading_space(text, n); at < n; at += leading_space(text + at, n - at)) {
+        const size_t begin = at;
+        size_t len;
+        for (; at < n && !unicode_is_space(utf8_code((const unsigned char *)text + at, &len)); at += len)
+            continue;
+        if (!begins_with(text + begin, at - begin, mark))
+            TRY(buf_append(out, mark, strlen(mark)));
+        TRY(buf_append(out, text + begin, at - begin));
+    }
+    return TITAN_OK;
+}
+
+/* --- characters --------------------------------------------------------------------------------------------------- */
+
+static bool is_ideograph(uint32_t code)
+{
+    static const struct code_range ideographs[] = {{0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfaff},
+                                                   {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f},
+                                                   {0x2b920, 0x2ceaf}, {0x2f800, 0x2fa1f}};
+    bool is = false;
+    for (size_t i = 0; i < ARRAY_SIZE(ideographs); i++)
+        is |= code >= ideographs[i].first && code <= ideographs[i].last;
+    return is;
+}
+
+/* What NMT makes of a character: itself, a space, or nothing (0). */
+static uint32_t nmt(uint32_t code)
+{
+    if ((code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
+        code == 0x8f || code == 0x9f)
+        return 0;
+    if (code == 0x09 || code == 0x0a || code == 0x0c || code == 0x0d || code == 0x1680 ||
+        (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xfeff ||
+        code == 0xfffd)
+        return ' ';
+    return code;
+}
+
+/* One character of len bytes at p. */
+static titan_status put_character(enum normalize_kind kind, uint32_t code, const char *p, size_t len, struct buf *out)
+{
+    uint32_t becomes = code;
+    switch (kind) {
+    case NORMALIZE_LOWER:
+        return unicode_lower(code, out);
+    case NORMALIZE_IDEOGRAPHS:
+        if (!is_ideograph(code))
+            break;
+        TRY(buf_append(out, " ", 1));
+        TRY(buf_append(out, p, len));
+        return buf_append(out, " ", 1);
+    case NORMALIZE_CLEAN:
+        if (code == 0 || unicode_has(UNICODE_CONTROLS, code))
+            return TITAN_OK;
+        becomes = unicode_is_space(code) ? ' ' : code;
+        break;
+    case NORMALIZE_ACCENTS:
+        if (unicode_has(UNICODE_ACCENTS, code))
+            return TITAN_OK;
+        break;
+    case NORMALIZE_MARKS:
+        if (unicode_has(UNICODE_MARKS, code))
+            return TITAN_OK;
+        break;
+    default:
+        titan_assert(kind == NORMALIZE_NMT);
+        becomes = nmt(code);
+        if (code && !becomes)
+            return TITAN_OK;
+    }
+    return becomes == code ? buf_append(out, p, len) : buf_append(out, " ", 1);
+}
+
+static titan_status put_characters(enum normalize_kind kind, const char *text, size_t n, struct buf *out)
+{
+    for (size_t at = 0, len; at < n; at += len) {
+        const uint32_t code = utf8_code((const unsigned char *)text + at, &len);
+        TRY(put_character(kind, code, text + at, len, out));
+    }
+    return TITAN_OK;
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+/* Whether the step leaves the text as it is, where that is soon found. */
 static bool is_idle(const struct normalize_step *step, bool first, const char *text, size_t n)
 {
     titan_assert(n > 0);
     switch (step->kind) {
-    case NORMALIZE_NFC:
-        return unicode_nfc_prefix(text, n) == n;
+    case NORMALIZE_FORM:
+        return unicode_kept(step->form, text, n) == n;
     case NORMALIZE_REPLACE:
         return !memmem(text, n, step->from, strlen(step->from));
-    case NORMALIZE_PREPEND:
-        return false;
     case NORMALIZE_PREFIX:
         return begins_with(text, n, step->to);
     case NORMALIZE_PREFIX_1:
         return !first || begins_with(text, n, step->to);
+    default:
+        return false;
     }
-    return true;
 }
 
 static titan_status apply(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
 {
+    size_t at;
     switch (step->kind) {
-    case NORMALIZE_NFC:
-        return unicode_nfc(text, n, out);
+    case NORMALIZE_FORM:
+        return unicode_normalize(step->form, text, n, out);
     case NORMALIZE_REPLACE:
         return replace(step, text, n, out);
-    default:
+    case NORMALIZE_PATTERN:
+        return replace_matches(step, text, n, out);
+    case NORMALIZE_PREPEND:
+    case NORMALIZE_PREFIX:
+    case NORMALIZE_PREFIX_1:
         TRY(buf_append(out, step->to, strlen(step->to)));
         return buf_append(out, text, n);
+    case NORMALIZE_PREFIX_WORD:
+        return prefix_words(step->to, text, n, out);
+    case NORMALIZE_STRIP_LEFT:
+        at = leading_space(text, n);
+        return buf_append(out, text + at, n - at);
+    case NORMALIZE_STRIP_RIGHT:
+        return buf_append(out, text, without_trailing_space(text, n));
+    case NORMALIZE_CHARSMAP:
+        return charsmap_apply(step->charsmap, text, n, out);
+    default:
+        return put_characters(step->kind, text, n, out);
     }
 }
 
@@ -102,9 +250,12 @@ titan_status normalize_text(const struct normalizer *m, bool first, const char *
         titan_assert(out->data != *text || !*text);
         buf_clear(out);
         out->limit = SIZE_MAX / 4;
-        if (apply(step, *text, *n, out) != TITAN_OK)
+        const titan_status status = apply(step, *text, *n, out);
+        if (status == TITAN_ELIMIT)
+            return titan_fail(err, status, "a pattern of the tokenizer takes too long on this text");
+        if (status != TITAN_OK)
             return titan_fail(err, TITAN_ENOMEM, "no memory to normalize %zu bytes of text", *n);
-        *text = out->data;
+        *text = out->data ? out->data : "";
         *n = out->len;
     }
     return TITAN_OK;

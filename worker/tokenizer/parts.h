@@ -11,7 +11,9 @@
 #include "worker/tokenizer/normalize.h"
 #include "worker/tokenizer/split.h"
 #include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/unigram.h"
 #include "worker/tokenizer/vocabulary.h"
+#include "worker/tokenizer/wordpiece.h"
 
 /* A text that is a token of its own, wherever it stands. */
 struct added_token {
@@ -20,11 +22,16 @@ struct added_token {
     const char *text; /* of tokenizer.names */
 };
 
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM, TOKENIZER_WORDPIECE };
+
 struct tokenizer {
     bool bytes;                   /* a token is a byte: nothing below is used but the numbers at the end */
+    enum tokenizer_kind kind;     /* which of the three models below words are given to */
     struct vocabulary vocabulary; /* what encoding looks for, and what decoding gives */
     struct vocabulary names;      /* as the file writes them: while it is read, and of added tokens */
     struct bpe bpe;
+    struct unigram unigram;
+    struct wordpiece wordpiece;
     struct normalizer normalizer;
     struct split split;
     struct added_token *added; /* the longest first */
@@ -35,6 +42,9 @@ struct tokenizer {
         char *from, *to; /* owned; in every token, NULL: nothing is replaced */
         bool from_bytes; /* a token <0xXX> is that byte */
         int64_t strip;   /* spaces that are taken from the beginning of a text, at most */
+        bool words;      /* a space in front of each token, or its prefix goes; not of the first */
+        char *prefix;    /* owned */
+        bool tidy;       /* without the space in front of a sign */
     } decoder;
 
     int64_t n_ids;

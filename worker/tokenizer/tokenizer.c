@@ -140,11 +140,14 @@ void tokenizer_close(struct tokenizer *t)
     vocabulary_free(&t->vocabulary);
     vocabulary_free(&t->names);
     bpe_free(&t->bpe);
+    unigram_free(&t->unigram);
+    wordpiece_free(&t->wordpiece);
     normalize_free(&t->normalizer);
     split_free(&t->split);
     free(t->added);
     free(t->decoder.from);
     free(t->decoder.to);
+    free(t->decoder.prefix);
     free(t);
 }
 
@@ -244,6 +247,19 @@ static inline void load_word(const char *word, size_t n, const char *end, uint64
     }
 }
 
+static titan_status encode_word(struct tokenizer_encoder *e, const char *word, size_t n, struct titan_error *err)
+{
+    const struct tokenizer *t = e->t;
+    switch (t->kind) {
+    case TOKENIZER_UNIGRAM:
+        return unigram_encode(&t->unigram, &t->vocabulary, word, n, e->out, err);
+    case TOKENIZER_WORDPIECE:
+        return wordpiece_encode(&t->wordpiece, &t->vocabulary, word, n, e->out, err);
+    default:
+        return bpe_encode(&t->bpe, &t->vocabulary, word, n, e->out, err);
+    }
+}
+
 static titan_status encode_pending(struct tokenizer_encoder *e, const struct pending_word *w, struct titan_error *err)
 {
     titan_assert(w->n > 0);
@@ -257,7 +273,7 @@ static titan_status encode_pending(struct tokenizer_encoder *e, const struct pen
         out->n += c->n;
         return TITAN_OK;
     }
-    TRY(bpe_encode(&e->t->bpe, &e->t->vocabulary, w->at, w->n, out, err));
+    TRY(encode_word(e, w->at, w->n, err));
     if (c && out->n - begin <= CACHED_IDS) {
         memcpy(c->word, w->word, sizeof(c->word));
         c->len = (uint8_t)w->n;
@@ -381,22 +397,48 @@ static int byte_named(const char *token, size_t n)
     return high && low ? (int)(high - digits) << 4 | (int)(low - digits) : -1;
 }
 
-static titan_status decode_token(const struct tokenizer *t, const char *token, size_t n, struct buf *out)
+static titan_status replace(const char *text, size_t n, const char *from, const char *to, struct buf *out)
+{
+    const size_t from_len = strlen(from), to_len = strlen(to);
+    for (const char *end = text + n, *found; (found = memmem(text, (size_t)(end - text), from, from_len));) {
+        TRY(buf_append(out, text, (size_t)(found - text)));
+        TRY(buf_append(out, to, to_len));
+        n -= (size_t)(found - text) + from_len;
+        text = found + from_len;
+    }
+    return buf_append(out, text, n);
+}
+
+/* A token of WordPiece, with the space that separates it from the one before, or without its prefix. */
+static titan_status decode_piece(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
+{
+    static const char *const tidy[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    _cleanup_(buf_free) struct buf text = BUF_INIT, other = BUF_INIT;
+    const size_t prefix = strlen(t->decoder.prefix);
+    const bool continues = !first && n >= prefix && memcmp(token, t->decoder.prefix, prefix) == 0;
+    TRY(buf_append(&text, " ", first || continues ? 0 : 1));
+    TRY(buf_append(&text, token + (continues ? prefix : 0), n - (continues ? prefix : 0)));
+    for (size_t i = 0; t->decoder.tidy && i < ARRAY_SIZE(tidy); i++) {
+        buf_clear(&other);
+        TRY(replace(text.data, text.len, tidy[i][0], tidy[i][1], &other));
+        const struct buf swap = text;
+        text = other;
+        other = swap;
+    }
+    return buf_append(out, text.data, text.len);
+}
+
+static titan_status decode_token(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
 {
     const int byte = t->decoder.from_bytes ? byte_named(token, n) : -1;
     const char one = (char)byte;
+    if (t->decoder.words)
+        return decode_piece(t, token, n, first, out);
     if (byte >= 0)
         return buf_append(out, &one, 1);
-    if (!t->decoder.from)
-        return buf_append(out, token, n);
-    const size_t from = strlen(t->decoder.from), to = strlen(t->decoder.to);
-    for (const char *end = token + n, *found; (found = memmem(token, (size_t)(end - token), t->decoder.from, from));) {
-        TRY(buf_append(out, token, (size_t)(found - token)));
-        TRY(buf_append(out, t->decoder.to, to));
-        n -= (size_t)(found - token) + from;
-        token = found + from;
-    }
-    return buf_append(out, token, n);
+    return t->decoder.from ? replace(token, n, t->decoder.from, t->decoder.to, out) : buf_append(out, token, n);
 }
 
 titan_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, struct buf *out,
@@ -410,7 +452,7 @@ titan_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, siz
         const char *token = !there ? NULL : t->bytes ? &byte : vocabulary_bytes(&t->vocabulary, ids[i], &len);
         if (!token)
             return titan_fail(err, TITAN_EINVAL, "%" PRId32 " is no token of this tokenizer", ids[i]);
-        if (decode_token(t, token, len, out) != TITAN_OK)
+        if (decode_token(t, token, len, i == 0, out) != TITAN_OK)
             return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", out->len + len);
     }
     size_t strip = 0;

@@ -4,10 +4,11 @@
  * A tokenizer is named by a path, or a word:
  *
  *   "bytes"             a token is a byte, vocabulary 256, end of text 0
- *   a tokenizer.json    of Hugging Face's `tokenizers`: byte-pair encoding, over bytes (Llama 3, GPT-2, Qwen, DeepSeek)
- * or characters (Llama 2); tokenizer_config.json beside it says what begins and ends a text a *.model           ranks
- * of tiktoken, with the pattern and the 256 special tokens of Llama 3 a folder            its tokenizer.json, else
- * tokenizer.model, else original/tokenizer.model
+ *   a tokenizer.json    of Hugging Face's `tokenizers`: byte-pair encoding over bytes (Llama 3, GPT-2, Qwen, DeepSeek)
+ *                       or characters (Llama 2), Unigram (T5, XLNet), WordPiece (BERT); tokenizer_config.json beside it
+ *                       says what begins and ends a text
+ *   a *.model           ranks of tiktoken, with the pattern and the 256 special tokens of Llama 3
+ *   a folder            its tokenizer.json, else tokenizer.model, else original/tokenizer.model
  *
  * Special tokens in a text are text: no input makes a begin or end of text. Text that is not UTF-8 is read as if U+FFFD
  * stood in the place of each maximal part that is not ("U+FFFD Substitution of Maximal Subparts", Unicode, chapter 3);

@@ -2,6 +2,8 @@
 /* tokenizer.json, as Hugging Face's `tokenizers` writes it: what it encodes without special tokens. Its post-processor,
  * truncation and padding are no part of that. */
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,190 +13,12 @@
 #include "base/utf8.h"
 #include "base/vec.h"
 #include "worker/tokenizer/parts.h"
-#include "worker/tokenizer/unicode.h"
+#include "worker/tokenizer/tokenizer_file.h"
 
-#define PARTS_DEEP 8             /* sequences in sequences */
-#define METASPACE "\xe2\x96\x81" /* U+2581 */
-#define BAR "\xef\xbd\x9c"       /* U+FF5C */
+#define UNKNOWN_PENALTY 10
+#define BAR "\xef\xbd\x9c" /* U+FF5C */
 #define DEEPSEEK_BEGIN "<" BAR "begin" METASPACE "of" METASPACE "sentence" BAR ">"
 #define DEEPSEEK_END "<" BAR "end" METASPACE "of" METASPACE "sentence" BAR ">"
-
-static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-struct file {
-    struct tokenizer *t;
-    bool byte_level; /* words are spelled in the alphabet of bytes */
-    bool cut;        /* a pre-tokenizer has been read that cuts */
-    struct titan_error *err;
-};
-
-typedef titan_status (*read_part)(struct file *f, const struct json *part, const char *type, int depth);
-
-static titan_status unknown(const struct file *f, const char *what, const char *type, const char *known)
-{
-    return titan_fail(f->err, TITAN_EUNSUPPORTED, "%s '%s' is not known; there are %s", what, type, known);
-}
-
-static bool is_set(const struct json *part, const char *key, bool fallback)
-{
-    const struct json *m = json_get(part, key);
-    return m && m->type == JSON_BOOL ? m->boolean : fallback;
-}
-
-/* A part of the file, or each part of a Sequence, which holds them under `list`. */
-static titan_status each_part(struct file *f, const struct json *part, const char *what, const char *list,
-                              read_part read, int depth)
-{
-    titan_assert(depth >= 0 && depth <= PARTS_DEEP);
-    const char *type = json_string(part, "type", NULL);
-    if (!part || part->type == JSON_NULL)
-        return TITAN_OK;
-    if (!type)
-        return titan_fail(f->err, TITAN_EINVAL, "%s has no type", what);
-    if (depth == PARTS_DEEP)
-        return titan_fail(f->err, TITAN_EINVAL, "%s: sequences are nested too deep", what);
-    f->t->hash = hash_bytes(f->t->hash, type, strlen(type) + 1);
-    if (strcmp(type, "Sequence") != 0)
-        return read(f, part, type, depth);
-    const struct json *parts = json_get(part, list);
-    if (!parts || parts->type != JSON_ARRAY)
-        return titan_fail(f->err, TITAN_EINVAL, "%s: a Sequence without %s", what, list);
-    for (const struct json *m = parts->first; m; m = m->next)
-        TRY(each_part(f, m, what, list, read, depth + 1));
-    return TITAN_OK;
-}
-
-/* pattern: {"String": text} or {"Regex": text}. */
-static titan_status read_pattern(struct file *f, const struct json *part, bool *ret_literal, const char **ret)
-{
-    const struct json *pattern = json_get(part, "pattern");
-    const char *text = json_string(pattern, "String", NULL), *regex = json_string(pattern, "Regex", NULL);
-    if (!text && !regex)
-        return titan_fail(f->err, TITAN_EINVAL, "'%s' without a pattern of the kind String or Regex",
-                          json_string(part, "type", ""));
-    *ret_literal = text;
-    *ret = text ? text : regex;
-    f->t->hash = hash_bytes(f->t->hash, *ret, strlen(*ret) + 1);
-    return TITAN_OK;
-}
-
-/* --- normalizer --------------------------------------------------------------------------------------------------- */
-
-static titan_status read_normalizer(struct file *f, const struct json *part, const char *type, int depth)
-{
-    struct normalizer *m = &f->t->normalizer;
-    (void)depth;
-    if (strcmp(type, "NFC") == 0)
-        return normalize_add(m, NORMALIZE_NFC, NULL, NULL, f->err);
-    if (strcmp(type, "Prepend") == 0) {
-        const char *prepend = json_string(part, "prepend", "");
-        f->t->hash = hash_bytes(f->t->hash, prepend, strlen(prepend) + 1);
-        return normalize_add(m, NORMALIZE_PREPEND, NULL, prepend, f->err);
-    }
-    if (strcmp(type, "Replace") == 0) {
-        bool literal;
-        const char *from, *to = json_string(part, "content", "");
-        TRY(read_pattern(f, part, &literal, &from));
-        if (!literal)
-            return titan_fail(f->err, TITAN_EUNSUPPORTED, "normalizer 'Replace' is known with a String, not a Regex");
-        f->t->hash = hash_bytes(f->t->hash, to, strlen(to) + 1);
-        return normalize_add(m, NORMALIZE_REPLACE, from, to, f->err);
-    }
-    return unknown(f, "normalizer", type, "NFC, Prepend, Replace and Sequence");
-}
-
-/* --- pre-tokenizer ------------------------------------------------------------------------------------------------ */
-
-/* What goes in front of a text must come before it is cut. */
-static titan_status add_prefix(struct file *f, enum normalize_kind kind, const char *text)
-{
-    if (f->cut)
-        return titan_fail(f->err, TITAN_EUNSUPPORTED, "a pre-tokenizer that adds a prefix, behind one that cuts");
-    return normalize_add(&f->t->normalizer, kind, NULL, text, f->err);
-}
-
-static titan_status read_split(struct file *f, const struct json *part)
-{
-    static const char *const names[] = {
-        [SPLIT_ISOLATED] = "Isolated",
-        [SPLIT_REMOVED] = "Removed",
-        [SPLIT_MERGED_BEFORE] = "MergedWithPrevious",
-        [SPLIT_MERGED_BEHIND] = "MergedWithNext",
-        [SPLIT_CONTIGUOUS] = "Contiguous",
-    };
-    const char *behavior = json_string(part, "behavior", "");
-    bool literal;
-    const char *pattern;
-    TRY(read_pattern(f, part, &literal, &pattern));
-    f->t->hash = hash_text(f->t->hash, behavior);
-    f->t->hash = hash_word(f->t->hash, is_set(part, "invert", false));
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (strcmp(behavior, names[i]) == 0)
-            return split_add(&f->t->split, pattern, literal, (enum split_behavior)i, is_set(part, "invert", false),
-                             f->err);
-    return unknown(f, "behavior of a Split", behavior,
-                   "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
-}
-
-static titan_status read_metaspace(struct file *f, const struct json *part)
-{
-    const char *mark = json_string(part, "replacement", METASPACE);
-    const char *scheme =
-        json_string(part, "prepend_scheme", is_set(part, "add_prefix_space", true) ? "always" : "never");
-    f->t->hash = hash_text(f->t->hash, scheme);
-    f->t->hash = hash_text(f->t->hash, mark);
-    if (f->cut)
-        return titan_fail(f->err, TITAN_EUNSUPPORTED, "pre-tokenizer 'Metaspace' behind one that cuts");
-    if (!*mark)
-        return titan_fail(f->err, TITAN_EINVAL, "pre-tokenizer 'Metaspace' with an empty replacement");
-    TRY(normalize_add(&f->t->normalizer, NORMALIZE_REPLACE, " ", mark, f->err));
-    if (strcmp(scheme, "always") == 0)
-        TRY(add_prefix(f, NORMALIZE_PREFIX, mark));
-    else if (strcmp(scheme, "first") == 0)
-        TRY(add_prefix(f, NORMALIZE_PREFIX_1, mark));
-    else if (strcmp(scheme, "never") != 0)
-        return unknown(f, "prepend_scheme", scheme, "always, first and never");
-    const bool split = is_set(part, "split", true);
-    f->t->hash = hash_word(f->t->hash, split);
-    return split ? split_add(&f->t->split, mark, true, SPLIT_MERGED_BEHIND, false, f->err) : TITAN_OK;
-}
-
-static titan_status read_byte_level(struct file *f, const struct json *part)
-{
-    const bool prefix = is_set(part, "add_prefix_space", true), regex = is_set(part, "use_regex", true);
-    if (f->byte_level)
-        return titan_fail(f->err, TITAN_EUNSUPPORTED, "two pre-tokenizers 'ByteLevel'");
-    f->byte_level = true;
-    f->t->hash = hash_word(hash_word(f->t->hash, prefix), regex);
-    if (prefix)
-        TRY(add_prefix(f, NORMALIZE_PREFIX, " "));
-    return regex ? split_add(&f->t->split, gpt2_pattern, false, SPLIT_ISOLATED, false, f->err) : TITAN_OK;
-}
-
-static titan_status read_pre_tokenizer(struct file *f, const struct json *part, const char *type, int depth)
-{
-    titan_status status;
-    (void)depth;
-    if (f->byte_level)
-        return titan_fail(f->err, TITAN_EUNSUPPORTED, "pre-tokenizer '%s' behind 'ByteLevel'", type);
-    if (strcmp(type, "Split") == 0) {
-        status = read_split(f, part);
-    } else if (strcmp(type, "ByteLevel") == 0) {
-        status = read_byte_level(f, part);
-    } else if (strcmp(type, "Metaspace") == 0) {
-        status = read_metaspace(f, part);
-    } else if (strcmp(type, "Digits") == 0) {
-        const bool each = is_set(part, "individual_digits", false);
-        f->t->hash = hash_word(f->t->hash, each);
-        status = split_add(&f->t->split, "\\p{N}", false, each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false, f->err);
-    } else if (strcmp(type, "WhitespaceSplit") == 0) {
-        status = split_add(&f->t->split, "\\s", false, SPLIT_REMOVED, false, f->err);
-    } else {
-        return unknown(f, "pre-tokenizer", type, "ByteLevel, Digits, Metaspace, Sequence, Split and WhitespaceSplit");
-    }
-    f->cut = f->t->split.n > 0;
-    return status;
-}
 
 /* --- vocabulary --------------------------------------------------------------------------------------------------- */
 
@@ -252,7 +76,7 @@ static size_t mend_nul(char *text)
     return to;
 }
 
-static titan_status put_name(struct file *f, char *text, int64_t id)
+static titan_status put_name(struct tokenizer_file *f, char *text, int64_t id)
 {
     titan_assert(text);
     struct vocabulary *names = &f->t->names;
@@ -261,7 +85,7 @@ static titan_status put_name(struct file *f, char *text, int64_t id)
 }
 
 /* {"token": id, ...} */
-static titan_status read_vocabulary(struct file *f, const struct json *model)
+static titan_status read_vocabulary(struct tokenizer_file *f, const struct json *model)
 {
     const struct json *vocabulary = json_get(model, "vocab");
     if (!vocabulary || vocabulary->type != JSON_OBJECT || !vocabulary->first)
@@ -275,8 +99,9 @@ static titan_status read_vocabulary(struct file *f, const struct json *model)
 }
 
 /* What encoding looks for: in the alphabet of bytes, the bytes; otherwise the text. What that alphabet cannot spell is
- * never found, and decoded as it stands. model: the names so far are the model's, others are not found either. */
-static titan_status make_vocabulary(struct file *f, bool model)
+ * never found, and decoded as it stands, and so are special tokens that are marked. model: the names so far are the
+ * model's, others are not found either. */
+static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
 {
     const struct vocabulary *names = &f->t->names;
     struct vocabulary *v = &f->t->vocabulary;
@@ -290,7 +115,8 @@ static titan_status make_vocabulary(struct file *f, bool model)
             continue;
         const bool spelled = f->byte_level && spell(text, token->len, byte_of, &bytes);
         TRY(vocabulary_put(v, (int64_t)id, spelled ? bytes.data : text, spelled ? bytes.len : token->len, f->err));
-        if (model && (spelled || !f->byte_level))
+        const bool found = spelled || !f->byte_level;
+        if (model && found && !(id < f->n_special && f->special[id]))
             TRY(vocabulary_index(v, (int32_t)id, f->err));
     }
     return TITAN_OK;
@@ -305,7 +131,7 @@ static int compare_added(const void *a, const void *b)
 }
 
 /* Special ones have ids, and are text where a text has them. The others are looked for. */
-static titan_status read_added(struct file *f, const struct json *m)
+static titan_status read_added(struct tokenizer_file *f, const struct json *m)
 {
     struct tokenizer *t = f->t;
     const struct json *content = json_get(m, "content"), *id = json_get(m, "id");
@@ -322,12 +148,13 @@ static titan_status read_added(struct file *f, const struct json *m)
         TRY(vocabulary_put(&t->names, id->integer, text, len, f->err));
         TRY(vocabulary_index(&t->names, (int32_t)id->integer, f->err));
     }
-    if (is_set(m, "special", false))
+    if (tokenizer_file_flag(m, "special", false))
         return TITAN_OK;
-    if (is_set(m, "single_word", false) || is_set(m, "lstrip", false) || is_set(m, "rstrip", false))
+    if (tokenizer_file_flag(m, "single_word", false) || tokenizer_file_flag(m, "lstrip", false) ||
+        tokenizer_file_flag(m, "rstrip", false))
         return titan_fail(f->err, TITAN_EUNSUPPORTED,
                           "the added token '%.40s' asks for single_word, lstrip or rstrip, which are not known", text);
-    if (is_set(m, "normalized", true) && t->normalizer.n > 0)
+    if (tokenizer_file_flag(m, "normalized", true) && t->normalizer.n > 0)
         return titan_fail(f->err, TITAN_EUNSUPPORTED,
                           "the added token '%.40s' is looked for in normalized text, which is not known", text);
     const struct added_token added = {.id = (int32_t)id->integer, .len = len};
@@ -336,7 +163,7 @@ static titan_status read_added(struct file *f, const struct json *m)
                : titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu added tokens", t->n_added + 1);
 }
 
-static titan_status read_all_added(struct file *f, const struct json *root)
+static titan_status read_all_added(struct tokenizer_file *f, const struct json *root)
 {
     struct tokenizer *t = f->t;
     const struct json *list = json_get(root, "added_tokens");
@@ -357,7 +184,8 @@ static titan_status read_all_added(struct file *f, const struct json *root)
 /* --- byte-pair encoding ------------------------------------------------------------------------------------------- */
 
 /* The two halves of a merge: ["a", "b"], or "a b". Parts of m's own texts, which lose a space. */
-static titan_status read_halves(struct file *f, const struct json *m, size_t rank, char *half[2], size_t len[2])
+static titan_status read_halves(struct tokenizer_file *f, const struct json *m, size_t rank, char *half[2],
+                                size_t len[2])
 {
     if (m->type == JSON_ARRAY && m->first && m->first->type == JSON_STRING && m->first->next &&
         m->first->next->type == JSON_STRING && !m->first->next->next) {
@@ -376,7 +204,7 @@ static titan_status read_halves(struct file *f, const struct json *m, size_t ran
     return TITAN_OK;
 }
 
-static titan_status read_merges(struct file *f, const struct json *model)
+static titan_status read_merges(struct tokenizer_file *f, const struct json *model)
 {
     const struct json *merges = json_get(model, "merges");
     const struct vocabulary *names = &f->t->names;
@@ -404,7 +232,7 @@ static titan_status read_merges(struct file *f, const struct json *model)
 }
 
 /* The tokens of single bytes: letters of the alphabet of bytes, or <0xXX>. */
-static titan_status find_bytes(struct file *f)
+static titan_status find_bytes(struct tokenizer_file *f)
 {
     struct bpe *b = &f->t->bpe;
     for (int byte = 0; byte < 256; byte++) {
@@ -420,7 +248,7 @@ static titan_status find_bytes(struct file *f)
     return TITAN_OK;
 }
 
-static titan_status read_bpe(struct file *f, const struct json *model)
+static titan_status read_bpe(struct tokenizer_file *f, const struct json *model)
 {
     struct bpe *b = &f->t->bpe;
     const char *unk = json_string(model, "unk_token", NULL);
@@ -431,9 +259,9 @@ static titan_status read_bpe(struct file *f, const struct json *model)
         return titan_fail(f->err, TITAN_EUNSUPPORTED, "BPE with dropout is not known");
     TRY(read_vocabulary(f, model));
     b->by_bytes = f->byte_level;
-    b->byte_fallback = is_set(model, "byte_fallback", false);
-    b->whole_words = is_set(model, "ignore_merges", false);
-    b->fuse_unknown = is_set(model, "fuse_unk", false);
+    b->byte_fallback = tokenizer_file_flag(model, "byte_fallback", false);
+    b->whole_words = tokenizer_file_flag(model, "ignore_merges", false);
+    b->fuse_unknown = tokenizer_file_flag(model, "fuse_unk", false);
     b->unknown = unk ? vocabulary_find(&f->t->names, unk, strlen(unk)) : TOKEN_NONE;
     if (unk && b->unknown < 0)
         return titan_fail(f->err, TITAN_EINVAL, "unk_token '%.40s' is not in the vocabulary", unk);
@@ -447,9 +275,130 @@ static titan_status read_bpe(struct file *f, const struct json *model)
     return read_merges(f, model);
 }
 
+/* --- WordPiece and Unigram ---------------------------------------------------------------------------------------- */
+
+/* Marks the special tokens of the vocabulary: these models would find them in text. */
+static titan_status mark_special(struct tokenizer_file *f, const struct json *root)
+{
+    const struct vocabulary *names = &f->t->names;
+    const struct json *list = json_get(root, "added_tokens");
+    f->special = calloc(names->n, sizeof(*f->special));
+    f->n_special = names->n;
+    if (!f->special)
+        return titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu tokens", names->n);
+    for (const struct json *m = list && list->type == JSON_ARRAY ? list->first : NULL; m; m = m->next) {
+        const int64_t id = json_int(m, "id", -1);
+        if (id >= 0 && (size_t)id < f->n_special && tokenizer_file_flag(m, "special", false))
+            f->special[id] = true;
+    }
+    return TITAN_OK;
+}
+
+static titan_status read_wordpiece(struct tokenizer_file *f, const struct json *model)
+{
+    struct wordpiece *w = &f->t->wordpiece;
+    const char *unk = json_string(model, "unk_token", "[UNK]");
+    const char *prefix = json_string(model, "continuing_subword_prefix", "##");
+    TRY(read_vocabulary(f, model));
+    w->prefix = strdup(prefix);
+    w->max_chars = json_int(model, "max_input_chars_per_word", 100);
+    w->unknown = vocabulary_find(&f->t->names, unk, strlen(unk));
+    if (!w->prefix)
+        return titan_fail(f->err, TITAN_ENOMEM, "no memory for continuing_subword_prefix");
+    if (w->max_chars < 0 || w->max_chars > WORDPIECE_CHARS_MAX)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED,
+                          "max_input_chars_per_word is %" PRId64 "; 0 to %d characters are known", w->max_chars,
+                          WORDPIECE_CHARS_MAX);
+    if (w->unknown < 0)
+        return titan_fail(f->err, TITAN_EINVAL, "unk_token '%.40s' is not in the vocabulary", unk);
+    f->t->hash = hash_bytes(f->t->hash, prefix, strlen(prefix) + 1);
+    f->t->hash = hash_word(hash_word(f->t->hash, (uint64_t)w->max_chars), (uint64_t)w->unknown);
+    return TITAN_OK;
+}
+
+/* [["token", score], ...] */
+static titan_status read_scores(struct tokenizer_file *f, const struct json *model)
+{
+    struct unigram *u = &f->t->unigram;
+    const struct json *vocabulary = json_get(model, "vocab");
+    double lowest = INFINITY;
+    if (!vocabulary || vocabulary->type != JSON_ARRAY || !vocabulary->first)
+        return titan_fail(f->err, TITAN_EINVAL, "the model has no vocab, or an empty one");
+    for (const struct json *m = vocabulary->first; m; m = m->next) {
+        const struct json *token = m->type == JSON_ARRAY ? m->first : NULL, *score = token ? token->next : NULL;
+        if (!score || token->type != JSON_STRING || (score->type != JSON_REAL && score->type != JSON_INT) ||
+            score->next)
+            return titan_fail(f->err, TITAN_EINVAL, "entry %zu of vocab is not a token and its score", u->n_scores);
+        const double value = score->type == JSON_INT ? (double)score->integer : unigram_score(score->real);
+        TRY(put_name(f, token->string, (int64_t)u->n_scores));
+        if (!VEC_PUSH(u->scores, u->n_scores, u->cap_scores, value))
+            return titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu tokens", u->n_scores + 1);
+        f->t->hash = hash_bytes(f->t->hash, &value, sizeof(value));
+        lowest = MIN(lowest, value);
+    }
+    u->unknown_score = lowest - UNKNOWN_PENALTY;
+    return TITAN_OK;
+}
+
+static titan_status read_unigram(struct tokenizer_file *f, const struct json *model)
+{
+    struct unigram *u = &f->t->unigram;
+    const int64_t unknown = json_int(model, "unk_id", -1);
+    TRY(read_scores(f, model));
+    if (unknown < 0 || (size_t)unknown >= u->n_scores)
+        return titan_fail(f->err, unknown < 0 ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
+                          unknown < 0 ? "Unigram without unk_id is not known" : "unk_id is no token of vocab");
+    u->unknown = (int32_t)unknown;
+    u->byte_fallback = tokenizer_file_flag(model, "byte_fallback", false);
+    for (int byte = 0; byte < 256; byte++) {
+        char name[8];
+        const int len = sprintf(name, "<0x%02X>", (unsigned)byte);
+        u->of_byte[byte] = vocabulary_find(&f->t->names, name, (size_t)len);
+    }
+    f->t->hash = hash_word(hash_word(f->t->hash, (uint64_t)unknown), u->byte_fallback);
+    return TITAN_OK;
+}
+
+/* The tokens that words are cut into. */
+static titan_status plant_tokens(struct tokenizer_file *f)
+{
+    struct unigram *u = &f->t->unigram;
+    for (size_t id = 0; id < u->n_scores; id++) {
+        size_t len;
+        const char *text = vocabulary_bytes(&f->t->names, (int64_t)id, &len);
+        titan_assert(text && id < f->n_special);
+        if (!f->special[id])
+            TRY(unigram_add(u, text, len, (int32_t)id, f->err));
+    }
+    return TITAN_OK;
+}
+
+/* --- model -------------------------------------------------------------------------------------------------------- */
+
+static titan_status read_model(struct tokenizer_file *f, const struct json *root, const struct json *model)
+{
+    const char *type = json_string(model, "type", json_get(model, "merges") ? "BPE" : "");
+    if (strcmp(type, "BPE") == 0) {
+        TRY(read_bpe(f, model));
+        return make_vocabulary(f, true);
+    }
+    const bool unigram = strcmp(type, "Unigram") == 0;
+    if (!unigram && strcmp(type, "WordPiece") != 0)
+        return tokenizer_file_unknown(f, "model", type, "BPE, Unigram and WordPiece");
+    if (f->byte_level)
+        return titan_fail(f->err, TITAN_EUNSUPPORTED, "pre-tokenizer 'ByteLevel' is known with the model BPE, not %s",
+                          type);
+    f->t->kind = unigram ? TOKENIZER_UNIGRAM : TOKENIZER_WORDPIECE;
+    f->t->hash = hash_text(f->t->hash, type);
+    TRY(unigram ? read_unigram(f, model) : read_wordpiece(f, model));
+    TRY(mark_special(f, root));
+    TRY(make_vocabulary(f, true));
+    return unigram ? plant_tokens(f) : TITAN_OK;
+}
+
 /* --- decoder ------------------------------------------------------------------------------------------------------ */
 
-static titan_status set_replacement(struct file *f, const char *from, const char *to)
+static titan_status set_replacement(struct tokenizer_file *f, const char *from, const char *to)
 {
     titan_assert(from && to);
     struct tokenizer *t = f->t;
@@ -462,9 +411,8 @@ static titan_status set_replacement(struct file *f, const char *from, const char
     return t->decoder.from && t->decoder.to ? TITAN_OK : titan_fail(f->err, TITAN_ENOMEM, "no memory for a decoder");
 }
 
-static titan_status read_decoder(struct file *f, const struct json *part, const char *type, int depth)
+static titan_status read_decoder(struct tokenizer_file *f, const struct json *part, const char *type)
 {
-    (void)depth;
     if (strcmp(type, "ByteLevel") == 0 || strcmp(type, "Fuse") == 0)
         return TITAN_OK; /* tokens are bytes, and are put together anyway */
     if (strcmp(type, "ByteFallback") == 0) {
@@ -474,7 +422,7 @@ static titan_status read_decoder(struct file *f, const struct json *part, const 
     if (strcmp(type, "Replace") == 0) {
         bool literal;
         const char *from;
-        TRY(read_pattern(f, part, &literal, &from));
+        TRY(tokenizer_file_pattern(f, part, &literal, &from));
         if (!literal)
             return titan_fail(f->err, TITAN_EUNSUPPORTED, "decoder 'Replace' is known with a String, not a Regex");
         return set_replacement(f, from, json_string(part, "content", ""));
@@ -487,30 +435,34 @@ static titan_status read_decoder(struct file *f, const struct json *part, const 
         return TITAN_OK;
     }
     if (strcmp(type, "Metaspace") == 0) {
-        const bool prefix = is_set(part, "add_prefix_space", true);
+        const bool prefix = tokenizer_file_flag(part, "add_prefix_space", true);
         f->t->decoder.strip = strcmp(json_string(part, "prepend_scheme", prefix ? "always" : "never"), "never") != 0;
         return set_replacement(f, json_string(part, "replacement", METASPACE), " ");
     }
-    return unknown(f, "decoder", type, "ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Sequence and Strip");
+    if (strcmp(type, "WordPiece") == 0) {
+        f->t->decoder.words = true;
+        f->t->decoder.tidy = tokenizer_file_flag(part, "cleanup", true);
+        f->t->decoder.prefix = strdup(json_string(part, "prefix", "##"));
+        return f->t->decoder.prefix ? TITAN_OK : titan_fail(f->err, TITAN_ENOMEM, "no memory for a decoder");
+    }
+    return tokenizer_file_unknown(f, "decoder", type,
+                                  "ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Sequence, Strip and WordPiece");
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-static titan_status read_file(struct file *f, const struct json *root)
+static titan_status read_file(struct tokenizer_file *f, const struct json *root)
 {
     const struct json *model = json_get(root, "model");
-    const char *type = json_string(model, "type", json_get(model, "merges") ? "BPE" : "");
     if (!model || model->type != JSON_OBJECT)
         return titan_fail(f->err, TITAN_EINVAL, "it has no model");
-    if (strcmp(type, "BPE") != 0)
-        return unknown(f, "model", type, "BPE");
-    TRY(each_part(f, json_get(root, "normalizer"), "normalizer", "normalizers", read_normalizer, 0));
-    TRY(each_part(f, json_get(root, "pre_tokenizer"), "pre-tokenizer", "pretokenizers", read_pre_tokenizer, 0));
-    TRY(read_bpe(f, model));
-    TRY(make_vocabulary(f, true));
+    TRY(tokenizer_file_each(f, json_get(root, "normalizer"), "normalizer", "normalizers", tokenizer_file_normalizer));
+    TRY(tokenizer_file_each(f, json_get(root, "pre_tokenizer"), "pre-tokenizer", "pretokenizers",
+                            tokenizer_file_pre_tokenizer));
+    TRY(read_model(f, root, model));
     TRY(read_all_added(f, root));
     TRY(make_vocabulary(f, false));
-    return each_part(f, json_get(root, "decoder"), "decoder", "decoders", read_decoder, 0);
+    return tokenizer_file_each(f, json_get(root, "decoder"), "decoder", "decoders", read_decoder);
 }
 
 static void free_json(struct json **root)
@@ -529,12 +481,14 @@ static int32_t find_first(const struct vocabulary *names, const char *const *tex
 
 titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n, struct titan_error *err)
 {
-    static const char *const begins[] = {"<|begin_of_text|>", "<s>", DEEPSEEK_BEGIN, NULL};
-    static const char *const ends[] = {"<|end_of_text|>", "<|endoftext|>", "</s>", DEEPSEEK_END, NULL};
-    struct file f = {.t = t, .err = err};
+    static const char *const begins[] = {"<|begin_of_text|>", "<s>", DEEPSEEK_BEGIN, "[CLS]", NULL};
+    static const char *const ends[] = {"<|end_of_text|>", "<|endoftext|>", "</s>", DEEPSEEK_END, "[SEP]", NULL};
+    struct tokenizer_file f = {.t = t, .err = err};
     _cleanup_(free_json) struct json *root = NULL;
     TRY(json_parse_nul(text, n, &root, err));
-    TRY(read_file(&f, root));
+    const titan_status status = read_file(&f, root);
+    free(f.special);
+    TRY(status);
     t->bos = find_first(&t->names, begins);
     t->eos = find_first(&t->names, ends);
     return TITAN_OK;

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "worker/tokenizer/base64.h"
 #include "worker/tokenizer/parts.h"
 
 #define TOKEN_BYTES_MAX 1024
@@ -28,45 +29,13 @@ static const char *const llama3_special[] = {"<|begin_of_text|>",
                                              "<|eot_id|>",
                                              "<|python_tag|>"};
 
-static int digit64(unsigned char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* The bytes that n characters of base64 (RFC 4648, padded) stand for; -1: they are none. */
-static int read_base64(const char *text, size_t n, char out[TOKEN_BYTES_MAX])
-{
-    size_t len = 0;
-    if (n == 0 || n % 4 || n / 4 * 3 > TOKEN_BYTES_MAX)
-        return -1;
-    for (size_t i = 0; i < n; i += 4) {
-        const int pad = i + 4 < n ? 0 : (text[i + 3] == '=') + (text[i + 3] == '=' && text[i + 2] == '=');
-        uint32_t word = 0;
-        for (int k = 0; k < 4; k++) {
-            const int digit = k >= 4 - pad ? 0 : digit64((unsigned char)text[i + (size_t)k]);
-            if (digit < 0)
-                return -1;
-            word = word << 6 | (uint32_t)digit;
-        }
-        for (int k = 0; k < 3 - pad; k++)
-            out[len++] = (char)(word >> (16 - 8 * k));
-    }
-    titan_assert(len <= TOKEN_BYTES_MAX);
-    return (int)len;
-}
-
 static titan_status read_line(struct tokenizer *t, size_t number, const char *line, size_t n, struct titan_error *err)
 {
     titan_assert(line && number >= 1);
-    char bytes[TOKEN_BYTES_MAX];
+    unsigned char bytes[TOKEN_BYTES_MAX];
     const char *space = memchr(line, ' ', n);
-    const int len = space ? read_base64(line, (size_t)(space - line), bytes) : -1;
+    const size_t written = space ? (size_t)(space - line) : 0;
+    const ptrdiff_t len = written / 4 * 3 <= TOKEN_BYTES_MAX ? base64_read(line, written, bytes) : -1;
     int64_t rank = 0;
     const char *at = space ? space + 1 : line, *end = line + n;
     bool good = len > 0 && at < end;
@@ -82,7 +51,7 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
         return titan_fail(err, TITAN_EINVAL,
                           "line %zu: a base64 token of at most %d bytes and its rank should stand here", number,
                           TOKEN_BYTES_MAX);
-    titan_status status = vocabulary_put(&t->vocabulary, rank, bytes, (size_t)len, err);
+    titan_status status = vocabulary_put(&t->vocabulary, rank, (char *)bytes, (size_t)len, err);
     if (status == TITAN_OK)
         status = vocabulary_index(&t->vocabulary, (int32_t)rank, err);
     return status == TITAN_OK ? status : titan_error_wrap(err, "line %zu", number);

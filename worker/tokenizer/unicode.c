@@ -20,6 +20,14 @@ struct decomposition {
     uint32_t code, first, second; /* second 0: there is none */
     bool composes;
 };
+struct compatible {
+    uint32_t code;
+    const char *text;
+};
+struct lower_run {
+    uint32_t first, last, step;
+    int32_t add;
+};
 
 #include "worker/tokenizer/unicode_tables.h"
 
@@ -145,6 +153,20 @@ static const struct decomposition *find_decomposition(uint32_t code)
     return lo < ARRAY_SIZE(decompositions) && decompositions[lo].code == code ? &decompositions[lo] : NULL;
 }
 
+/* What compatibility makes of a character; NULL: what canonical decomposition makes of it. */
+static const struct compatible *find_compatible(uint32_t code)
+{
+    size_t lo = 0, hi = ARRAY_SIZE(compatibles);
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (compatibles[mid].code < code)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < ARRAY_SIZE(compatibles) && compatibles[lo].code == code ? &compatibles[lo] : NULL;
+}
+
 /* What first and second compose to; 0: nothing. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
@@ -158,7 +180,7 @@ static uint32_t compose(uint32_t first, uint32_t second)
     return 0;
 }
 
-/* --- normal form C ------------------------------------------------------------------------------------------------ */
+/* --- normal forms ------------------------------------------------------------------------------------------------- */
 
 /* Characters from one that is stable to the next: combining class, place and code point, packed so that sorting numbers
  * sorts marks as canonical order asks. */
@@ -170,23 +192,39 @@ struct segment {
 #define PLACE_SHIFT 21
 #define CODE_MASK 0x1fffffu
 
-static titan_status decompose(struct segment *s, uint32_t code)
+static titan_status put_code(struct segment *s, uint32_t code)
 {
     titan_assert(code <= CODE_MASK);
-    const uint32_t syllable = code - HANGUL_S;
-    const struct decomposition *d = code < 0x80 ? NULL : find_decomposition(code);
-    if (syllable < HANGUL_SS) {
-        TRY(decompose(s, HANGUL_L + syllable / (HANGUL_VS * HANGUL_TS)));
-        TRY(decompose(s, HANGUL_V + syllable / HANGUL_TS % HANGUL_VS));
-        return syllable % HANGUL_TS ? decompose(s, HANGUL_T + syllable % HANGUL_TS) : TITAN_OK;
-    }
-    if (d) {
-        TRY(decompose(s, d->first));
-        return d->second ? decompose(s, d->second) : TITAN_OK;
-    }
     const uint64_t packed =
         (uint64_t)combining_class(code) << CLASS_SHIFT | (uint64_t)s->n << PLACE_SHIFT | (uint64_t)code;
     return VEC_PUSH(s->chars, s->n, s->cap, packed) ? TITAN_OK : TITAN_ENOMEM;
+}
+
+static titan_status decompose(struct segment *s, uint32_t code)
+{
+    const uint32_t syllable = code - HANGUL_S;
+    const struct decomposition *d = code < 0x80 ? NULL : find_decomposition(code);
+    if (syllable < HANGUL_SS) {
+        TRY(put_code(s, HANGUL_L + syllable / (HANGUL_VS * HANGUL_TS)));
+        TRY(put_code(s, HANGUL_V + syllable / HANGUL_TS % HANGUL_VS));
+        return syllable % HANGUL_TS ? put_code(s, HANGUL_T + syllable % HANGUL_TS) : TITAN_OK;
+    }
+    if (!d)
+        return put_code(s, code);
+    TRY(decompose(s, d->first));
+    return d->second ? decompose(s, d->second) : TITAN_OK;
+}
+
+/* What compatibility makes of a character is decomposed already. */
+static titan_status put_compatible(struct segment *s, const struct compatible *k)
+{
+    titan_assert(k->text[0]);
+    for (const unsigned char *p = (const unsigned char *)k->text; *p;) {
+        size_t len;
+        TRY(put_code(s, utf8_code(p, &len)));
+        p += len;
+    }
+    return TITAN_OK;
 }
 
 static int compare_packed(const void *a, const void *b)
@@ -234,10 +272,16 @@ static void compose_segment(struct segment *s)
     s->n = n;
 }
 
-static titan_status flush(struct segment *s, struct buf *out)
+static bool composes(enum unicode_form form)
+{
+    return form == UNICODE_NFC || form == UNICODE_NFKC;
+}
+
+static titan_status flush(struct segment *s, enum unicode_form form, struct buf *out)
 {
     order(s);
-    compose_segment(s);
+    if (composes(form))
+        compose_segment(s);
     for (size_t i = 0; i < s->n; i++) {
         char utf8[4];
         TRY(buf_append(out, utf8, utf8_encode((uint32_t)(s->chars[i] & CODE_MASK), utf8)));
@@ -247,11 +291,22 @@ static titan_status flush(struct segment *s, struct buf *out)
     return TITAN_OK;
 }
 
-size_t unicode_nfc_prefix(const char *text, size_t n)
+/* Bytes in front of the last ASCII character that precedes another one, which may join it. */
+static size_t ascii_kept(const unsigned char *p, size_t n)
+{
+    size_t at = 0;
+    while (at < n && p[at] < 0x80)
+        at++;
+    return at == n || at == 0 ? at : at - 1;
+}
+
+size_t unicode_kept(enum unicode_form form, const char *text, size_t n)
 {
     const unsigned char *p = (const unsigned char *)text;
     size_t stable = 0; /* the last character that the one behind it may join */
     (void)pthread_once(&once, make_tables);
+    if (form != UNICODE_NFC)
+        return ascii_kept(p, n);
     for (size_t at = 0; at < n;) {
         size_t len;
         if (p[at] < 0xcc) { /* below U+0300 */
@@ -267,26 +322,89 @@ size_t unicode_nfc_prefix(const char *text, size_t n)
     return n;
 }
 
-static titan_status normalize(struct segment *s, const unsigned char *p, size_t n, struct buf *out)
+static titan_status normalize(enum unicode_form form, struct segment *s, const unsigned char *p, size_t n,
+                              struct buf *out)
 {
+    const bool compatibly = form == UNICODE_NFKC || form == UNICODE_NFKD;
     for (size_t at = 0; at < n;) {
         size_t len;
         const uint32_t code = utf8_code(p + at, &len);
-        if (property(code) == STABLE)
-            TRY(flush(s, out));
-        TRY(decompose(s, code));
+        const struct compatible *k = compatibly && code >= 0x80 ? find_compatible(code) : NULL;
+        if (!k && property(code) == STABLE)
+            TRY(flush(s, form, out));
+        TRY(k ? put_compatible(s, k) : decompose(s, code));
         at += len;
     }
-    return flush(s, out);
+    return flush(s, form, out);
 }
 
-titan_status unicode_nfc(const char *text, size_t n, struct buf *out)
+titan_status unicode_normalize(enum unicode_form form, const char *text, size_t n, struct buf *out)
 {
     struct segment s = {0};
-    const size_t kept = unicode_nfc_prefix(text, n);
+    const size_t kept = unicode_kept(form, text, n);
     titan_status status = buf_append(out, text, kept);
     if (status == TITAN_OK && kept < n)
-        status = normalize(&s, (const unsigned char *)text + kept, n - kept, out);
+        status = normalize(form, &s, (const unsigned char *)text + kept, n - kept, out);
     free(s.chars);
     return status;
+}
+
+/* --- sets and small letters --------------------------------------------------------------------------------------- */
+
+const struct code_range *unicode_ranges(enum unicode_set set, size_t *ret_n)
+{
+    static const struct {
+        const struct code_range *ranges;
+        size_t n;
+    } sets[] = {
+        [UNICODE_CONTROLS] = {controls, ARRAY_SIZE(controls)},
+        [UNICODE_ACCENTS] = {accents, ARRAY_SIZE(accents)},
+        [UNICODE_PUNCTUATION] = {punctuation, ARRAY_SIZE(punctuation)},
+        [UNICODE_MARKS] = {marks, ARRAY_SIZE(marks)},
+    };
+    titan_assert(set < ARRAY_SIZE(sets));
+    *ret_n = sets[set].n;
+    return sets[set].ranges;
+}
+
+bool unicode_has(enum unicode_set set, uint32_t code)
+{
+    size_t n;
+    const struct code_range *ranges = unicode_ranges(set, &n);
+    size_t lo = 0, hi = n; /* the first range that does not end in front of it */
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (ranges[mid].last < code)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < n && ranges[lo].first <= code;
+}
+
+bool unicode_is_space(uint32_t code)
+{
+    return (code >= 0x09 && code <= 0x0d) || code == 0x20 || code == 0x85 || code == 0xa0 || code == 0x1680 ||
+           (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f || code == 0x205f ||
+           code == 0x3000;
+}
+
+titan_status unicode_lower(uint32_t code, struct buf *out)
+{
+    static const char dotted[] = "i\xcc\x87"; /* of U+0130, the only one that becomes two */
+    size_t lo = 0, hi = ARRAY_SIZE(lower_runs);
+    char utf8[4];
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (lower_runs[mid].last < code)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (code == 0x130)
+        return buf_append(out, dotted, sizeof(dotted) - 1);
+    if (lo < ARRAY_SIZE(lower_runs) && lower_runs[lo].first <= code &&
+        (code - lower_runs[lo].first) % lower_runs[lo].step == 0)
+        code = (uint32_t)((int32_t)code + lower_runs[lo].add);
+    return buf_append(out, utf8, utf8_encode(code, utf8));
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unicode.h - what is known of code points: their general category, of Unicode 16, and canonical composition (UAX 15)
- * of the older Unicode that the normalizer NFC of `tokenizers` knows; characters that came later are left as they are.
- */
+/* unicode.h - what is known of code points: their general category, of Unicode 16, and normal forms (UAX 15), sets and
+ * small letters of the older Unicode that the normalizers of `tokenizers` know; characters that came later are left as
+ * they are. */
 #ifndef TITAN_WORKER_TOKENIZER_UNICODE_H
 #define TITAN_WORKER_TOKENIZER_UNICODE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,9 +55,26 @@ static inline uint32_t utf8_code(const unsigned char *p, size_t *ret_len)
  * Substitution of Maximal Subparts"), appended. */
 titan_status unicode_mend(const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
 
-/* Bytes of valid text in front of the first character that normal form C may change, or may change what precedes it. */
-size_t unicode_nfc_prefix(const char *text, size_t n);
-/* Normal form C (UAX 15) of valid text, appended. */
-titan_status unicode_nfc(const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
+enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
+/* Bytes of valid text in front of the first character that the form may change, or may change what precedes it. */
+size_t unicode_kept(enum unicode_form form, const char *text, size_t n);
+/* A normal form (UAX 15) of valid text, appended. */
+titan_status unicode_normalize(enum unicode_form form, const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
+
+struct code_range {
+    uint32_t first, last;
+};
+enum unicode_set {
+    UNICODE_CONTROLS,    /* controls, formats and what is no character, without tab and ends of lines */
+    UNICODE_ACCENTS,     /* nonspacing marks */
+    UNICODE_PUNCTUATION, /* ASCII's signs, and general categories P */
+    UNICODE_MARKS        /* all marks */
+};
+const struct code_range *unicode_ranges(enum unicode_set set, size_t *ret_n);
+bool unicode_has(enum unicode_set set, uint32_t code);
+/* White_Space, as patterns know it behind \s. */
+bool unicode_is_space(uint32_t code);
+/* The small letter of a capital one, appended as UTF-8; every other character as it is. */
+titan_status unicode_lower(uint32_t code, struct buf *out) TITAN_MUST_USE;
 
 #endif

@@ -84,6 +84,7 @@ static void bytes_are_tokens(void **state)
 #define LEVEL "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}"
 #define SPLIT(pattern)                                                                                                 \
     "\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" pattern "\"}}"
+#define CHARSMAP(base64) "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"" base64 "\"}"
 #define FILE_OF(text) "{" text "}"
 #define ADDED(...) "\"added_tokens\": [{" __VA_ARGS__ "}]"
 
@@ -164,11 +165,37 @@ static void bad_files_are_refused(void **state)
         {FILE_OF("\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 0}, \"merges\": []}"), "dropout"},
         {FILE_OF("\"model\": {\"type\": \"BPE\", \"end_of_word_suffix\": \"w\", \"vocab\": {}, \"merges\": []}"),
          "end_of_word_suffix is not known"},
-        {FILE_OF("\"normalizer\": {\"type\": \"Precompiled\"}," MODEL("\"a\": 0", "")),
-         "normalizer 'Precompiled' is not known; there are NFC"},
+        {FILE_OF("\"normalizer\": {\"type\": \"ByteLevel\"}," MODEL("\"a\": 0", "")),
+         "normalizer 'ByteLevel' is not known; there are BertNormalizer"},
+        {FILE_OF("\"normalizer\": {\"type\": \"Precompiled\"}," MODEL("\"a\": 0", "")), "without precompiled_charsmap"},
+        {FILE_OF(CHARSMAP("AAAA") "," MODEL("\"a\": 0", "")), "precompiled_charsmap is no table"},
+        {FILE_OF(CHARSMAP("BAAAAAAAAAA?") "," MODEL("\"a\": 0", "")), "precompiled_charsmap is no table"},
+        {FILE_OF(CHARSMAP("CAAAAAAAAAA=") "," MODEL("\"a\": 0", "")), "precompiled_charsmap is no table"},
+        {FILE_OF(CHARSMAP("BAAAAAAAAAD/AAAA") "," MODEL("\"a\": 0", "")),
+         "precompiled_charsmap has text that is no UTF-8"},
         {FILE_OF("\"normalizer\": {}," MODEL("\"a\": 0", "")), "normalizer has no type"},
-        {FILE_OF("\"pre_tokenizer\": {\"type\": \"Punctuation\"}," MODEL("\"a\": 0", "")),
-         "pre-tokenizer 'Punctuation' is not known; there are ByteLevel"},
+        {FILE_OF("\"pre_tokenizer\": {\"type\": \"Whitespace\"}," MODEL("\"a\": 0", "")),
+         "pre-tokenizer 'Whitespace' is not known; there are BertPreTokenizer"},
+        {FILE_OF("\"normalizer\": {\"type\": \"Strip\"}, \"pre_tokenizer\": {\"type\": \"Metaspace\", "
+                 "\"prepend_scheme\": \"first\"}," MODEL("\"a\": 0", "")),
+         "prepend_scheme 'first' behind a normalizer"},
+        {FILE_OF("\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"WhitespaceSplit\"}, "
+                 "{\"type\": \"Metaspace\", \"split\": false}]}," MODEL("\"a\": 0", "")),
+         "'Metaspace' behind one that cuts is known behind 'WhitespaceSplit'"},
+        {FILE_OF("\"model\": {\"type\": \"Unigram\", \"vocab\": {}}"), "the model has no vocab"},
+        {FILE_OF("\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0.5], [\"b\"]]}"),
+         "entry 1 of vocab is not a token and its score"},
+        {FILE_OF("\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0.5], [\"a\", 1]]}"),
+         "the tokens 0 and 1 are the same, 'a'"},
+        {FILE_OF("\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0.5]]}"),
+         "Unigram without unk_id is not known"},
+        {FILE_OF("\"model\": {\"type\": \"Unigram\", \"unk_id\": 1, \"vocab\": [[\"a\", 0.5]]}"), "unk_id is no token"},
+        {FILE_OF("\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}"),
+         "unk_token '[UNK]' is not in the vocabulary"},
+        {FILE_OF("\"model\": {\"type\": \"WordPiece\", \"max_input_chars_per_word\": 1001, \"vocab\": {\"a\": 0}}"),
+         "max_input_chars_per_word is 1001; 0 to 1000 characters are known"},
+        {FILE_OF(LEVEL ", \"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}"),
+         "pre-tokenizer 'ByteLevel' is known with the model BPE, not WordPiece"},
         {FILE_OF("\"decoder\": {\"type\": \"CTC\"}," MODEL("\"a\": 0", "")), "decoder 'CTC' is not known"},
         {FILE_OF(SPLIT("(?<=a)b") "," MODEL("\"a\": 0", "")), "byte 1: this kind of group is not known"},
         {FILE_OF(SPLIT("\\\\p{Han}+") "," MODEL("\"a\": 0", "")), "only general categories are known"},

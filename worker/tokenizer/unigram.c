@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/tokenizer/unigram.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/hash.h"
+#include "base/vec.h"
+#include "worker/tokenizer/unicode.h"
+
+#define EDGES_MIN 64u
+#define SHORT_WORD 64 /* bytes */
+#define ROOT 0
+
+/* --- scores ------------------------------------------------------------------------------------------------------- */
+
+/* The shortest digits that name the number, as one whole number, times or by a power of ten: two roundings. */
+double unigram_score(double value)
+{
+    char text[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof(text), "%.*e", digits - 1, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    uint64_t whole = 0;
+    int places = 0;
+    const char *at = text;
+    for (bool point = false; *at != 'e'; at++) {
+        if (*at >= '0' && *at <= '9') {
+            whole = whole * 10 + (uint64_t)(*at - '0');
+            places += point;
+        }
+        point |= *at == '.';
+    }
+    const int power = (int)strtol(at + 1, NULL, 10) - places;
+    const double scale = pow(10, abs(power));
+    const double size = power < 0 ? (double)whole / scale : (double)whole * scale;
+    return value < 0 ? -size : size;
+}
+
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
+
+static size_t place_of(const struct unigram *u, uint64_t from)
+{
+    size_t at = (size_t)(from * HASH_STEP >> 32) & (u->size - 1);
+    while (u->edges[at].from != from && u->edges[at].from != EDGE_FREE)
+        at = (at + 1) & (u->size - 1);
+    return at;
+}
+
+static titan_status grow_edges(struct unigram *u, struct titan_error *err)
+{
+    struct edge *old = u->edges;
+    const size_t old_size = u->size, size = old_size ? 2 * old_size : EDGES_MIN;
+    titan_assert((size & (size - 1)) == 0);
+    struct edge *edges = malloc(size * sizeof(*edges));
+    if (!edges)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of tokens", size);
+    for (size_t i = 0; i < size; i++)
+        edges[i].from = EDGE_FREE;
+    u->edges = edges;
+    u->size = size;
+    for (size_t i = 0; i < old_size; i++)
+        if (old[i].from != EDGE_FREE)
+            u->edges[place_of(u, old[i].from)] = old[i];
+    free(old);
+    return TITAN_OK;
+}
+
+static titan_status add_node(struct unigram *u, struct titan_error *err)
+{
+    if (u->n_nodes < UINT32_MAX && VEC_PUSH(u->ids, u->n_nodes, u->cap_nodes, -1))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of tokens", u->n_nodes);
+}
+
+titan_status unigram_add(struct unigram *u, const char *token, size_t n, int32_t id, struct titan_error *err)
+{
+    uint32_t node = ROOT;
+    if (u->n_nodes == 0)
+        TRY(add_node(u, err));
+    for (size_t i = 0; i < n; i++) {
+        if (2 * (u->n_edges + 1) > u->size)
+            TRY(grow_edges(u, err));
+        struct edge *edge = &u->edges[place_of(u, (uint64_t)node << 8 | (unsigned char)token[i])];
+        if (edge->from == EDGE_FREE) {
+            *edge = (struct edge){(uint64_t)node << 8 | (unsigned char)token[i], (uint32_t)u->n_nodes};
+            u->n_edges++;
+            TRY(add_node(u, err));
+        }
+        node = edge->to;
+    }
+    titan_assert(node < u->n_nodes);
+    if (n > 0)
+        u->ids[node] = id;
+    return TITAN_OK;
+}
+
+void unigram_free(struct unigram *u)
+{
+    free(u->scores);
+    free(u->edges);
+    free(u->ids);
+    *u = (struct unigram){0};
+}
+
+/* --- the best cut ------------------------------------------------------------------------------------------------- */
+
+#define NOWHERE UINT32_MAX
+
+/* The best way to a place in the word. */
+struct arrival {
+    double score;
+    uint32_t from; /* where its last token begins; NOWHERE: no token ends here */
+    int32_t id;
+};
+
+static void arrive(struct arrival *at, double score, size_t from, int32_t id)
+{
+    if (at->from == NOWHERE || score > at->score)
+        *at = (struct arrival){.score = score, .from = (uint32_t)from, .id = id};
+}
+
+static void find_best(const struct unigram *u, const char *word, size_t n, struct arrival *best)
+{
+    const unsigned char *p = (const unsigned char *)word;
+    for (size_t i = 0; i <= n; i++)
+        best[i] = (struct arrival){.from = NOWHERE};
+    for (size_t at = 0, character; at < n; at += character) {
+        bool known = false; /* the character is a token */
+        uint32_t node = ROOT;
+        (void)utf8_code(p + at, &character);
+        for (size_t end = at; end < n && u->n_edges > 0;) {
+            const struct edge *edge = &u->edges[place_of(u, (uint64_t)node << 8 | p[end])];
+            if (edge->from == EDGE_FREE)
+                break;
+            node = edge->to;
+            end++;
+            const int32_t id = u->ids[node];
+            if (id < 0)
+                continue;
+            arrive(&best[end], u->scores[id] + best[at].score, at, id);
+            known |= end - at == character;
+        }
+        if (!known)
+            arrive(&best[at + character], u->unknown_score + best[at].score, at, u->unknown);
+    }
+    titan_assert(best[n].from != NOWHERE);
+}
+
+/* Characters side by side that no token is. */
+static void put_unknown(const struct unigram *u, const struct vocabulary *v, const char *text, size_t n,
+                        struct tokens *out)
+{
+    const int32_t id = vocabulary_find(v, text, n); /* a token that is less likely than they are */
+    bool in_bytes = u->byte_fallback;
+    for (size_t i = 0; in_bytes && i < n; i++)
+        in_bytes = u->of_byte[(unsigned char)text[i]] >= 0;
+    for (size_t i = 0; id < 0 && in_bytes && i < n; i++)
+        out->ids[out->n++] = u->of_byte[(unsigned char)text[i]];
+    if (id >= 0 || !in_bytes)
+        out->ids[out->n++] = id >= 0 ? id : u->unknown;
+}
+
+/* Turns the way back into one forth: `from` becomes where the token that begins at a place ends. */
+static void turn_back(struct arrival *best, size_t n)
+{
+    uint32_t end = (uint32_t)n, after = NOWHERE;
+    int32_t id = best[n].id;
+    while (end > 0) {
+        const uint32_t begin = best[end].from;
+        const int32_t before = best[begin].id;
+        best[end].from = after;
+        best[begin].id = id;
+        after = end;
+        end = begin;
+        id = before;
+    }
+    best[0].from = after;
+}
+
+titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v, const char *word, size_t n,
+                            struct tokens *out, struct titan_error *err)
+{
+    struct arrival few[SHORT_WORD + 1], *best = n <= SHORT_WORD ? few : malloc((n + 1) * sizeof(*best));
+    titan_assert(n > 0 && n < NOWHERE);
+    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n)) {
+        if (best != few)
+            free(best);
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
+    }
+    find_best(u, word, n, best);
+    turn_back(best, n);
+    for (size_t at = 0; at < n;) {
+        const size_t begin = at;
+        while (at < n && best[at].id == u->unknown)
+            at = best[at].from;
+        if (at > begin) {
+            put_unknown(u, v, word + begin, at - begin, out);
+            continue;
+        }
+        out->ids[out->n++] = best[at].id;
+        at = best[at].from;
+    }
+    if (best != few)
+        free(best);
+    return TITAN_OK;
+}
