@@ -328,10 +328,12 @@ memory_ends() { # the unit's limit, below what cannot be reclaimed; the reason n
     local told=1
     on n2 '[ -e /sys/fs/cgroup/system.slice/titand.service/memory.stat ]' || { note "no memory controller of cgroup v2 here"; return 77; }
     goes_on || return 1
-    on n2 'systemctl set-property --runtime titand.service MemoryMax=$(( $(sed -n "s/^anon //p" /sys/fs/cgroup/system.slice/titand.service/memory.stat) - 8388608 ))' || return 1
+    # The least of some seconds: while a checkpoint is saved there is more, which goes by itself.
+    on n2 'least=$(for i in $(seq 20); do sed -n "s/^anon //p" /sys/fs/cgroup/system.slice/titand.service/memory.stat; sleep 0.3; done | sort -n | head -n 1)
+        systemctl set-property --runtime titand.service MemoryMax=$((least - 8388608))' || return 1
     wait_for 120 events_have 'out of memory' && told=0
     on n2 'systemctl set-property --runtime titand.service MemoryMax=infinity'
-    [ $told = 0 ] || return 1
+    [ $told = 0 ] || { titanctl events "$job" | tail -n 8; on n2 'journalctl -u titand -n 20 --no-pager'; return 1; }
     titanctl events "$job" | grep 'out of memory' | tail -n 1 >/tmp/oom
     note "$(sed 's/^[^ ]* *//' /tmp/oom)"
     grep -q 'of titand.service' /tmp/oom && goes_on
