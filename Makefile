@@ -126,7 +126,7 @@ $(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(obj_version) $(lib_worker
 	$(link) -rdynamic $^ $(libs_worker)
 $(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(obj_version) $(lib_ctl) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_ctl)
-# The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, nobody installs them.
+# The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, and no target installs them.
 fp_programs := $(BUILD)/fp/bin/titand $(BUILD)/fp/bin/titan-worker
 $(BUILD)/fp/bin/titand: $(call obj,base/failpoint.c daemon/main.c) $(obj_version) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_daemon)

@@ -22,7 +22,7 @@
 
 /* base/failpoint.c's, where it is linked in. */
 extern titan_status (*failpoint_pass)(const char *name, struct titan_error *err);
-/* Of this process; -1: none. Whoever knows it says so. */
+/* Of this process; -1: none. What knows it says so. */
 extern atomic_int failpoint_rank;
 
 static inline TITAN_MUST_USE titan_status failpoint(const char *name, struct titan_error *err)

@@ -50,7 +50,7 @@ void frame_move(struct frame_writer *to, struct frame_writer *from);
 void frame_writer_clear(struct frame_writer *w);
 
 /* A non-blocking close-on-exec Unix stream socket listening at path (mode 0600; a stale file is replaced) or connected
- * to it. TITAN_EINVAL: path too long for a socket. TITAN_EUNREACHABLE: nobody listens. */
+ * to it. TITAN_EINVAL: path too long for a socket. TITAN_EUNREACHABLE: no process listens. */
 titan_status frame_listen(const char *path, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 titan_status frame_connect(const char *path, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 

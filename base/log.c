@@ -161,11 +161,11 @@ static bool journal_send(const struct log *log, enum log_level level, const char
 void log_write(const struct log *log, enum log_level level, const char *sentence, const char *pairs_fmt, ...)
 {
     titan_assert(level <= LOG_LEVEL_DEBUG);
-    static const struct log nobody = {.subsystem = "titan"};
+    static const struct log none = {.subsystem = "titan"};
     if (level > log_get_level())
         return;
     if (!log || !log->subsystem)
-        log = &nobody;
+        log = &none;
     int saved_errno = errno;
     char pairs[LINE_MAX_BYTES / 2], line[LINE_MAX_BYTES], when[32];
     va_list ap;

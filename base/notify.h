@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Lines of KEY=value. Returns 1 when sent, 0 when nobody asked to be told, -1 when sending failed (errno). */
+/* Lines of KEY=value. Returns 1 when sent, 0 when no service manager asked for it, -1 when sending failed (errno). */
 int notify(const char *state);
 /* Like it, printf-formatted and cut at 1024 bytes. */
 int notify_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -17,7 +17,7 @@ static atomic_int working; /* threads */
 static _Atomic int64_t idle_since, idle_ns;
 static _Thread_local int works, waits; /* how deep */
 
-/* Whoever changed `working` to or from 0 last writes last: each looks again after it has written. */
+/* The thread that changed `working` to or from 0 last writes last: each looks again after it has written. */
 static void publish(void)
 {
     int seen;

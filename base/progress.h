@@ -4,13 +4,13 @@
  * A thread works from progress_work_begin to progress_work_end, except while it waits: for a peer, for another thread
  * of this process, for a disk. `waiting` is 1 while no thread works, so that standing still is no fault of this
  * process. While it is 0, whatever works says so with progress_action: an operation begun, a message moved, a piece
- * loaded. A process whose `waiting` is 0 and whose `actions` stand still hangs, or is in one long operation.
+ * loaded. A process with `waiting` 0 and `actions` that stand still hangs, or is in one long operation.
  *
  * Cheap: an action is one relaxed addition. Begins and ends are one addition; only where the last thread stops working
  * or the first begins again, the clock is read and `waiting` is written. No system call. Pairs nest; threads that
  * have not begun to work may wait without effect. Any thread.
  *
- * Nobody needs to be attached: the counters are then the process's own. A plug-in finds those of the program. */
+ * None needs to be attached: the counters are then the process's own. A plug-in finds those of the program. */
 #ifndef TITAN_BASE_PROGRESS_H
 #define TITAN_BASE_PROGRESS_H
 

@@ -544,7 +544,7 @@ void recipe_init(struct recipe *r)
     *r = defaults;
 }
 
-/* seen: see set_value; overridden: keys whose values are not looked at. */
+/* seen: see set_value; overridden: keys of which the values are not looked at. */
 static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
                               uint64_t *seen, const uint64_t *overridden, struct titan_error *err)
 {

@@ -5,7 +5,7 @@
  * [elastic], [fault_tolerance], [numerics], [device]. One table (recipe_keys.c) holds every key: section, name, type,
  * range, default, one line of documentation; another (recipe_flavors.c) the models. The parser, `--set`, the printed
  * resolved recipe and docs/recipes.md come from them. Unknown keys, wrong types and values outside the range are
- * refused with the line and, for a misspelt key, the nearest one. A TorchTitan key whose feature is not there is
+ * refused with the line and, for a misspelt key, the nearest one. A TorchTitan key of a feature that is not there is
  * refused by name unless it holds its "off" value.
  *
  * Used by all programs: commands and the daemon check a recipe before anything starts; the worker runs it. */

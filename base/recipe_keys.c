@@ -179,7 +179,7 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Kind of data. \"text\": text files, or tokens made of them by `titanctl data build`, Megatron, llm.c or "
             "nanoGPT; \"jsonl\": a document a line; \"c4\", \"c4_test\", \"c4_validation\": C4's files (docs/data.md)."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
-     .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, or a folder whose files are read in path order. This or mixture must be given."},
+     .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, or a folder: its files are read in path order. This or mixture must be given."},
     {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",
      .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "

@@ -87,7 +87,7 @@ struct share {
     double params, state; /* of its stages: gathered; its part of them once sharded */
     double unit, layer;   /* the largest unit and a layer with its experts, gathered */
     double layers;        /* of its stages */
-    double in_flight;     /* microbatches whose activations it holds */
+    double in_flight;     /* microbatches of which it holds activations */
 };
 
 /* Routed experts are cut over ep and not over tp; what is cut neither by tp, pp nor ep is sharded over the others of

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resident.h - a process whose pages stay where they are.
+/* resident.h - a process's pages stay where they are.
  *
  * Where a cgroup or a machine runs out of memory the kernel takes pages of files first, and a program's own code is
  * such pages: they come back by a page fault, which in a cgroup at its limit waits for memory until the kernel has

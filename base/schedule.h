@@ -99,7 +99,7 @@ double schedule_makespan(const struct schedule *s, double t_f, double t_i, doubl
 /* Idle time of a rank by the generator's formula above, exactly what schedule_makespan leaves; -1 where there is none.
  */
 double schedule_bubble(const struct schedule *s, double t_f, double t_i, double t_w);
-/* Largest number of microbatches whose F has run on a rank and whose W or B has not. */
+/* Largest number of microbatches of which F has run on a rank and W or B has not. */
 int schedule_in_flight(const struct schedule *s, int rank);
 /* As CSV, in the notation schedule_parse reads. */
 void schedule_print(const struct schedule *s, struct buf *out);

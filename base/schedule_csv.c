@@ -30,7 +30,7 @@ static const char *read_number(const char *at, const char *end, int *ret)
 }
 
 /* A cell without the blanks around it, not empty. What it holds is in no message: the file may be any that the daemon
- * can read, and who named it may not. */
+ * can read, and the user that named it may not. */
 static titan_status read_cell(struct reader *in, const char *at, const char *end)
 {
     titan_assert(at < end);

@@ -35,7 +35,7 @@ struct node {
     int members;
     enum origin origin;
     bool tables;            /* array made by [[headers]] */
-    struct node *header_of; /* ORIGIN_DOTTED: the table whose section defined it */
+    struct node *header_of; /* ORIGIN_DOTTED: the table with the section that defined it */
 };
 
 struct parser {

@@ -365,7 +365,7 @@ const struct command command_admin = {
         "folder: the copy gets the time as its name, and the oldest beyond N are deleted.\n"
         "restore: offline. Checks FILE, moves the store in --state-dir aside and puts FILE in its place, with a term "
         "above\n"
-        "every one it knows of, so that agents obey it and fence whoever runs on an older store. Refused while a "
+        "every one it knows of, so that agents obey it and fence what runs on an older store. Refused while a "
         "titand holds\n"
         "the directory (exit code 6), and for a damaged FILE (exit code 1; nothing is touched).\n"
         "verify: pages, tables and the chain of the event log of FILE, a backup or a state directory, also of a "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* audit.c - titanctl audit: whose calls changed something, and whose were refused. */
+/* audit.c - titanctl audit: the calls that changed something, and those that were refused. */
 #include <stdio.h>
 
 #include "base/cleanup.h"
@@ -53,7 +53,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
 const struct command command_audit = {
     .name = "audit",
-    .summary = "print whose calls changed something, and whose were refused",
+    .summary = "print which calls changed something, and which were refused, with their callers",
     .arguments = "",
     .text = "For operators and admins. Part of the event log, which is a chain: `titanctl admin verify` finds a line "
             "that was\nchanged or taken out. Calls of one identity that are refused again and again are one line a "

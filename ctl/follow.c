@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* follow.c - see follow.h.
  *
- * Two streams feed it: events, whose end means that the job has ended, and metrics. When the server goes away both are
+ * Two streams feed it: events, which end with the job, and metrics. When the server goes away both are
  * opened again after what was seen last, so a restart of titand shows as a pause. */
 #include "ctl/follow.h"
 

@@ -11,7 +11,7 @@
 
 struct printing {
     struct ctl *ctl;
-    bool prefix; /* several ranks: say whose line it is */
+    bool prefix; /* several ranks: a line begins with its rank */
     bool gone;   /* the reader has closed its end */
 };
 

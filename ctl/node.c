@@ -133,8 +133,8 @@ const struct command command_node = {
         "are\n"
         "lost, the runs they were in go on without them. Another `node join` lets it in again, with a new "
         "certificate.\n"
-        "forget: runs with workers on a node that cannot be reached wait until it is sure that nobody trains there any "
-        "more.\n"
+        "forget: runs with workers on a node that cannot be reached wait until it is sure that no worker trains there "
+        "any more.\n"
         "Whoever knows that the machine is off can say so, and they go on at once.",
     .min_args = 2,
     .max_args = 2,
@@ -146,9 +146,10 @@ const struct command command_node = {
              "join: where nodes reach the coordinator (default: its certificate's first name)", WORD_NONE},
             {"reason", 0, "TEXT", "revoke: why; in the event log", WORD_NONE},
             {NULL}},
-    .examples = (const struct example[]){{"titanctl node join gpu7 > gpu7.join", "gpu7 may join within the hour"},
-                                         {"titanctl node revoke gpu7 --reason stolen", "it speaks for nobody any more"},
-                                         {"titanctl node forget gpu7", "it burnt down"},
-                                         {NULL}},
+    .examples =
+        (const struct example[]){{"titanctl node join gpu7 > gpu7.join", "gpu7 may join within the hour"},
+                                 {"titanctl node revoke gpu7 --reason stolen", "it speaks for no node any more"},
+                                 {"titanctl node forget gpu7", "it burnt down"},
+                                 {NULL}},
     .run = run,
 };

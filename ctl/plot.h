@@ -10,7 +10,7 @@
 #include "base/buf.h"
 
 struct plot {
-    const double *x, *y; /* n points, x not decreasing; points whose y is not finite are left out */
+    const double *x, *y; /* n points, x not decreasing; points with a y that is not finite are left out */
     size_t n;
     const double *marks; /* n more values at the same x, each a cross where it is finite; NULL: none */
     int width, height;   /* cells of the whole drawing; at least 24 x 5, smaller ones are taken as that */

@@ -18,7 +18,7 @@ struct run_file {
 /* Where it comes from. */
 struct run_source {
     const char *path;               /* a file, or "-"; of a text what messages call it */
-    const char *text;               /* of a job, whose paths are absolute; NULL: the file is read */
+    const char *text;               /* of a job, with absolute paths; NULL: the file is read */
     const char *const *assignments; /* "KEY=VALUE", for keys that --set does not give; NULL ends them, and NULL: none */
 };
 

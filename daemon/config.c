@@ -39,8 +39,7 @@ static const struct option_spec options[] = {
      "as root",
      WORD_NONE},
     {"adopt-state", 0, NULL, "the state directory is a copy of another one that nothing will run on again", WORD_NONE},
-    {"insecure", 0, NULL, "TCP without TLS: everybody who reaches the address is let in (a network you trust)",
-     WORD_NONE},
+    {"insecure", 0, NULL, "TCP without TLS: all that reach the address are let in (a network you trust)", WORD_NONE},
     {"coordinator", 0, "ADDRESS", "HOST:PORT or unix:PATH of the coordinator (agent)", WORD_NONE},
     {"join", 0, "FILE",
      "become a node of the cluster with a file of `titanctl node join` (agent): a key is made here, its certificate "

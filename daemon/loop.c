@@ -575,10 +575,10 @@ static void raise_descriptors(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* gRPC's default polls all connections on whichever thread is free: a client whose headers take seconds to parse holds
- * up all others. With poll() each queue has its own connections, so agents' are not where they have a queue of their
- * own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the clients' port
- * would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
+/* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to parse
+ * holds up all others. With poll() each queue has its own connections, so agents' are not where they have a queue of
+ * their own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the clients'
+ * port would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
 static void part_queues(const struct daemon_config *config)
 {
     if (config->role == ROLE_DEV || config->agents_listen[0])

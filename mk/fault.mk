@@ -17,7 +17,7 @@ soak: all $(fp_programs) $(fault_tools) ## a failure every 15 s, as root (MINUTE
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 soak-tls: all ## training over TLS while every certificate is replaced each minute (MINUTES=10)
 	@BUILD=$(BUILD) $(PYTHON) tests/tls/soak.py $(if $(MINUTES),--minutes $(MINUTES))
-alarms: all $(fault_tools) $(BUILD)/tests/scale/agents ## where nothing fails: who is taken for lost or hung, as root (MINUTES=5 of each condition); results in build/alarms
+alarms: all $(fault_tools) $(BUILD)/tests/scale/agents ## where nothing fails: what is taken for lost or hung, as root (MINUTES=5 of each condition); results in build/alarms
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/alarms.py $(if $(MINUTES),--minutes $(MINUTES))
 record-%: ## run `make sim`, `sim-mutants`, `sim-scale`, `model`, `attack`, `fuzz` or `soak-tls` and keep its result for `make reliability` (record-sim ROUNDS=1000000 PROCESSES=2)
 	@BUILD=$(BUILD) $(PYTHON) tests/fault/record.py $* $(MAKE) --no-print-directory $* $(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(if $(PROCESSES),PROCESSES=$(PROCESSES)) $(if $(SEED),SEED=$(SEED)) $(if $(AGENTS),AGENTS=$(AGENTS))

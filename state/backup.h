@@ -13,7 +13,7 @@ titan_status backup_copy(const char *from, const char *to, struct titan_error *e
 
 struct backup_report {
     int64_t schema, jobs, last_job, last_event, term;
-    uint64_t chained; /* events whose chain was checked */
+    uint64_t chained; /* events in the chain that was checked */
     struct replay_report replay;
 };
 
@@ -31,7 +31,7 @@ struct restore_report {
     char aside[512];  /* where the store lies that was there; "" = there was none */
 };
 
-/* Put a backup into a state directory whose lock the caller holds. It is verified first (with rederive); nothing is
+/* Put a backup into a state directory that the caller has locked. It is verified first (with rederive); nothing is
  * touched when it is not sound. What was there is moved aside, not removed.
  *
  * Its term is raised above the backup's, that of the store that was there, that of an agent over the same directory,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.h - checkpoints whose every byte is durable. A row is only added after the files were synced and renamed,
- * fenced by the epoch that wrote them. */
+/* checkpoint.h - checkpoints of which every byte is durable. A row is only added after the files were synced and
+ * renamed, fenced by the epoch that wrote them. */
 #ifndef TITAN_STATE_CHECKPOINT_H
 #define TITAN_STATE_CHECKPOINT_H
 

@@ -29,7 +29,7 @@ struct event {
     int32_t rank;       /* -1 = none */
     const char *node;   /* NULL = none */
     const char *detail; /* a JSON object; NULL = {} */
-    const char *actor;  /* the identity whose call caused it; NULL = none did */
+    const char *actor;  /* the identity that called for it; NULL = none did */
 };
 
 /* Which events a reader may see and wants. */

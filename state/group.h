@@ -25,8 +25,8 @@ struct group_stats {
 /* Write the list in order. Every write is a savepoint of its own; what has no error is durable on return. After a
  * failed fsync (db_sync_failed) nothing is written any more: every write fails. */
 void group_commit(struct db *db, struct group_write *list, struct group_stats *stats);
-/* Move what is in the WAL into the database file, when there is enough of it. Apart from group_commit, so that nobody
- * waits for it. Failing is harmless (it is done again next time) unless db_sync_failed() says otherwise. */
+/* Move what is in the WAL into the database file, when there is enough of it. Apart from group_commit, so that no
+ * writer waits for it. Failing is harmless (it is done again next time) unless db_sync_failed() says otherwise. */
 void group_checkpoint(struct db *db);
 
 #endif

@@ -10,7 +10,7 @@
 titan_status job_quarantine(struct db *db, uint64_t job_id, const char *reason, int64_t at_ms,
                             struct titan_error *err) TITAN_MUST_USE;
 
-/* Whose change it is; 0 = no job's. */
+/* The job it is about; 0 = none. */
 uint64_t change_job(const struct change *c);
 
 #endif

@@ -136,7 +136,7 @@ static const char store_v4[] =
     "  id TEXT PRIMARY KEY, name TEXT NOT NULL, role INTEGER NOT NULL CHECK (role BETWEEN 1 AND 3),"
     "  hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL,"
     "  revoked_at_ms INTEGER NOT NULL DEFAULT 0, created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;"
-    /* Who may become a node, and the certificates that do not count any more (enrolment.h). */
+    /* What may become a node, and the certificates that do not count any more (enrolment.h). */
     "CREATE TABLE joins ("
     "  id TEXT PRIMARY KEY, node TEXT NOT NULL, hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL,"
     "  expires_at_ms INTEGER NOT NULL, used_at_ms INTEGER NOT NULL DEFAULT 0, key_hash BLOB NOT NULL DEFAULT x'',"

@@ -18,7 +18,7 @@
 #include "state/schema.h"
 
 #define DELIVER_SLICE_NS 100000
-#define TAIL_EVENTS 1000 /* whose chain is checked at every start */
+#define TAIL_EVENTS 1000 /* the chain of these is checked at every start */
 
 static const struct log store_log = {.subsystem = "store"};
 

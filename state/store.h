@@ -31,7 +31,7 @@ void store_write(struct store *s, store_fn fn, void *arg, store_done done);
 void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done);
 /* For start-up: runs fn at once, on this thread, as a transaction of its own. Only before the first store_write. */
 titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err) TITAN_MUST_USE;
-/* What to do when an fsync of titan.db has failed: called on the loop instead of any further result. Nobody can say
+/* What to do when an fsync of titan.db has failed: called on the loop instead of any further result. It is unknown
  * what of the last transaction is on the disk, and the kernel may take for written what is not; only a new process,
  * which opens the store afresh, knows again (docs/coordinator.md, "When the disk fails"). failed() should end this one.
  */

@@ -5,7 +5,7 @@
  * to a list. The caller carries them out in order, those of an earlier input first. An AGENT_RECORD_* is carried out
  * when it is on disk, and what is behind it waits until then: no command is obeyed and no message answered before what
  * it rests on would survive a crash. Should the process die in between, the next one restores what is on disk, and
- * nothing else has been seen by anyone. A record that cannot be written is tried again; meanwhile the agent sends no
+ * nothing else has been seen outside. A record that cannot be written is tried again; meanwhile the agent sends no
  * heartbeats, and its node is lost to the coordinator.
  *
  * Rules (docs/membership.md):

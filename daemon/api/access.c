@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who calls, whether that identity may, and what goes on record of it. */
+/* Which identity calls, whether it may, and what goes on record of it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -222,7 +222,7 @@ titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned 
         return TITAN_OK;
     struct titan_error why = {0};
     titan_fail(&why, TITAN_EPERM, "not permitted: job %llu is %s's; %s is for its owner or an operator; you are %s",
-               (unsigned long long)job_id, *check.owner ? check.owner : "nobody", policy_method_short(method),
+               (unsigned long long)job_id, *check.owner ? check.owner : "no user", policy_method_short(method),
                u->actor);
     api_failed(c, u, method, job_id, &why);
     if (auth_private_jobs(c->auth))

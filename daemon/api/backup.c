@@ -94,7 +94,7 @@ static titan_status begin(struct coordinator *c, struct rpc_call *call, struct b
 {
     if (c->backing_up)
         return titan_fail(err, TITAN_ELIMIT, "another backup is under way");
-    static unsigned count; /* a copy whose call was broken off may still be under way */
+    static unsigned count; /* a copy may still be under way after its call was broken off */
     struct backup *b = calloc(1, sizeof(*b));
     if (!b)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");

@@ -248,14 +248,14 @@ void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
     const Titan__Internal__RenewRequest *r = (const Titan__Internal__RenewRequest *)base;
-    const struct rpc_identity *who = rpc_call_identity(call);
+    const struct rpc_identity *caller = rpc_call_identity(call);
     const char *name = "";
     uint8_t hash[PKI_KEY_HASH];
     struct titan_error err = {0};
     struct auth_user u;
     api_user(c, call, &u);
-    if (who->kind != RPC_ID_CERT || pki_uri_parse(who->name, &name) != PKI_NODE)
-        titan_fail(&err, TITAN_EPERM, "only a node's certificate is renewed, not that of %s", who->name);
+    if (caller->kind != RPC_ID_CERT || pki_uri_parse(caller->name, &name) != PKI_NODE)
+        titan_fail(&err, TITAN_EPERM, "only a node's certificate is renewed, not that of %s", caller->name);
     else
         (void)!pki_request_check(r->request.data, r->request.len, hash, &err);
     if (err.status != TITAN_OK) {

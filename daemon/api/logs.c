@@ -259,7 +259,7 @@ void api_logs_check_callers(struct coordinator *c)
     }
 }
 
-/* Who follows waits for what is not there yet; others are told that there is nothing. */
+/* A call that follows waits for what is not there yet; others are told that there is nothing. */
 static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequest *request, bool ended,
                                 struct titan_error *err)
 {

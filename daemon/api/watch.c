@@ -26,7 +26,7 @@ struct watcher {
     titan_status failed;
     struct auth_user user;
     bool sees_all;
-    uint64_t last_job; /* whose owner was asked for last ... */
+    uint64_t last_job; /* of which the owner was asked for last ... */
     bool last_seen;    /* ... and the answer */
 };
 

@@ -100,7 +100,7 @@ static bool joined_with(const struct paths *p)
            memcmp(text.data, p->id, text.len) == 0;
 }
 
-/* A token is good for one key: one that is there is from an attempt whose answer was lost. */
+/* A token is good for one key: one that is there is from an attempt with an answer that was lost. */
 static titan_status own_key(const struct paths *p, struct buf *out, struct titan_error *err)
 {
     if (access(p->key, F_OK) == 0)

@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "base/vec.h"
 
-#define CACHE 256       /* uids whose groups are known */
+#define CACHE 256       /* uids with known groups */
 #define CACHE_MS 60000  /* a change of the groups counts after that */
 #define GROUPS_MAX 1024 /* of one user */
 #define CERT_PREFIX "spiffe://titan/"

@@ -100,7 +100,7 @@ enum pki_kind pki_uri_parse(const char *uri, const char **ret_name)
 
 /* --- in and out of PEM -------------------------------------------------------------------------------------------- */
 
-/* Nobody is at a terminal to be asked. */
+/* There is no terminal to ask at. */
 static int no_password(char *out, int cap, int writing, void *data)
 {
     (void)out;

@@ -5,7 +5,7 @@
  *
  * A thread takes what waits, in order. When it has been at one task for long, another one takes the rest, up to
  * FILE_THREADS_MAX; a task that is not through after its deadline is given up: its owner is notified, and the thread,
- * which cannot be ended, frees it whenever it comes back. Nobody waits for such a thread, neither at the end. Of tasks
+ * which cannot be ended, frees it whenever it comes back. Nothing waits for such a thread, neither at the end. Of tasks
  * with the same key one at most is at work, so that a path that hangs holds one thread, however often it is asked for.
  */
 #ifndef TITAN_DAEMON_COMMON_FILE_POOL_H

@@ -2,7 +2,7 @@
 /* peers.h - a socket for agents: that of another agent, and the coordinator's for their heartbeats. UDP, one protobuf
  * message to a datagram.
  *
- * Anybody can send to it: what a message proves is looked at by the cores (daemon/common/proof.h). Datagrams may be
+ * Any process can send to it: what a message proves is looked at by the cores (daemon/common/proof.h). Datagrams may be
  * lost, late, doubled: the core repeats. */
 #ifndef TITAN_DAEMON_COMMON_PEERS_H
 #define TITAN_DAEMON_COMMON_PEERS_H

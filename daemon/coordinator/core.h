@@ -3,8 +3,8 @@
  *
  * Every input carries the time and adds what it wants done to a batch (batch.h). The caller commits the batch's changes
  * and only then lets its messages go, in the order of the batches. The core runs ahead of the store meanwhile; should
- * the process die in between, the next one restores what is stored, and nothing that was not stored has been seen by
- * anyone.
+ * the process die in between, the next one restores what is stored, and nothing that was not stored has been seen
+ * outside.
  *
  * A submit is the exception: it is stored first and then handed to the core, so that a full disk refuses it.
  *
@@ -187,10 +187,10 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(recovery_state_ms, "sum: until all had their state")                                                             \
     X(recovery_step_ms, "sum: until the next step was finished")                                                       \
     X(state_init, "epochs that began from initial weights")                                                            \
-    X(state_checkpoint, "epochs whose state came from a checkpoint")                                                   \
-    X(state_memory, "epochs whose members had it all")                                                                 \
-    X(state_replica, "epochs whose missing state shards came from replicas")                                           \
-    X(state_buddy, "epochs whose missing state shards came from buddy replicas")                                       \
+    X(state_checkpoint, "epochs with state from a checkpoint")                                                         \
+    X(state_memory, "epochs in which the members had it all")                                                          \
+    X(state_replica, "epochs with missing state shards from replicas")                                                 \
+    X(state_buddy, "epochs with missing state shards from buddy replicas")                                             \
     X(old_term, "reports refused: said to another coordinator")                                                        \
     X(old_epoch, "reports refused: about an epoch that is over")                                                       \
     X(unknown_node, "reports refused: of a session that has not registered, or of a node that was given up")           \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The packages whose libraries the given programs need, as a Depends line: dpkg knows who owns a library, readelf which ones
+# The packages of the libraries that the given programs need, as a Depends line: dpkg knows the owner of a library, readelf which ones
 # are asked for. The version is the least one that has what is used: for libc the newest version among the symbols; else the
 # newest that the package's list of symbols gives for them, or, where there is no such list, what its shlibs file says.
 set -euo pipefail

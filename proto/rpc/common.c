@@ -396,8 +396,9 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
                              "is that a server of this cluster, at a name its certificate has, and are both clocks "
                              "right?");
         else if (strcmp(cause, "Socket closed") == 0 && strncmp(target, "unix:", 5) != 0)
-            titan_error_hint(err, "a server with TLS closes connections without it, and those whose certificate has "
-                                  "expired or is of another cluster");
+            titan_error_hint(err,
+                             "a server with TLS closes connections without it, and those with a certificate that has "
+                             "expired or is of another cluster");
         return status;
     }
     if (code == GRPC_STATUS_UNIMPLEMENTED)

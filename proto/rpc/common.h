@@ -24,7 +24,7 @@ struct rpc_tag {
     bool costly; /* its turn comes after what is not, and not for long at a time */
 };
 
-/* A completion queue whose events become calls of tag->fn on a loop's thread. A thread waits on gRPC and appends to a
+/* A completion queue; its events become calls of tag->fn on a loop's thread. A thread waits on gRPC and appends to a
  * list; the loop takes the whole list at each wake. */
 struct rpc_queue {
     grpc_completion_queue *cq;

@@ -37,7 +37,7 @@ struct rpc_call {
     struct rpc_server *server;
     struct endpoint *endpoint;
     struct tenant *tenant;
-    struct caller *caller; /* whose limit it counts against; NULL: the tenant's */
+    struct caller *caller; /* it counts against this one's limit; NULL: the tenant's */
     bool charged;
     grpc_call *call;
     unsigned pending; /* tags out */
@@ -171,7 +171,7 @@ static void recv_next(struct rpc_call *call)
 {
     if (call->receiving || call->over || call->finishing)
         return;
-    /* Who does not read its answers is not read from either. */
+    /* A client that does not read its answers is not read from either. */
     call->recv_held = call->out_n >= call->server->options.max_queue;
     if (call->recv_held)
         return;

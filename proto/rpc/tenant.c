@@ -344,7 +344,7 @@ static titan_status listen_local(struct rpc_server *server, const char *path, st
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return titan_fail_errno(err, "socket %s", path);
-    /* Nobody gets in before it listens; by then the file has its mode, whatever the umask is. */
+    /* No client gets in before it listens; by then the file has its mode, whatever the umask is. */
     titan_status status = TITAN_OK;
     bool bound = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
     if (!bound || chmod(path, server->options.socket_mode) != 0 || listen(fd, LISTEN_BACKLOG) != 0)

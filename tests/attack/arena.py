@@ -73,7 +73,7 @@ def digest(points):
 
 
 class Arena(Cluster):
-    """A Cluster whose n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
+    """A Cluster, of which n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
 
     def __init__(self, config='[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n'):
         """The machine is busy with attackers: beats and steps may be late by what would be a hang on an idle one."""
@@ -131,11 +131,11 @@ class Arena(Cluster):
                    "sockets": [str(self.dir / name / "run/agent.sock") for name in self.slots]}
         fresh = self.context_file.with_suffix(".new")
         fresh.write_text(json.dumps(context))
-        fresh.chmod(0o644)  # one attacker is nobody
+        fresh.chmod(0o644)  # one attacker is the user nobody
         fresh.replace(self.context_file)
 
     def ways(self):
-        """Who speaks to the coordinator, and with what."""
+        """The attackers that speak to the coordinator, and with what."""
         return {"clients": [{"name": "owner", "target": t, "stranger": False} for t in (self.unix, self.tcp)], "nobody": []}
 
     def keys_of_mine(self):
@@ -188,7 +188,7 @@ class Arena(Cluster):
         until("the run beside makes steps", lambda: self.status(self.beside)["step"] > step, 30)
 
     def undisturbed(self):
-        """The losses of the run beside against those of one that nobody attacked. Ends it."""
+        """The losses of the run beside against those of one without an attack. Ends it."""
         steps = self.status(self.beside)["step"]
         self.ctl("cancel", self.beside)
         until("the run beside is cancelled", lambda: self.status(self.beside)["state"] == "CANCELLED", 60)
@@ -209,7 +209,7 @@ class Arena(Cluster):
 
 class Secured(Arena):
     """The same with certificates: nodes that joined with tokens, and an attacker that has what others of the cluster have. "evil"
-    is a node of it, eva a user with a certificate, ci one with a token; nobody is on the machine, and a stranger in the network."""
+    is a node of it, eva a user with a certificate, ci one with a token; nobody is a user of the machine, and a stranger in the network."""
 
     def spawn(self, name, *args):
         if name == "c" and not (self.dir / "c/pki").exists():
@@ -235,7 +235,7 @@ class Secured(Arena):
         return {k: str(self.dir / name / f"{k}.pem") for k in ("ca", "cert", "key")}
 
     def own_job(self):
-        """Before the first: who the attackers are."""
+        """Before the first: the attackers."""
         if self.mine is None:
             self.dir.chmod(0o755)
             self.socket.chmod(0o666)

@@ -118,7 +118,7 @@ class Link:
                         self.onward.sendto(data, ("127.0.0.1", self.there))
                     elif back:
                         self.udp.sendto(data, back)
-                except OSError:  # nobody is there
+                except OSError:  # no process is there
                     pass
         self.udp.close()
         self.onward.close()

@@ -59,7 +59,7 @@ def request_of(method):
 
 
 def channel(target, tls=None):
-    """tls: {"ca": path} and, of who has a pair, cert and key too; None = plain."""
+    """tls: {"ca": path} and, with a pair, cert and key too; None = plain."""
     import grpc
     options = [("grpc.use_local_subchannel_pool", 1)]
     if not tls:

@@ -41,7 +41,7 @@ def members(a, job):
 
 
 def recovers(a, job):
-    """A worker of the job is killed: it trains again, in an epoch whose number is near the last one's."""
+    """A worker of the job is killed: it trains again, in an epoch with a number near the last one."""
     a.training(job, 2, 1)
     before = a.status(job)
     pids = {}
@@ -121,7 +121,7 @@ def log_of_no_rank(a):
 
 @scene()
 def judged_by_the_unasked(a):
-    """a node tells what it knows of nodes it was not asked for: nobody is lost"""
+    """a node tells what it knows of nodes it was not asked for: no node is lost"""
     s = Session(a.tcp)
     s.send(hello("evil"))
     known = s.hear().ack
@@ -136,7 +136,7 @@ def judged_by_the_unasked(a):
 
 @scene()
 def checked_by_the_unasked(a):
-    """a node answers for others what an operator's check asked them, and what nobody asked; its own answer, in an older version's words, counts"""
+    """a node answers for others what an operator's check asked them, and what no check asked; its own answer, in an older version's words, counts"""
     s = Session(a.tcp)
     s.send(hello("evil"))
     term = s.hear().ack.term
@@ -489,7 +489,7 @@ def ends_of_others(a):
 
 @scene()
 def name_over_tls(_):
-    """with the certificate of another node, of a user, with none, and without TLS: nobody speaks for n1, nor ends its job"""
+    """with the certificate of another node, of a user, with none, and without TLS: no one of them speaks for n1, nor ends its job"""
     with Secured() as a:
         for tls, codes in ((a.pair("evil"), ("PERMISSION_DENIED",)), (a.pair("eva"), ("PERMISSION_DENIED",)),
                            ({"ca": a.pair("evil")["ca"]}, ("PERMISSION_DENIED", "UNAUTHENTICATED")), (None, ("UNAVAILABLE",))):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Datagrams of somebody who knows all names, and some who have had a key: to agents and the coordinator, beside a run. It has
+"""Datagrams of an attacker that knows all names, and of some that have had a key: to agents and the coordinator, beside a run. It has
 every loss that it has without them, and a stranger is told nothing. SEED=n draws from that seed."""
 import json
 import os
@@ -126,7 +126,7 @@ class Attacker:
                  *[(agents_key(f),) for f in self.lost.values() if f.key != form.key]]
         for m in self.said(to):
             self.send(to, prove(m, *self.r.choice(wrong)))
-            if m.WhichOneof("kind") != "pong":  # which nobody has asked for
+            if m.WhichOneof("kind") != "pong":  # which was not asked for
                 self.unproved += 1
         for _ in range(5):
             self.send(to, self.r.randbytes(self.r.randrange(1, 1400)))
@@ -151,7 +151,7 @@ def forge_heartbeats(a):
     port = int(a.c.tcp.rsplit(":", 1)[1])
     beats = [data for up, data in list(a.c.link.captured) if up][-50:]
     for data in beats:
-        a.socket.sendto(data, ("127.0.0.1", port))  # once more, from elsewhere: the answer comes to who has no use for it
+        a.socket.sendto(data, ("127.0.0.1", port))  # once more, from elsewhere: the answer comes where there is no use for it
     heard = 0
     a.socket.settimeout(0.2)
     try:

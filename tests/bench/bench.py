@@ -58,7 +58,7 @@ def first_step():
 
 
 def durable_submits():
-    """The only node is drained, so that nothing but accepting is measured: nobody trains on the processors that this takes."""
+    """The only node is drained, so that nothing but accepting is measured: no job trains on the processors that this takes."""
     out = {}
     queued = HOME / "load.toml"
     queued.write_text(recipe_with_data(SOURCE / "recipes/tiny.toml"))
@@ -137,7 +137,7 @@ def recovery():
 # --- a run that does not stop: docs/reliability.md ------------------------------------------------------------------------
 
 def processor_seconds(marker, threads=("",)):
-    """What the threads of these names (part of, "": all) have used in the live processes whose command line names marker."""
+    """What the threads of these names (part of, "": all) have used in the live processes with marker in the command line."""
     return sum(int((task / "schedstat").read_text().split()[0]) for pid in worker_pids(marker)
                for task in Path(f"/proc/{pid}/task").iterdir()
                if any(name in (task / "comm").read_text() for name in threads)) / 1e9
@@ -247,10 +247,10 @@ def elastic_rows():
     yield of_rounds("resize 4, 3, 5, 4: stall in steps, losses bit-identical", resize["stall_steps"], "max", 1, " steps")
     for cost in redundancy():
         limit = 3 if cost["tokens_per_step"] == 8192 else None
-        who = f"buddies at {cost['tokens_per_step']:,} tokens a step"
-        yield row(f"{who}: a step's time, more than without, mean of {cost['turns']} turns (standard error {cost['step_percent_error']:.1f} %)",
+        label = f"buddies at {cost['tokens_per_step']:,} tokens a step"
+        yield row(f"{label}: a step's time, more than without, mean of {cost['turns']} turns (standard error {cost['step_percent_error']:.1f} %)",
                   cost["step_percent"], limit, " %")
-        yield row(f"{who}: their threads' part of the processor time", cost["threads_percent"], limit, " %")
+        yield row(f"{label}: their threads' part of the processor time", cost["threads_percent"], limit, " %")
     submits = durable_submits()
     for n, in_flight in ((1, 64), (64, 256)):
         yield row(f"durable submits, {connections_of(n)}, {in_flight} in flight", submits[f"{n}_connections"]["submits_per_second"], 5000,
@@ -393,7 +393,7 @@ def planned(name, world, keys, device="cpu"):
 
 
 def anonymous_bytes(marker):
-    """Largest RssAnon of the live processes whose command line names marker: what they have touched of their own
+    """Largest RssAnon of the live processes with marker in the command line: what they have touched of their own
     memory. Segments of communicators and files are not in it."""
     most = 0
     for line in Path("/proc").glob("[0-9]*/cmdline"):

@@ -5,7 +5,7 @@
  *
  * One rank on the CPU runs the step program of a model of 124 M parameters three times over: with its kernels; with
  * kernels that do nothing, which leaves the executor's own work - the walk, finding addresses and numbers, waits,
- * events, calls through the device's table; and with kernels that do nothing but sweep the caches, whose own time is
+ * events, calls through the device's table; and with kernels that do nothing but sweep the caches; the time of that is
  * taken off again, so that the executor finds its tables as cold as behind real kernels. Overhead is the last against
  * the first. Prints JSON. */
 #include <stdio.h>

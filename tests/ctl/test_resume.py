@@ -145,7 +145,7 @@ def from_another_job():
 
 
 def fresh_folders():
-    """a folder with checkpoints: another recipe is refused at submit with who wrote them; --fresh takes the next free name"""
+    """a folder with checkpoints: another recipe is refused at submit with the run that wrote them; --fresh takes the next free name"""
     d = World.daemon
     place = d.state / "ck"
     first = number(submit("--follow", checkpoint__folder=place))

@@ -72,7 +72,7 @@ def resize_is_checked_and_kept():
         assert world_of(d, job) == 2 and d.status(job)["wanted_max"] == 2
         d.ok("resize", job, "recipe")
         until("it has four again", lambda: world_of(d, job) == 4)
-        steps = [p["step"] for p in d.lines("metrics", job)]  # without those nobody was there to hear of
+        steps = [p["step"] for p in d.lines("metrics", job)]  # without those that no coordinator was there to hear of
         assert steps == sorted(set(steps)), steps
         d.ok("cancel", job)
         assert d.ctl("resize", "99", "2").code == 3

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a run waits for is said where it was asked for: at submit and in the line of who follows it."""
+"""What a run waits for is said where it was asked for: at submit and in the line of a client that follows it."""
 import os
 import signal
 import subprocess
@@ -50,7 +50,7 @@ def too_few_slots():
 
 
 def full_store():
-    """the job store's disk is full: who follows a run reads that, not what the run was last known to wait for"""
+    """the job store's disk is full: a client that follows a run reads that, not what the run was last known to wait for"""
     if os.geteuid() != 0:
         return "needs root for a small file system"
     d = Daemon(None, "--slots", 1)

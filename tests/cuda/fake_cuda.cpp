@@ -41,7 +41,7 @@ static cudaError_t take(void **ret, size_t bytes)
     if (base == MAP_FAILED || mprotect(base + size - PAGE, PAGE, PROT_NONE) != 0)
         return cudaErrorMemoryAllocation;
     char *p = base + size - PAGE - rounded;
-    memset(p, 0xff, bytes); /* what nobody wrote reads as NaN */
+    memset(p, 0xff, bytes); /* what was not written reads as NaN */
     memset(p + bytes, CANARY, rounded - bytes);
     std::lock_guard<std::mutex> alone(blocks_lock);
     blocks[p] = block{base, size, bytes};

@@ -51,7 +51,7 @@ struct fake_comm {
     std::atomic<int> in_flight{0};
     std::atomic<uint64_t> served{0}; /* operations run one after another in the order of their calls, */
     uint64_t issued = 0;             /* whatever their streams are */
-    std::atomic<int> busy_looks{0}; /* GetAsyncError answers "in progress" this often */
+    std::atomic<int> busy_looks{0};  /* GetAsyncError answers "in progress" this often */
     bool revoked = false, finalized = false, forming = true;
     int operations = 0;
     /* The child being made of this one: where its handle goes. */
@@ -163,7 +163,7 @@ static void set_value(char *p, size_t i, ncclDataType_t type, double x)
     ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/* Everybody shows `bytes` of send through the slots, a slot at a time; take() looks at all of them. */
+/* Each rank shows `bytes` of send through the slots, a slot at a time; take() looks at all of them. */
 template <class Take> static bool show(fake_comm *c, const char *send, size_t bytes, Take take)
 {
     for (size_t at = 0; at < bytes; at += SLOT) {

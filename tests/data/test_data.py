@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training data end to end: what `titanctl data` builds, what others may read of it, and that a run which is resized and whose
-workers die sees the samples of one that never changed."""
+"""Training data end to end: what `titanctl data` builds, what others may read of it, and that a run which is resized and loses
+workers sees the samples of one that never changed."""
 import gzip
 import json
 import os
@@ -138,7 +138,7 @@ def mixture():
 
 
 def samples(folder):
-    """{(step, number): hash} of all logs below a folder; whoever reads a sample again reads the same."""
+    """{(step, number): hash} of all logs below a folder; a worker that reads a sample again reads the same."""
     seen = {}
     for log in Path(folder).rglob("samples-*.csv"):
         for line in log.read_text().splitlines():

@@ -9,7 +9,7 @@ stands by name, the rest is KEY=VALUE with the short keys of KEYS. The reference
 every key at its default that must not change the numbers.
 
 Each case is run with AdamW and with SGD. The gradients of the first step are read from AdamW's first moments in a
-checkpoint written after it: there they are (1 - beta1) times the clipped gradient, whose factor cancels. SGD keeps no
+checkpoint written after it: there they are (1 - beta1) times the clipped gradient, and its factor cancels. SGD keeps no
 trace of them, and needs none: up to the update its step is AdamW's, which the first line of its metrics shows."""
 import atexit
 import json
@@ -113,7 +113,7 @@ def corpus(folder):
 
 
 def schedule_csv(order, seed, ranks, microbatches):
-    """A legal pipeline order drawn at random: actions whose inputs are there, in any order, one line a rank. B or I and
+    """A legal pipeline order drawn at random: actions with their inputs there, in any order, one line a rank. B or I and
     W for each (stage, microbatch). order: "single" stage a rank, two in a "loop" or in a "v"."""
     rng = random.Random(seed)
     stages = ranks if order == "single" else 2 * ranks
@@ -134,7 +134,7 @@ def schedule_csv(order, seed, ranks, microbatches):
 
 
 class Case:
-    """words: see above. exact: words of a run whose every bit it must have, besides being near one rank's."""
+    """words: see above. exact: words of a run of which it must have every bit, besides being near one rank's."""
 
     def __init__(self, words, exact=None):
         self.words, self.exact = " ".join(words.split()), exact
@@ -288,7 +288,7 @@ class Lab:
             shutil.rmtree(self.work, ignore_errors=True)
 
     def new_folder(self):
-        """A name nobody has."""
+        """A name that no other one has."""
         with self.lock:
             self.numbers += 1
             return self.work / f"run-{self.numbers}"

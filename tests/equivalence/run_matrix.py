@@ -42,7 +42,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     p.add_argument("--draws", type=int, help="recipes drawn at random (200; none with --only)")
-    p.add_argument("--only", default="", help="cases whose words match")
+    p.add_argument("--only", default="", help="cases with words that match")
     p.add_argument("--case", action="append", help="these words and nothing else")
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--keep", action="store_true", help="leave the folder of the runs")

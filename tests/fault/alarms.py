@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where nothing fails: how often is somebody taken for lost or hung who lives? By the hour and node, in a LAN and a WAN, on links that
+"""Where nothing fails: how often is a node taken for lost, or a worker for hung, that lives? By the hour and node, in a LAN and a WAN, on links that
 lose and delay, and with the processors busy with other things. Writes build/alarms/results.json.
 
 Nodes: simulated agents (tests/scale/agents.c), as many as beat at the full pace, and one real coordinator on the other side of a switch.

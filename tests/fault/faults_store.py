@@ -98,7 +98,7 @@ def store_call_fails(rounds, rng, r):
             accepted.append(int(done.out.strip()))
             listed = c.listed()
             if what["last"] in ("fsync", "fdatasync"):
-                assert restarts, f"titand went on with a file whose {what['last']} had failed"
+                assert restarts, f"titand went on with a file after its {what['last']} had failed"
             run.await_training(4, run.step() + 3)
             r.round(call=n + 1, restarts=restarts, back_ms=now_ms() - failed, acknowledged_lost=len(set(accepted) - listed),
                     epochs=run.epoch() - epoch)
@@ -135,7 +135,7 @@ def killed_in_checkpoint(rounds, rng, r):
             at = kill(pids[0])
             for pid in pids[1:]:
                 kill(pid)
-            back = run.await_step_after(at, epoch=epoch)  # an epoch of those who were not known to be dead came to nothing
+            back = run.await_step_after(at, epoch=epoch)  # an epoch of those that were not known to be dead came to nothing
             source = c.rows("SELECT checkpoint, resume_step FROM epochs WHERE job_id = ? AND number = ?", run.job, back["epoch"])[0]
             newest = c.rows("SELECT max(step) AS step FROM checkpoints WHERE job_id = ? AND epoch <= ?", run.job, epoch)[0]["step"]
             run.await_training(4, back["step"])

@@ -39,7 +39,7 @@ def two_workers_killed(rounds, rng, r):
         run = c.submit(k)
         for _ in range(rounds):
             _, epoch = steady(run, 4, rng)
-            # Of one node: a rank and its keeper, who is on another one, cannot both be lost without a step lost.
+            # Of one node: a rank and its keeper, which is on another one, cannot both be lost without a step lost.
             node = rng.choice(c.nodes()).name
             pids = [pid for pid, where in run.workers().values() if where == node]
             rng.shuffle(pids)
@@ -98,7 +98,7 @@ def worker_stopped(rounds, rng, r):
 @scenario(5, "the kernel kills a worker because a cgroup is out of memory: the worker's own and its node's in turn", "I7", fast=True,
           resumed_ms=1000, steps_lost=0, not_told=0)
 def out_of_memory(rounds, rng, r):
-    # Without checkpoints: what they leave in the page cache would be taken before anybody is killed.
+    # Without checkpoints: what they leave in the page cache would be taken before a worker is killed.
     k = keys(**{"checkpoint.enable": "false"})
     with Cluster(nodes=2, slots=2) as c:
         for host in c.nodes():
@@ -132,9 +132,9 @@ def out_of_memory(rounds, rng, r):
 
 @contextlib.contextmanager
 def squeezed(group, victim):
-    """Somebody in the cgroup takes the memory that its limit leaves; the victim is the one to go for it."""
+    """A process in the cgroup takes the memory that its limit leaves; the victim is the one to go for it."""
     Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
-    (group / "memory.force_empty").write_text("0")  # files' pages, which the other one would get before anybody is killed
+    (group / "memory.force_empty").write_text("0")  # files' pages, which the other one would get before a worker is killed
     (group / "memory.limit_in_bytes").write_text(str(int((group / "memory.usage_in_bytes").read_text()) + (16 << 20)))
     stop, hogs = threading.Event(), []
 
@@ -176,7 +176,7 @@ def killed_between(rounds, rng, r):
     with Cluster(nodes=2, slots=2) as c:
         run = c.submit(k)
         for _ in range(rounds):
-            # From here on this coordinator ends when it has stored the next epoch and told nobody.
+            # From here on this coordinator ends when it has stored the next epoch and told no agent.
             run.await_training(4, run.step() + 5)
             c.c.kill()
             c.start_coordinator(env={"TITAN_FAILPOINTS": "coordinator.stored=kill"})

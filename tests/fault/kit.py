@@ -122,7 +122,7 @@ def train_undisturbed(folder, recipe_keys, steps):
 
 
 def undisturbed(recipe_keys, steps):
-    """Losses of the first steps of the run that nobody disturbs, by step. Kept: it is the same for all scenarios."""
+    """Losses of the first steps of the undisturbed run, by step. Kept: it is the same for all scenarios."""
     same = ("elastic.", "checkpoint.", "fault_tolerance.", "job.")  # what changes no loss
     words = {k: str(v) for k, v in recipe_keys.items() if not k.startswith(same)}
     words["built"] = str((BIN / "titan-worker").stat().st_mtime_ns)
@@ -133,7 +133,7 @@ def undisturbed(recipe_keys, steps):
 
 
 def check_losses(run, recipe_keys):
-    """Canonical mode: each step's loss is that of the undisturbed run, bit for bit, whoever trained it and however often."""
+    """Canonical mode: each step's loss is that of the undisturbed run, bit for bit, whatever worker trained it and however often."""
     lines = run.lines()
     calm = undisturbed(recipe_keys, max(m["step"] for m in lines))
     wrong = [m for m in lines if m["loss"] != calm[m["step"]]]
@@ -149,7 +149,7 @@ def check_membership(run):
     numbers = [e["epoch"] for e in forming]
     assert all(n == 1 for n in Counter(numbers).values()), f"an epoch was decided twice: {numbers}"
     assert numbers == sorted(numbers), f"epochs out of order: {numbers}"
-    # Behind the members stand those who only hand their parts over.
+    # Behind the members stand those that only hand their parts over.
     seats = c.rows("SELECT epoch, rank, worker_id FROM members m WHERE job_id = ? AND rank < (SELECT world_size FROM epochs e "
                    "WHERE e.job_id = m.job_id AND e.number = m.epoch)", run.job)
     assert len({(s["epoch"], s["worker_id"]) for s in seats}) == len(seats), "a worker has two ranks of one epoch"

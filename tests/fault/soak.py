@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hours of failures: eight workers on four hosts, one random failure every 15 s. In the end every loss is that of the run nobody
+"""Hours of failures: eight workers on four hosts, one random failure every 15 s. In the end every loss is that of the run nothing
 disturbed, the daemons are as large as in the beginning. Writes build/soak/results.json."""
 import argparse
 import json

@@ -80,7 +80,7 @@ def lease_over():
         restart_coordinator(c)
         c.training(job, 3, s["step"])
         assert all(e[3] in IN_MEMORY for e in begun(c)[1:]), begun(c)
-        assert not any(e["type"] == "worker.exited" for e in c.events(job)), "nobody had to be started anew"
+        assert not any(e["type"] == "worker.exited" for e in c.events(job)), "no worker had to be started anew"
         c.ctl("cancel", job)
         until("the job is cancelled", lambda: c.status(job)["state"] == "CANCELLED", 30)
 

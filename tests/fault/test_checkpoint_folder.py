@@ -36,7 +36,7 @@ def reason(d, job):
 
 
 def fails_at_once(d, folder):
-    """Status of a job whose folder cannot be used. It has failed within a second of its first worker's start: the best of
+    """Status of a job with a folder that cannot be used. It has failed within a second of its first worker's start: the best of
     three attempts, because other programs use the machine as well."""
     took = []
     while not took or took[-1] > 1000:
@@ -146,7 +146,7 @@ def full_disk_leaves_nothing():
 
 
 def last_checkpoint_is_waited_for():
-    """a run whose last checkpoint cannot be written says so, keeps its state, and completes when it can"""
+    """a run with a last checkpoint that cannot be written says so, keeps its state, and completes when it can"""
     with Daemon(None, "--slots", 2) as d:
         folder = d.state / "ck"
         job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=600, checkpoint__interval=100))
@@ -439,7 +439,7 @@ def solo_never_begins_again_over_them():
 
 
 def solo_stalled():
-    """titan-worker run: a checkpoint whose load stalls is tried once more, then the one before is taken; with none left
+    """titan-worker run: a checkpoint with a load that stalls is tried once more, then the one before is taken; with none left
     it fails, and so it does when the folder itself does not answer"""
     import tempfile
     with tempfile.TemporaryDirectory() as name:

@@ -71,7 +71,7 @@ def killed_in_evaluations():
                   "evaluation.over%1=kill@4"):
         lost, got = run(point)
         print(f"# {point}: {lost} recoveries", flush=True)
-        assert lost > 0, "nobody was killed"
+        assert lost > 0, "no worker was killed"
         assert got == want, f"{point}: {got} instead of {want}"
 
 
@@ -92,7 +92,7 @@ def resumed():
         done = train("undisturbed", BIN)
         assert done.returncode == 0, done.stderr
         want = evaluations(lines("undisturbed"))
-        # Each has 3 steps: in that of step 4, in the last, and three steps after that of step 8, whose checkpoint it is resumed from.
+        # Each has 3 steps: in that of step 4, in the last, and three steps after that of step 8: it is resumed from that one's checkpoint.
         for point, before in (("evaluation.step=kill@5", [1]), ("evaluation.step=kill@11", [1, 4, 8]), ("exec.reduced=kill@20", [1, 4, 8])):
             folder = point.split("=")[0] + point.split("@")[1]
             done = train(folder, FP_BIN, {**os.environ, "TITAN_FAILPOINTS": point})

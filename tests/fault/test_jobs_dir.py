@@ -61,7 +61,7 @@ def data_is_looked_at_on_the_node():
 
 
 def nodes_with_other_data():
-    """two nodes whose data sets differ below one path: the job fails before its first step and names both; alike, it runs"""
+    """two nodes with data sets that differ below one path: the job fails before its first step and names both; alike, it runs"""
     cluster = Cluster(slots={"n1": 1, "n2": 1})
     text, other = headers_text(cluster.dir / "text"), cluster.dir / "other"
     shutil.copytree(text, other)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A worker is killed while a mesh trains: the run is planned again for those who are left - fewer data-parallel ranks, or
+"""A worker is killed while a mesh trains: the run is planned again for those that are left - fewer data-parallel ranks, or
 a wait for the replacement where they make no mesh - and its losses are those of an undisturbed run."""
 import json
 import os
@@ -44,7 +44,7 @@ def rows(folder):
 
 
 def undisturbed(folder, world, sets, steps):
-    """step -> what `titan-worker run` says of it, on so many workers that nobody kills."""
+    """step -> what `titan-worker run` says of it, on so many workers, undisturbed."""
     process = subprocess.Popen(
         [str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", world, "--dir", folder, "--device",
                           "cpu", *overrides({**sets, "elastic.min_workers": world, "checkpoint.enable": "false"}))],
@@ -98,11 +98,11 @@ class Run:
         return until(f"{world} workers train", far)
 
     def seats(self):
-        """Workers by rank of the newest epoch, and those who have no place in it."""
+        """Workers by rank of the newest epoch, and those that have no place in it."""
         status = self.d.status(self.job)
-        everybody = self.d.workers(self.job)
-        members = [w for w in everybody if f"epoch={status['epoch']} " in self.log(w)]
-        return [everybody[w] for w in members], [everybody[w] for w in everybody if w not in members]
+        workers = self.d.workers(self.job)
+        members = [w for w in workers if f"epoch={status['epoch']} " in self.log(w)]
+        return [workers[w] for w in members], [workers[w] for w in workers if w not in members]
 
     def log(self, worker):
         path = Path(self.d.status(self.job)["directory"]) / f"logs/worker-{worker}.log"

@@ -146,7 +146,7 @@ def ring_of_many():
 
 
 def wrong_address():
-    """a node that announces another machine's address is not reached, and each says who does not reach whom, where and by what"""
+    """a node that announces another machine's address is not reached, and each says which does not reach which, where and by what"""
     c = nodes.Cluster(slots={"n1": 1, "n2": 1})
     c.hosts["n2"] = ([], "192.0.2.1")
     with c:

@@ -33,7 +33,7 @@ def open_below(pid, folder):
 
 
 def job_whose_folder_hangs():
-    """a start whose folder does not answer is reported, by its path; other jobs go on and start; later nothing is left of it"""
+    """a start with a folder that does not answer is reported, by its path; other jobs go on and start; later nothing is left of it"""
     cluster = Cluster(slots={"n1": 4})
     shim = shimmed(cluster, "n1")
     with cluster as c:
@@ -119,7 +119,7 @@ def coordinator_whose_share_hangs():
 
 
 def coordinator_that_starts():
-    """a coordinator whose storage.jobs_dir does not answer ends and says so; it starts when the server is back"""
+    """a coordinator with a storage.jobs_dir that does not answer ends and says so; it starts when the server is back"""
     cluster = Cluster(slots={})
     share = cluster.dir / "share"
     share.mkdir()

@@ -120,7 +120,7 @@ def idle_sleeps():
 
 
 def sockets_of_the_service_manager():
-    """a socket that systemd holds is served, and who calls while titand is away is answered by the next one"""
+    """a socket that systemd holds is served, and calls while titand is away are answered by the next one"""
     state = Path(tempfile.mkdtemp(prefix="titan-life-"))
     path = state / "held.sock"
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -271,7 +271,7 @@ static void write_whole(const char *dir, char path[PATH_MAX])
         buf_free(&entries[r]);
 }
 
-/* What somebody else may have made of a file. */
+/* What another user may have made of a file. */
 static void spoil(const char *path, const char *name)
 {
     char file[PATH_MAX + 64];

@@ -248,7 +248,7 @@ static void check_rows(struct rank *r)
     r->ops->release(r->h.dev, to);
 }
 
-/* All send to all before anybody receives, with a sum before and after: together, or nobody gets anywhere. */
+/* All send to all before any receives, with a sum before and after: together, or no rank gets anywhere. */
 static void check_group(struct rank *r)
 {
     const size_t all = COUNT * (size_t)r->world, bytes = COUNT * sizeof(float);
@@ -496,7 +496,7 @@ static const char *const mode_names[] = {"live", "die", "die-in-split"};
 
 static int rank_main(int rank, int world, enum mode mode, const char *address, int listener)
 {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a check that hangs leaves nobody behind */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a check that hangs leaves no process behind */
     struct titan_error err = {0};
     struct rank r = {.rank = rank, .world = world};
     const char *gpus = getenv("TITAN_TEST_GPUS");
@@ -632,7 +632,7 @@ static bool run(const char *self, int world, enum mode mode, bool told, bool by_
     printf("%sok - %d ranks: all processes %s\n", ok ? "" : "not ", world,
            !die   ? "ended well"
            : told ? "survived a death"
-                  : "survived a death nobody told them of");
+                  : "survived a death that was not reported");
     (void)fflush(stdout);
     return ok;
 }

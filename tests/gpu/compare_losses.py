@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """compare_losses.py [--rtol R] REFERENCE OTHER: the losses of two runs, step by step; exit code 0 when they agree.
 
-A run is its metrics.jsonl, or a JSON file whose "losses" is the list of them."""
+A run is its metrics.jsonl, or a JSON file with the list of them as "losses"."""
 import argparse
 import json
 import math

@@ -4,7 +4,7 @@
 # Python: no packages, no network.
 #
 #   OUT=folder tests/gpu/run.sh      results: $OUT/summary.json, a log for each part beside it (default build/gpu-results)
-#   PARTS=REGEX                      only the parts whose name it matches, e.g. 'build|mesh'; they need the builds
+#   PARTS=REGEX                      only the parts with a name it matches, e.g. 'build|mesh'; they need the builds
 #
 # A part that fails does not stop the next. Ends with 'N passed, N failed'; exit code 0 when nothing failed. Takes a few
 # minutes; no part starts after LIMIT seconds (540) and none runs past them.

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* membership.pml - who may decide an epoch (docs/membership.md): the coordinator with those it reaches, or a leader
+/* membership.pml - what may decide an epoch (docs/membership.md): the coordinator with those it reaches, or a leader
  * among agents that hear no coordinator. Checked by spin: whatever is lost, late, cut or restarted, training is one
  * line of epochs, and no number is trained with two memberships.
  *
  * One member per agent. A dead agent is one that does nothing any more, and a coordinator that is away is one that all
  * are cut off from and that keeps its store, so neither has words of its own. Messages that were sent stay: each is
  * delivered at any time, in any order, or never. Time is abstract, and one order of events stands for the time limits:
- * the coordinator waits longer than the lease of anyone it cannot reach, which runs from their last contact. Who hears
- * whom at which moment does not matter for safety: here an agent may leader although it hears the coordinator (the
+ * the coordinator waits longer than the lease of any it cannot reach, which runs from their last contact. Which hears
+ * which at which moment does not matter for safety: here an agent may leader although it hears the coordinator (the
  * code does not, so as not to disturb) and may be counted on although it does not hear.
  *
- * Whoever was not there when an epoch was decided is out of the coordinator's books: its worker is stopped when it comes
+ * One that was not there when an epoch was decided is out of the coordinator's books: its worker is stopped when it comes
  * back. Here it keeps what it holds unless the run has gone on without that (the code starts another worker, which
  * holds nothing). */
 #ifndef N
@@ -38,7 +38,7 @@
 #define LEASE 1 /* otherwise it waits for the leases of the others */
 #endif
 #ifndef PAUSE
-#define PAUSE 1 /* who has no lease does not train */
+#define PAUSE 1 /* a worker without a lease does not train */
 #endif
 #ifndef MAJORITY
 #define MAJORITY 1 /* a leader has more than half */
@@ -50,13 +50,13 @@
 #define REGISTRATION 1 /* a leader's epochs are adopted before their agent counts */
 #endif
 #ifndef VOID
-#define VOID 1 /* epochs the run has gone on without are over, also for who was in them */
+#define VOID 1 /* epochs the run has gone on without are over, also for those that were in them */
 #endif
 #ifndef TOLD
-#define TOLD 1 /* who is out of the books counts as gone when its agent says so, not when it is back */
+#define TOLD 1 /* one that is out of the books counts as gone when its agent says so, not when it is back */
 #endif
 #ifndef DEPARTING
-#define DEPARTING 1 /* who holds the state and is not in the new epoch is heard for it as well */
+#define DEPARTING 1 /* one that holds the state and is not in the new epoch is heard for it as well */
 #endif
 #define ALL ((1 << N) - 1)
 /* Numbers: one more for the coordinator, a multiple of these for acting leaders and for epochs that were waited for. */
@@ -73,9 +73,9 @@ byte mask[IDS + 1];
 byte departing[IDS + 1];
 bool by_leader[IDS + 1];
 byte from[IDS + 1]; /* a leader's: the epoch it is shrunk from ... */
-byte yes[IDS + 1];  /* ... and who has promised it */
+byte yes[IDS + 1];  /* ... and those that have promised it */
 bool trained[IDS + 1];
-byte tip = 1; /* the epoch that trained last, or that the run goes on from: who waited for the leases may have to */
+byte tip = 1; /* the epoch that trained last, or that the run goes on from: one that waited for the leases may have to */
 
 /* --- agents --- */
 byte accepted[N];  /* id; kept on disk, as are the promise and its number */
@@ -133,7 +133,7 @@ inline clear()
 inline train(id)
 {
     ready = id > 0 && id < next_id;
-    carries = false; /* somebody in it holds what trained last */
+    carries = false; /* one in it holds what trained last */
     cuts = 0;
     for (i : 0 .. N - 1) {
         if
@@ -252,7 +252,7 @@ end:
             fi
         :: else
         fi; clear() }
-    /* ... and is answered: whose worker is out of the books stops it */
+    /* ... and is answered: one with a worker out of the books stops it */
     :: atomic { select(i : 0 .. N - 1);
         if
         :: !cut[i] && HAS(view & said, i) ->
@@ -287,7 +287,7 @@ end:
     :: atomic { view != 0 && next_id <= IDS ->
         enough = true;
         ready = true; /* leases of all it cannot reach are over */
-        cuts = (TOLD -> view & ~gone : view); /* of whom it knows */
+        cuts = (TOLD -> view & ~gone : view); /* of those it knows */
         for (m : 1 .. ALL) {
             if
             :: (needs >> m) & 1 ->
@@ -299,7 +299,7 @@ end:
         }
         for (i : 0 .. N - 1) {
             ready = ready && (HAS(cuts, i) || !lease[i]);
-            if /* what it goes on from: the newest that anybody holds whom it counts on */
+            if /* what it goes on from: the newest that any holds that it counts on */
             :: HAS(view & ~gone, i) && number[held[i]] > number[id] -> id = held[i]
             :: else
             fi

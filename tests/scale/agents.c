@@ -56,7 +56,7 @@ struct sim_worker {
     bool training;
 };
 
-/* A probe that nobody answers: told when its time is over. */
+/* A probe without an answer: told when its time is over. */
 struct sim_denial {
     int64_t at_ms; /* 0 = none */
     uint64_t id;
@@ -643,7 +643,7 @@ static void read_agent(struct sim_agent *a)
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-/* The number says whose heartbeat was answered. */
+/* The number says which node's heartbeat was answered. */
 static void send_datagram(const struct sim_agent *a)
 {
     uint8_t bytes[512], proofs[PROOF_KEYS_MAX * MAC_BYTES];

@@ -110,7 +110,7 @@ def refusal(answer):
 CELLS = 0
 
 
-def compare(who, roles, answers, cells):
+def compare(caller, roles, answers, cells):
     """Refused where every role has an empty cell, and on root's job where the most is "own"; served elsewhere."""
     global CELLS
     wrong = []
@@ -123,12 +123,12 @@ def compare(who, roles, answers, cells):
             answer = answers[f"{method} {job}"]
             should = most == 0 or (most == 1 and job == "root")
             if refusal(answer) != should or answer[0] in ("UNAVAILABLE", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"):
-                wrong.append(f"{who}: {method} ({job}): {answer}, expected {'a refusal' if should else 'to be served'}")
+                wrong.append(f"{caller}: {method} ({job}): {answer}, expected {'a refusal' if should else 'to be served'}")
     assert not wrong, "\n".join(wrong)
 
 
 def finished_job(d, text):
-    """Of root, and over: those who may cancel or resize it change nothing."""
+    """Of root, and over: those that may cancel or resize it change nothing."""
     job = int(d.submit("tiny", {"training.dataset_path": text, "training.steps": 2}))
     d.wait_state(job, "COMPLETED")
     return job
@@ -156,7 +156,7 @@ def unix_socket():
 
 
 def tls():
-    """over TLS: nobody, users, an operator, an admin and a node by certificate; tokens without one"""
+    """over TLS: no identity, users, an operator, an admin and a node by certificate; tokens without one"""
     cells = table()
     with tempfile.TemporaryDirectory(prefix="titan-cells-") as dir:
         dir = Path(dir)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of clients (docs/operations.md, "Limits"): each one is met, what is beyond it is refused as it says, counted, and nobody else
+"""The limits of clients (docs/operations.md, "Limits"): each one is met, what is beyond it is refused as it says, counted, and no other one
 notices. Those of connections and memory are in tests/fault/test_storms.py."""
 import json
 import os

@@ -144,7 +144,7 @@ def four_commands():
         trail = w.audit("--actor", f"uid:{MALLORY}")
         assert all(e["type"] == "audit.refused" and e["detail"]["outcome"] == "EPERM" for e in trail), trail
         assert any(e["job_id"] == w.job and e["detail"]["method"] == "CancelJob" for e in trail)
-        # What is listed for everybody has none of it, and the log is still a chain from which all follows.
+        # What is listed for all users has none of it, and the log is still a chain from which all follows.
         assert not any(e["type"].startswith("audit.") for e in w.daemon.lines("events"))
         w.daemon.ok("admin", "verify", "--rederive", w.daemon.state)
 
@@ -164,7 +164,7 @@ def keys_of_others():
 
 
 def names_that_deceive():
-    """a name that is shown as another (marks of direction, what cannot be seen) is refused, whoever gives it"""
+    """a name that is shown as another (marks of direction, what cannot be seen) is refused, whatever user gives it"""
     if needs_root():
         return needs_root()
     with World() as w:
@@ -268,7 +268,7 @@ def tokens():
         w.daemon.start()
         os.chmod(w.dir / "api.sock", 0o666)
         refused(w.as_user(MALLORY, "list", env=env), "unknown or has been revoked")
-        # A wrong token is no way around: not taken for nobody's, nor for its bearer's own uid.
+        # A wrong token is no way around: not taken for no user's, nor for its bearer's own uid.
         refused(w.as_user(ALICE, "list", env={"TITAN_TOKEN": "titan_x"}), "none")
         # Its secret stands nowhere; nothing is written or removed any more while that is looked for.
         w.daemon.stop()
@@ -358,7 +358,7 @@ def jobs_that_go_on():
 
 
 def others_socket():
-    """another user's socket: exit code 5, and whose it is"""
+    """another user's socket: exit code 5, and its owner"""
     if needs_root():
         return needs_root()
     with World() as w:

@@ -360,7 +360,7 @@ static void on_promised(const struct ev *e)
     host_agent_kill((int)e->a, (usec)e->b);
 }
 
-/* Whoever is armed for it goes when the promise is on its way, before it can have accepted anything. */
+/* An agent that is armed for it goes when the promise is on its way, before it can have accepted anything. */
 static void kill_at_promise(int h)
 {
     static const struct handler kill = {"killed behind a promise", on_promised, TARGET_WORLD};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agents, workers and clients that lie: messages of the real protocol whose fields were made up. What an agent says
+/* Agents, workers and clients that lie: messages of the real protocol with fields that were made up. What an agent says
  * about jobs it has no part in has no effect at all; nor has, from one that has a part, what cannot be. What could be
  * is believed of its own workers: their jobs may suffer (CHECK_OF), and no other does. */
 #include "tests/sim/sim.h"
@@ -119,7 +119,7 @@ static void lie_refused(uint64_t session, const struct jobrec *j, bool cannot_be
     (void)say(session, &m);
 }
 
-/* An epoch of those who are there, from initial weights. */
+/* An epoch of those that are there, from initial weights. */
 static void lie_leader_epoch(uint64_t session, const struct jobrec *j, bool cannot_be)
 {
     static unsigned char id[16];
@@ -395,7 +395,7 @@ static void suffers(int job)
     S->lied_about[job] = true;
 }
 
-/* job: whom it is about; 0 = all. */
+/* job: the one it is about; 0 = all. */
 static void say_turned(int host, uint64_t session, const agent_message *m, int about)
 {
     struct view before[SIM_JOBS + 1], after;
@@ -565,7 +565,7 @@ static void turned_refused(int host, uint64_t session, const struct jobrec *j)
     say_turned(host, session, &m, (int)j->id);
 }
 
-/* Whoever is asked, of a node that is suspected: one of up to three witnesses. */
+/* One that is asked, of a node that is suspected: one of up to three witnesses. */
 static void turned_probe(int host, uint64_t session)
 {
     Titan__Internal__ProbeResult body = TITAN__INTERNAL__PROBE_RESULT__INIT;
@@ -583,7 +583,7 @@ static void turned_probe(int host, uint64_t session)
     }
 }
 
-/* Of its own node, once more: workers that are somebody else's, and its own in any phase. Returns the session. */
+/* Of its own node, once more: workers that are another one's, and its own in any phase. Returns the session. */
 static uint64_t turned_registration(int host)
 {
     static Titan__Internal__LiveWorker live[SIM_WORLD], *workers[SIM_WORLD];
@@ -791,7 +791,7 @@ static void send_proved(int from, int to, Titan__Internal__PeerMessage *m, const
     totals->forged++;
 }
 
-/* An epoch that nobody has promised, and one that was, made of something else. */
+/* An epoch that no agent has promised, and one that was, made of something else. */
 static void forge_commit(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
 {
     static unsigned char id[16];
@@ -820,7 +820,7 @@ static void forge_commit(int from, int to, const Titan__Internal__PeerMessage *m
     send_proved(from, to, &forged, keys, false);
 }
 
-/* With a stranger among its members, or from an epoch before theirs; its number shows whoever promises it. */
+/* With a stranger among its members, or from an epoch before theirs; its number shows an agent that promises it. */
 static void forge_proposal(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
 {
     Titan__Internal__PeerMessage forged = *m;
@@ -858,7 +858,7 @@ static void forge_quiesced(int from, int to, const Titan__Internal__PeerMessage 
     send_proved(from, to, &forged, keys, false);
 }
 
-/* In answer to the acting leader, in its own name, another thing than its agent says: who lives, what it has promised
+/* In answer to the acting leader, in its own name, another thing than its agent says: which live, what it has promised
  * and by what it counts, what its worker holds. */
 static void answer_falsely(int from, int to, const Titan__Internal__PeerMessage *m, const struct proof_keys *keys)
 {
@@ -995,7 +995,7 @@ void byzantine_client(const struct fault *f)
     CHECK("I12", core_resize(c, job, &r, coord_now(), &b, &err) != TITAN_OK, "resize to %u", r.workers);
     CHECK("I12", core_resize(c, job, &upside_down, coord_now(), &b, &err) != TITAN_OK, "resize to a range upside down");
     CHECK("I12", core_drain(c, S->hosts[0].name, &window, coord_now(), &b, &err) != TITAN_OK, "a window beyond time");
-    CHECK("I12", core_drain(c, "nobody", &window, coord_now(), &b, &err) != TITAN_OK, "drain of no node");
+    CHECK("I12", core_drain(c, "nowhere", &window, coord_now(), &b, &err) != TITAN_OK, "drain of no node");
     CHECK("I12", batch_empty(&b), "a refused request has an effect");
     batch_free(&b);
 }

@@ -125,7 +125,7 @@ static void on_request(const struct ev *e)
 }
 static const struct handler again = {"request again", on_request, TARGET_WORLD};
 
-/* Whoever asked has no answer and asks again. */
+/* A caller that asked has no answer and asks again. */
 static void forget_pending(struct pending *p)
 {
     struct coord *c = &S->coord;
@@ -200,7 +200,7 @@ static void on_commit(const struct ev *e)
     c->stalled &= c->pending != NULL;
     if (!c->pending)
         c->pending_tail = &c->pending;
-    if (c->kill_at_commit) { /* durable, but nobody was told */
+    if (c->kill_at_commit) { /* durable, but not sent */
         c->kill_at_commit = false;
         if (p->submit)
             c->job_acked[p->submit] = true; /* asked again, it would be found there */
@@ -352,7 +352,7 @@ void coord_kill(usec restart_after, bool power)
     c->pending = NULL;
     if (restart_after < 0)
         return;
-    if (S->store.old) /* another start would be in a term that nobody has seen: the right one is put back first */
+    if (S->store.old) /* another start would be in a term that no agent has seen: the right one is put back first */
         store_swap();
     store_reboot(power);
     cluster_continue(TARGET_COORD, SIM_COORD); /* what waited for it finds another life */
@@ -381,7 +381,7 @@ void coord_stop(usec lasts)
 
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
 
-/* As the shell: who has opened the session, and where jobs keep their checkpoints. */
+/* As the shell: which node has opened the session, and where jobs keep their checkpoints. */
 static void know(uint64_t session, const agent_message *m)
 {
     const struct stream *s = &S->streams[session % SIM_SESSIONS];

@@ -124,7 +124,7 @@ static void trouble_worker(const struct fault *f)
 
 /* --- a stranger --------------------------------------------------------------------------------------------------- */
 
-/* It has a session as anybody who reaches the port, and says nonsense, or claims to be a node that is there. */
+/* It has a session as any process that reaches the port, and says nonsense, or claims to be a node that is there. */
 static void false_name(const struct fault *f)
 {
     Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;

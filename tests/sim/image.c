@@ -58,7 +58,8 @@ static void add_epoch(struct image_job *j, const struct change *c)
     copy->checkpoint = j->paths[slot];
     j->newest = e->number;
     totals->epochs++;
-    /* Agents have formed that one, with whom they reached; or it was there before the store came from a backup. */
+    /* Agents have formed that one, with those that they reached; or it was there before the store came from a backup.
+     */
     j->leader_epochs[slot] = (e->leader && *e->leader) || strcmp(c->event.type, "epoch.restored") == 0;
     if (!j->leader_epochs[slot])
         must_include(copy);
@@ -341,7 +342,7 @@ static int lower_number(const void *a, const void *b)
     return x->epoch < y->epoch ? -1 : 1;
 }
 
-/* Epochs to count by: the newest that made a step and those since; and who of the job nobody could say the end of. */
+/* Epochs to count by: the newest that made a step and those since; and the workers of unknown end. */
 static void restore_bases(int id, const struct image_job *j, struct core_saved_job *saved)
 {
     static struct core_saved_base bases[SIM_EPOCHS];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold, checked where it could stop holding; image.c has those about what is stored.
  *
- *  I1  an epoch of a job has one membership, one communicator id, one source, whoever sends it and how often
- *  I2  nobody acts on an epoch lower than one it has seen; no step is agreed on in an epoch after a later one has begun
- *      or worked on at a node that the coordinator has not heard for the whole lease
+ *  I1  an epoch of a job has one membership, one communicator id, one source, whatever sends it and how often
+ *  I2  no process acts on an epoch lower than one it has seen; no step is agreed on in an epoch after a later one has
+ *      begun or worked on at a node that the coordinator has not heard for the whole lease
  *  I3  a committed step has one content, follows the one before it, and is not lost while a whole set of its parts is
- *      with the members of the next epoch; one that was told of is with whoever holds a whole set of its epoch
+ *      with the members of the next epoch; one that was told of is with the workers that hold a whole set of its epoch
  *  I4  the steps of a job, each with its samples, are made once and in order
  *  I5  acknowledged submits and cancels survive, except those after the backup that a store is restored from
  *  I7  no worker outlives its job
@@ -109,7 +109,7 @@ void must_fall(struct image_job *j, const struct job_status *s)
 {
     const struct comm *c = comm_that_started(j->job.id, s->epoch);
     if (j->leader_epochs[epoch_slot(j->job.id, s->epoch)])
-        return; /* where its members were before is not known to anybody here */
+        return; /* where its members were before is not known here */
     bool memory = j->epochs[epoch_slot(j->job.id, s->epoch)].source == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     CHECK_OF(j->job.id, "I3", memory ? c && c->recovery_source <= SIM_SOURCE_CHECKPOINT : s->world_size > 0,
              "job %llu step falls from %llu to %llu though epoch %llu has it in memory", LL(j->job.id),
@@ -123,7 +123,7 @@ void must_fall(struct image_job *j, const struct job_status *s)
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin)
 {
     const struct comm *c = comm_that_started(job, epoch);
-    CHECK_OF(job, "I3", c && c->installed, "job %llu epoch %llu is said to have its state, and nobody has", LL(job),
+    CHECK_OF(job, "I3", c && c->installed, "job %llu epoch %llu is said to have its state, and no worker has", LL(job),
              LL(epoch));
     CHECK_OF(job, "I3",
              origin->recovery_source == (int32_t)(c->recovery_source - SIM_SOURCE_INIT) &&
@@ -178,8 +178,8 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
     return all;
 }
 
-/* Is that an epoch whose parts the protocol promises to find among these workers? The newest that any of them holds
- * installed; and the one before it, as long as everybody who holds a part of that is there. */
+/* Is that an epoch with parts that the protocol promises to find among these workers? The newest that any of them holds
+ * installed; and the one before it, as long as all that hold a part of that are there. */
 static bool promised(const uint64_t *workers, int n, uint64_t job, uint64_t epoch)
 {
     const struct comm *c = comm_that_started(job, epoch);
@@ -201,15 +201,15 @@ static bool names(const struct epoch *e, uint64_t worker)
     return i < e->world_size + e->departing;
 }
 
-/* Who held all of the newest step between them is named by the next epoch, as members or departing ranks, as far as
- * they are there: nobody's part is dropped. One that is named and has died since it was is there for all that could be
+/* Those that held all of the newest step between them are named by the next epoch, as members or departing ranks, as
+ * far as they are there: no part is dropped. One that is named and has died since it was is there for all that could be
  * known. */
 void must_include(const struct epoch *e)
 {
     const struct ledger *l = &S->ledgers[e->job_id];
     uint64_t there[SIM_WORKERS], named[SIM_RANKS];
     int n_there = 0, n_named = 0;
-    bool whole = false, kept = false; /* in memory, with all who live; with who is in the epoch */
+    bool whole = false, kept = false; /* in memory, with all that live; with those in the epoch */
     const uint64_t restores = S->image.origin.term / BACKUP_TERM_STEP; /* each leaves out 2^32 numbers */
     CHECK("I12", e->number < (restores + 1) << 32, "job %llu has come to epoch %llu", LL(e->job_id), LL(e->number));
     for (uint64_t i = 1; i <= S->image.last_worker; i++) {
@@ -234,7 +234,7 @@ void must_include(const struct epoch *e)
         kept |= must_cover(named, n_named, epoch, &found, &replica, &rolled) && found.step == all.step;
     }
     CHECK_OF(e->job_id, "I3", !whole || kept,
-             "job %llu epoch %llu is formed without somebody who holds a part of step %llu", LL(e->job_id),
+             "job %llu epoch %llu is formed without a worker that holds a part of step %llu", LL(e->job_id),
              LL(e->number), LL(l->top));
 }
 
@@ -253,7 +253,7 @@ static void check_forgotten(const struct comm *c, const struct ledger *l)
     }
 }
 
-/* A step that was told of is with every member of its epoch: whoever holds a whole state of it, or of a later one, has
+/* A step that was told of is with every member of its epoch: one that holds a whole state of it, or of a later one, has
  * it. */
 static void check_told(const struct comm *c, const struct ledger *l)
 {
@@ -280,7 +280,7 @@ void must_tell(const struct proc *p, const struct comm *c)
 void must_start(struct comm *c)
 {
     struct ledger *l = &S->ledgers[c->job];
-    if (!S->leases && c->epoch <= l->newest) { /* on the far side of a cut, and nobody has promised to stop it */
+    if (!S->leases && c->epoch <= l->newest) { /* on the far side of a cut, and no agent has promised to stop it */
         c->over = true;
         return;
     }
@@ -313,7 +313,7 @@ uint64_t must_commit(const struct proc *p, const struct comm *c)
     uint64_t content = chance_mix(p->installed.content, step ^ nonce);
     CHECK("sim", step <= SIM_STEPS, "step %llu", LL(step));
     if (c->epoch < l->newest)
-        return content; /* it stood still behind the barrier and nobody hears of it */
+        return content; /* it stood still behind the barrier and no agent hears of it */
     /* The first step after a fall: only now the others are gone. */
     if (step <= l->top && l->epoch[step] != c->epoch && step == c->target.step + 1) {
         TRACE("job %llu: step %llu is forgotten down to %llu", LL(c->job), LL(l->top), LL(c->target.step));
@@ -355,7 +355,7 @@ void must_have_lease(const struct proc *p)
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-/* A worker that its own agent has said has ended is nobody else's to end. */
+/* A worker that its own agent has said has ended is no other agent's to end. */
 static bool left(const struct proc *p)
 {
     return p->alive && !(S->lied_about[p->job] && S->hosts[p->host].turned);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams between agents and the coordinator keep their order and break; datagrams between agents are lost, doubled
  * and overtake each other; a host's own sockets only take their time. A cut holds what is on a stream until it heals or
- * somebody's patience ends. */
+ * a time-out ends it. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -354,7 +354,7 @@ static void on_heartbeat(const struct ev *e)
 }
 static const struct handler heartbeat = {"beat", on_heartbeat, TARGET_COORD};
 
-/* Somebody who hears everything and has no key says that a proposal is decided, in the acting leader's name. */
+/* An attacker that hears everything and has no key says that a proposal is decided, in the acting leader's name. */
 static void forge(int from, int to, const Titan__Internal__PeerMessage *m)
 {
     unsigned char anything[64] = {0};

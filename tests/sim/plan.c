@@ -102,7 +102,7 @@ static void make_spec(struct dice *d, struct plan *p, int id)
     j->id = (uint64_t)id;
     j->name = j->user = j->reason = "";
     j->status.checkpoint = "";
-    strcpy(j->spec.device, "cpu"); /* those who lie have others */
+    strcpy(j->spec.device, "cpu"); /* those that lie have others */
     j->spec.steps = (uint64_t)roll(d, roll(d, 0, 9) ? 8 : 1, 30);
     j->spec.min_workers = (uint32_t)roll(d, 1, 4);
     j->spec.max_workers = j->spec.min_workers + (uint32_t)roll(d, 0, 4);

@@ -17,7 +17,7 @@
  *   scale/         `make sim-scale`: the same with thousands of nodes, one job on all of them
  *
  * A run is a function of its plan alone: no address, no real time, no order of a hash enters. Time is in microseconds
- * of a clock nobody in the cluster can read; each host has clocks of its own made from it. */
+ * of a clock that no process in the cluster can read; each host has clocks of its own made from it. */
 #ifndef TITAN_TESTS_SIM_SIM_H
 #define TITAN_TESTS_SIM_SIM_H
 
@@ -86,12 +86,12 @@ enum fault_kind {
     FAULT_AGENT_STOP,
     FAULT_NODE_POWER,
     FAULT_COORD_KILL,
-    FAULT_COORD_KILL_AT_COMMIT, /* durable, but nobody was told */
+    FAULT_COORD_KILL_AT_COMMIT, /* durable, but not sent */
     FAULT_COORD_POWER,
     FAULT_COORD_STOP,
     FAULT_STREAM_BREAK,
     FAULT_CUT_COORD, /* a node and the coordinator do not reach each other */
-    FAULT_CUT_NODE,  /* a node reaches nobody */
+    FAULT_CUT_NODE,  /* a node reaches no other one */
     FAULT_CUT_ONE_WAY,
     FAULT_CUT_SPLIT, /* the nodes fall into two halves, the coordinator in one of them */
     FAULT_LINK_SLOW,
@@ -115,7 +115,7 @@ enum fault_kind {
     REQUEST_DRAIN,
     REQUEST_UNDRAIN,
     REQUEST_CHECKPOINT,
-    REQUEST_FORGET, /* of a node that has lost its power, by who has seen that */
+    REQUEST_FORGET, /* of a node that has lost its power, by a person that has seen it */
     FAULT_KINDS,
 };
 extern const char *const fault_names[FAULT_KINDS];
@@ -123,7 +123,7 @@ extern const char *const fault_names[FAULT_KINDS];
 struct fault {
     enum fault_kind kind;
     usec at, lasts;
-    uint32_t pick, pick2; /* whom; taken modulo whoever is there */
+    uint32_t pick, pick2; /* the victim; taken modulo those that are there */
 };
 
 enum store_kind { STORE_IMAGE, STORE_MEMORY, STORE_DISK };
@@ -150,7 +150,7 @@ struct plan {
     int n_faults;
 };
 void plan_make(struct plan *p, uint64_t seed);
-/* Only those of its faults whose bit is set. */
+/* Only those of its faults with their bit set. */
 void plan_keep(struct plan *p, uint64_t keep);
 void plan_print_fault(FILE *out, int number, const struct fault *f);
 
@@ -218,7 +218,8 @@ struct outcome {
     char *last_lines;      /* TRACE_KEEP; malloc */
 };
 void cluster_run(const struct plan *p, enum trace_mode trace, struct outcome *ret);
-/* The same piece by piece, for whoever acts on it in between: everything up to a time; false: something is violated. */
+/* The same piece by piece, for a caller that acts on it in between: everything up to a time; false: something is
+ * violated. */
 void cluster_open(const struct plan *p, enum trace_mode trace, struct outcome *ret);
 bool cluster_advance(usec until);
 void cluster_close(void);
@@ -430,7 +431,7 @@ struct host {
     uint64_t *procs; /* ids of all there have been, ascending */
     size_t n_procs;
     struct agent *agent;
-    bool turned; /* somebody has spoken with its agent's keys */
+    bool turned; /* an attacker has spoken with its agent's keys */
     uint64_t obeyed_term, obeyed_epoch[SIM_JOBS + 1], promised[SIM_JOBS + 1]; /* by any agent of it */
     /* On its disk. */
     struct seen_term term;
@@ -481,7 +482,7 @@ struct comm {
     unsigned char id[16];
     enum state_source source;
     int world, ranks;            /* departing ranks behind the members */
-    uint64_t workers[SIM_RANKS]; /* who entered; 0 = not yet */
+    uint64_t workers[SIM_RANKS]; /* those that entered; 0 = not yet */
     bool out[SIM_RANKS];
     int arrived[SIM_RANKS];  /* barriers it stands at or is past */
     int opened;              /* barriers that have opened */
@@ -489,7 +490,7 @@ struct comm {
     bool over;               /* a member is out: no barrier opens any more */
     char checkpoint[64];     /* that the order names */
     enum sim_source recovery_source;
-    struct holding target; /* what everybody will hold when the state is there */
+    struct holding target; /* what all will hold when the state is there */
     bool rolled_forward, installed;
     bool memory_only;
     int ckpt_parts; /* on disk, of ckpt_step */
@@ -551,7 +552,7 @@ void must_include(const struct epoch *e);
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin);
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
-/* Everybody of c starts from c->target, found on c->recovery source. */
+/* All of c starts from c->target, found on c->recovery source. */
 void must_start(struct comm *c);
 void must_agree(const struct comm *c);      /* a step of it */
 void must_have_lease(const struct proc *p); /* it has done some of a step's work */
@@ -604,7 +605,7 @@ struct sim {
     struct link links[SIM_NODES + 1][SIM_NODES + 1];
     int cuts; /* of all links together */
     struct costs costs;
-    struct decision decision; /* where the plan measures costs: all there was since somebody cleared it */
+    struct decision decision; /* where the plan measures costs: all there was since it was cleared */
     struct stream streams[SIM_SESSIONS];
     uint64_t next_session;
     struct {
@@ -619,7 +620,7 @@ struct sim {
     struct comm comms[SIM_COMMS];
     int n_comms;
     uint64_t ckpt_numbers;
-    uint32_t kill_at_agree, kill_at_seal; /* armed: whom to kill at the next such barrier; 0 = not */
+    uint32_t kill_at_agree, kill_at_seal; /* armed: the one to kill at the next such barrier; 0 = not */
     usec kill_at_promise;                 /* armed: how long the next agent that gives a promise is away; 0 = not */
     bool leases;                          /* the coordinator gives them: runs on the far side of a cut stop */
     struct told told[SIM_JOBS + 1][SIM_EPOCHS];

@@ -37,7 +37,7 @@ static const struct handler failed = {"peers are gone", on_failed, TARGET_TRAINI
 static void on_poke(const struct ev *e);
 static const struct handler poke = {"training looks", on_poke, TARGET_TRAINING};
 
-/* This member is out of it: who is connected to it notices, mostly. */
+/* This member is out of it: those connected to it notice, mostly. */
 static void peers_notice(struct comm *c, int rank, usec within)
 {
     c->over |= rank < c->world || !c->installed;
@@ -113,7 +113,7 @@ void training_ended(struct proc *p)
     p->comm = 0;
 }
 
-/* Everybody in it leaves it. */
+/* All in it leave it. */
 static void break_comm(struct comm *c)
 {
     c->over = true;
@@ -141,7 +141,7 @@ static int parts_of(enum redundancy how, int world)
     return how == REDUNDANCY_REPLICA && world % 2 == 0 ? world / 2 : world;
 }
 
-/* The rank whose part this one keeps a copy of: the keeper is the next one on another node. */
+/* The rank of the part that this one keeps a copy of: the keeper is the next one on another node. */
 static int ward_of(const struct comm *c, int rank)
 {
     if (S->plan->redundancy[c->job] != REDUNDANCY_BUDDY)
@@ -404,7 +404,7 @@ void disk_remove_checkpoint(const char *path)
 
 static void finish(struct proc *p);
 
-/* Everybody has its installed step. */
+/* All have its installed step. */
 static void tell(struct proc *p, const struct comm *c)
 {
     struct step_report r = {.step = p->installed.step, .epoch = c->epoch, .step_ms = 40, .world = c->world};
@@ -415,7 +415,7 @@ static void tell(struct proc *p, const struct comm *c)
     member_progress(p->member, &r, clock_wall_of(&S->hosts[p->host].clocks));
 }
 
-/* Everybody's part is durable: it is a checkpoint, and whoever waited for it goes on. */
+/* All members' parts are durable: it is a checkpoint, and what waited for it goes on. */
 static void publish(struct comm *c)
 {
     CHECK("sim", S->n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
@@ -621,7 +621,7 @@ static void enter(struct proc *p, const struct epoch_view *v)
     p->rank = v->rank;
     p->entered = v->epoch;
     p->held = p->installed.epoch != 0;
-    if (c->over) /* somebody came and went before */
+    if (c->over) /* a member came and went before */
         (void)at(S->now + between(CHANCE_WORK, MS, 100 * MS), &failed, p->id, (uint64_t)p->comm);
     work_towards(p, CONNECT);
 }

@@ -107,8 +107,8 @@ class Wire:
 
 
 class Shim:
-    """What tests/fault/shim.c does in a daemon started with env(): an offset of the wall clock, the n-th write that fails, a path whose
-    file server does not answer."""
+    """What tests/fault/shim.c does in a daemon started with env(): an offset of the wall clock, the n-th write that fails, a path
+    on a file server that does not answer."""
 
     LAYOUT = struct.Struct("=qQQQii64s64s")
     HELD, SHARE = LAYOUT.size, slice(LAYOUT.size + 8, LAYOUT.size + 8 + 256)
@@ -281,7 +281,7 @@ class Host:
         return None
 
     def listening(self):
-        """TCP ports somebody listens at."""
+        """TCP ports that are listened at."""
         rows = command("nsenter", f"--net=/run/netns/{self.space}", "cat", "/proc/self/net/tcp").out.splitlines()[1:]
         return sorted(int(r.split()[1].split(":")[1], 16) for r in rows if r.split()[3] == "0A")
 
@@ -369,7 +369,7 @@ class Cluster:
         return self.ctl("version").code == 0
 
     def start_agent(self, host, env=None):
-        """It joins with a token the first time; whoever has its state folder has its certificate."""
+        """It joins with a token the first time; the state folder has its certificate."""
         joined = self.dir / f"{host.name}.join"
         if not joined.exists():
             text = self.ok("node", "join", host.name, "--address", f"{self.c.address}:{PORT}")
@@ -513,7 +513,7 @@ class Run:
         return until(f"{world} workers train beyond step {beyond}", there, seconds, 0.01)
 
     def await_alone(self, seconds=60):
-        """Nobody lives but the members of the newest epoch: whoever was about to end has ended, and is not taken for one of them."""
+        """No worker lives but the members of the newest epoch: one that was about to end has ended, and is not taken for one of them."""
         until("only members live", lambda: set(self.workers()) == set(self.members()), seconds, 0.01)
 
     def await_step_after(self, at_ms, seconds=30, epoch=0):

@@ -198,7 +198,7 @@ static void check_barrier(struct rank_context *ctx, const struct operation *o, u
     RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
 }
 
-/* Round the ring, with whoever is `peer` ahead, or behind. */
+/* Round the ring, with the rank `peer` ahead, or behind. */
 static void check_shift(struct rank_context *ctx, const struct operation *o, unsigned char *a, unsigned char *b)
 {
     size_t bytes = o->count * dtype_bytes(o->dt);
@@ -237,7 +237,7 @@ static void check_all_to_all_v(struct rank_context *ctx, const struct operation 
             RANK_CHECK(ctx, b[in++] == (unsigned char)((size_t)(o->number + 31 * r + 7 * ctx->rank) + i * 13));
 }
 
-/* All send two messages each way before anybody receives, which only a group allows, with a sum before and after. */
+/* All send two messages each way before any rank receives, which only a group allows, with a sum before and after. */
 static void check_group(struct rank_context *ctx, const struct operation *o, unsigned char *a, unsigned char *b)
 {
     size_t bytes = o->count * dtype_bytes(o->dt) / 2, world = (size_t)ctx->world;

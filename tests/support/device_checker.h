@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_checker.h - what the checks of a device's operations share: a device under test, tensors whose exact values
- * are known in fp64, and comparisons. A check uploads inputs, runs operations, compares, reports a result and sweeps.
+/* device_checker.h - what the checks of a device's operations share: a device under test, tensors of which the exact
+ * values are known in fp64, and comparisons. A check uploads inputs, runs operations, compares, reports a result and
+ * sweeps.
  */
 #ifndef TITAN_TESTS_SUPPORT_DEVICE_CHECKER_H
 #define TITAN_TESTS_SUPPORT_DEVICE_CHECKER_H

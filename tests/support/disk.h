@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* disk.h - a disk for tests: an SQLite VFS over memory whose faults are chosen and whose power can be cut.
+/* disk.h - a disk for tests: an SQLite VFS over memory; its faults are chosen and its power can be cut.
  *
  * While a disk is mounted it is SQLite's default VFS, so everything in state/ runs on it unchanged. What a file holds
  * is kept twice: as it reads (the page cache) and as it is on the platters; writes lie between the two until a sync. A

@@ -109,7 +109,7 @@ def alive(pid):
 
 
 def worker_pids(marker):
-    """Live titan-worker processes whose command line names marker (a folder of the test)."""
+    """Live titan-worker processes with marker in the command line (a folder of the test)."""
     out = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -250,6 +250,7 @@ def tap(*tests):
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         name = (test.__doc__ or test.__name__).strip().splitlines()[0]
+        begin = time.monotonic()
         try:
             skip = test()
             print(f"ok {number} - {name}" + (f" # SKIP {skip}" if isinstance(skip, str) else ""), flush=True)
@@ -257,4 +258,5 @@ def tap(*tests):
             failed += 1
             print(f"not ok {number} - {name}")
             print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
+        print(f"# {time.monotonic() - begin:.1f} s", flush=True)
     sys.exit(1 if failed else 0)

@@ -3,7 +3,7 @@
 
 KEYS are of a run file; train() is written from docs/recipes.md and docs/data.md, and nothing of Titan's is used but the counter-based
 random numbers, from their second implementation (tests/unit/base/make_rng_reference.py). torch and transformers are imported where they
-are used: whoever only reads what was stored needs neither."""
+are used: to read what was stored needs neither."""
 import array
 import sys
 from pathlib import Path

@@ -344,7 +344,7 @@ power_cut_node() {
     at=$(step) boot=$(cat /test/n2.boot) epoch=$(field epoch)
     touch /test/power.n2
     rebooted() { [ "$(cat /test/n2.boot)" != "$boot" ]; }
-    # With one worker, or with two again where the node was back before anybody looked.
+    # With one worker, or with two again where the node was back before this looks.
     recovered() { [ "$(field epoch)" -gt "$epoch" ] && state_is RUNNING; }
     wait_for 120 recovered || return 1
     note "the worker of the other node went on at step $(step), of $at"
@@ -434,7 +434,7 @@ case $(cat /test/stage 2>/dev/null) in
     scene "two configuration files, a CA, a node that joins with a token: two nodes are there" configure
     scene "admin check names a unit that may not write to the shared folder, --fix lets it" broken_check
     scene "titanctl admin check finds nothing wrong" check_nodes
-    scene "keys and state are the daemons' own, TCP takes nobody without a certificate" joined_by_certificate
+    scene "keys and state are the daemons' own, TCP takes no client without a certificate" joined_by_certificate
     scene "modes of state folders and of what is in them" state_modes
     scene "group titan-admin works without root, other users may look" users
     scene "a run over both nodes" submit_run

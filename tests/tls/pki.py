@@ -121,7 +121,7 @@ class Coordinator:
 
 
 def shifted(folder, seconds):
-    """Environment of a process whose wall clock is off by so much (tests/fault/shim.c)."""
+    """Environment of a process with a wall clock that is off by so much (tests/fault/shim.c)."""
     import struct
     path = folder / f"shim{seconds}"
     path.write_bytes(struct.pack("=q", seconds * 10**9).ljust(4096, b"\0"))

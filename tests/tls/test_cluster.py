@@ -18,7 +18,7 @@ from titan import BIN, SOURCE, command, headers_text, overrides, tap, until  # n
 
 PORTS = {7070, 7071}  # of clients and of agents
 ADDRESSES = {"head": "10.0.0.1", "n1": "10.0.0.2", "n2": "10.0.0.3"}
-MARK = "a-recipe-nobody-else-reads-4711"
+MARK = "a-recipe-that-others-do-not-read-4711"
 
 # Every frame of the namespace with its length, until SIGTERM.
 CAPTURE = """

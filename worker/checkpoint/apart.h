@@ -15,7 +15,7 @@
 
 /* What reads for long looks at and counts up. */
 struct apart_watch {
-    atomic_int stop; /* not zero: nobody wants it any more */
+    atomic_int stop; /* not zero: it is not wanted any more */
     _Atomic uint64_t moved;
 };
 

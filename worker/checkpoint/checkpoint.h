@@ -6,7 +6,7 @@
  * "F32", "BF16" or "F16"; in memory they are fp32, and rounded to nearest even when they are written); a rank holds
  * pieces: boxes of a tensor seen as a matrix. Shard files hold each piece as a 2-D tensor named "NAME@ROW,COL"; the
  * manifest lists, per global tensor, shape and dtype, per file its size, crc32c and pieces (row, rows, col, cols), and
- * step, epoch, tokens, world size and the recipe's hash. Checkpoints of version 1, whose pieces are ranges of elements,
+ * step, epoch, tokens, world size and the recipe's hash. Checkpoints of version 1, with ranges of elements as pieces,
  * are read too.
  *
  * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
@@ -37,7 +37,7 @@ struct checkpoint_info {
 };
 
 /* Below, at is the open folder dir, which names it in messages; -1: it is opened by its name, and where that has to be,
- * made. Who has found out that it is the right one passes what was looked at. */
+ * made. A caller that knows it to be the right one passes what was looked at. */
 
 /* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
@@ -64,7 +64,7 @@ void checkpoint_sweep(int at, uint64_t epoch);
 titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n,
                               struct titan_error *err) TITAN_MUST_USE;
 titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
-/* Newest complete checkpoint in dir whose manifest parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
+/* Newest complete checkpoint in dir with a manifest that parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
 titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err) TITAN_MUST_USE;
 /* The checkpoint at path or, if it is a folder of checkpoints, its newest. path: char[PATH_MAX]. */

@@ -143,7 +143,7 @@ titan_status convert_weights(const char *weights, const char *out_dir, struct ti
 
 /* --- the command -------------------------------------------------------------------------------------------------- */
 
-/* What lies there may be somebody's work. */
+/* What lies there may be a person's work. */
 static titan_status check_empty(const char *dir, struct titan_error *err)
 {
     DIR *d = opendir(dir);

@@ -44,7 +44,7 @@ static titan_status write_owner(int at, const struct folder_owner *o, struct tit
     return file_replace_at(at, FOLDER_OWNER_NAME, text.data, text.len, err);
 }
 
-/* --- whose checkpoints -------------------------------------------------------------------------------------------- */
+/* --- owner -------------------------------------------------------------------------------------------------------- */
 
 static titan_status refuse_recipe(const char *path, const struct folder_owner *o, const char *by, const char *recipe,
                                   struct titan_error *err)
@@ -113,7 +113,7 @@ static enum taken try_lock(int fd, int how)
     return TAKEN;
 }
 
-/* One attempt. Who is of the run shares the lock; who is not must have it alone to become the owner. */
+/* One attempt. A process of the run shares the lock; another one must have it alone to become the owner. */
 static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, struct folder_found *f,
                             enum taken *ret, struct titan_error *err)
 {

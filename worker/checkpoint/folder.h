@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder.h - the folder of a run's checkpoints: whose it is, and that one run at a time uses it.
+/* folder.h - the folder of a run's checkpoints: its owner, and that one run at a time uses it.
  *
- *   titan-owner.json   who wrote what is there, and with which recipe
+ *   titan-owner.json   which run wrote what is there, and with which recipe
  *   titan-lock         flock(2): shared by the processes of the run that uses the folder now
  *
  * A run of the same recipe (recipe_hash) goes on from what is there. Another recipe's checkpoints are refused with the

@@ -15,7 +15,7 @@ struct hf_config {
     char family[32];        /* as model.name */
     struct model_dims dims; /* of a complete model */
     int64_t positions;      /* longest sequence it says it takes */
-    bool halves;            /* latent attention whose rotated rows are in halves, not pairs */
+    bool halves;            /* latent attention with rotated rows in halves, not pairs */
     int64_t more_layers;    /* behind the model's own, for predicting further tokens: not loaded */
 };
 
@@ -24,7 +24,7 @@ struct hf_config {
 titan_status hf_config_read(int at, const char *path, struct hf_config *ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Is it the model of the dims? TITAN_ECONFLICT names the first key whose value is another one, as in a recipe. Keys
+/* Is it the model of the dims? TITAN_ECONFLICT names the first key with another value, as in a recipe. Keys
  * that change no tensor (rope_theta, norm_eps, ...) are no conflict: *ret_note, appended to, tells of them. */
 titan_status hf_config_compare(const struct hf_config *c, const struct model_dims *dims, struct buf *ret_note,
                                struct titan_error *err) TITAN_MUST_USE;

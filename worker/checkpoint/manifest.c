@@ -215,7 +215,7 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     }
     if (v[3] < 1 || v[3] > INT_MAX)
         return titan_fail(err, TITAN_ECORRUPT, "world of %" PRId64, v[3]);
-    /* Nobody trains that long: 2^40 tokens a step, 2^40 steps. */
+    /* No run trains that long: 2^40 tokens a step, 2^40 steps. */
     if (v[0] > COUNT_MAX || v[1] > COUNT_MAX || v[4] > v[0] || (v[0] == 0 ? v[2] > 0 : v[2] / v[0] > COUNT_MAX))
         return titan_fail(err, TITAN_ECORRUPT,
                           "step %" PRId64 ", epoch %" PRId64 ", %" PRId64 " tokens, %" PRId64

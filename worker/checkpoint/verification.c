@@ -121,7 +121,7 @@ const struct command verify_command = {
     .arguments = "PATH",
     .text =
         "PATH is a checkpoint, or a folder of them: each is read, whole. Size and checksum of every file, its header "
-        "and the place\nof each piece must be as the manifest says, whose own checksum is checked. A line each; exit "
+        "and the place\nof each piece must be as the manifest says, and its own checksum is checked. A line each; exit "
         "code 1 where one is damaged.",
     .min_args = 1,
     .max_args = 1,

@@ -288,7 +288,7 @@ static titan_status await_entry(const struct checkpoint_writer *w, int at, int r
     return file_read_at(at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
 }
 
-/* All ranks have ended writing; the first failure counts. Nobody is waited for behind one that does not say a word. */
+/* All ranks have ended writing; the first failure counts. No rank is waited for behind one that does not say a word. */
 static titan_status await_all(const struct checkpoint_writer *w, int at, titan_status own, struct buf *entries,
                               struct titan_error *err)
 {

@@ -4,7 +4,7 @@
  * Training waits only for a copy of the rank's state in host memory; a thread of each rank writes it as a shard and
  * leaves the shard's manifest entry as entry-RANK.json beside it (or entry-RANK.failed, with why). Rank 0's thread
  * waits for all entries, then commits, and removes the checkpoints that are not kept; where an entry says that a part
- * is missing, it removes what was written. Nobody waits for a peer in a collective, so a peer's death cannot block:
+ * is missing, it removes what was written. No rank waits for a peer in a collective, so a peer's death cannot block:
  * cancelled, rank 0 takes what is complete already or drops the checkpoint.
  *
  * One thread calls; one checkpoint is under way at a time. */
@@ -60,7 +60,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
  * failure, whatever that is; *ret then holds the step that has failed, without a path. */
 titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, bool *ret_new,
                                        struct written_checkpoint *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The epoch is over: stop waiting for peers, and soon for the disk. A write whose entries are all there is still
+/* The epoch is over: stop waiting for peers, and soon for the disk. A write with all entries there is still
  * committed; otherwise start and collect return TITAN_EREVOKED. Any thread. */
 void checkpoint_writer_cancel(struct checkpoint_writer *w);
 

@@ -34,7 +34,7 @@ struct comm; /* implementation's own */
 struct comm_config {
     unsigned char id[COMM_ID_BYTES]; /* the same on all members, new for every epoch */
     /* tcp, nccl: 32 bytes that members prove themselves with, borrowed; NULL = their word is taken (an epoch of an
-     * older version, and where nobody hands out keys). */
+     * older version, and where no agent hands out keys). */
     const unsigned char *key;
     uint64_t epoch;
     int rank, world;

@@ -123,7 +123,7 @@ void comm_core_adopt(struct comm_core *parent, struct comm_core *child)
     parent->children = child;
     struct titan_error failure = parent->failure;
     (void)pthread_mutex_unlock(&parent->lock);
-    /* Whoever ended the parent has either found the child in the list, or is seen here. */
+    /* What ended the parent has either found the child in the list, or is seen here. */
     if (failure.status != TITAN_OK)
         fail_tree(child, &failure);
     if (atomic_load(&parent->revoked))
@@ -304,7 +304,7 @@ void comm_core_shut(struct comm_core *core)
         comm_core_revoke(root_of(core));
     leave_parent(core);
     for (; s; s = busy_stream(core)) {
-        /* Its requests fail now without waiting for anybody; a failed stream has skipped them. */
+        /* Its requests fail now without waiting for a peer; a failed stream has skipped them. */
         (void)core->device->ops->stream_sync(s, NULL);
         drop_requests(core, s);
     }

@@ -74,7 +74,7 @@ struct comm_core {
     struct comm_core *children, *sibling;
 };
 
-/* TITAN_EINVAL for a rank outside the world, TITAN_EUNSUPPORTED for a device whose memory the host cannot reach. */
+/* TITAN_EINVAL for a rank outside the world, TITAN_EUNSUPPORTED for a device with memory that the host cannot reach. */
 titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
                             const struct device_handle *device, struct titan_error *err) TITAN_MUST_USE;
 /* A child for these members of the parent, not yet known to it. TITAN_EINVAL unless they ascend and the caller is one

@@ -237,7 +237,7 @@ static titan_status damaged(const char *path, const char *what, struct titan_err
     return titan_fail(err, TITAN_ECORRUPT, "'%s' is cut off or damaged: %s", path, what);
 }
 
-/* The index of a segment whose tokens are set. */
+/* The index of a segment with its tokens set. */
 static titan_status read_megatron_index(const char *idx, const struct mapping *m, struct segment *s,
                                         struct titan_error *err)
 {

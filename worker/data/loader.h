@@ -18,7 +18,7 @@ struct loader_options {
     bool documents;       /* attention stays within documents */
     FILE *log; /* a line for each sample: step, number in the step, hash of its tokens; NULL: none. Borrowed */
     /* Where an evaluation's steps end: samples of a step from its global_batch on, and those of all steps from this
-     * number on, hold nothing that counts. 0: a training step, whose samples are all there. */
+     * number on, hold nothing that counts. 0: a training step, with all samples there. */
     uint64_t samples;
     const uint16_t *token_bytes; /* [vocabulary]: bytes of text behind each; NULL: they are not counted */
 };

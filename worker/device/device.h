@@ -6,7 +6,7 @@
  *
  * - Every operation is enqueued on a stream and runs in the stream's order. The host may see it run at once (the CPU's
  *   compute stream) or later. Pointers must stay valid until the stream has passed them.
- * - Pointers are device memory from alloc() (or host memory on a device whose info.host_memory is true), 64-byte
+ * - Pointers are device memory from alloc() (or host memory on a device with info.host_memory true), 64-byte
  *   aligned. Matrices are row-major; ld* are row strides in elements.
  * - Compute tensors are bf16 or fp32 (the dt argument); all of one call share it. Sums are accumulated in fp32 or
  *   better; softmax, norms and losses are computed in fp32. The same call on the same data gives the same bits.
@@ -208,8 +208,8 @@ struct device_ops {
                          const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
     /* Grouped-query attention: B times Tq queries look at Tk keys of the same sequence. q (B*Tq,H,D)
      * with row stride ldq, k (B*Tk,K,D) with ldk, v (B*Tk,K,Dv) with ldv, out (B*Tq,H,Dv) with ldo. lse (H,B*Tq) fp32:
-     * log-sum-exp of each row's scaled scores. Who sees whom is the mask's to say; a row that sees nothing gets out 0
-     * and lse -inf. Blocks of the score matrix that the mask empties cost no product. */
+     * log-sum-exp of each row's scaled scores. The mask says which query sees which key; a row that sees nothing gets
+     * out 0 and lse -inf. Blocks of the score matrix that the mask empties cost no product. */
     titan_status (*attention)(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
                               const void *k, int64_t ldk, const void *v, int64_t ldv,
                               const struct attention_shape *shape);

@@ -34,7 +34,7 @@ struct buddy {
     float *host_loads, *loads; /* (biases) from the report; on the device */
 };
 
-/* --- who keeps whose ---------------------------------------------------------------------------------------------- */
+/* --- owners and buddies ------------------------------------------------------------------------------------------- */
 
 int buddy_shift(const int *nodes, int world)
 {

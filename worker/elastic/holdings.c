@@ -66,7 +66,7 @@ static bool is_part(const struct holdings *h, const struct holding *x, int a)
            x->total == (double)layout_total(h->from, a);
 }
 
-/* Who holds what, as far as it is true. */
+/* Which rank holds what, as far as it is true. */
 static void find_holders(struct holdings *h)
 {
     for (int a = 0; a < h->view->holders; a++) {
@@ -90,7 +90,7 @@ static void find_copies(struct holdings *h, int a)
     }
 }
 
-/* Somebody gives the part, or what is the same. own: itself, not a copy. */
+/* A rank gives the part, or what is the same. own: itself, not a copy. */
 static bool is_given(const struct holdings *h, int a, bool own)
 {
     const struct mesh *mesh = &h->from->mesh;
@@ -104,7 +104,7 @@ static bool is_given(const struct holdings *h, int a, bool own)
     return found;
 }
 
-/* The furthest step, who has its report, who is a step behind. */
+/* The furthest step, the rank that has its report, those a step behind. */
 static titan_status compare_steps(struct holdings *h, struct titan_error *err)
 {
     const struct holding *furthest = NULL;
@@ -113,7 +113,7 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
         if (h->holder[a] >= 0 && (!furthest || h->all[h->holder[a]].step > furthest->step))
             furthest = &h->all[h->holder[a]];
     if (!furthest)
-        return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds any part");
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds any part");
     titan_assert(furthest->present != 0);
     h->report_from = -1;
     h->step = (uint64_t)furthest->step;
@@ -136,7 +136,7 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
         }
     }
     if (h->behind > 0 && h->report_from < 0)
-        return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody has the report of step %lu any more",
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank has the report of step %lu any more",
                           (unsigned long)h->step);
     titan_assert(h->report_from < h->ranks && h->behind < h->view->holders);
     return TITAN_OK;
@@ -157,7 +157,7 @@ static titan_status judge(struct holdings *h, struct titan_error *err)
             find_copies(h, a);
     for (int a = 0; a < h->view->holders; a++)
         if (!is_given(h, a, false))
-            return titan_fail(err, TITAN_ECONFLICT, "state in memory: nobody holds the part of rank %d of %d", a,
+            return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds the part of rank %d of %d", a,
                               h->view->holders);
     return TITAN_OK;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* holdings.h - who holds which part of a state, and is it whole?
+/* holdings.h - which rank holds which part of a state, and is it whole?
  *
  * When the state of an epoch comes from the memory of its members (and departing ranks: all ranks of the communicator
  * the state moves over), each says what it holds of the source epoch: its own part and, as a buddy, the copy of its
  * owner's. All have the same table then and come to the same verdict: what every part is taken from, which recovery
- * source that is (docs/membership.md), and who has yet to finish a prepared step with the report of one who has. */
+ * source that is (docs/membership.md), and which has yet to finish a prepared step with the report of one that has. */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
 #define TITAN_WORKER_ELASTIC_HOLDINGS_H
 
@@ -15,7 +15,7 @@
 /* What a worker has of one epoch. */
 struct parts {
     struct train_state *own;  /* NULL: nothing */
-    struct train_state *copy; /* of the part of the rank whose buddy it is; NULL: none */
+    struct train_state *copy; /* of the part of the rank that it is the buddy of; NULL: none */
 };
 
 void parts_close(struct parts *parts); /* leaves nothing */
@@ -39,7 +39,7 @@ struct holdings {
     const struct layout *from; /* the source epoch's cut */
     int ranks;                 /* members and departing ranks */
     struct holding *all;       /* (ranks) */
-    int *holder;               /* (parts) rank that gives it; -1: nobody, a replica of it has to */
+    int *holder;               /* (parts) rank that gives it; -1: none, a replica of it has to */
     bool *copied;              /* (parts) what that rank gives is the copy of a owner's */
     int *candidates;           /* (parts) scratch */
     enum recovery_source recovery_source;
@@ -47,7 +47,7 @@ struct holdings {
     int behind;                     /* ranks that have it prepared only */
     int report_from;                /* a rank that has the report of that step */
     int64_t report_size;
-    bool published; /* by one who is here */
+    bool published; /* by one that is here */
 };
 
 /* Collective over comm (NULL: alone). from is borrowed. TITAN_ECONFLICT, on every rank alike, when what is in memory is

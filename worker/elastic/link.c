@@ -62,7 +62,7 @@ struct link {
     struct frame_writer out;
     bool locked, closing, failing;
     int offered_memfd, memfd; /* of the epoch on offer, of the one it is in */
-    int next_world;           /* 0: nobody has said */
+    int next_world;           /* 0: it is not known */
     void (*expect_fn)(void *arg, int world);
     void *expect_arg;
 
@@ -96,7 +96,7 @@ static struct member *enter(struct link *l)
     return l->member;
 }
 
-/* Everybody may look at what has changed. */
+/* All threads may look at what has changed. */
 static void leave(struct link *l)
 {
     const struct member_state *s = member_state(l->member);

@@ -180,7 +180,7 @@ static const char *fault_of(const struct member *m, const Titan__Internal__FormE
     return NULL;
 }
 
-/* --- who is where, of very many: a table of ranks by a hash of their node or id, open addressing ------------------ */
+/* --- ranks of very many: a table by a hash of their node or id, open addressing ----------------------------------- */
 
 /* All -1, at least half of which stay so; *ret_size: how many. NULL when out of memory. */
 static int *rank_table(int ranks, size_t *ret_size)
@@ -308,7 +308,7 @@ static void send_to_agent(const struct member *m, const worker_message *message)
         send_to_agent((m), &message_);                                                                                 \
     } while (0)
 
-/* A part of a message with who speaks filled in. */
+/* A part of a message with its sender filled in. */
 #define PART(m, upper, lower)                                                                                          \
     ({                                                                                                                 \
         Titan__Internal__##lower part_ = TITAN__INTERNAL__##upper##__INIT;                                             \
@@ -575,7 +575,7 @@ static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
     if (m->state.in)
         revoke_current(m, now_ms); /* says that it is out of both when it has left */
     else if (epoch > m->quiesced.epoch && m->state.phase != PHASE(DONE))
-        quiet(m, epoch, false); /* revoked before it was taken: nobody else will say so */
+        quiet(m, epoch, false); /* revoked before it was taken: nothing else will say so */
 }
 
 /* A checkpoint without a pause is asked for by one rank, once: ranks hear of it at different steps. */
@@ -633,7 +633,7 @@ static void hear_lease(struct member *m, const Titan__Internal__WorkerLease *o, 
     m->epoch_until = o->epoch_until_ms && !MUTANT(LEASE_IGNORED) ? o->epoch_until_ms : NEVER;
 }
 
-/* The job an order is about; a stop and a lease are for whoever is at the other end. */
+/* The job an order is about; a stop and a lease are for the worker at the other end, whatever its job. */
 static uint64_t job_of(const struct member *m, const agent_message *message)
 {
     switch (message->kind_case) {

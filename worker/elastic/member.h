@@ -13,7 +13,7 @@
  *   - an order of a lower term than it has seen (leases are the agent's own word and have none);
  *   - an epoch that is not above every one it was offered, has formed or was told to leave;
  *   - another communicator id for an epoch it knows: that is reported as EpochRefused as well;
- *   - an order to form that makes no sense (nobody in it, not this worker, too many, no id).
+ *   - an order to form that makes no sense (no member in it, not this worker, too many, no id).
  * When the lease of its epoch is over it is out of every epoch, as if it had been revoked.
  * The same order again is counted as a duplicate and has no effect either.
  *

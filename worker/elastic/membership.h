@@ -50,8 +50,8 @@ struct epoch_view {
     char checkpoint_path[PATH_MAX];
     int n_older;
     const char *const *older_checkpoints;
-    /* STATE_FROM_MEMORY: the epoch whose parts are wanted (0: whatever is installed), its world and, for each of its
-     * ranks, the rank here that was it, -1 where it is gone. */
+    /* STATE_FROM_MEMORY: the epoch of the parts that are wanted (0: whatever is installed), its world and, for each of
+     * its ranks, the rank here that was it, -1 where it is gone. */
     bool memory_only; /* and when that does not cover the model: leave the epoch */
     uint64_t source_epoch;
     int holders;
@@ -65,7 +65,7 @@ struct quiesced {
     bool paused;              /* at an agreed boundary; otherwise revoked */
     bool prepared;            /* step last_step + 1 needs nothing but the sum of AGREE */
     uint64_t installed_epoch; /* 0: it has no state */
-    uint64_t pending_epoch;   /* it also has its whole part of this one, whose barrier it did not pass; 0: none */
+    uint64_t pending_epoch;   /* it also has its whole part of this one, and did not pass the barrier; 0: none */
 };
 
 /* All members of an epoch have their state. */

@@ -158,7 +158,7 @@ static bool is_unreadable(titan_status status)
     return status == TITAN_EPERM || status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_EUNREACHABLE;
 }
 
-static titan_status everybody(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
+static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
 {
     return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
                                    size / sizeof(double), all, r->s, err);
@@ -185,7 +185,7 @@ static titan_status vote(struct restore *r, titan_status mine, const char *why, 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     (void)snprintf(me.why, sizeof me.why, "%s", why);
-    TRY(everybody(r, &me, sizeof me, all, err));
+    TRY(gather_bytes(r, &me, sizeof me, all, err));
     *ret = all[0];
     *ret_by = 0;
     for (int i = 1; i < ranks; i++)
@@ -342,7 +342,7 @@ static titan_status look_in_folder(struct restore *r, struct listing *ret, struc
         struct listing mine = {0};
         if (r->view->rank == 0)
             list_folder(r, &mine);
-        TRY(everybody(r, &mine, sizeof mine, all, err));
+        TRY(gather_bytes(r, &mine, sizeof mine, all, err));
         if (all[0].unreadable == 0)
             break;
         TRY(wait_to_read(r, r->folder, all[0].why, &spent_ms, err));

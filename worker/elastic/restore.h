@@ -40,13 +40,13 @@ struct restore {
     bool covered; /* the members' memory covers every part */
     enum recovery_source recovery_source;
     uint64_t parameters;    /* hash of the model's, as it was before the move */
-    bool rolled_forward;    /* by anyone */
+    bool rolled_forward;    /* by any rank */
     uint64_t bytes_sent;    /* by this rank */
     char damaged[PATH_MAX]; /* checkpoint that was refused; "" = none */
     char loaded[PATH_MAX];  /* SOURCE_CHECKPOINT: which */
 };
 
-/* Who holds what; a prepared step that any rank has committed is finished on all that hold a part. */
+/* Which rank holds what; a prepared step that any rank has committed is finished on all that hold a part. */
 titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUST_USE;
 /* to: empty, of the new cut; NULL: this rank is a departing rank. Where there are checkpoints and none loads it fails,
  * with TITAN_EINVAL: to begin again from step 0 over them is never right. One that cannot be read is waited for. */

@@ -16,7 +16,7 @@ struct solo {
     struct membership base;
     int rank, world, memfd;
     bool formed;
-    atomic_int revoked; /* nobody revokes; a dead peer shows as TITAN_EPEER on its communicator */
+    atomic_int revoked; /* nothing revokes; a dead peer shows as TITAN_EPEER on its communicator */
     const char *addresses[COMM_WORLD_MAX];
 };
 
@@ -123,7 +123,7 @@ static void solo_finished(struct membership *m, uint64_t step)
 static void solo_failing(struct membership *m, const struct titan_error *err)
 {
     (void)m;
-    (void)err; /* whoever called says it */
+    (void)err; /* the caller says it */
 }
 
 static void solo_close(struct membership *m)

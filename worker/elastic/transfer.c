@@ -39,7 +39,7 @@ struct transfer {
     int n_parcels, cap_parcels;
 };
 
-/* --- who gives ---------------------------------------------------------------------------------------------------- */
+/* --- senders ------------------------------------------------------------------------------------------------------ */
 
 /* Old ranks that hold what old rank a does. */
 static int list_candidates(const struct transfer *t, int a, int unit, enum share share)

@@ -2,10 +2,10 @@
 /* transfer.h - live resharding: the training state of the previous epoch, cut for its mesh, becomes this epoch's
  * without touching a disk.
  *
- * Who gives which part is what the holdings say (holdings.h): the rank whose part it was, or its buddy. What several
- * ranks held alike - replicas, tensors that tensor parallelism leaves whole - comes from this rank's own memory where
- * it is there, otherwise from one of its holders, turned by rank so that they share the work. Old and new pieces are
- * intersected (piece_overlap); what a rank keeps is copied, the rest travels point to point in messages of bounded
+ * The holdings say which rank gives which part (holdings.h): the rank that it was the part of, or its buddy. What
+ * several ranks held alike - replicas, tensors that tensor parallelism leaves whole - comes from this rank's own memory
+ * where it is there, otherwise from one of its holders, turned by rank so that they share the work. Old and new pieces
+ * are intersected (piece_overlap); what a rank keeps is copied, the rest travels point to point in messages of bounded
  * size, in one order that all ranks know. The result is bit for bit what loading a checkpoint of the old state would
  * give. */
 #ifndef TITAN_WORKER_ELASTIC_TRANSFER_H

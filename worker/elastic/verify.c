@@ -124,7 +124,7 @@ static bool same(const struct claim *a, const struct claim *b)
     return join(a->whole) == join(b->whole) && join(a->parameters) == join(b->parameters);
 }
 
-/* known: of every first replica's rank, who has said it; grows. */
+/* known: of every first replica's rank, which one has said it; grows. */
 static titan_status compare_own(const struct mesh *mesh, const struct statement *all, int ranks,
                                 const struct claim **known, struct titan_error *err)
 {

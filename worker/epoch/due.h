@@ -18,7 +18,7 @@ enum checkpoint_due {
  * will be written, also by a recipe that writes none when it must be. */
 unsigned checkpoint_heed(const struct recipe *r, unsigned orders);
 /* agreed: the orders all ranks have agreed on in this step; last: the run has no step behind it. Copies in other ranks'
- * memory change nothing here: who orders a checkpoint knows that they end, too. */
+ * memory change nothing here: an order for a checkpoint counts on their end, too. */
 enum checkpoint_due checkpoint_due(const struct recipe *r, uint64_t step, bool last, unsigned agreed);
 
 #endif

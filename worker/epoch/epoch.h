@@ -58,7 +58,7 @@ void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Device memory of a program, external buffers included. */
 size_t epoch_device_bytes(const struct program *p);
-/* An executor of one of this rank's programs. cut: of its microbatch. lender: of another one, in whose arena it runs;
+/* An executor of one of this rank's programs. cut: of its microbatch. lender: of another one, which lends its arena;
  * NULL: it has its own, with room for an evaluation's too. */
 titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
                                  struct exec *lender, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;

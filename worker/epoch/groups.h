@@ -28,7 +28,7 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err) TITAN_MUST
 titan_status groups_split_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* A communicator for every channel that any rank's program uses. */
 titan_status groups_split_channels(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* Everyone has come here, or no one passes. */
+/* All have come here, or none passes. */
 titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void groups_revoke(struct epoch *e);

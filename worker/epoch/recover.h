@@ -16,7 +16,7 @@ struct epoch;
 /* What the process holds between epochs. Written by recover.c only. */
 struct held_state {
     struct parts installed; /* nothing until the first epoch has its state */
-    struct parts pending;   /* of a later epoch whose barrier failed; nothing: there is none */
+    struct parts pending;   /* of a later epoch with a barrier that failed; nothing: there is none */
     struct epoch *last;     /* of `installed`, over: what finishing its last step takes; NULL: it has run none */
 };
 
@@ -33,8 +33,8 @@ struct epoch_state {
     struct buddy *buddy; /* NULL: no replicas are kept */
 };
 
-/* Who holds what; a step that any rank has committed is finished by all. Collective over members and departing ranks,
- * as install and hand_over are. */
+/* Which rank holds what; a step that any rank has committed is finished by all. Collective over members and departing
+ * ranks, as install and hand_over are. */
 titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_error *err) TITAN_MUST_USE;
 /* Fill this rank's shard and its replica of another's, and install them when every member has its own. */
 titan_status recover_install(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;

@@ -136,7 +136,7 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
     return loads > 0 ? d->ops->alloc_host(d->dev, loads * sizeof(float), (void **)&e->host_loads, err) : TITAN_OK;
 }
 
-/* What follows AGREE needs no peer: that is what lets a prepared step be finished by anyone with the report. */
+/* What follows AGREE needs no peer: that is what lets a prepared step be finished by any rank with the report. */
 static titan_status find_agree(struct exec *e, struct titan_error *err)
 {
     e->agree = e->p->n_actions;

@@ -8,7 +8,7 @@
  *
  * A training step is three calls. exec_gradients runs everything that comes before the program's AGREE and returns when
  * it has succeeded here. exec_agree sums the report over all ranks: it is the step's commit point, the last thing that
- * needs a peer. exec_update updates the state, and needs nobody.
+ * needs a peer. exec_update updates the state, and needs no peer.
  *
  * One thread. Up to the commit point a failure (TITAN_EREVOKED, TITAN_EPEER, ...) leaves parameters and moments as they
  * were. When exec_agree has begun the step is *prepared*: should it fail, any rank's report finishes the step
@@ -32,7 +32,7 @@ struct exec_options {
     const struct device_handle *device;
     struct stream *streams[STREAM_COUNT]; /* borrowed; those in program->streams */
     const struct comm_ops *comm_ops;      /* NULL when world is 1 */
-    /* Borrowed; those in program->channels whose group has several members. Of a point-to-point channel comms is the
+    /* Borrowed; those in program->channels with several members. Of a point-to-point channel comms is the
      * edge SEND goes out by, inbound the one RECV comes in by; both have two members (mesh_edge). */
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     /* Memory of an external buffer other than TABLE. */
@@ -88,8 +88,8 @@ titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const
 /* The whole of a program without AGREE (inference). It may still be running on return. */
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
 
-/* The units whose gradient shards this rank's program makes, in the order in which they become final and `reduced` is
- * called. Owned (free). */
+/* The units of the gradient shards that this rank's program makes, in the order in which they become final and
+ * `reduced` is called. Owned (free). */
 titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n,
                                 struct titan_error *err) TITAN_MUST_USE;
 

@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 
-/* --- who sees whom, and in what shape ----------------------------------------------------------------------------- */
+/* --- mask and shape ----------------------------------------------------------------------------------------------- */
 
 static struct attention_heads heads_of(const struct block *k, const struct block_sizes *z)
 {

@@ -2,7 +2,7 @@
 /* block.h - each part of the model once, written as operations of a program (program/emit.h): forward, input gradient
  * (dgrad) and weight gradient (wgrad) apart.
  *
- * Nothing here knows of ranks, schedules or who owns memory. Shapes are local; where a layout of the tokens changes,
+ * Nothing here knows of ranks, schedules or owners of memory. Shapes are local; where a layout of the tokens changes,
  * the model says so by a transfer that is nothing when its group has one member (emit.h): activations between blocks
  * are cut by tokens over tp (sequence parallel, Korthikanti et al. 2022, arXiv:2205.05198), inside attention and
  * feed-forward they are whole in tokens and cut in heads or features (Shoeybi et al. 2019, arXiv:1909.08053), keys and

@@ -64,7 +64,7 @@ static struct tensor counts_here(const struct block *k, const struct layer_saved
     return saved->t[mesh_group_size(&k->layout->mesh, GROUP_EP) > 1 ? SAVED_COUNTS_HERE : SAVED_COUNTS];
 }
 
-/* --- who goes where ----------------------------------------------------------------------------------------------- */
+/* --- which row goes where ----------------------------------------------------------------------------------------- */
 
 static void route(struct block *k, struct layer_units u, struct layer_saved *saved)
 {

@@ -51,7 +51,7 @@ static titan_status make(const struct plan_options *options, int world, struct p
     return TITAN_OK;
 }
 
-/* One that fails is left to who wants it, who has somebody to tell. */
+/* One that fails is left to the caller that wants it and can report it. */
 static void *plan_main(void *arg)
 {
     struct plan_ahead *a = arg;

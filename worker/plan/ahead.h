@@ -19,7 +19,7 @@ void plan_ahead_close(struct plan_ahead *a); /* NULL is fine; waits for a plan t
 /* Begin with the plan for so many ranks, if it is not there. Any thread; does not wait. */
 void plan_ahead_want(struct plan_ahead *a, int world);
 /* The plan of that world and its programs, as plan_open and plan_programs make them and with their failures: what was
- * made ahead, whose end is waited for, or else made here. */
+ * made ahead (then its end is waited for), or else made here. */
 titan_status plan_ahead_take(struct plan_ahead *a, int world, struct plan **ret, struct program ***ret_programs,
                              struct titan_error *err) TITAN_MUST_USE;
 

@@ -19,12 +19,12 @@
 struct use {
     int unit; /* NONE: no use */
     bool needed, gather, release;
-    int source; /* number of the use whose gather brings them; its full is the buffer */
+    int source; /* number of the use with the gather that brings them; its full is the buffer */
     int full;
 };
 
-/* What a cell does with one unit, and with a second one beside it: a layer's experts, or the embedding whose table a
- * tied head takes. */
+/* What a cell does with one unit, and with a second one beside it: a layer's experts, or the embedding with a table
+ * that a tied head takes. */
 #define VISIT_UNITS 2
 struct visit {
     enum cell_kind kind;
@@ -732,7 +732,7 @@ static void add_state(struct builder *b)
     }
 }
 
-/* Experts whose loads are balanced: biases, and in training counts of this step. */
+/* Experts with loads that are balanced: biases, and in training counts of this step. */
 static void add_biases(struct builder *b)
 {
     const int64_t experts = b->model->dims.n_experts;

@@ -91,7 +91,7 @@ static inline struct stage_pass *stage_pass(const struct builder *b, int stage, 
 }
 
 /* --- pipeline.c --------------------------------------------------------------------------------------------------- */
-/* Who sends what to this rank, and when by the schedule. Nothing without a pipeline. */
+/* Which rank sends what to this one, and when by the schedule. Nothing without a pipeline. */
 titan_status pipeline_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
 void pipeline_free(struct builder *b);
 /* Before a cell, given by its place in the rank's line: what has to be asked for by then, the cell's input at the

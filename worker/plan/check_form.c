@@ -47,7 +47,7 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
     return m->units[a->unit].kind == UNIT_LAYER && b->unit == model_experts_unit(m, m->units[a->unit].layer);
 }
 
-/* Buffers that belong to one unit whoever uses them, and to one microbatch. */
+/* Buffers that belong to one unit whatever uses them, and to one microbatch. */
 static bool of_unit(enum buffer_kind kind)
 {
     return kind == BUF_SHARD || kind == BUF_STATE || kind == BUF_STATE_HOST || kind == BUF_FULL || kind == BUF_GRAD ||
@@ -95,7 +95,7 @@ static titan_status check_waits(const struct checker *c, const struct action *a)
     return TITAN_OK;
 }
 
-/* Who the other end of a point-to-point channel is. */
+/* The rank at the other end of a point-to-point channel. */
 static int neighbour(const struct program *p, const struct action *a)
 {
     const int pp = p->mesh.size[AXIS_PP];

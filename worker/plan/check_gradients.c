@@ -2,7 +2,7 @@
 /* check_gradients.c - the way of every microbatch's gradient: added up, reduced over each group that shares it, in norm
  * and update once; and the order of norm, agreement, decision and update.
  *
- * Each buffer on this way has a set of the microbatches whose gradient is in it, and the reductions it has been
+ * Each buffer on this way has a set of the microbatches with a gradient in it, and the reductions it has been
  * through.
  */
 #include <string.h>

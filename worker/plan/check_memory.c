@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_memory.c - what lies where, and who waits for whom. */
+/* check_memory.c - what lies where, and what waits for what. */
 #include <string.h>
 
 #include "base/cleanup.h"

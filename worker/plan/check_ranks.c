@@ -231,8 +231,8 @@ static int obstacle(const struct run *w, int line)
     return NONE;
 }
 
-/* Lines whose heads take part in a transfer besides the line at hand; *ret_n 0: it needs nobody. Calls are few: a group
- * is listed when a member arrives. */
+/* Lines with heads that take part in a transfer besides the line at hand; *ret_n 0: it needs none. Calls are few: a
+ * group is listed when a member arrives. */
 static void partners(const struct run *w, int line, int *ret, int *ret_n)
 {
     const struct ranks *r = w->r;
@@ -306,7 +306,7 @@ static int waits_for(const struct run *w, int line, int *others)
     return NONE;
 }
 
-/* Follow from a stuck line to a line that is on the circle, or to the one whose partner has ended. */
+/* Follow from a stuck line to a line that is on the circle, or to the one with a partner that has ended. */
 static titan_status refuse_stuck(const struct run *w, int line, int *others)
 {
     char text[3][WHERE_MAX];

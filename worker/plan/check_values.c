@@ -34,7 +34,7 @@ struct contents {
 
 struct visit {
     uint64_t sum;
-    uint64_t exact; /* and whose values from outside these are: the same for all microbatches of a unit */
+    uint64_t exact; /* and the owner of the values from outside: the same for all microbatches of a unit */
     int n;
     int checks; /* of forward: CHECK */
 };
@@ -87,7 +87,7 @@ static bool accumulates(const struct buffer *b)
     return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_LOAD;
 }
 
-/* What nobody has reason to write twice. */
+/* What there is no reason to write twice. */
 static bool written_once(const struct buffer *b)
 {
     return accumulates(b) || b->kind == BUF_FULL || b->kind == BUF_TOKENS;
@@ -189,7 +189,7 @@ static uint64_t origin_of_part(const struct values *v, const struct operand *o, 
 /* What an operand reads. */
 struct reading {
     uint64_t value; /* the same for all layers of a kind */
-    uint64_t whose; /* the same for all microbatches of a unit */
+    uint64_t owner; /* the same for all microbatches of a unit */
 };
 
 /* Everything must have been written. */
@@ -205,7 +205,7 @@ static titan_status read_operand(const struct values *v, const struct operand *o
     for (int i = find_part(s, at); at < o->offset + o->bytes; i++) {
         struct part *part = &s->parts[i];
         if (i == s->n || part->from > at)
-            return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which nobody has written", k, at,
+            return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which no action has written", k, at,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
         part->handed |= part->visit != visit && !accumulates(b);
         if (is_own(b, part, visit)) {
@@ -216,7 +216,7 @@ static titan_status read_operand(const struct values *v, const struct operand *o
             origin = origin_of_part(v, o, part, visit);
             ret->value = mix(ret->value, mix(at - o->offset, origin));
             if (!accumulates(b))
-                ret->whose = mix(mix(ret->whose, v->names[o->buffer]), (uint64_t)visit_unit(v, part->visit));
+                ret->owner = mix(mix(ret->owner, v->names[o->buffer]), (uint64_t)visit_unit(v, part->visit));
         }
         at = part->to;
     }
@@ -247,7 +247,7 @@ static titan_status write_operand(const struct values *v, const struct operand *
     return TITAN_OK;
 }
 
-/* Does the action count for its visit? What depends on who comes first, or where a message ends, does not. */
+/* Does the action count for its visit? What depends on which one comes first, or where a message ends, does not. */
 static bool counts(const struct checker *c, const struct action *a)
 {
     const struct operand *o = action_operands(c->p, a);
@@ -289,7 +289,7 @@ static titan_status run_action(struct values *v, const struct action *a)
     struct checker *c = v->c;
     const struct operand *o = action_operands(c->p, a);
     const int visit = visit_of(v, a);
-    uint64_t h = hash_of_params(c, a), whose = 0;
+    uint64_t h = hash_of_params(c, a), owner = 0;
 
     titan_assert(c->index >= 0 && a == &c->p->actions[c->index]);
     for (int k = 0; k < a->n_operands; k++) {
@@ -301,7 +301,7 @@ static titan_status run_action(struct values *v, const struct action *a)
         if (o[k].access & ACCESS_READ && !buffer_is_external(b->kind))
             TRY(read_operand(v, &o[k], k, visit, &reading));
         h = mix(h, accumulates(b) ? mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind) : reading.value);
-        whose = mix(whose, reading.whose);
+        owner = mix(owner, reading.owner);
     }
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_WRITE && o[k].bytes > 0)
@@ -310,7 +310,7 @@ static titan_status run_action(struct values *v, const struct action *a)
         v->contents[o[0].buffer].released = true;
     count_report(v, a);
     v->hash[c->index] = h;
-    v->exact[c->index] = mix(h, whose);
+    v->exact[c->index] = mix(h, owner);
     v->visit[c->index] = visit != NONE && counts(c, a) ? visit : NONE;
     if (v->visit[c->index] != NONE) {
         v->visits[visit].sum += mix(h, 1);
@@ -347,7 +347,7 @@ static titan_status refuse_visit(const struct values *v, const uint64_t *hash, i
                   model_ends ? NONE : j);
 }
 
-/* Units whose visits are alike: -1 ends the list. Layers are computed again or not each on its own. */
+/* Units with visits that are alike: -1 ends the list. Layers are computed again or not each on its own. */
 static bool alike(const struct checker *c, int a, int b, int phase)
 {
     const struct model *m = c->model;
@@ -405,7 +405,7 @@ static bool must_be(const struct program *p, enum unit_kind kind, int phase)
     return false; /* goes with its layer */
 }
 
-/* Is a unit like one before it, whose check has covered it? */
+/* Is a unit like one before it, and covered by the check of that one? */
 static bool covered(const struct checker *c, int unit, int phase)
 {
     for (int u = 0; u < unit; u++)

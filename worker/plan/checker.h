@@ -31,7 +31,7 @@ titan_status check_form(struct checker *c);
 titan_status check_values(struct checker *c);
 /* check_gradients.c: from weight gradients to the update. */
 titan_status check_gradients(struct checker *c);
-/* check_memory.c: what lies where, and who waits for whom. */
+/* check_memory.c: what lies where, and what waits for what. */
 titan_status check_memory(struct checker *c);
 
 #endif

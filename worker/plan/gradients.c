@@ -256,7 +256,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
         break;
     case SUM_CANONICAL:
         if (mine) {
-            /* before the merges: a microbatch's gradient is the same whoever computes it */
+            /* before the merges: a microbatch's gradient is the same whatever rank computes it */
             sum_whole_tensors(b, unit, tensor_at(b->units[unit].grad[slot], 0, DTYPE_F32, 1, padded_of(b, unit)));
             push_gradient(b, unit, slot);
         }

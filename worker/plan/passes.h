@@ -33,8 +33,8 @@ titan_status pass_hold(struct program *p, const struct pass_options *options, st
 
 /* Asynchronous tensor parallelism: gather-then-multiply and multiply-then-scatter over tp in `pieces` row blocks, each
  * piece's transfer beside another's product. A rank's tokens are then block-cyclic (block r of each piece) instead of
- * one block, for all of them alike, so pieces arrive in natural order and nothing else changes. A program whose rows do
- * not divide is left as it is. */
+ * one block, for all of them alike, so pieces arrive in natural order and nothing else changes. A program with rows
+ * that do not divide is left as it is. */
 titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -229,7 +229,7 @@ static titan_status stuck(const struct sim *s, struct titan_error *err)
             const struct action *a = action_at(s, r, i);
             return titan_fail(
                 err, TITAN_EINVAL,
-                "deadlock: pp rank %d stands at action %d (%s, microbatch %d, peer %d) and nobody meets it", r, i,
+                "deadlock: pp rank %d stands at action %d (%s, microbatch %d, peer %d) and no peer meets it", r, i,
                 op_name((enum op)a->op), a->microbatch, a->peer);
         }
     return titan_fail(err, TITAN_EINVAL, "deadlock: actions wait for each other");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena.c - placement of buffers whose lives are known beforehand.
+/* arena.c - placement of buffers with lives that are known beforehand.
  *
  * Greedy, offline: buffers in order of size squared times life, each at the lowest address that is free during its life
  * (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large ones then lie on each other without holes

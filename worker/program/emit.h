@@ -79,7 +79,7 @@ void emit_operand(struct emitter *e, struct tensor t, enum access access);
 struct action *emit_last(struct emitter *e);
 
 /* --- operations with writers by hand; outputs first --------------------------------------------------------------- */
-/* Who sees whom: none of the three = causal within each of b sequences. */
+/* Which query sees which key: none of the three = causal within each of b sequences. */
 struct attention_mask {
     struct tensor index, start, key_index;
 };
@@ -115,7 +115,7 @@ void emit_shift(struct emitter *e, enum channel channel, struct tensor out, stru
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
 
-/* --- for those who write actions again ---------------------------------------------------------------------------- */
+/* --- to write actions again --------------------------------------------------------------------------------------- */
 /* One more buffer like this one; -1: no memory. */
 int emit_buffer_like(struct emitter *e, int buffer);
 /* One more action like this one, without its operands; NULL: no memory. */

@@ -53,7 +53,7 @@ enum op_flag {
 
 struct op_params {
     union {
-        int64_t word[OP_WORDS]; /* the numbers as they lie, for those who compare or print any operation's */
+        int64_t word[OP_WORDS]; /* the numbers as they lie, to compare or print any operation's */
         int64_t part[OP_WORDS]; /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
 #define OP(NAME, name, ...) struct op_##name name;
 #include "worker/program/ops.def"

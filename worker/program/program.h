@@ -95,7 +95,7 @@ struct action {
     uint16_t op;
     uint8_t stream, phase;
     int8_t channel;  /* collectives, SEND, RECV; -1 none */
-    bool signal;     /* somebody on another stream waits for it */
+    bool signal;     /* an action on another stream waits for it */
     int16_t peer;    /* SEND, RECV: pp rank */
     int unit, stage; /* -1 where none */
     int microbatch;  /* slot in this rank's share, -1 where none */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shadow.h - who touched each byte of a program's memory last, on every stream.
+/* shadow.h - what touched each byte of a program's memory last, on every stream.
  *
  * All memory is one line of addresses: the arena, then the external buffers. It is cut into segments, each with its
  * last write and, for every stream, the last read since. An access must come after the write of what it touches; one

@@ -25,7 +25,7 @@ struct train_state {
     float *biases;    /* (layout_biases); NULL: the model has none */
     void *shadow;     /* (total) types.compute; NULL where masters themselves are gathered: of that type, not
                        * offloaded; and in a copy */
-    uint64_t epoch;   /* whose layout it has */
+    uint64_t epoch;   /* the epoch of its layout */
     uint64_t step;    /* last committed */
     uint64_t tokens;  /* seen up to it */
     uint64_t skipped; /* steps without update among them */

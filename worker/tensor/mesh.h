@@ -16,11 +16,11 @@ enum group {
     GROUP_WORLD,
     GROUP_PP,
     GROUP_REPLICATE,
-    GROUP_FSDP, /* dp_shard * cp: who shares out a unit's state */
+    GROUP_FSDP, /* dp_shard * cp: the ranks that share out a unit's state */
     GROUP_CP,
     GROUP_TP,
     GROUP_EP,
-    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep: who shares out an expert unit's state */
+    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep: those that share out an expert unit's state */
     GROUP_COUNT
 };
 
@@ -79,7 +79,7 @@ enum edge_side { EDGE_NONE, EDGE_SENDS, EDGE_RECEIVES };
 /* What a rank does on the edges of this colour; members: the edge's two ranks in order, or the rank alone. */
 enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colour, int rank, int members[2]);
 
-/* Data-parallel degree (who reads which samples) and a rank's place in it: dp_replicate * dp_shard. */
+/* Data-parallel degree (which rank reads which samples) and a rank's place in it: dp_replicate * dp_shard. */
 int mesh_batch_size(const struct mesh *mesh);
 int mesh_batch_rank(const struct mesh *mesh, int rank);
 

@@ -378,7 +378,7 @@ static double stretch_llama3(const struct model_dims *d, double freq)
     return (1 - blend) * freq / d->rope_factor + blend * freq;
 }
 
-/* The pair whose frequency turns so often within the original length; a fraction. */
+/* The pair with a frequency that turns so often within the original length; a fraction. */
 static double pair_of_turns(const struct model_dims *d, int64_t width, double turns)
 {
     return (double)width * log((double)d->rope_original_length / (turns * 2 * M_PI)) / (2 * log(d->rope_theta));

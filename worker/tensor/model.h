@@ -117,7 +117,7 @@ static inline int64_t model_rope_dim(const struct model *model)
     return model->dims.kv_lora_rank > 0 ? model->dims.qk_rope_head_dim : model->head_dim;
 }
 /* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2), angles in double. Frequencies
- * by dims.rope_scaling: Llama 3.1's rule, or YaRN (Peng et al. 2023, arXiv:2309.00071), whose tables carry its factor.
+ * by dims.rope_scaling: Llama 3.1's rule, or YaRN (Peng et al. 2023, arXiv:2309.00071), with its factor in the tables.
  */
 void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out);
 /* What products of queries and keys are multiplied by: 1/sqrt(head_dim), with YaRN and latent attention times

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tree.h - the one binary tree in which a step's logical microbatches are summed.
  *
- * Node (level, index) covers leaves [index << level, (index + 1) << level), cut at the number of leaves; a node whose
- * right half is empty is its left half. The shape depends on the number of leaves only, so whoever adds which part, the
- * sum is the same bit for bit as long as siblings are added as siblings. */
+ * Node (level, index) covers leaves [index << level, (index + 1) << level), cut at the number of leaves; a node with
+ * an empty right half is its left half. The shape depends on the number of leaves only, so whatever rank adds which
+ * part, the sum is the same bit for bit as long as siblings are added as siblings. */
 #ifndef TITAN_WORKER_TENSOR_TREE_H
 #define TITAN_WORKER_TENSOR_TREE_H
 

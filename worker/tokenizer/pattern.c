@@ -578,7 +578,7 @@ static bool make_pages(struct pattern *p)
     return true;
 }
 
-/* A node whose rest cannot fail, or cannot go on with what it took, need give nothing back. */
+/* A node with a rest that cannot fail, or cannot go on with what it took, need give nothing back. */
 static void mark_possessive(struct pattern *p)
 {
     uint32_t meets[CLASSES_MAX] = {0}; /* the classes that share a character with this one */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* failover.h - epochs without a coordinator: while none is heard, the agents of a job's members shrink it by majority
- * (docs/membership.md, "Who may decide"; tests/model/membership.pml checks the rules).
+ * (docs/membership.md, "The right to decide"; tests/model/membership.pml checks the rules).
  *
  *   watch ──► propose ──► revoke ──► commit: watch the new epoch
  *     ▲          │           │

@@ -14,7 +14,7 @@
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
 #define HEARTBEATS_PER_S 5000        /* of all nodes together, and of those */
-#define STREAM_HEARTBEATS_PER_S 2500 /* ... whose datagrams do not come */
+#define STREAM_HEARTBEATS_PER_S 2500 /* ... without datagrams that come */
 
 static uint32_t scaled(uint32_t ms, uint32_t interval, uint32_t heartbeat_ms)
 {
@@ -78,7 +78,7 @@ static void send_probe(struct core *c, const struct noderec *asked, const struct
     batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
 }
 
-/* The next ones behind it in the list whose heartbeats come, so that different nodes ask different ones. */
+/* The next ones behind it in the list with heartbeats that come, so that different nodes ask different ones. */
 static void ask(struct core *c, struct noderec *n)
 {
     bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));

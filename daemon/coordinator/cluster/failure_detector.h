@@ -20,7 +20,7 @@ bool detector_by_datagram(const struct core *c, const struct noderec *n); /* do 
 void detector_lost(struct core *c, struct noderec *n);
 void detector_returned(struct core *c, struct noderec *n, bool same_agent);
 /* Nodes have come: heartbeats as often as the coordinator can take, and the times that count them in the same ratio.
- * Agents whose interval differs are sent the new one. */
+ * Agents with another interval are sent the new one. */
 void detector_set_interval(struct core *c);
 int64_t detector_deadline(const struct core *c);
 /* A heartbeat that came as a datagram: is it proved? *keys: those that the answer goes under. */

@@ -9,7 +9,7 @@
 /* Is every field what it can be? n may be NULL. */
 titan_status fence_range(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Fences the core when a node whose registration is accepted, or is about to be, proves a higher term; without a proof
+/* Fences the core when a node that is registered, or about to be, proves a higher term; without a proof
  * the session is refused. *ret_drop: the message is of a lower one. */
 titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
                            struct titan_error *err) TITAN_MUST_USE;

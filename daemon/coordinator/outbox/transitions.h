@@ -13,7 +13,8 @@ void store_status(struct core *c, struct jobrec *j); /* what a move stores as we
 void begin_run(struct core *c, struct jobrec *j);
 void end_run(struct core *c, struct jobrec *j, enum run_state to, const char *reason); /* if there is one */
 /* The job is in a new epoch, FORMING, of so many members. store_epoch follows, once members and source are set. by: the
- * node whose agent has formed it; FORMED_HERE, or NULL = a coordinator that the restored store does not know of. */
+ * node of the agent that has formed it; FORMED_HERE, or NULL = a coordinator that the restored store does not know of.
+ */
 void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world);
 #define FORMED_HERE ""
 void store_epoch(struct core *c, struct jobrec *j, const char *by);

@@ -23,7 +23,7 @@ struct core {
     struct core_time now;
     struct batch *out;
     struct noderec *nodes, *last_node, *names[CORE_BUCKETS];
-    uint32_t connected, by_datagram;                /* nodes; of those, whose datagrams come */
+    uint32_t connected, by_datagram;                /* nodes; those with datagrams that come */
     uint64_t send_round;                            /* number of the newest */
     Titan__Internal__CoordinatorMessage *form_sent; /* in this input; it goes to all members alike */
     struct jobrec *buckets[CORE_BUCKETS];

@@ -27,7 +27,7 @@ struct workrec {
     int64_t missing;            /* its agent did not list it; it counts as ended from then on; 0 = it is there */
     uint64_t epoch;             /* newest it knows of */
     uint64_t last_step;
-    uint64_t installed; /* epoch whose state shards it holds for good, at last_step; 0 = none */
+    uint64_t installed; /* epoch of the state shards that it holds for good, at last_step; 0 = none */
     bool unseen;        /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
     bool away;          /* its node cannot be reached, and nothing is decided about it */
     uint64_t pending;   /* of this one it has its whole state shard too; 0 = none */
@@ -45,7 +45,7 @@ struct rank_slot {
     bool finished;          /* a departing rank: it has handed its state shard over */
 };
 
-/* An epoch whose members are kept (run/kept_epochs.h): the newest that made a step, and those since. */
+/* An epoch with members that are kept (run/kept_epochs.h): the newest that made a step, and those since. */
 struct kept_member {
     uint64_t worker_id;
     const struct noderec *node; /* NULL = not known any more, which is reported */

@@ -60,7 +60,7 @@ static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **re
     return n;
 }
 
-/* The next epoch's members, in rank order; 0 = there are not enough. Who is to leave stays when it does not work
+/* The next epoch's members, in rank order; 0 = there are not enough. A departing one stays when it does not work
  * without. */
 static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_survivors)
 {

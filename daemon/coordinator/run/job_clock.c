@@ -3,17 +3,17 @@
 
 #include "base/cleanup.h"
 
-#define FORM_AGAIN_MS 5000    /* least time for an epoch whose state is in memory */
+#define FORM_AGAIN_MS 5000    /* least time for an epoch with its state in memory */
 #define QUIESCE_MORE_MS 10000 /* most of a step that is added to the time for leaving an epoch */
 
-/* Nobody looks at a revoke in the middle of an action, and a step has many. */
+/* No worker looks at a revoke in the middle of an action, and a step has many. */
 int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 {
     titan_assert(j->progress.step_ms >= 0);
     return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
 }
 
-/* Until the first step. An epoch whose state comes from memory takes as long as others did; one that had to go further
+/* Until the first step. An epoch with state from memory takes as long as others did; one that had to go further
  * down the fallback order misses that, and the next one gets all the time a first epoch has. */
 int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j)
 {

@@ -56,7 +56,7 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* Who asked for a last checkpoint is told where it is. */
+/* A caller that asked for a last checkpoint is told where it is. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
     if (!j->must_checkpoint)

@@ -33,7 +33,7 @@ static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__M
     return true;
 }
 
-/* Its mesh has to be one of the job's. Who leaves was in one, too. */
+/* Its mesh has to be one of the job's. A departing worker was in one, too. */
 static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_departing <= j->spec.max_workers;

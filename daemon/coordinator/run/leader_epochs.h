@@ -12,8 +12,8 @@ typedef bool leader_epochs_knows(const struct core *c, struct jobrec *j, const T
 /* Can it be an epoch of the job? Each member and departing rank is one that knows() accepts, and named once. */
 bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
                          leader_epochs_knows *knows) TITAN_MUST_USE;
-/* An epoch that others have formed is the job's, once it is sound. leader: its node; NULL = a coordinator whose store
- * is lost. */
+/* An epoch that others have formed is the job's, once it is sound. leader: its node; NULL = a coordinator with a store
+ * that is lost. */
 void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *leader);
 /* An agent has taken another epoch of that number: the job it is about has to be advanced; NULL = none. */
 struct jobrec *leader_epochs_refused(struct core *c, struct noderec *n, const Titan__Internal__EpochRefused *m);

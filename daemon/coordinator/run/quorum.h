@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quorum.h - may the next epoch be decided here? (docs/membership.md, "Who may decide"; tests/model/membership.pml
+/* quorum.h - may the next epoch be decided here? (docs/membership.md, "The right to decide"; tests/model/membership.pml
  * checks the rules.)
  *
  * Workers of a node that cannot be reached are *away*: they count neither as there nor as ended before an epoch is

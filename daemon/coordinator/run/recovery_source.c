@@ -29,7 +29,7 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* The newest epoch that a worker holds installed; 0 = none. No counted worker can hold one whose members are not known
+/* The newest epoch that a worker holds installed; 0 = none. No counted worker can hold one of unknown members
  * any more. */
 static uint64_t newest_installed(const struct jobrec *j)
 {

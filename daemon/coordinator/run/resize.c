@@ -24,7 +24,7 @@ static uint32_t members_leaving(const struct jobrec *j)
     return n;
 }
 
-/* Who joins hears of it for the size of what it joins. */
+/* A joiner hears of it for the size of what it joins. */
 static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
     titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);
@@ -64,7 +64,7 @@ void resize_release(struct core *c, struct jobrec *j)
     }
 }
 
-/* Who is no member and not wanted either goes at once: it would only hold a slot. */
+/* A worker that is no member and not wanted either goes at once: it would only hold a slot. */
 static bool has_surplus(struct jobrec *j)
 {
     bool leaves = false;

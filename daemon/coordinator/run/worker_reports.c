@@ -197,7 +197,7 @@ static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, 
     if (j->n_members == 1 && m->for_ms < STALL_ALONE_MS)
         return; /* its agent says so again each second */
     const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
-                                     m->stopped ? ": its process is stopped" : " though it waits for nobody");
+                                     m->stopped ? ": its process is stopped" : " though it waits for no peer");
     emit_event(c, j,
                (struct emit){.type = "worker.stalled",
                              .message = batch_printf(c->out, "worker %llu: %s", (unsigned long long)w->id, words),

@@ -5,7 +5,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Whom a report is about; false when it is about no worker. */
+/* The worker a report is about; false when it is about no worker. */
 bool worker_subject(const Titan__Internal__AgentMessage *m, struct subject *ret);
 void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__AgentMessage *m);
 /* A worker listed in a registration, seen alive. */

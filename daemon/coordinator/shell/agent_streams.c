@@ -27,7 +27,7 @@ static void know_folder(struct coordinator *c, uint64_t job_id)
         core_set_folder(c->core, job_id, folder);
 }
 
-/* Of all jobs whose checkpoints the message names. */
+/* Of all jobs with checkpoints that the message names. */
 static void know_folders(struct coordinator *c, const Titan__Internal__AgentMessage *m)
 {
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT)

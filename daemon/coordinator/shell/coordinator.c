@@ -126,7 +126,7 @@ static bool take_token(const struct token *token, void *data)
     return true;
 }
 
-/* Who may what; and what is refused is counted. */
+/* What each identity may; and what is refused is counted. */
 static titan_status open_auth(struct coordinator *c, const struct auth_options *options, struct titan_error *err)
 {
     if (!options)

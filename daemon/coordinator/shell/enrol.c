@@ -65,8 +65,8 @@ static bool each_revocation(const struct revocation *r, void *data)
 
 titan_status enrol_admits(struct enrol *e, const struct rpc_call *call, struct titan_error *err)
 {
-    const struct rpc_identity *who = rpc_call_identity(call);
-    const struct denied *d = who->kind == RPC_ID_CERT ? find_denied(e, who->name) : NULL;
+    const struct rpc_identity *caller = rpc_call_identity(call);
+    const struct denied *d = caller->kind == RPC_ID_CERT ? find_denied(e, caller->name) : NULL;
     if (!d)
         return TITAN_OK;
     struct pki_certificate certificate;
@@ -76,21 +76,22 @@ titan_status enrol_admits(struct enrol *e, const struct rpc_call *call, struct t
         certificate.from_ms > d->at_ms)
         return TITAN_OK;
     e->counters.cert_revoked++;
-    titan_fail(err, TITAN_EPERM, "the certificate of %s is revoked", who->name);
+    titan_fail(err, TITAN_EPERM, "the certificate of %s is revoked", caller->name);
     titan_error_hint(err, "titanctl node join lets a node in again, with a new certificate");
     return TITAN_EPERM;
 }
 
 titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, const char *node, struct titan_error *err)
 {
-    const struct rpc_identity *who = rpc_call_identity(call);
+    const struct rpc_identity *caller = rpc_call_identity(call);
     const char *name = "";
-    if (who->kind != RPC_ID_CERT || (pki_uri_parse(who->name, &name) == PKI_NODE && strcmp(name, node) == 0))
+    if (caller->kind != RPC_ID_CERT || (pki_uri_parse(caller->name, &name) == PKI_NODE && strcmp(name, node) == 0))
         return TITAN_OK;
     e->counters.cert_name++;
     tlog_warn(&e->log, "registration refused: not its certificate's name",
-              "peer=\"%s\" certificate=\"%s\" node=\"%.253s\"", rpc_call_peer(call), who->name, node);
-    return titan_fail(err, TITAN_EPERM, "registration of node %.200s: the certificate is that of %s", node, who->name);
+              "peer=\"%s\" certificate=\"%s\" node=\"%.253s\"", rpc_call_peer(call), caller->name, node);
+    return titan_fail(err, TITAN_EPERM, "registration of node %.200s: the certificate is that of %s", node,
+                      caller->name);
 }
 
 /* --- signing for nodes -------------------------------------------------------------------------------------------- */

@@ -22,9 +22,9 @@ struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *cal
     s->next = c->sessions[s->id % SESSION_BUCKETS];
     c->sessions[s->id % SESSION_BUCKETS] = s;
     rpc_call_set_data(call, s);
-    const struct rpc_identity *who = rpc_call_identity(call);
-    if (who->kind == RPC_ID_CERT) /* others prove nothing about a node */
-        core_session_opened(c->core, s->id, who->name);
+    const struct rpc_identity *caller = rpc_call_identity(call);
+    if (caller->kind == RPC_ID_CERT) /* others prove nothing about a node */
+        core_session_opened(c->core, s->id, caller->name);
     return s;
 }
 
@@ -91,8 +91,8 @@ void session_drop(struct coordinator *c, uint64_t session)
 
 static bool is_of(const struct agent_session *s, const char *uri)
 {
-    const struct rpc_identity *who = s->call ? rpc_call_identity(s->call) : NULL;
-    return who && who->kind == RPC_ID_CERT && strcmp(who->name, uri) == 0;
+    const struct rpc_identity *caller = s->call ? rpc_call_identity(s->call) : NULL;
+    return caller && caller->kind == RPC_ID_CERT && strcmp(caller->name, uri) == 0;
 }
 
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except)

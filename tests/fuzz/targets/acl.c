@@ -35,7 +35,7 @@ static bool sound(const struct list *l, size_t n)
            (seen[MASK] == 1 || (!seen[USER] && !seen[GROUP]));
 }
 
-/* As acl(5) has it, for who is not the owner: the first user's entry, else any of the groups', else others'. */
+/* As acl(5) has it, for users that are not the owner: the first user's entry, else any of the groups', else others'. */
 static bool allowed(const struct list *l, size_t n, const struct acl_user *u, gid_t gid, mode_t bits)
 {
     mode_t mask = 7;

@@ -234,7 +234,7 @@ static bool settle(void)
     return false;
 }
 
-/* --- who calls ---------------------------------------------------------------------------------------------------- */
+/* --- callers ------------------------------------------------------------------------------------------------------ */
 
 enum trust { NOBODY, PLAIN_USER, OPERATOR };
 struct caller {
@@ -690,7 +690,7 @@ static void set_caller(struct rpc_call *call, const struct caller *by)
         call->trust = strcmp(token_of.role, "user") == 0 ? PLAIN_USER : OPERATOR;
 }
 
-/* As the server does: who may not is not heard; what is no message of that kind neither. */
+/* As the server does: a caller that may not is not heard; what is no message of that kind neither. */
 static void begin(struct rpc_call *call, const uint8_t *bytes, size_t len)
 {
     struct titan_error err = {0};

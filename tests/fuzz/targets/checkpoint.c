@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint's folder: a manifest whose checksum is right and one shard, listed, read and loaded into memory. */
+/* A checkpoint's folder: a manifest with a right checksum and one shard, listed, read and loaded into memory. */
 #include "tests/fuzz/common.h"
 
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint folder that somebody else can write to may hold beside checkpoints: the owner's file, one rank's
+/* What a checkpoint folder that another user can write to may hold beside checkpoints: the owner's file, one rank's
  * entry of a manifest, names. The first byte says which. */
 #include "tests/fuzz/common.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How workers agree on NCCL's id: strangers greet rank 0 with any bytes while it waits for rank 1, and who answers in
- * the place of rank 0 says any to rank 1. */
+/* How workers agree on NCCL's id: strangers greet rank 0 with any bytes while it waits for rank 1, and one that answers
+ * in the place of rank 0 says any to rank 1. */
 #include "tests/fuzz/common.h"
 
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ static int knock(int port, const struct fuzz_input *what)
     return fd;
 }
 
-/* In the place of rank 0: the bytes, to whoever comes. */
+/* In the place of rank 0: the bytes, to each that comes. */
 struct place {
     int listener;
     struct fuzz_input says;
@@ -85,7 +85,7 @@ static void as_host(const struct comm_config *config, int port, struct fuzz_inpu
         fuzz_error(status, &err);
     else
         fuzz_assert(n > 0);
-    fuzz_assert(status != TITAN_OK || !config->key); /* nobody here has the key */
+    fuzz_assert(status != TITAN_OK || !config->key); /* none here has the key */
     nccl_peers_close(peers, true);
     while (n > 0)
         (void)close(knockers[--n]);

@@ -134,7 +134,7 @@ static const struct image_job *job(void)
     return &S->image.jobs[1];
 }
 
-/* The job trains with everybody whose node has power. */
+/* The job trains with all workers on nodes with power. */
 static uint32_t wanted;
 static bool trains(void)
 {

@@ -122,7 +122,8 @@ void *__wrap_agent_action_copy(struct agent_actions *out, const ProtobufCMessage
     return copy;
 }
 
-/* Large messages as they come, which carry such an order: unpacked once, like the order itself. Nobody changes them. */
+/* Large messages as they come, which carry such an order: unpacked once, like the order itself. They are not changed.
+ */
 #define UNPACK_ONCE(Type, name)                                                                                        \
     Type *__real_##name##__unpack(ProtobufCAllocator *a, size_t len, const uint8_t *bytes);                            \
     Type *__wrap_##name##__unpack(ProtobufCAllocator *a, size_t len, const uint8_t *bytes);                            \

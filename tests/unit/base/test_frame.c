@@ -163,7 +163,7 @@ static void test_missing_descriptor(void **state)
     assert_int_equal(next(&data, &len, &fd), TITAN_ECORRUPT);
 }
 
-/* Descriptors nobody asked for are bounded, and closed. */
+/* Descriptors that were not asked for are bounded, and closed. */
 static void test_descriptor_flood(void **state)
 {
     (void)state;

@@ -142,7 +142,7 @@ static void test_journal(void **state)
     unlink(socket_path);
 }
 
-/* JOURNAL_STREAM of somebody else (stderr was redirected): plain lines. */
+/* JOURNAL_STREAM of another process (stderr was redirected): plain lines. */
 static void write_redirected(void)
 {
     setenv("JOURNAL_STREAM", "1:1", 1);
@@ -184,7 +184,7 @@ static void test_notify(void **state)
     snprintf(name, sizeof(name), "/tmp/titan-notify-%d", (int)getpid());
     check_notify(name);
     unlink(name);
-    assert_int_equal(notify("READY=1"), -1); /* nobody there */
+    assert_int_equal(notify("READY=1"), -1); /* no service manager there */
     setenv("NOTIFY_SOCKET", "relative", 1);
     assert_int_equal(notify("READY=1"), -1);
     unsetenv("NOTIFY_SOCKET");

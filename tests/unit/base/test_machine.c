@@ -43,7 +43,7 @@ static void slot_is(const char *visible, uint32_t slot, const char *expected)
     assert_string_equal(out, expected ? expected : "untouched");
 }
 
-/* Two of eight, as Slurm gives them: slots are these two, and a third gets nobody's. */
+/* Two of eight, as Slurm gives them: slots are these two, and a third gets none. */
 static void test_visible(void **state)
 {
     (void)state;

@@ -490,7 +490,7 @@ static void test_csv_refused(void **state)
     not_parsed(huge, 2, 2, 1, "longer than");
 }
 
-/* A FIFO that nobody writes would be waited for without end. */
+/* A FIFO without a writer would be waited for without end. */
 static void test_csv_fifo(void **state)
 {
     (void)state;

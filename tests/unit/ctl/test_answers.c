@@ -61,7 +61,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
     return TITAN_OK;
 }
 
-/* A message whose strings are evil, also those of its messages. */
+/* A message with evil strings, also those of its messages. */
 static ProtobufCMessage *evil(const ProtobufCMessageDescriptor *type)
 {
     ProtobufCMessage *m = calloc(1, type->sizeof_message);

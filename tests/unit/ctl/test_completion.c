@@ -83,7 +83,7 @@ static void test_breaks(void **state)
     offers("-s 127.0.0.1 : 7070 lis", "list ");
 }
 
-/* Nobody answers: nothing is offered, and nothing is said. */
+/* No server answers: nothing is offered, and nothing is said. */
 static void test_no_server(void **state)
 {
     (void)state;

@@ -331,7 +331,7 @@ static void try_bytes(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, co
     b->len = least;
 }
 
-/* A list with one entry too many, and one whose last entry is outside of its range. */
+/* A list with one entry too many, and one with the last entry outside of its range. */
 static void try_list(ProtobufCMessage *m, const ProtobufCFieldDescriptor *f, const struct range *r)
 {
     size_t *n = (size_t *)((char *)m + f->quantifier_offset), before = *n;

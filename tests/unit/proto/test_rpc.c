@@ -45,7 +45,7 @@ struct fixture {
     int opened, closed, closed_cancelled, half_closed, drained;
     uint64_t stream_sent;
     struct rpc_call *hung;
-    int asked; /* who calls */
+    int asked; /* which call */
     struct rpc_identity identity;
     char header[64];
     bool server_down, client_down;
@@ -622,7 +622,7 @@ static void call_with(struct fixture *f, const char *path, const ProtobufCMessag
 static void test_garbage_message(void **state)
 {
     struct fixture *f = *state;
-    /* A LogChunk whose bytes are no SubmitRequest: field 1 is a varint there, a string here. */
+    /* A LogChunk, with bytes that are no SubmitRequest: field 1 is a varint there, a string here. */
     Titan__V1__LogChunk chunk = TITAN__V1__LOG_CHUNK__INIT;
     chunk.rank = 5;
     call_with(f, UNARY, &chunk.base);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_tls.c - TLS between server and clients with a CA made here: who is told as whom, who does not get in, and
- * rotation, also half of one. */
+/* test_tls.c - TLS between server and clients with a CA made here: which client is taken for what, which does not get
+ * in, and rotation, also half of one. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -229,7 +229,7 @@ static void test_identity(void **state)
     assert_string_equal(f->identity.name, "spiffe://titan/node/n1");
     assert_int_equal(once(f, "127.0.0.1", f->second_port, &user), TITAN_OK);
     assert_string_equal(f->identity.name, "spiffe://titan/user/alice");
-    /* Without a certificate: let in, as nobody, and a token can be sent. */
+    /* Without a certificate: let in, as anonymous, and a token can be sent. */
     none = (struct rpc_tls){0};
     memcpy(none.ca, node.ca, sizeof(none.ca));
     struct rpc_client *client = client_open(f, "127.0.0.1", f->port, &none);
@@ -257,7 +257,7 @@ static void test_refused(void **state)
     issue(f, &f->ca, PKI_NODE, "expired", now_ms() - 60000, &tls);
     assert_int_equal(once(f, "127.0.0.1", f->port, &tls), TITAN_EUNREACHABLE);
     assert_int_equal(f->identity.uid, 12345);
-    /* The server must be who it is taken for: of this authority, and for this host. */
+    /* The server must be what it is taken for: of this authority, and for this host. */
     issue(f, &f->ca, PKI_NODE, "n1", now_ms() + HOUR_MS, &tls);
     assert_int_equal(once(f, "localhost", f->port, &tls), TITAN_EUNREACHABLE);
     assert_non_null(strstr(f->error.msg, "localhost is not in peer certificate"));
@@ -290,7 +290,7 @@ static void test_files(void **state)
     assert_int_equal(rpc_tls_check(&b, &err), TITAN_EINVAL);
 }
 
-/* The server's next pair is of the other authority: who is served which is seen by whom a client trusts. */
+/* The server's next pair is of the other authority: a client that trusts one of them sees which is served. */
 static void test_rotation(void **state)
 {
     struct fixture *f = *state;

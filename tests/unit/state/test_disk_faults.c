@@ -214,7 +214,7 @@ struct fault {
     const char *what;
 };
 
-/* The process ends when it may not go on; whoever starts it again, does so twice. */
+/* The process ends when it may not go on; its supervisor starts it again, twice. */
 static bool reopen(struct ledger *l)
 {
     db_close(l->db);
@@ -450,7 +450,7 @@ static void test_damaged_metrics_are_moved_away(void **state)
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
 }
 
-/* Whoever opened the store hears of it before any result; nothing is written behind it. */
+/* What opened the store hears of it before any result; nothing is written behind it. */
 static void test_failed_fsync_ends_writing(void **state)
 {
     (void)state;

@@ -329,7 +329,7 @@ static int count_listed(struct db *db, struct event_filter filter, uint64_t afte
     return n;
 }
 
-/* Whose call it was is part of the chain; events of calls are listed only when they are asked for. */
+/* The caller is part of the chain; events of calls are listed only when they are asked for. */
 static void test_actors(void **state)
 {
     (void)state;

@@ -277,7 +277,7 @@ static void test_damaged_store(void **state)
     assert_non_null(strstr(err.msg, path));
     assert_int_equal(unlink(path), 0);
 
-    /* Somebody else's database. */
+    /* Another program's database. */
     struct db *db = NULL;
     assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
     assert_int_equal(db_exec(db, "CREATE TABLE t (a)", NULL), TITAN_OK);

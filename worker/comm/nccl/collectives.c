@@ -185,7 +185,7 @@ titan_status nccl_broadcast(struct comm *c, void *data, size_t bytes, int root, 
     COLLECTIVE(c, s, "broadcast", ncclBroadcast(data, data, bytes, ncclUint8, root, c->nccl, s->native));
 }
 
-/* Sends and receives of one group run together, so the order among them does not matter. What nobody sends nobody
+/* Sends and receives of one group run together, so the order among them does not matter. What no rank sends no rank
  * receives. */
 static ncclResult_t pass(struct comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
                          int from, struct stream *s)

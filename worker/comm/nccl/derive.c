@@ -72,7 +72,7 @@ static bool derive_finished(struct derive_call *call)
     return call->result != ncclInProgress;
 }
 
-/* Wait until NCCL has finished. family: whose failure, or the loss of one of whose peers, ends that; NULL = nobody's.
+/* Wait until NCCL has finished. family: its failure, or the loss of one of its peers, ends that; NULL = nothing does.
  * On failure the call goes on. */
 static titan_status derive_wait(struct derive_call *call, struct comm *family, const atomic_int *abort_flag,
                                 int64_t deadline_ns, struct titan_error *err)
@@ -94,7 +94,7 @@ static titan_status derive_wait(struct derive_call *call, struct comm *family, c
     return TITAN_OK;
 }
 
-/* Before anybody may abort the parent: the call must not begin after that. */
+/* Before any thread may abort the parent: the call must not begin after that. */
 static void derive_cancel(struct derive_call *call)
 {
     int stage = CALL_NOT_BEGUN;
@@ -145,7 +145,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, bool h
         return st;
     }
     if (st != TITAN_OK) {
-        if (healthy) /* first: whoever is about to stop the parent has done so when this returns */
+        if (healthy) /* first: a thread about to stop the parent has done so when this returns */
             nccl_comm_fail(parent, st, err ? err->msg : call->what);
         derive_abandon(parent, call, thread);
         return st;

@@ -61,7 +61,7 @@ ncclConfig_t nccl_config(void);
 /* Sleeps a little; longer the longer it has been called. */
 void nccl_pause(unsigned *looks);
 int64_t nccl_deadline(uint32_t ms);
-/* Poll a communicator of which nobody else knows yet until it is ready. */
+/* Poll a communicator that no other thread knows yet until it is ready. */
 titan_status nccl_wait_ready(ncclComm_t nccl, const atomic_int *abort_flag, int64_t deadline_ns, const char *what,
                              struct titan_error *err);
 /* Abort it, or destroy what is finalized, on a thread of its own. False when not even a thread could be had; the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.h - who is still there: the connections over which a communicator was formed stay open while it lives.
+/* peers.h - which peers are still there: the connections over which a communicator was formed stay open while it lives.
  *
  * NCCL sees a dead peer late or, over shared memory and NVLink, never. A process's connections end with it, within a
  * millisecond on a host, so rank 0 learns of every other rank and tells them. A rank that leaves in order says so

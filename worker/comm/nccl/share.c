@@ -202,7 +202,7 @@ static void reception_accept(struct reception *r, int listener)
     r->guests[r->n++] = (struct guest){.fd = fd};
 }
 
-/* One look at everybody who has something to say. */
+/* One look at each guest that has sent something. */
 static void reception_serve(struct reception *r, const struct comm_config *config, const void *data, size_t bytes,
                             struct nccl_peers *peers)
 {
@@ -331,7 +331,7 @@ static titan_status visit(const struct comm_config *config, int fd, const atomic
     }
     if (config->key) {
         prove_answer(config, &greeting, answer, bytes, right);
-        if (!mac_equal(right, answer + bytes)) /* somebody else has its address */
+        if (!mac_equal(right, answer + bytes)) /* another process has its address */
             return TITAN_EAGAIN;
         cover(config, &greeting, answer, bytes);
     }

@@ -122,7 +122,8 @@ static void futex_wake(_Atomic uint32_t *word, int n)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
 }
 
-/* While the word is as it was seen and the epoch is not broken. In the root whoever breaks it rings every bell. */
+/* While the word is as it was seen and the epoch is not broken. In the root the member that breaks it rings every bell.
+ */
 static void sleep_while(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
     static atomic_int blind;
@@ -192,7 +193,7 @@ titan_status segment_check(const struct segment *seg, struct titan_error *err)
     return titan_fail(err, TITAN_EPEER, "rank %d has left the communicator", rank);
 }
 
-/* --- who is still there ------------------------------------------------------------------------------------------- */
+/* --- which members are still there -------------------------------------------------------------------------------- */
 
 static int open_pidfd(pid_t pid)
 {
@@ -374,7 +375,7 @@ static struct forming forming_start(const atomic_int *abort_flag)
     return (struct forming){.abort_flag = abort_flag, .start = now, .looked = now};
 }
 
-/* The first that has not come; in time it is somebody. */
+/* The first that has not come; in time there is one. */
 static int absent_member(const struct segment *seg)
 {
     int r = 0;
@@ -383,7 +384,7 @@ static int absent_member(const struct segment *seg)
     return r;
 }
 
-/* Before each sleep. late: who is waited for, -1 = whoever of seg is absent. */
+/* Before each sleep. late: the member waited for, -1 = any absent one of seg. */
 static titan_status forming_check(struct forming *f, const struct segment *seg, int late, struct titan_error *err)
 {
     int64_t now = clock_mono_ns(), limit = seg->root->forming_ns;

@@ -5,7 +5,7 @@
  * An epoch has one file (the memfd), which begins with the segment of all its members. Segments of some of them are
  * laid behind it as they are split off: the first member of each group takes room for it, with one addition to `used`,
  * and tells the others where. The file is sparse, so only what is used costs memory; room is not given back before the
- * epoch ends. All-zero memory is the valid initial state of a segment, whose size follows from the number of members
+ * epoch ends. All-zero memory is the valid initial state of a segment; its size follows from the number of members
  * alone: a member that finds the memfd empty gives it its size. Nothing in a segment is used as an address or index
  * without a bound.
  *
@@ -20,11 +20,12 @@
  * Two ways to wait, both on a futex after a short spin where there are at least as many cores as members:
  * - the barrier: the last of `world` arrivals moves the generation on and wakes all. Every round of a collective ends
  *   in one. With three buffers used in turn a buffer is not filled again before the barrier after the next has shown
- *   that everybody has read it.
+ *   that all have read it.
  * - a channel: head and tail of a ring between two members; a change rings the other's bell.
  * A wait ends with TITAN_EREVOKED or TITAN_EPEER when the epoch is `broken`, when a member it waits for has closed, or
  * when its process has ended (a pidfd, looked at after each bounded sleep). `broken` is one word for all segments of
- * the epoch; who sleeps in a split one sleeps on that word as well, so the word reaches every group at once. */
+ * the epoch; a member that sleeps in a split one sleeps on that word as well, so the word reaches every group at once.
+ */
 #ifndef TITAN_WORKER_COMM_SHM_SEGMENT_H
 #define TITAN_WORKER_COMM_SHM_SEGMENT_H
 
@@ -93,7 +94,7 @@ titan_status segment_split(struct segment *parent, struct segment *seg, const in
                            struct titan_error *err) TITAN_MUST_USE;
 /* Leave; members that still wait for this one get TITAN_EPEER. */
 void segment_close(struct segment *seg);
-/* Everybody's waits end with this status, in all segments of the epoch. Any thread. */
+/* All members' waits end with this status, in all segments of the epoch. Any thread. */
 void segment_break(struct segment *seg, titan_status status);
 /* TITAN_OK while usable. */
 titan_status segment_check(const struct segment *seg, struct titan_error *err);
@@ -112,7 +113,7 @@ uint32_t segment_bell(const struct segment *seg);
 void segment_bell_wait(struct segment *seg, uint32_t bell);
 /* Has the member closed? With look: or has its process ended? */
 bool segment_member_gone(struct segment *seg, int peer, bool look);
-/* The failure that follows: for everybody. */
+/* The failure that follows: for all. */
 titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -37,12 +37,13 @@ struct identity {
 };
 _Static_assert(sizeof(struct identity) == 48, "it goes over the wire");
 
-/* With a key who accepts first sends CHALLENGE_BYTES at random; the identity of who connects is a greeting, and the one
- * that answers it an answer. A proof is an HMAC-SHA256 under the key of its label, the challenge and all before it. */
+/* With a key the accepting side first sends CHALLENGE_BYTES at random; the connecting side's identity greets, and the
+ * one that answers it an answer. A proof is an HMAC-SHA256 under the key of its label, the challenge and all before it.
+ */
 #define CHALLENGE_BYTES 32
 struct greeting {
     struct identity identity;
-    unsigned char challenge[CHALLENGE_BYTES]; /* for who accepts */
+    unsigned char challenge[CHALLENGE_BYTES]; /* for the accepting side */
     unsigned char proof[MAC_BYTES];
 };
 struct answer {
@@ -73,7 +74,7 @@ struct peer {
     int64_t retry_at; /* ms */
 };
 
-/* Accepted, but nobody yet, or a member that is early. */
+/* Accepted, but unknown yet, or a member that is early. */
 struct arrival {
     int fd;
     size_t got; /* bytes of its greeting */
@@ -101,7 +102,7 @@ struct meeting {
     int self; /* the own place among the members */
     struct peer *peers;
     int ready;
-    int lost, stray; /* member whose connection so far has ended, rank that means other members; -1 = none */
+    int lost, stray; /* member with a connection that has ended, rank that means other members; -1 = none */
     struct pollfd *polls;
 };
 
@@ -176,7 +177,7 @@ static void set_options(int fd)
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, SILENT_MS);
 }
 
-/* --- identities ------------------------------------------------------------------------------------------------------- */
+/* --- identities --------------------------------------------------------------------------------------------------- */
 
 static bool send_all(int fd, const void *bytes, size_t len)
 {
@@ -211,7 +212,7 @@ static size_t answer_bytes(const struct mesh *m)
     return m->keyed ? sizeof(struct answer) : sizeof(struct identity);
 }
 
-/* Of who connects; answer: of who accepts, which has heard the greeting. */
+/* Of the connecting side; answer: of the accepting one, which has heard the greeting. */
 static void prove(const struct mesh *m, const unsigned char challenge[CHALLENGE_BYTES], const struct greeting *greeting,
                   const struct identity *answer, unsigned char ret[MAC_BYTES])
 {
@@ -275,7 +276,7 @@ static bool is_member(const struct mesh *m, const struct identity *h)
            h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
 }
 
-/* The place among those who meet of somebody who has come for this meeting; -1 = of nobody who should. */
+/* The place among the members that meet of one that has come for this meeting; -1 = of none that should. */
 static int place_of(const struct meeting *g, const struct identity *h)
 {
     for (int i = 0; h->members == g->own.members && i < g->options->n; i++)
@@ -339,7 +340,7 @@ static void advance_peer(struct meeting *g, int i)
     int rc = receive(p->fd, &p->answer, answer_bytes(g->m), &p->got);
     if (rc < 0 || (rc > 0 && (!is_member(g->m, identity) || identity->tag != g->own.tag || place_of(g, identity) != i ||
                               !answer_proved(g->m, p)))) {
-        /* It is still in another epoch, or somebody else has its address now. */
+        /* It is still in another epoch, or another process has its address now. */
         retry_later(p);
     } else if (rc > 0) {
         p->state = PEER_READY;
@@ -486,7 +487,7 @@ static titan_status meet(struct meeting *g, struct titan_error *err)
 {
     titan_assert(g->self >= 0 && g->self < g->options->n);
     int64_t end = now_ms() + g->m->timeout_ms;
-    advance_arrivals(g); /* who came early */
+    advance_arrivals(g); /* those that came early */
     while (g->ready < g->options->n - 1) {
         TRY(check(g, end, err));
         step(g);

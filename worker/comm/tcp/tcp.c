@@ -10,7 +10,7 @@
  * A group split off has connections of its own, so nothing that waits there holds up anything elsewhere.
  *
  * An eventfd in both sets ends every wait when the epoch is revoked. A member that fails shuts its connections, of
- * all groups, so that those who wait for it, and those who wait for them, fail at once as well. */
+ * all groups, so that those that wait for it, and those that wait for them, fail at once as well. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@
 #define PORTION_BYTES ((size_t)512 << 10) /* of one connection before the next has its turn */
 /* Sums of up to this many bytes are done by every member on its own: one exchange instead of two. */
 #define EACH_SUMS_BYTES ((size_t)16 << 10)
-/* Broadcasts above are cut up among the members, who then gather. */
+/* Broadcasts above are cut up among the members, which then gather. */
 #define SCATTER_BYTES_MIN ((size_t)256 << 10)
 #define EVENTS_MAX 64
 

@@ -168,7 +168,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-/* Queries row.. of one head, whose keys are found. */
+/* Queries row.. of one head, with its keys found. */
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -296,7 +296,7 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
     }
 }
 
-/* Queries row.. of one head, whose keys are found. */
+/* Queries row.. of one head, with its keys found. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;

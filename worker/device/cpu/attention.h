@@ -18,7 +18,7 @@ struct attention_args {
 };
 static_assert(sizeof(struct attention_args) <= CPU_ARGS_MAX, "attention arguments fit a queue slot");
 
-/* bf16 tensors whose rows start at whole pairs. */
+/* bf16 tensors with rows that start at whole pairs. */
 bool attention_bf16_fits(const struct device *dev, const struct attention_args *a);
 /* Floats of scratch one thread needs. */
 size_t attention_bf16_forward_floats(const struct attention_shape *shape);
@@ -38,7 +38,7 @@ struct key_run {
  * of the block sees takes no part in any product. */
 struct attention_keys {
     int32_t count, tile, tiles;
-    int32_t *place;      /* (tiles*tile) of each key in the batch; beyond count: seen by nobody */
+    int32_t *place;      /* (tiles*tile) of each key in the batch; beyond count: seen by no query */
     int32_t *low, *high; /* (tiles) least and greatest place */
     int32_t *partly;     /* (tiles) some pairs of key and query are masked */
     struct key_run *runs;

@@ -160,7 +160,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-/* Queries row.. of one head, whose keys are found. */
+/* Queries row.. of one head, with its keys found. */
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -311,7 +311,7 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
                       f->dp + i * tp, tp, f->keys.columns, lse + i, delta + i, attention_scale(z), i + 1 < rows);
 }
 
-/* Queries row.. of one head, whose keys are found. */
+/* Queries row.. of one head, with its keys found. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_keys.c - which keys a block of queries sees. A mask is two bounds for each query and a place for each key,
- * so tiles of keys are told apart by their extremes: seen by nobody, by all, or to be looked at pair by pair. Causal
+ * so tiles of keys are told apart by their extremes: seen by none, by all, or to be looked at pair by pair. Causal
  * attention without masks is the same with places 0, 1, 2, ... */
 #include <limits.h>
 #include <math.h>

@@ -68,7 +68,7 @@ static void stats_range(const void *p, int64_t begin, int64_t end, int thread)
         float *stats = a->out + i * STATS;
         const void *logits = at(a->logits, i * a->v, a->dt);
         int64_t column = column_of(a, i);
-        if (a->targets[i] < 0) { /* not counted: nobody looks at it */
+        if (a->targets[i] < 0) { /* not counted: it is not looked at */
             stats[0] = stats[1] = stats[2] = 0.0f;
             continue;
         }

@@ -9,7 +9,7 @@
  *           impossible
  *   told    pinned host memory; the latch's copy of seen for the host
  * AdamW, SGD and the balance of experts, which change what outlives a step, do nothing when `seen` is set. So a step
- * whose collective was aborted leaves the weights as they were, and no update is cut in half: a revoke in the middle of
+ * with an aborted collective leaves the weights as they were, and no update is cut in half: a revoke in the middle of
  * an update is seen by the next latch, not by the running kernel. Other operations enqueued before the host learns of
  * the failure run on undefined data; those enqueued after it are skipped. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDA_H

@@ -9,7 +9,7 @@
 
 #define GRID_MAX 0x7fffffffL /* blocks in a launch's first dimension */
 #define GRID_YZ_MAX 65535    /* in the others */
-#define ROWS_MAX 0x7fffff00L /* rows whose number, rounded up to a tile, is an int */
+#define ROWS_MAX 0x7fffff00L /* rows: their number, rounded up to a tile, is an int */
 
 /* Enqueue unless the stream has failed. */
 #define ENQUEUE(s, what, call) (stream_skips(s) ? TITAN_OK : stream_enqueued((s), (what), (call)))

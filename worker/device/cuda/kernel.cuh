@@ -57,7 +57,7 @@ __host__ __device__ static inline void num_store(bf16 *x, float value)
         x->bits = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* Element i of a tensor whose type is only known at run time. */
+/* Element i of a tensor of a type known at run time only. */
 __host__ __device__ static inline float any_load(const void *x, int64_t i, bool is_bf16)
 {
     return is_bf16 ? num_load((const bf16 *)x + i) : ((const float *)x)[i];

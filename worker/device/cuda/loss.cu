@@ -14,7 +14,7 @@ __global__ static void __launch_bounds__(THREADS)
     const bool counted = targets[row] >= 0;
     const T *x = logits + row * v;
     float *mine = stats + row * STATS;
-    if (!counted) { /* nobody looks at it */
+    if (!counted) { /* it is not looked at */
         if (threadIdx.x < STATS)
             mine[threadIdx.x] = 0.0f;
         return;

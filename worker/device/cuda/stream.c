@@ -281,7 +281,7 @@ void cuda_event_close(struct event *e)
 titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_error *err)
 {
     TRY(cuda_enter(s->dev, err));
-    e->from = s; /* also when the stream has failed: whoever waits learns of it */
+    e->from = s; /* also when the stream has failed: a stream that waits learns of it */
     if (__atomic_load_n(s->raised, __ATOMIC_ACQUIRE) != 0)
         (void)stream_latch(s, NULL);
     cudaError_t result = cudaEventRecord(e->native, s->native);

@@ -455,7 +455,7 @@ static pid_t pid_of(uint64_t worker)
     return (pid_t)GOT(0, WORKER_STARTED, worker)->worker_started->pid;
 }
 
-/* Gone, or a zombie that nobody in this place reaps. */
+/* Gone, or a zombie that no parent in this place reaps. */
 static bool gone(pid_t pid)
 {
     char path[64];
@@ -885,7 +885,7 @@ static void checkpoint_make(const char *name, bool whole, char out[PATH_MAX])
         assert_int_equal(file_replace(manifest, "{}", 2, NULL), TITAN_OK);
 }
 
-/* An agent removes nothing, whatever it is told: it cannot know whose a checkpoint is. */
+/* An agent removes nothing, whatever it is told: it cannot know the owner of a checkpoint. */
 static void test_expired_checkpoints(void **state)
 {
     (void)state;
@@ -909,7 +909,8 @@ static void test_expired_checkpoints(void **state)
     assert_int_equal(access(other, F_OK), 0);
 }
 
-/* The coordinator goes away and comes back: registration again with who is alive; what happened meanwhile is told. */
+/* The coordinator goes away and comes back: registration again with those that are alive; what happened meanwhile is
+ * told. */
 static void test_coordinator_restarts(void **state)
 {
     (void)state;

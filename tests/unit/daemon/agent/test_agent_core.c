@@ -352,7 +352,7 @@ static void test_epochs_are_listed_on_request(void **state)
     INPUT(agent_core_session_down);
     INPUT(agent_core_session_up);
     assert_false(SENT(REGISTRATION)->registration->lists_epochs);
-    assert_int_equal(SENT(REGISTRATION)->registration->n_known, 0); /* nobody needs it */
+    assert_int_equal(SENT(REGISTRATION)->registration->n_known, 0); /* it is not needed */
     term = 1000004;
     list_epochs(1000003);
     const Titan__Internal__AgentRegistration *h = SENT(REGISTRATION)->registration;
@@ -473,7 +473,7 @@ static void test_reports_are_said_again(void **state)
     assert_non_null(SENT(WORKER_STARTED));
     INPUT(agent_core_session_down);
     ended(1, 0, false);
-    assert_null(out.first); /* nobody there */
+    assert_null(out.first); /* there is no peer */
     term = 4;
     session(); /* of the next coordinator */
     assert_int_equal(SENT(WORKER_STARTED)->term, 4);
@@ -897,7 +897,7 @@ static void test_heartbeats_as_datagrams(void **state)
     assert_int_equal(datagram()->number, SENT(HEARTBEAT)->heartbeat->number);
     assert_true(datagram()->hears); /* the acknowledgement */
     unsigned in_stream = 0;
-    for (int i = 0; i < 100; i++) { /* nobody answers: both */
+    for (int i = 0; i < 100; i++) { /* no answer: both */
         tick_at_deadline();
         in_stream += SENT(HEARTBEAT) != NULL;
         assert_non_null(datagram());
@@ -923,7 +923,7 @@ static void test_datagrams_between_sessions(void **state)
     agent_core_free(c);
     core_up_with(0, "c:1");
     INPUT(agent_core_tick);
-    assert_null(datagram()); /* to nobody before the first acknowledgement */
+    assert_null(datagram()); /* not before the first acknowledgement */
     session();
     INPUT(agent_core_session_down);
     int64_t begin = now;
@@ -1061,7 +1061,7 @@ static void test_probe(void **state)
     assert_false(SENT(PROBE_RESULT)->probe_result->reached);
 }
 
-/* Whoever has answered had the key that came with the order. */
+/* A peer that has answered had the key that came with the order. */
 static void test_probe_is_proved(void **state)
 {
     (void)state;

@@ -5,8 +5,8 @@
  *   SEED=n       draw from that seed; that schedule only      SCHEDULES=n  how many (default 300)      TRACE=1, 2  what
  * is said, and sent
  *
- * Checked all the time: an epoch has one communicator and one membership whoever accepts it; no step is trained in two
- * epochs; an epoch goes on from the furthest step any of its members holds. */
+ * Checked all the time: an epoch has one communicator and one membership whatever agent accepts it; no step is trained
+ * in two epochs; an epoch goes on from the furthest step any of its members holds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ struct node {
     char name[8], address[16];
     int64_t restart_at;
     int64_t contact, epoch_until; /* in its worker's page; 0 = not said */
-    /* its worker, whose id is the node's index + 1 */
+    /* its worker, with the node's index + 1 as id */
     bool worker, told_hang, paused;
     uint64_t epoch, revoked, installed, step;
     uint32_t phase;
@@ -91,7 +91,7 @@ static bool chance(double p)
     return (double)(draw() >> 11) / (double)(UINT64_C(1) << 53) < p;
 }
 
-/* --- what everybody may see --------------------------------------------------------------------------------------- */
+/* --- what all may see --------------------------------------------------------------------------------------------- */
 
 /* All have the same key of it, agents one and workers another. */
 static void note_key(struct seen *s, const form_epoch *f, bool worker)
@@ -331,8 +331,8 @@ static void post(int from, const char *to, const Titan__Internal__PeerMessage *m
                 uint8_t *bytes = malloc(len + 1);
                 (void)titan__internal__peer_message__pack(m, bytes);
                 for (int k = 0; k < w.n_seen; k++) /* no key is ever to be read on the way */
-                    for (int who = 0; who < 2 && w.seen[k].keys[who].data; who++)
-                        assert_null(memmem(bytes, len, w.seen[k].keys[who].data, MAC_BYTES));
+                    for (int which = 0; which < 2 && w.seen[k].keys[which].data; which++)
+                        assert_null(memmem(bytes, len, w.seen[k].keys[which].data, MAC_BYTES));
                 w.network[w.n_network++] =
                     (struct datagram){w.now + 1 + (int64_t)below(chance(0.02) ? 900 : 30), from, i,
                                       titan__internal__peer_message__unpack(NULL, len, bytes)};
@@ -724,7 +724,7 @@ static void test_not_while_heard(void **state)
     world_free();
 }
 
-/* A run that ends while there is no coordinator: its members leave one after the other, and nobody is missed. */
+/* A run that ends while there is no coordinator: its members leave one after the other, and none is missed. */
 static void test_finished(void **state)
 {
     (void)state;
@@ -804,7 +804,7 @@ static void random_fault(void)
     }
 }
 
-/* --- what is said by somebody who has no say ---------------------------------------------------------------------- */
+/* --- messages without authority ----------------------------------------------------------------------------------- */
 
 /* Node 4 hears this, as if node 1 had said it, unless from says otherwise. */
 static struct proof_keys keys_of_4(void)
@@ -825,7 +825,7 @@ static void say_under(Titan__Internal__PeerMessage *m, const struct proof_keys *
     INPUT(4, agent_core_peer, m, from ? from : w.nodes[1].address);
 }
 
-/* from: elsewhere, and by somebody who has no key. */
+/* from: elsewhere, and without a key. */
 static void say_as(Titan__Internal__PeerMessage *m, const char *from)
 {
     struct proof_keys keys = keys_of_4();
@@ -991,7 +991,7 @@ static void test_said_while_away(void **state)
 {
     (void)state;
     world_new(12);
-    w.loss = 1; /* nobody else says anything: this is about one agent */
+    w.loss = 1; /* the others say nothing: this is about one agent */
     coordinator_goes();
     advance(AWAY_MS + 200);
     const uint64_t far[] = {(UINT64_C(1) << 32) + 2, UINT64_C(1) << 33, UINT64_MAX - 1023, UINT64_MAX};
@@ -1041,7 +1041,7 @@ static void test_said_while_away(void **state)
     titan__internal__form_epoch__free_unpacked(f, NULL);
 }
 
-/* A commit of what was promised is taken, and of it only who is a member: not where from, nor which files. */
+/* A commit of what was promised is taken, and of it only the members: not where from, nor which files. */
 static void test_commit_believed(void **state)
 {
     (void)state;
@@ -1071,8 +1071,8 @@ static void test_commit_believed(void **state)
     titan__internal__form_epoch__free_unpacked(f, NULL);
 }
 
-/* Who has promised and hears the coordinator again takes neither a revocation nor a commit: its commands come from
- * there.
+/* An agent that has promised and hears the coordinator again takes neither a revocation nor a commit: its commands come
+ * from there.
  */
 static void test_promised_then_heard(void **state)
 {
@@ -1258,7 +1258,7 @@ static void test_commit_without_key(void **state)
     titan__internal__form_epoch__free_unpacked(f, NULL);
 }
 
-/* An answer of long ago brings nobody back to life. */
+/* An answer of long ago brings no node back to life. */
 static void test_old_state(void **state)
 {
     (void)state;
@@ -1316,7 +1316,7 @@ static void schedule(uint64_t seed)
     int living = 0;
     for (int i = 0; i < N; i++)
         living += w.nodes[i].worker;
-    advance(2500); /* who restarts is back */
+    advance(2500); /* an agent that restarts is back */
     if (living > 0) {
         bool holder = false; /* of the furthest step */
         for (int i = 0; i < N; i++)

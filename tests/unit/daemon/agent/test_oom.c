@@ -109,7 +109,7 @@ static void test_limit_of_the_agent(void **state)
 static void test_machine(void **state)
 {
     (void)state;
-    assert_false(oom_verdict(&o, &p, GIB, reason, sizeof(reason))); /* somebody's kill -9 */
+    assert_false(oom_verdict(&o, &p, GIB, reason, sizeof(reason))); /* a user's kill -9 */
     put("vmstat", "oom_kill 6\n");
     pass(4500); /* between the kill and the news of it */
     assert_true(oom_verdict(&o, &p, GIB, reason, sizeof(reason)));

@@ -161,7 +161,7 @@ static void test_name_is_looked_up(void **state)
 }
 
 /* The name of a machine that can change its address: libuv's lookups come by here. */
-static const char *moving_to; /* NULL = nobody knows it */
+static const char *moving_to; /* NULL = it is unknown */
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found)
 {
     int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);

@@ -19,7 +19,7 @@ struct entry {
 
 static const struct acl_user alice = {.uid = 7, .groups = {70}, .n_groups = 1};
 
-/* May alice read a file whose list this is? extra: bytes behind it. */
+/* May alice read a file with this list? extra: bytes behind it. */
 static bool reads(uint32_t version, const struct entry *e, size_t n, size_t extra)
 {
     const struct stat st = {.st_gid = 60, .st_mode = S_IFREG | 0604};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who somebody is, and what roles that gives. */
+/* The identity of a caller, and what roles that gives. */
 #include <grp.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,7 +90,7 @@ static void test_certificates(void **state)
     assert_int_equal(roles(a, by_cert("spiffe://titan/user/alice")), USER);
     assert_int_equal(roles(a, by_cert("spiffe://titan/user/carol")), ADMIN);
     assert_int_equal(roles(a, by_cert("spiffe://titan/node/n1")), POLICY_BIT(POLICY_NODE));
-    /* Names that would pass for something else are nobody's. */
+    /* Names that would pass for something else are no user's. */
     static const char *const nothing[] = {"spiffe://titan/user/",
                                           "spiffe://titan/user/uid:7",
                                           "spiffe://titan/user/a/b",
@@ -137,7 +137,7 @@ static void test_tokens(void **state)
     struct auth_user u;
     assert_int_equal(token_make(&t, text, NULL), TITAN_OK);
     (void)snprintf(header, sizeof(header), "Bearer %s", text);
-    assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM); /* nobody has heard of it */
+    assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM); /* it is unknown */
     auth_put_token(a, &t);
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_OK);
     auth_resolve(a, &id, 1000, &u);
@@ -151,14 +151,14 @@ static void test_tokens(void **state)
     assert_int_equal(auth_bearer(a, text, &tls, 1000, &id, &err), TITAN_EPERM);
     assert_int_equal(auth_bearer(a, header, &tls, 5000, &id, &err), TITAN_EPERM); /* expired */
     assert_true(auth_token_lives(a, t.id, 4999) && !auth_token_lives(a, t.id, 5000));
-    /* One that was let in before it was revoked is nobody from then on. */
+    /* One that was let in before it was revoked is anonymous from then on. */
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_OK);
     auth_drop_token(a, t.id);
     auth_resolve(a, &id, 1000, &u);
     assert_int_equal(u.roles & ~STRANGER, 0);
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM);
     auth_free(a);
-    /* Over plain TCP a token has been seen by everybody on the way. */
+    /* Over plain TCP a token has been seen by all on the way. */
     a = make((struct auth_options){0}, NULL, NULL);
     auth_put_token(a, &t);
     assert_int_equal(auth_bearer(a, header, &plain, 1000, &id, &err), TITAN_EPERM);

@@ -61,7 +61,7 @@ static void test_issue_and_read(void **state)
     authority_make(&a);
     assert_int_equal(issue(&a, &node_wish, &key, &certificate, &err), TITAN_OK);
     assert_int_equal(pki_read(certificate.data, certificate.len, &c, &err), TITAN_OK);
-    /* Who signs gives the name; the request's own says nothing. */
+    /* The signer gives the name; the request's own says nothing. */
     assert_string_equal(c.uri, "spiffe://titan/node/n1");
     assert_string_equal(c.name, "n1");
     assert_int_equal(c.kind, PKI_NODE);
@@ -153,7 +153,7 @@ static void test_check_refuses(void **state)
     struct authority mixed = {b.key, a.certificate};
     assert_int_equal(issue(&mixed, &node_wish, &key, &forged, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "CA's key"));
-    /* A node's certificate signs for nobody. */
+    /* A node's certificate signs for no other one. */
     struct authority node = {key, certificate};
     assert_int_equal(issue(&node, &node_wish, &other_key, &forged, &err), TITAN_EPERM);
     authority_free(&a);

@@ -66,7 +66,7 @@ static void test_every_cell(void **state)
     assert_int_equal(ARRAY_SIZE(expected), POLICY_ROLES);
     for (unsigned m = POLICY_NOTHING + 1; m < POLICY_METHODS; m++) {
         const char *method = policy_method_short(m);
-        bool anybody = false;
+        bool served = false;
         for (size_t i = 0; i < ARRAY_SIZE(expected); i++, cells++) {
             const struct expected *e = &expected[i];
             enum policy_cell should = names(e->all, method)    ? POLICY_YES
@@ -76,10 +76,10 @@ static void test_every_cell(void **state)
             enum policy_cell is = policy_look_up(m, POLICY_BIT(e->role));
             if (is != should)
                 fail_msg("%s by %s: %d, expected %d", method, policy_role_name(e->role), (int)is, (int)should);
-            anybody |= is != POLICY_NO;
+            served |= is != POLICY_NO;
         }
-        if (!anybody)
-            fail_msg("%s is served to nobody", method);
+        if (!served)
+            fail_msg("%s is served to no role", method);
         if (policy_audits(m) != names(changing, method))
             fail_msg("%s: on record or not?", method);
     }

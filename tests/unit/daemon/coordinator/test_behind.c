@@ -294,7 +294,7 @@ static void test_newer_epoch(void **state)
     assert_true(told_of("store.settled"));
     s = status_of(1);
     assert_int_equal(s.epoch, 5);
-    assert_int_equal(s.restarts, 0); /* those who were gone are no loss */
+    assert_int_equal(s.restarts, 0); /* those that were gone are no loss */
     assert_int_equal(W.starts + W.forms, 0);
     assert_int_equal(W.stopped & ~UINT64_C(6), 0); /* but for workers 1 and 2, should they be there */
     /* A loss: the next number is above all that were given before the restore. */
@@ -335,7 +335,7 @@ static void test_leader_epoch_below_the_stored_one(void **state)
     W.led = true;
     back(1, &led_a);
     assert_true(told_of("epoch.revoked"));
-    assert_int_equal(W.forms, 0); /* nobody is to enter the stored one any more */
+    assert_int_equal(W.forms, 0); /* no worker is to enter the stored one any more */
     back(2, &led_b);
     assert_int_equal(core_counters(W.b.core)->old_epoch, 1); /* the same leader's, once more */
     pass(ADOPT + 500);
@@ -437,7 +437,7 @@ static void test_newer_epochs_without_end(void **state)
     close_world();
 }
 
-/* Nobody tells of anything newer: what the store says holds, but nothing is begun before all have spoken. */
+/* No agent tells of anything newer: what the store says holds, but nothing is begun before all have spoken. */
 static void test_waits_for_all(void **state)
 {
     (void)state;
@@ -451,7 +451,7 @@ static void test_waits_for_all(void **state)
     pass(LEASE + MARGIN - ADOPT - 1000 + 200);
     assert_true(told_of("store.settled"));
     assert_true(W.starts > 0);
-    assert_int_equal(status_of(1).restarts, 0); /* worker 1 was gone before, who knows how */
+    assert_int_equal(status_of(1).restarts, 0); /* worker 1 was gone before, it is unknown how */
     close_world();
 }
 

@@ -57,7 +57,7 @@ static void test_loss_and_return(void **state)
     assert_members(m->form, 3, 1, 2, 4);
     assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     assert_int_equal(m->form->source_epoch, 1);
-    assert_ids(m->form->state_holders, m->form->n_state_holders, 4, 1, 2, 3, 4); /* also who is gone */
+    assert_ids(m->form->state_holders, m->form->n_state_holders, 4, 1, 2, 3, 4); /* also those that are gone */
     assert_string_equal(m->form->checkpoint_path, "/c/5"); /* the next source in the fallback order */
     assert_int_equal(m->form->resume_step, 8);             /* of the furthest */
     b.now += 10;
@@ -151,7 +151,8 @@ static uint64_t status_step(const struct bench *b)
     return status.step;
 }
 
-/* Who is lost takes parts along that nobody else has: the members find the checkpoint, and only then the step falls. */
+/* A lost worker takes parts along that no other one has: the members find the checkpoint, and only then the step falls.
+ */
 static void test_members_fall_to_the_checkpoint(void **state)
 {
     (void)state;
@@ -196,7 +197,7 @@ static void test_first_step_before_the_state(void **state)
     close_bench(&b);
 }
 
-/* A second loss before the new epoch is installed: the old one is still whole with those who had it. */
+/* A second loss before the new epoch is installed: the old one is still whole with those that had it. */
 static void test_loss_before_the_seal(void **state)
 {
     (void)state;
@@ -255,7 +256,7 @@ static void test_metrics_of_who_died(void **state)
     close_bench(&b);
 }
 
-/* Nobody who is left has any state. */
+/* No worker that is left has any state. */
 static void test_nothing_in_memory(void **state)
 {
     (void)state;
@@ -274,7 +275,7 @@ static void test_nothing_in_memory(void **state)
     close_bench(&b);
 }
 
-/* An epoch whose state is in memory has as long as others took; the one behind it as long as a first one. */
+/* An epoch with its state in memory has as long as others took; the one behind it as long as a first one. */
 static void test_time_to_form(void **state)
 {
     (void)state;
@@ -333,7 +334,7 @@ static void test_order_to_form_is_one(void **state)
     close_bench(&b);
 }
 
-/* Whoever joins gets its rank beside those of its node, so that a keeper at one distance for all is on another node. */
+/* A joiner gets its rank beside those of its node, so that a keeper at one distance for all is on another node. */
 static void test_ranks_of_a_node_are_neighbours(void **state)
 {
     (void)state;
@@ -526,7 +527,7 @@ static void test_queue(void **state)
     submit(&b, 1, 8, 8); /* more than there is: stepped over */
     submit(&b, 2, 2, 3);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
-    submit(&b, 3, 2, 2); /* first in the queue: nobody passes it */
+    submit(&b, 3, 2, 2); /* first in the queue: no job passes it */
     assert_null(told(&b, START, 0));
     submit(&b, 4, 1, 1);
     assert_null(told(&b, START, 0));
@@ -585,7 +586,7 @@ static void test_node_lost(void **state)
 }
 
 /* If we stood still ourselves, silence says nothing. */
-/* A job whose mesh has pp=2 tp=2, on nodes a (session 1, three slots) and b (session 2, one slot), that runs on four
+/* A job with a mesh of pp=2 tp=2, on nodes a (session 1, three slots) and b (session 2, one slot), that runs on four
  * workers; worlds: numbers of workers it may have, 0 ends them. */
 static void mesh_job(struct bench *b, const uint32_t *worlds)
 {
@@ -705,7 +706,7 @@ static void test_needs_nodes(void **state)
     close_bench(&b);
 }
 
-/* Nobody else may have the slots for ever: after a while the survivors are let go, and the wait goes on. */
+/* No job may hold slots for ever while others wait: after a while the survivors are let go, and the wait goes on. */
 static void test_waits_without_workers(void **state)
 {
     (void)state;
@@ -782,7 +783,7 @@ static void test_agent_comes_back(void **state)
     assert_non_null(moved(&b, JOB_RECOVERING));
     assert_non_null(strstr(event(&b, "worker.exited")->message, "worth having"));
 
-    /* Another has gone and nobody says how. */
+    /* Another has gone and its end is unknown. */
     list_workers(2, 1, 12, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
     assert_int_equal(registration(&b, 4, "a", 4, lives, 2), TITAN_OK);
     assert_non_null(told(&b, REVOKE, 4)); /* in force, so it is said again */

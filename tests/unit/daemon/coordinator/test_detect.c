@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is taken for lost, when, and who is not; with the numbers of docs/membership.md for a LAN. */
+/* Which nodes are taken for lost, when, and which are not; with the numbers of docs/membership.md for a LAN. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +15,8 @@
 
 struct cluster {
     struct bench b;
-    bool silent[NODES + 1];           /* by session: node 'a' has session 1 */
-    int deaf[NODES + 1];              /* who is asked for a node answers: 0 nothing, 1 reached, -1 not reached */
+    bool silent[NODES + 1]; /* by session: node 'a' has session 1 */
+    int deaf[NODES + 1];    /* a node that is asked for another one answers: 0 nothing, 1 reached, -1 not reached */
     int64_t beaten[NODES + 1], input; /* input: when the core had its last one */
     unsigned probes;
     char seen[4096]; /* types of the events that were told, each behind a space */
@@ -60,7 +60,7 @@ static void open_cluster(struct cluster *c, int nodes, uint32_t slots)
     open_cluster_with(c, nodes, slots, 0);
 }
 
-/* What came out: events are noted, probes answered by who was asked. */
+/* What came out: events are noted, probes answered by those that were asked. */
 static void look(struct cluster *c)
 {
     uint64_t ids[16], sessions[16];
@@ -106,7 +106,7 @@ static int64_t until(struct cluster *c, const char *type, int64_t ms)
             c->input = c->b.now;
             batch_free(&c->b.out);
             core_tick(c->b.core, at(&c->b), &c->b.out);
-            (void)core_deadline(c->b.core); /* as who sets a timer for it */
+            (void)core_deadline(c->b.core); /* as the shell that sets a timer for it */
             look(c);
         }
         if (strstr(c->seen, type))
@@ -161,7 +161,7 @@ static int64_t until_lost(struct cluster *c, const char *node, uint64_t incarnat
     return -1;
 }
 
-/* Node a's stream stands still; nobody can say anything about it. */
+/* Node a's stream stands still; no node can say anything about it. */
 static void test_datagrams_are_signs_of_life(void **state)
 {
     (void)state;
@@ -237,7 +237,7 @@ static void test_pace_of_datagrams(void **state)
     close_bench(&c.b);
 }
 
-/* A thousand nodes heartbeat every 400 ms, and who came when there were fewer is told. */
+/* A thousand nodes heartbeat every 400 ms, and those that came when there were fewer are sent that. */
 static void test_pace(void **state)
 {
     (void)state;
@@ -263,7 +263,7 @@ static void test_pace(void **state)
     close_bench(&b);
 }
 
-/* Suspected after 250 ms, denied by all who are asked: lost then. */
+/* Suspected after 250 ms, denied by all that are asked: lost then. */
 static void test_nobody_reaches_it(void **state)
 {
     (void)state;
@@ -278,7 +278,7 @@ static void test_nobody_reaches_it(void **state)
     close_bench(&c.b);
 }
 
-/* Those who are asked say nothing: it is the network, or us, and it has the time of one whom they reach. */
+/* Those that are asked say nothing: it is the network, or us, and it has the time of one that they reach. */
 static void test_nobody_answers(void **state)
 {
     (void)state;
@@ -334,7 +334,7 @@ static void test_nobody_to_ask(void **state)
     close_bench(&c.b);
 }
 
-/* Somebody reaches it: the link to us is bad, and it has 5 s. */
+/* A node reaches it: the link to us is bad, and it has 5 s. */
 static void test_others_reach_it(void **state)
 {
     (void)state;
@@ -358,7 +358,7 @@ static void test_others_reach_it(void **state)
     close_bench(&c.b);
 }
 
-/* An acknowledgement that is lost: whoever has not heard it says nothing. */
+/* An acknowledgement that is lost: a node that has not heard it says nothing. */
 static void test_lost_ack(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evaluations that workers tell of: one of a step is stored and told, whoever says it and how often. */
+/* Evaluations that workers tell of: one of a step is stored and told, whatever worker says it and how often. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -116,7 +116,7 @@ static void test_refusal_for_the_term(void **state)
     close_bench(&b);
 }
 
-/* A term that no coordinator over this store has had: whoever tells of it is refused, and the others are served. */
+/* A term that no coordinator over this store has had: a node that tells of it is refused, and the others are served. */
 static void test_terms_without_a_proof(void **state)
 {
     (void)state;
@@ -213,7 +213,7 @@ static void test_name_taken(void **state)
     close_bench(&b);
 }
 
-/* The one from before our start is waited for: nobody else gets its name, and its workers, meanwhile. */
+/* The one from before our start is waited for: no other node gets its name, and its workers, meanwhile. */
 static void test_name_of_who_is_to_come(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is told to stop has to write a checkpoint first when its state goes with it, however many copies there are in
- * memory, and not when others go on from what it held. */
+/* A worker that is told to stop has to write a checkpoint first when its state goes with it, however many copies there
+ * are in memory, and not when others go on from what it held. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,7 +117,7 @@ static void test_cancel_at_once(void **state)
     assert_false(stop.must_checkpoint); /* there is no time for it */
 }
 
-/* Whoever is at its last checkpoint is not killed because the coordinator has restarted. */
+/* A worker at its last checkpoint is not killed because the coordinator has restarted. */
 static void test_cancel_over_a_restart(void **state)
 {
     (void)state;
@@ -172,8 +172,8 @@ static void test_drain_and_maintenance(void **state)
     }
 }
 
-/* Between two epochs nobody can write one: the newest steps are in memory only, and who holds them stays until the next
- * epoch runs, with a replacement although another job waits for its slot. */
+/* Between two epochs no worker can write one: the newest steps are in memory only, and what holds them stays until the
+ * next epoch runs, with a replacement although another job waits for its slot. */
 static void test_between_epochs(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void test_between_epochs(void **state)
     assert_int_equal(stop.grace_ms, 120000);
 }
 
-/* Who has handed its part over takes nothing with it. */
+/* A worker that has handed its part over takes nothing with it. */
 static void test_departing(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may decide, and what acting leaders have decided: five nodes with a worker each, over a store in memory. */
+/* The right to decide, and what acting leaders have decided: five nodes with a worker each, over a store in memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static struct world {
     int64_t beaten;
     struct {
         char types[4096], reason[256];
-        uint64_t form_epoch; /* the newest FormEpoch that was told, and to whom */
+        uint64_t form_epoch; /* the newest FormEpoch that was sent, and to which */
         size_t form_members, form_sent, starts, stops, revokes;
         bool form_twice; /* a worker had two places in it */
     } seen;
@@ -228,7 +228,7 @@ static void test_majority_lost(void **state)
     assert_int_equal(W.seen.form_members, 2);
     assert_string_equal(W.seen.reason, "");
     assert_int_equal(restarts(), 3);
-    /* Who returns now has nothing to say any more. */
+    /* A node that returns now has nothing to say any more. */
     pass(1000);
     forget_seen();
     back(3, 1024, TRAINING, NULL);
@@ -236,7 +236,7 @@ static void test_majority_lost(void **state)
     close_world();
 }
 
-/* One after the other, by a few milliseconds: what counts is who can be reached when it is decided. */
+/* One after the other, by a few milliseconds: what counts is which can be reached when it is decided. */
 static void test_lost_in_turn(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static void test_certificate_revoked(void **state)
 {
     (void)state;
     open_world(2);
-    core_node_revoke(W.b.core, "nobody", at(&W.b), &W.b.out);
+    core_node_revoke(W.b.core, "nowhere", at(&W.b), &W.b.out);
     commit();
     assert_int_equal(W.seen.types[0], '\0');
     core_node_revoke(W.b.core, "d", at(&W.b), &W.b.out);
@@ -295,8 +295,8 @@ static void test_certificate_revoked(void **state)
     close_world();
 }
 
-/* Who returns after an epoch was decided without it is stopped. Until its end is told it may be in an acting leader's
- * epoch: the command may never arrive. */
+/* A worker that returns after an epoch was decided without it is stopped. Until its end is told it may be in an acting
+ * leader's epoch: the command may never arrive. */
 static void test_stopped_counts_until_it_has_ended(void **state)
 {
     (void)state;
@@ -359,7 +359,7 @@ static void test_cancel_does_not_wait(void **state)
     close_world();
 }
 
-/* One of those who were cut off is back: the other two are no majority without it. */
+/* One of those that were cut off is back: the other two are no majority without it. */
 static void test_back_in_time(void **state)
 {
     (void)state;
@@ -430,7 +430,7 @@ static void test_leader_epoch(void **state)
     progress(&W.b, .session = W.session[3], .worker = 3, .epoch = 1024, .step = 30);
     commit();
     assert_true(told_of("epoch.formed"));
-    assert_int_equal(W.seen.form_sent, 0); /* nobody is told what they have themselves decided */
+    assert_int_equal(W.seen.form_sent, 0); /* agents are not sent what they have decided themselves */
     assert_int_equal(W.seen.stops, 0);
     /* Then they grow to five again, which revokes nothing. */
     for (int i = 3; i <= N; i++) {
@@ -441,7 +441,7 @@ static void test_leader_epoch(void **state)
     assert_int_equal(W.seen.form_members, 5);
     assert_int_equal(restarts(), 0);
     assert_int_equal(core_counters(W.b.core)->duplicate, 2);
-    /* Heard again, by way of somebody slow. */
+    /* Heard again, by way of a slow link. */
     forget_seen();
     back(4, 1025, TRAINING, &d);
     assert_false(told_of("epoch.delegated"));
@@ -546,8 +546,8 @@ static void test_leader_epoch_unknown_departing(void **state)
 {
     (void)state;
     Titan__Internal__LeaderEpoch d = leader_epoch();
-    Titan__Internal__Member who = member[0], *departing_rank = &who;
-    who.worker_id = 77;
+    Titan__Internal__Member departing = member[0], *departing_rank = &departing;
+    departing.worker_id = 77;
     form.departing = &departing_rank;
     form.n_departing = 1;
     open_world(2);
@@ -639,7 +639,7 @@ static void test_restart_while_waiting(void **state)
     close_world();
 }
 
-/* And after a restart of the coordinator alone everybody goes on as they were. */
+/* And after a restart of the coordinator alone all go on as they were. */
 static void test_restart(void **state)
 {
     (void)state;

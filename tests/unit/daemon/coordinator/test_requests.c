@@ -70,7 +70,7 @@ static void test_shrink(void **state)
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
     assert_int_equal(status.world_size, 3);
-    assert_null(told(&b, START, 0)); /* nobody wants the slot back */
+    assert_null(told(&b, START, 0)); /* no job wants the slot back */
     close_bench(&b);
 }
 
@@ -202,7 +202,7 @@ static void test_desired_size_is_kept(void **state)
     close_bench(&b);
 }
 
-/* An acting leader can have given its job's epochs numbers that nobody has stored. */
+/* An acting leader can have given its job's epochs numbers that no store has. */
 static void test_number_after_a_restart(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who gets slots, who gives them up, which nodes take work: the core by hand. */
+/* Which jobs get slots, which give them up, which nodes take work: the core by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,7 +94,7 @@ static uint64_t started(const struct bench *b)
     return m ? m->start->job_id : 0;
 }
 
-/* Priority first, then who has the fewest slots, then age. */
+/* Priority first, then the fewest slots of an owner, then age. */
 static void test_order(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void test_preemption_shrinks(void **state)
     struct job_status status;
     assert_true(core_job_status(b.core, 2, &status));
     assert_int_equal(status.restarts, 0);
-    /* When nobody waits any more it is what it was. */
+    /* When no job waits any more it is what it was. */
     make_run(&b, 1, 4, 9, 2, 1, 1);
     exited(&b, .job = 4, .worker = 9, .code = 2, .reason = "bad input");
     assert_int_equal(started(&b), 3);
@@ -319,7 +319,7 @@ static void test_drain_swaps(void **state)
     assert_null(told(&b, PAUSE, 0));
     ready(&b, .session = 2, .worker = 4);
     assert_non_null(told(&b, PAUSE, 1));
-    m = told(&b, PAUSE, 2); /* who comes hears how many there will be */
+    m = told(&b, PAUSE, 2); /* a joiner hears how many there will be */
     assert_non_null(m);
     assert_int_equal(m->pause->world, 2);
     quiesced(&b, .worker = 1, .epoch = 1, .step = 8);
@@ -460,7 +460,7 @@ static void test_quarantine(void **state)
     w = crash(&b, 1, 1, w, 2);
     w = crash(&b, 1, 1, w, 2);
     assert_int_equal(registration(&b, 3, "a", 1, NULL, 0),
-                     TITAN_OK); /* no worker listed: it is gone, and nobody says how */
+                     TITAN_OK); /* no worker listed: it is gone, it is unknown how */
     assert_node(&b, "a", "ready");
     close_bench(&b);
 }

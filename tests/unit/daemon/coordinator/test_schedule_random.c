@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scheduler under random requests: agents that obey at once, jobs and nodes drawn from a seed. Looked at after
- * every input: slots, nodes out of service, legal sizes, who gives way to whom, what is counted; and in the end
- * everybody has had a turn. SEED=n repeats one draw. tests/sim has the faults. */
+ * every input: slots, nodes out of service, legal sizes, which job gives way to which, what is counted; and in the end
+ * all have had a turn. SEED=n repeats one draw. tests/sim has the faults. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -231,7 +231,7 @@ static void deliver(void)
     w.n_todo = 0;
 }
 
-/* Everybody who is in an epoch makes a step; after the last one they are done. */
+/* All that are in an epoch make a step; after the last one they are done. */
 static void train(void)
 {
     for (uint64_t job = 1; job <= JOBS; job++) {

@@ -465,7 +465,7 @@ static void on_datagram(const Titan__Internal__PeerMessage *m, const char *from,
                   m->heartbeat_answer->number == 9 && proof_find(m, &f->keys, &at) == 0;
 }
 
-/* A port for datagrams that nobody has. */
+/* A port for datagrams that no agent has. */
 static void free_port(struct fixture *f, char address[32])
 {
     struct peers *p;
@@ -499,7 +499,7 @@ static void test_heartbeat_as_a_datagram(void **state)
     m.term = 1;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
     m.heartbeat = &heartbeat;
-    peers_send(agent, address, &m); /* of anybody */
+    peers_send(agent, address, &m); /* of any process */
     struct proof_keys wrong = f.keys;
     wrong.key[0][0] ^= 1;
     proof_make(&m, &wrong, proofs);

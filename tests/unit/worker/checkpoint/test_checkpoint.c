@@ -251,7 +251,7 @@ static void test_subset_and_conflicts(void **state)
                               {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_OK);
     assert_true(x[0] == element(1, 3, 100, 60) && x[15] == element(1, 3, 103, 63) && y[1] == element(1, 1, 0, 6));
-    struct apart_watch watch = {.stop = 1}; /* whoever has to leave does not read on */
+    struct apart_watch watch = {.stop = 1}; /* a rank that has to leave does not read on */
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &watch, &err), TITAN_EREVOKED);
     atomic_store(&watch.stop, 0);
     assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &watch, &err), TITAN_OK);
@@ -301,7 +301,7 @@ static float as_stored(float x, const char *dtype)
     return strcmp(dtype, "BF16") == 0 ? bf16_to_f32(bf16_from_f32(x)) : x;
 }
 
-/* The checksum of a manifest whose text was changed. */
+/* The checksum of a manifest with its text changed. */
 static void sign(struct buf *text)
 {
     char *const sum = strstr(text->data, ",\"manifest_crc32c\":");

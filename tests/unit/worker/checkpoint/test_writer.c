@@ -221,7 +221,7 @@ static void test_cancelled_but_complete(void **state)
     assert_int_equal(w.step, 60);
 }
 
-/* The disk of rank 1 stands still: whoever has to leave the epoch does not wait for it. */
+/* The disk of rank 1 stands still: a rank that has to leave the epoch does not wait for it. */
 static void test_slow_disk(void **state)
 {
     struct fixture *f = *state;

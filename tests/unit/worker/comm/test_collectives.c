@@ -135,7 +135,7 @@ static void test_late_receiver(void **state)
 }
 
 /* Messages out on one stream and in on another, as pipelines do: neither direction waits for the other, and no word of
- * one is lost to the other. The receives go first, so with both directions in one order nobody would ever send. */
+ * one is lost to the other. The receives go first, so with both directions in one order no rank would ever send. */
 static void two_directions(struct rank_context *ctx)
 {
     enum { ROUNDS = 200, BYTES_MAX = 200000 };
@@ -191,7 +191,7 @@ static void test_segment_size(void **state)
     }
 }
 
-/* Nobody passes a barrier before everybody has come: each counts itself in a shared word before it. */
+/* No rank passes a barrier before all have come: each counts itself in a shared word before it. */
 static void count_at_barriers(struct rank_context *ctx)
 {
     _Atomic int *arrived = ctx->arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to the others when a member dies, stops, leaves or is revoked: nobody waits for long. */
+/* What happens to the others when a member dies, stops, leaves or is revoked: no member waits for long. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static void run_until_failure(struct rank_context *ctx)
     free(b);
 }
 
-/* One dies in the middle of things; nobody tells the others. */
+/* One dies in the middle of things; the others are not told. */
 static void killed(const struct comm_ops *ops, int world, enum ranks_stream stream)
 {
     struct ranks r;
@@ -222,7 +222,7 @@ static void test_killed_peer_of_send_and_recv(void **state)
     }
 }
 
-/* Rank 0 waits for rank 1, which waits for rank 2, which dies: word must reach rank 0, whom rank 1 does not leave. */
+/* Rank 0 waits for rank 1, which waits for rank 2, which dies: word must reach rank 0, which rank 1 does not leave. */
 static void wait_in_a_row(struct rank_context *ctx)
 {
     struct shared *sh = ctx->arg;
@@ -283,7 +283,7 @@ static void close_early(struct rank_context *ctx)
     RANK_CHECK(ctx, rank_ms() - at < SOON_MS);
 }
 
-/* All close right after the last collective: it must have succeeded for everybody, every time. */
+/* All close right after the last collective: it must have succeeded for all, every time. */
 static void close_at_the_end(struct rank_context *ctx)
 {
     float x[64] = {1};
@@ -486,7 +486,7 @@ static void test_strangers(void **state)
     ranks_free(&r);
 }
 
-/* As members say it (mesh.c), by somebody who knows all but the key. */
+/* As members say it (mesh.c), by a process that knows all but the key. */
 struct greeting {
     char magic[8];
     unsigned char id[16];
@@ -543,7 +543,7 @@ static titan_status open_towards(const char *address, const unsigned char *key, 
     return status;
 }
 
-/* Somebody has a member's address and answers in its name. */
+/* A process has a member's address and answers in its name. */
 static void *answer_falsely(void *arg)
 {
     const int listener = *(int *)arg;

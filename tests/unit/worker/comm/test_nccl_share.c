@@ -132,7 +132,7 @@ static void test_by_address_among_strangers(void **state)
     join_all(m);
     char byte;
     assert_true(recv(strangers[2], &byte, 1, 0) <= 0); /* another communicator's member learns nothing */
-    assert_true(recv(strangers[4], &byte, 1, 0) <= 0); /* nor does who knows everything but the key */
+    assert_true(recv(strangers[4], &byte, 1, 0) <= 0); /* nor does one that knows everything but the key */
     for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
         (void)close(strangers[i]);
     close_all(m);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who hangs and who waits, as an agent sees it: two members over shared memory or sockets, one of which stands still in
- * an operation of its own while the other waits for it. */
+/* What hangs and what waits, as an agent sees it: two members over shared memory or sockets, one of which stands still
+ * in an operation of its own while the other waits for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

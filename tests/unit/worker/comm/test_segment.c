@@ -40,7 +40,7 @@ static void test_place_of_a_split(void **state)
     (void)state;
     const struct segment_layout l = segment_layout(WORLD);
     struct titan_error err = {0};
-    assert_int_equal(split(0, &err), TITAN_ETIMEDOUT); /* nobody else is here */
+    assert_int_equal(split(0, &err), TITAN_ETIMEDOUT); /* no other rank is here */
     assert_int_equal(split(l.bytes, &err), TITAN_ETIMEDOUT);
     assert_int_equal(split((uint64_t)-4096, &err), TITAN_ECORRUPT); /* over the root's end */
     assert_int_equal(split(-(uint64_t)l.bytes, &err), TITAN_ECORRUPT);

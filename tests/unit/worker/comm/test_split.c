@@ -56,7 +56,7 @@ static void await(atomic_int *word)
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* The members of this rank's group, from everybody's colour; their number. */
+/* The members of this rank's group, from the colours of all; their number. */
 static int group_of(int rank, int world, const int *colours, int *ret_members)
 {
     int n = 0;
@@ -359,7 +359,7 @@ static void wrong_members(struct rank_context *ctx)
     RANK_CHECK(ctx, ctx->ops->send(all.comm, &x, 4, ctx->rank, ctx->stream) == TITAN_EINVAL);
     RANK_CHECK(ctx, ctx->ops->group_end(all.comm) == TITAN_OK);
     RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK && x == 3);
-    /* Rows of less than nothing, or more to oneself than one takes, are nobody's memory. */
+    /* Rows of less than nothing, or more to oneself than one takes, are no memory of the communicator. */
     int32_t rows[] = {0, 0, 0}, bad[] = {0, 0, 0};
     bad[(ctx->rank + ctx->world - 1) % ctx->world] = -1;
     RANK_CHECK(ctx, ctx->ops->all_to_all_v(all.comm, &x, rows, &x, bad, 4, ctx->stream) == TITAN_OK);
@@ -459,7 +459,7 @@ static void test_member_never_comes(void **state)
 /* --- ends --------------------------------------------------------------------------------------------------------- */
 
 /* Rank 5 dies. Rank 4 waits for it in their own group; rank 3 for rank 4, in the parent; the others for rank 3, in
- * theirs, where nobody has died. */
+ * theirs, where no rank has died. */
 static void wait_for_the_dead(struct rank_context *ctx)
 {
     struct shared *sh = ctx->arg;
@@ -593,7 +593,7 @@ static void test_revoked(void **state)
     }
 }
 
-/* Closed right after the last operation, which must have succeeded for everybody, every time. */
+/* Closed right after the last operation, which must have succeeded for all, every time. */
 static void close_at_the_end(struct rank_context *ctx)
 {
     for (int i = 0; i < 10; i++) {

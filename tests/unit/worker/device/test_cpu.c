@@ -355,7 +355,7 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
     return st | ops->combine_dweights(s, take(o, N * TOP * 4), x, product, place, dt, N, TOP, W);
 }
 
-/* One of each operation whose work is shared out, on `threads` threads; all results into o. */
+/* One of each operation with work that is shared out, on `threads` threads; all results into o. */
 static void run_all(int threads, enum dtype dt, struct outputs *o)
 {
     enum { B = 3, T = 70, H = 4, K = 2, D = 16, C = 200, F = 136, V = 50, N = B * T };

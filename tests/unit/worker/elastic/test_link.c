@@ -280,7 +280,7 @@ static void test_bad_forms(void **state)
     log_set_level(LOG_LEVEL_ERROR);
     (void)answer_the_call();
     (void)hear();          /* ready */
-    say_form(1, 0, 0, -1); /* nobody: what cannot be ends the connection */
+    say_form(1, 0, 0, -1); /* no member: what cannot be ends the connection */
     wait_for(f.fd, POLLIN);
     assert_int_equal(recv(f.fd, (char[16]){0}, 16, 0), 0);
     hang_up();
@@ -408,7 +408,7 @@ static void say_pause(uint64_t epoch, uint32_t world)
     say(&out, -1);
 }
 
-/* How many there will be is told as soon as it is known, and to who asks later. */
+/* How many there will be is told as soon as it is known, and to a caller that asks later. */
 static void test_next_world(void **state)
 {
     (void)state;
@@ -465,7 +465,7 @@ static void test_another_agent(void **state)
     out.pause = &pause_order;
     say(&out, -1);
     EVENTUALLY(f.m->ops->orders(f.m) == 1);
-    /* Nobody to call for a while. */
+    /* No agent to call for a while. */
     char away[160];
     (void)snprintf(away, sizeof(away), "%s.away", f.socket);
     assert_int_equal(rename(f.socket, away), 0);
@@ -504,7 +504,7 @@ static void test_lease(void **state)
     say_lease(60000);
 }
 
-/* A worker whose training thread never leaves a revoked epoch. */
+/* A worker with a training thread that never leaves a revoked epoch. */
 static void hang(void)
 {
     struct membership *m;

@@ -460,7 +460,7 @@ static void test_view(void **state)
 
 #define MANY 900 /* members and departing ranks */
 
-/* Of many: who is on which node, and which ranks the holders have, by looking at all pairs. */
+/* Of many: which is on which node, and which ranks the holders have, by looking at all pairs. */
 static void test_view_of_many(void **state)
 {
     (void)state;
@@ -481,7 +481,7 @@ static void test_view_of_many(void **state)
         members[r].node = names[r];
         members[r].address = (char *)"10.0.0.1:5";
         list[r] = &members[r];
-        holders[r] = 1000 + 8 * (uint64_t)draw(key, &counter, 2 * MANY); /* half of them are nobody's */
+        holders[r] = 1000 + 8 * (uint64_t)draw(key, &counter, 2 * MANY); /* half of them are of no worker */
     }
     form.job_id = JOB;
     form.epoch = 9;
@@ -565,7 +565,8 @@ static void test_orders(void **state)
     assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT);
     stop.must_checkpoint = true;
     (void)hear(0, KIND(STOP), &stop);
-    stop.must_checkpoint = stop.checkpoint = false; /* said again by who knows less: nothing is taken back */
+    stop.must_checkpoint = stop.checkpoint =
+        false; /* said again by a coordinator that knows less: nothing is taken back */
     (void)hear(0, KIND(STOP), &stop);
     assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT | ORDER_MUST);
     assert_int_equal(member_next(h.m, &v), MEMBER_STOPPED);
@@ -573,7 +574,8 @@ static void test_orders(void **state)
     member_close(h.m);
 }
 
-/* The size of the epoch to come is for its members and for who joins them, to whom a pause means nothing else. */
+/* The size of the epoch to come is for its members and for those that join them: a pause means nothing else to these.
+ */
 static void test_next_world(void **state)
 {
     (void)state;
@@ -593,7 +595,7 @@ static void test_next_world(void **state)
     (void)hear(0, KIND(PAUSE), &o);
     assert_int_equal(h.next_world, 2);
     assert_int_equal(member_orders(h.m), ORDER_PAUSE);
-    hear_pause(0, 5, false, false); /* nobody knows */
+    hear_pause(0, 5, false, false); /* it is unknown */
     assert_int_equal(h.next_world, 2);
     member_close(h.m);
 }

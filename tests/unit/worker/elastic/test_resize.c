@@ -63,8 +63,8 @@ struct board {
     } of[EPOCHS_MAX][PROCESSES_MAX];
     atomic_int ready[EPOCHS_MAX], rolled[EPOCHS_MAX]; /* as rank 0 said */
     atomic_ulong began[EPOCHS_MAX];                   /* the step it said */
-    atomic_ulong told[EPOCHS_MAX];                    /* the newest that anybody told of */
-    atomic_ulong step;                                /* the newest that anybody has committed */
+    atomic_ulong told[EPOCHS_MAX];                    /* the newest that any rank told of */
+    atomic_ulong step;                                /* the newest that any rank has committed */
     atomic_int dying;                                 /* the victim's epoch */
 };
 
@@ -111,7 +111,7 @@ static int rank_in(const struct script_epoch *e, int process)
     return -1;
 }
 
-/* The newest epoch that a member of this one holds installed, and who holds its parts, installed or not. */
+/* The newest epoch that a member of this one holds installed, and those that hold its parts, installed or not. */
 static void find_source(struct scripted *s, struct epoch_view *view)
 {
     const struct script_epoch *e = &s->epochs[s->at], *before = e - 1;
@@ -573,8 +573,8 @@ static void test_kill_and_regrow_tcp(void **state)
     kill_and_regrow(true);
 }
 
-/* Did the last epoch begin with steps to finish? A worker dies and nobody goes back: what it held is with its keeper,
- * or a replica. With and without others who leave; and one rank alone takes over from two. */
+/* Did the last epoch begin with steps to finish? A worker dies and no rank goes back: what it held is with its keeper,
+ * or a replica. With and without others that leave; and one rank alone takes over from two. */
 static bool lose_one(const char *const *axes, struct script_epoch *e, int n, struct script_epoch *alone, bool tcp)
 {
     static struct losses undisturbed; /* of the axes it was asked for last */
@@ -664,7 +664,7 @@ static void four_become_two(const char *const *axes, int victim, const char *rec
     e[1].departing_rank[0] = others[1];
     for (int p = 0; p < 4; p++)
         e[1].holder_ranks[p] = p == others[2] ? 0 : p == others[0] ? 1 : p == others[1] ? 2 : -1;
-    for (int r = 0, p = 0; r < 4; r++) /* the newcomer, then all who live */
+    for (int r = 0, p = 0; r < 4; r++) /* the newcomer, then all that live */
         e[2].process[r] = r == 0 ? 4 : others[p++];
     for (int r = 1; r < 4; r++)
         for (int h = 0; h < 2; h++)
@@ -695,7 +695,7 @@ static void test_kill_stage(void **state)
 }
 
 /* Places between the last reduction and the update: some ranks commit the step, some have it prepared only. What a
- * victim kept to itself is finished by the others; those who are behind catch up with those who are not. */
+ * victim kept to itself is finished by the others; those that are behind catch up with those that are not. */
 static bool fail_in_step(const char *const *axes, int world, const char *const fails[PROCESSES_MAX], int victim,
                          const char *recovery_source)
 {
@@ -709,7 +709,7 @@ static bool fail_in_step(const char *const *axes, int world, const char *const f
     for (int r = 0; r < world; r++)
         if (!dies(&e[0], r))
             e[1].process[n++] = r;
-    if (n < world) /* who joins comes behind those who were there */
+    if (n < world) /* a joiner comes behind those that were there */
         e[1].process[n] = 4;
     return lose_one(axes, e, (int)ARRAY_SIZE(e), axes ? alone : NULL, false);
 }
@@ -765,9 +765,9 @@ static void test_fail_in_step(void **state)
         }
 }
 
-/* Rank 0 alone has the sum of a step, and is killed: nobody was told of that step, so it is trained again and yet once
- * for all who look on. The step before, which all had, was told of. With meshes whose first collective is of all ranks,
- * and others. */
+/* Rank 0 alone has the sum of a step, and is killed: no process was told of that step, so it is trained again and yet
+ * once for all that look on. The step before, which all had, was told of. With meshes that have a first collective of
+ * all ranks, and others. */
 static void test_told_when_all_have_it(void **state)
 {
     (void)state;
@@ -847,7 +847,7 @@ static void test_fail_in_recovery(void **state)
                 char text[64];
                 const char *second[4] = {NULL};
                 (void)snprintf(text, sizeof text, "%s=%s", places[i], kill ? "kill" : "fail");
-                /* A rank whose loss the copies of the old epoch cover: not the keeper of the dead one, which is 0. The
+                /* A rank that the copies of the old epoch cover: not the keeper of the dead one, which is 0. The
                  * newcomer is the one that messages go to. */
                 second[strcmp(places[i], "state.message") == 0 ? 3 : 1] = text;
                 print_message("# %s with %s\n", text, axes[a][0]);
@@ -877,7 +877,7 @@ static void test_kill_meshes(void **state)
     four_become_two(replicas, 3, "replica");
 }
 
-/* Down to one rank, which has nobody to talk to, and up again, each through a checkpoint. */
+/* Down to one rank, which has no peer to talk to, and up again, each through a checkpoint. */
 static void test_checkpoint_any_size(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that only a
  * keeper has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused by all
- * alike; hashes are the same before and after, and a flipped bit is found. Ranks are threads over a communicator whose
- * sends wait to be received, so an order that could block does. TITAN_TEST_SEED repeats a run. */
+ * alike; hashes are the same before and after, and a flipped bit is found. Ranks are threads over a communicator with
+ * sends that wait to be received, so an order that could block does. TITAN_TEST_SEED repeats a run. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ struct comm {
     int rank;
 };
 
-/* false: nobody has come for long. */
+/* false: no rank has come for long. */
 static bool await(struct hub *h)
 {
     struct timespec until;
@@ -475,7 +475,7 @@ static void test_no_whole_state(void **state)
                     c.old[c.holder[replicas[i]]] = NULL;
                 }
             }
-        expect_conflict(&c, "state in memory: nobody holds");
+        expect_conflict(&c, "state in memory: no rank holds");
         close_change(&c);
     }
 }

@@ -269,7 +269,7 @@ static void test_host_fails(void **state)
     assert_memory_equal(before, after, (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float));
 }
 
-/* Before AGREE a revoked step ends at once; from there on it needs nobody, and is finished. */
+/* Before AGREE a revoked step ends at once; from there on it needs no peer, and is finished. */
 static void test_revoked(void **state)
 {
     struct fixture *f = *state;

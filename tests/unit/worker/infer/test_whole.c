@@ -172,7 +172,7 @@ static void mixed_logits(const struct fixture *f, const float *biases, int chang
     model_close(m);
 }
 
-/* A bias beyond all scores decides who is chosen, and has no weight of its own. */
+/* A bias beyond all scores decides which are chosen, and has no weight of its own. */
 static void test_biases(void **state)
 {
     struct fixture *f = *state;

@@ -80,7 +80,7 @@ static void test_the_writer_before(void **state)
     (void)unlink(path);
 }
 
-/* Who is not rank 0 any more lets go. */
+/* A rank that is not 0 any more lets go. */
 static void test_handed_over(void **state)
 {
     (void)state;

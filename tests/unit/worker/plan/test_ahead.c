@@ -78,7 +78,7 @@ static void test_taken_is_what_was_asked_for(void **state)
     struct plan_ahead *const a = open_ahead();
 
     (void)state;
-    take(a, 2); /* nobody has wanted one */
+    take(a, 2); /* it was not wanted */
     plan_ahead_want(a, 3);
     take(a, 3);
     plan_ahead_want(a, 3);

@@ -56,7 +56,7 @@ static void transfers_take_the_rings_time(void **state)
         /* 7/8 of 8 GB at 100 GB/s */
         {"scatter, 8 on one machine", 1, 1, 8, 1, 1, OP_REDUCE_SCATTER, GROUP_FSDP, 8e9, 7e-6 + 0.07},
         {"all-to-all, 8 on one machine", 1, 1, 8, 1, 1, OP_ALL_TO_ALL, GROUP_FSDP, 8e9, 7e-6 + 0.07},
-        /* two machines of 8, whose cards together carry 80 GB/s; 2 + log2 16 steps of 10 us */
+        /* two machines of 8, with cards that carry 80 GB/s; 2 + log2 16 steps of 10 us */
         {"gather, 16 on two machines", 1, 1, 16, 1, 1, OP_ALL_GATHER, GROUP_FSDP, 1e9, 6 * 10e-6 + 15.0 / 80},
         {"scatter, 16 on two machines", 1, 1, 16, 1, 1, OP_REDUCE_SCATTER, GROUP_FSDP, 16e9, 6 * 10e-6 + 15.0 / 80},
         /* tp 8 fills a machine, so a sharding group has one rank on each of two: 10 GB/s */

@@ -49,7 +49,7 @@ static void open_plan(struct planned *p, int world, const char *machine, const c
 /* One kind of computation of one microbatch, with all its pieces. */
 struct computed {
     int op, phase, unit, stage, microbatch;
-    int64_t cols, inner; /* of a product, whose rows may be cut; flags of others */
+    int64_t cols, inner; /* of a product, with rows that may be cut; flags of others */
     double amount;       /* rows of a product, 1 of others */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model.h, layout.h, mesh.h, tree.h: every element of every tensor has one owner on every mesh and lies where the cuts
- * say, initial values do not depend on the cut, sums in the tree do not depend on who adds. TITAN_TEST_SEED repeats a
- * run. */
+ * say, initial values do not depend on the cut, sums in the tree do not depend on which rank adds. TITAN_TEST_SEED
+ * repeats a run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -424,7 +424,7 @@ static void test_refused(void **state)
     dims.tied_embeddings = true;
     o.model = m = open_model(&dims);
     o.mesh = (struct mesh){.world = 2, .size = {2, 1, 1, 1, 1}, .ep = 1};
-    assert_int_equal(layout_open(&o, &l, &err), TITAN_EINVAL); /* nobody said which layers a stage has */
+    assert_int_equal(layout_open(&o, &l, &err), TITAN_EINVAL); /* it is not said which layers a stage has */
     o.first_layer = first_layer;
     assert_int_equal(layout_open(&o, &l, &err), TITAN_EUNSUPPORTED);
     const int four[] = {0, 1, 3, 5, 6};
