@@ -97,7 +97,8 @@ def integration_tests():
 # --- submitted -------------------------------------------------------------------------------------------------------
 
 PUBLIC = SOURCE.parent / "shared/data"  # test data beside the project
-DEBUG = ["llama3/debug_model", "deepseek_v3/debug_model"]
+DEBUG = {"llama3/debug_model": (5, ()), "deepseek_v3/debug_model": (5, ()),  # steps, overrides: Qwen's has 300 million weights
+         "qwen3/qwen3_moe_debug": (3, ("model.n_layers=2",))}
 
 
 @contextlib.contextmanager
@@ -146,7 +147,7 @@ def submitted():
 def what_is_missing():
     """where the workers are this machine's, tokenizer and data are looked for when a run is submitted"""
     with project(assets=False) as root, Daemon(None, "--slots", 1) as d:
-        file = f"torchtitan/models/{DEBUG[0]}.toml"
+        file = f"torchtitan/models/{next(iter(DEBUG))}.toml"
         done = d.ctl("submit", file)
         assert done.code == 2 and "tests/assets" in done.err and "--set" in done.err, done.err
         (root / "tests/assets/c4_test").mkdir(parents=True)
@@ -155,16 +156,17 @@ def what_is_missing():
 
 
 def debug_runs():
-    """the debug files run to their end with TorchTitan's tokenizer, but for shorter sequences and fewer of them"""
+    """the debug files run to their end with TorchTitan's tokenizer, but for shorter sequences, fewer of them, and fewer layers"""
     if not (PUBLIC / "tokenizer/tokenizer.json").exists():
         return f"no {PUBLIC}/tokenizer/tokenizer.json"
     with project(), Daemon(None, "--slots", 2) as d:
-        for name in DEBUG:
+        for name, (steps, sets) in DEBUG.items():
             done = d.ctl("submit", f"torchtitan/models/{name}.toml", "--follow", "--set", "training.seq_len=64",
-                         "--set", "training.local_batch_size=2", "--set", "training.steps=5")
+                         "--set", "training.local_batch_size=2", "--set", f"training.steps={steps}",
+                         *(word for s in sets for word in ("--set", s)))
             assert done.code == 0, (name, done.err)
             job = json.loads(d.ok("-o", "json", "status", done.out.split()[0]))
-            assert job["state"] == "COMPLETED" and job["step"] == 5 and 4 < job["loss"] < 9, job
+            assert job["state"] == "COMPLETED" and job["step"] == steps and 4 < job["loss"] < 9, job
 
 
 tap(files, refused, rescued, integration_tests, submitted, what_is_missing, debug_runs)
