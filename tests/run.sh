@@ -41,11 +41,27 @@ one() {
 }
 export -f one
 export out
-# Programs first, side by side; scripts that start daemons and train after them, one at a time.
-programs=() scripts=()
-for t in "$@"; do case $t in *.sh | *.py) scripts+=("$t") ;; *) programs+=("$t") ;; esac; done
+# Programs first, side by side, the longest before the others so that no core is left over. Then the scripts that start
+# daemons, one at a time as they measure and wait; beside them, with what they leave of the processors, those that only compute.
+programs=() long=() scripts=() beside=()
+for t in "$@"; do
+    case $t in
+    tests/interop/test_grpcio.py) scripts+=("$t") ;;
+    tests/cuda/* | tests/model/* | tests/equivalence/* | tests/weights/* | tests/fuzz/* | tests/interop/*) beside+=("$t") ;;
+    *.sh | *.py) scripts+=("$t") ;;
+    */elastic/test_resize | */plan/test_check | */plan/test_build | */golden/test_model | */sim/test_simulation) long+=("$t") ;;
+    *) programs+=("$t") ;;
+    esac
+done
+programs=("${long[@]}" "${programs[@]}")
 [ ${#programs[@]} -gt 0 ] && printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'one "$1"' _ {}
-for t in "${scripts[@]:-}"; do [ -n "$t" ] && one "$t"; done
+if [ ${#beside[@]} -gt 0 ]; then # in a session of its own, so that all of it can be ended
+    setsid nice -n 19 bash -c 'for t in "$@"; do one "$t"; done' _ "${beside[@]}" &
+    trap "pkill -s $! || true" EXIT
+fi
+for t in "${scripts[@]}"; do one "$t"; done
+wait
+trap - EXIT
 read -r pass fail skip < <(cat "$out"/*.count 2>/dev/null | awk '{p+=$1; f+=$2; s+=$3} END {print p+0, f+0, s+0}')
 echo "$pass passed, $fail failed$([ "$skip" -gt 0 ] && echo ", $skip skipped")"
 [ "$fail" -eq 0 ] && [ "$pass" -gt 0 ]
