@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_ops.c - each operation of a device at the shapes of one training step of a model, against the machine's limits.
  *
- *   bench_ops [device] [threads] [bf16|fp32] [dim layers heads kv_heads ffn vocab batch seq]
+ *   bench_ops [device] [threads] [bf16|fp32] [dim layers heads kv_heads ffn vocab batch seq [op]]
  *
  * Prints JSON: per operation its shape, milliseconds, how often a step calls it, GFLOP/s with the fraction of the
- * device's peak for products, GB/s for the rest; at the end the sum over a step. */
+ * device's peak for products, GB/s for the rest; at the end the sum over a step. op: this one alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,7 @@ struct bench {
     int32_t *tokens;
     float *angle;
     void *work;
+    const char *only; /* NULL: all */
     double total_ms;
     int rows;
 };
@@ -185,6 +186,8 @@ static double measure(struct bench *b, const struct op_call *o)
 
 static void run(struct bench *b, struct op_call o)
 {
+    if (b->only && strcmp(b->only, o.name) != 0)
+        return;
     double ms = measure(b, &o);
     double peak = b->dt == DTYPE_BF16 ? b->h.info.peak_flops_bf16 : b->h.info.peak_flops_f32;
     b->total_ms += ms * (double)o.calls;
@@ -248,6 +251,7 @@ int main(int argc, char **argv)
     struct titan_error err = {0};
     for (int i = 0; i < 8 && argc > 4 + i; i++)
         *dims[i] = atoll(argv[4 + i]);
+    b.only = argc > 12 ? argv[12] : NULL;
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     setenv("OMP_WAIT_POLICY", "passive", 0); /* as the worker does */
     if (device_open(argc > 1 ? argv[1] : "cpu", &options, &b.h, &err) != TITAN_OK) {

@@ -7,7 +7,8 @@
 A pair is a run of each, first one, then the other. Part "system": durable submits (10,000 a run, over the Unix socket): new / old,
 the median of the pairs. SIGKILL of a worker to the next finished step (scenario 1 of `make fault`, 25 rounds a run): p99 over all
 rounds, new minus old. Part "kernels": every operation of the CPU device (bench_ops, fp32 and bf16): time new / old; the bound is
-the noise of the old one, the most that one of its runs differs from their median. Prints rows like `make fault`; part "system"
+the noise of the old one, the most that one of its runs differs from their median. What seems slower is measured alone,
+in four times as many pairs, before it is called so. Prints rows like `make fault`; part "system"
 writes build/turns/results.json for `make reliability`."""
 import json
 import os
@@ -61,16 +62,36 @@ def resumed(tree, seed):
     return values
 
 
+def bench_ops(tree, dtype, *only):
+    done = subprocess.run(["build/tests/bench/bench_ops", "cpu", "2", dtype, *KERNELS, *only], cwd=tree, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
 def kernel_times(tree):
     """ms of each operation, and of a step's sum."""
     times = {}
     for dtype in ("fp32", "bf16"):
-        done = subprocess.run(["build/tests/bench/bench_ops", "cpu", "2", dtype, *KERNELS], cwd=tree, check=True, capture_output=True, text=True)
-        found = json.loads(done.stdout)
+        found = bench_ops(tree, dtype)
         for op in found["ops"]:
             times[f"{op['op']} {dtype}"] = op["ms"]
         times[f"a step {dtype}"] = sum(op["ms"] * op["calls_per_step"] for op in found["ops"])
     return times
+
+
+def compared(was, now):
+    """new / old of the medians, and the noise of the old one."""
+    middle = statistics.median(was)
+    return statistics.median(now) / middle, max(abs(t - middle) for t in was) / middle
+
+
+def alone(old, op, pairs):
+    """compared() of one operation, by itself. A tree from before bench_ops knew of that measures all of them."""
+    name, dtype = op.rsplit(" ", 1)
+    runs = {old: [], SOURCE: []}
+    for pair in range(pairs):
+        for tree in [old, SOURCE][:: 1 if pair % 2 else -1]:
+            runs[tree] += [found["ms"] for found in bench_ops(tree, dtype, name)["ops"] if found["op"] == name]
+    return compared(runs[old], runs[SOURCE])
 
 
 def kernels(old, pairs):
@@ -83,13 +104,16 @@ def kernels(old, pairs):
     rows, slower, worst = [], [], (0, "")
     for op in runs["old"][0]:
         was, now = ([run[op] for run in runs[name]] for name in ("old", "new"))
-        middle = statistics.median(was)
-        ratio, noise = statistics.median(now) / middle, max(abs(t - middle) for t in was) / middle
-        worst = max(worst, (ratio, op))
+        ratio, noise = compared(was, now)
         if op.startswith("a step"):
             rows.append({"what": f"{op}, sum of its kernels: new / old, median of {pairs} pairs", "target": f"≤ 1 + {noise:.3f}",
                          "measured": f"{ratio:.3f}", "ok": ratio <= 1 + noise})
-        elif ratio > 1 + max(noise, 0.03):
+            continue
+        if ratio > 1 + max(noise, 0.03):
+            print(f"# {op} seems slower: {ratio:.2f} (noise {noise:.2f}); once more, alone", flush=True)
+            ratio, noise = alone(old, op, 4 * pairs)
+        worst = max(worst, (ratio, op))
+        if ratio > 1 + max(noise, 0.03):
             slower.append(f"{op} {ratio:.2f} (noise {noise:.2f})")
     rows.append({"what": f"single kernels of {len(runs['old'][0]) - 2}, slower by more than their noise and 3 %", "target": "none",
                  "measured": "; ".join(slower) or f"none; the slowest is {worst[1]}, {worst[0]:.2f}", "ok": not slower})
