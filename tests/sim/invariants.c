@@ -277,6 +277,14 @@ void must_tell(const struct proc *p, const struct comm *c)
         l->published = MAX(l->published, p->installed.step);
 }
 
+void must_save(const struct comm *c)
+{
+    const struct ledger *l = &S->ledgers[c->job];
+    CHECK_OF(c->job, "I3", c->epoch < l->newest || c->ckpt_content == l->content[c->ckpt_step],
+             "job %llu epoch %llu saves another step %llu than was committed", LL(c->job), LL(c->epoch),
+             LL(c->ckpt_step));
+}
+
 void must_start(struct comm *c)
 {
     struct ledger *l = &S->ledgers[c->job];
@@ -292,6 +300,11 @@ void must_start(struct comm *c)
              "an acting leader's epoch %llu of job %llu starts from step %llu, and %llu is the newest", LL(c->epoch),
              LL(c->job), LL(c->target.step), LL(l->top));
     l->content[0] = chance_mix(c->job, 1);
+    /* It was committed (must_save); of a past that the run has left where its report was lost with its writer. */
+    if (c->recovery_source == SIM_SOURCE_CHECKPOINT) {
+        l->top = MAX(l->top, c->target.step);
+        l->content[c->target.step] = c->target.content;
+    }
     CHECK_OF(c->job, "I3", c->target.step <= l->top,
              "job %llu epoch %llu starts from step %llu, and %llu is the newest", LL(c->job), LL(c->epoch),
              LL(c->target.step), LL(l->top));

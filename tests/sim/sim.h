@@ -552,6 +552,7 @@ void must_include(const struct epoch *e);
 void must_originate(uint64_t job, uint64_t epoch, const struct epoch_origin *origin);
 void must_told(const coord_message *m); /* before it goes out */
 void must_enter(const struct proc *p, const struct comm *c);
+void must_save(const struct comm *c); /* a checkpoint is begun */
 /* All of c starts from c->target, found on c->recovery source. */
 void must_start(struct comm *c);
 void must_agree(const struct comm *c);      /* a step of it */

@@ -469,6 +469,7 @@ static bool write_checkpoint(struct proc *p, struct comm *c)
         totals->checkpoints_torn += c->ckpt_parts > 0;
         c->ckpt_step = step;
         c->ckpt_content = p->installed.content;
+        must_save(c);
         c->ckpt_number = ++S->ckpt_numbers;
         c->ckpt_parts = 0;
     }

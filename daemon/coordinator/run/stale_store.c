@@ -118,6 +118,8 @@ static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Membe
         core_restore_taken(c, w->id);
         j->n_taken++;
         begin_worker(c, w);
+        if (node->session) /* registered before, without it: nothing will be reported of its end */
+            worker_missing(w, c->stale ? INT64_MAX : c->now.mono_ms);
         move_worker(c, w, WORKER_READY, NULL, false, NULL);
     }
 }

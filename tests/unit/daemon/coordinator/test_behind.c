@@ -314,6 +314,21 @@ static void test_newer_epoch(void **state)
     close_world();
 }
 
+/* Another node tells of a worker on a, which has registered before and without it. */
+static void test_newer_epoch_with_one_that_has_ended(void **state)
+{
+    (void)state;
+    const struct known on_b = {1, 5, 11, 1, 2, "", 12, 50};
+    open_world();
+    back(1, NULL);
+    back(2, &on_b);
+    assert_true(told_of("epoch.restored"));
+    assert_false(told_of("worker.lost"));
+    pass(ADOPT + 500);
+    assert_true(told_of("worker.lost"));
+    close_world();
+}
+
 /* The coordinator ends between storing its first epoch and sending it, and the members train under an acting leader,
  * below that number: the stored epoch is revoked, and the next goes on from the leader's. */
 static void test_leader_epoch_below_the_stored_one(void **state)
@@ -602,6 +617,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newer_epoch),
+        cmocka_unit_test(test_newer_epoch_with_one_that_has_ended),
         cmocka_unit_test(test_leader_epoch_below_the_stored_one),
         cmocka_unit_test(test_says_why_it_waits),
         cmocka_unit_test(test_newer_epoch_in_any_order),
