@@ -324,16 +324,18 @@ watchdog_agent() {
     wait_for 120 nodes_ready && goes_on && steps_whole || return 1
     note "its worker $([ "$before" = "$(on n2 'pgrep -f "[t]itan-worker serve"')" ] && echo goes on || echo is another one)"
 }
-memory_ends() { # the unit's limit, below what cannot be reclaimed; the reason names it
-    local told=1
+memory_ends() { # the unit's limit, lower and lower until a worker goes; the reason names it
+    local limit told=1
     on n2 '[ -e /sys/fs/cgroup/system.slice/titand.service/memory.stat ]' || { note "no memory controller of cgroup v2 here"; return 77; }
     goes_on || return 1
-    # The least of some seconds: while a checkpoint is saved there is more, which goes by itself.
-    on n2 'least=$(for i in $(seq 20); do sed -n "s/^anon //p" /sys/fs/cgroup/system.slice/titand.service/memory.stat; sleep 0.3; done | sort -n | head -n 1)
-        systemctl set-property --runtime titand.service MemoryMax=$((least - 8388608))' || return 1
-    wait_for 120 events_have 'out of memory' && told=0
+    limit=$(on n2 'sed -n "s/^anon //p" /sys/fs/cgroup/system.slice/titand.service/memory.stat')
+    for _ in 1 2 3 4 5 6 7 8; do
+        limit=$((limit - 4194304))
+        on n2 "systemctl set-property --runtime titand.service MemoryMax=$limit" || return 1
+        wait_for 15 events_have 'out of memory' && told=0 && break
+    done
     on n2 'systemctl set-property --runtime titand.service MemoryMax=infinity'
-    [ $told = 0 ] || { titanctl events "$job" | tail -n 8; on n2 'journalctl -u titand -n 20 --no-pager'; return 1; }
+    [ $told = 0 ] || { titanctl events "$job" | tail -n 8; return 1; }
     titanctl events "$job" | grep 'out of memory' | tail -n 1 >/tmp/oom
     note "$(sed 's/^[^ ]* *//' /tmp/oom)"
     grep -q 'of titand.service' /tmp/oom && goes_on
