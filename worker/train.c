@@ -220,6 +220,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
         TRY(buddy_settle(e->state.buddy, err)); /* the replica's rank has the gradients too */
     TRY(exec_agree(e->exec, &report, err));     /* the commit point: from here on no peer is needed */
     TRY(decide(e, report, &update, err));
+    checkpoints_await_copy(e);              /* one that was started has copied what the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
 
     const titan_status status = commit_step(e, err);
@@ -281,7 +282,7 @@ static titan_status finish_step(struct epoch *last, const double *report, struct
     const struct update *update = NULL;
 
     titan_assert(report);
-    titan_assert(exec_prepared(last->exec) && last->state.installed);
+    titan_assert(exec_prepared(last->exec) && last->state.installed && !atomic_load(&last->checkpoints.writer));
     exec_resume(last->exec, report);
     TRY(decide(last, report, &update, err));
     TRY(exec_update(last->exec, update, err));

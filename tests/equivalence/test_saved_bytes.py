@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint costs the disk: every element is written once, by one rank, whatever the mesh repeats."""
+"""What is in a checkpoint: every element is written once, by one rank, whatever the mesh repeats; and all are of one step."""
 import json
 import os
 import shutil
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, headers_text, overrides, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, headers_text, overrides, tap  # noqa: E402
 
 WORK = Path(tempfile.mkdtemp(prefix="titan-saved-"))
 P, SAVES = "parallelism.", 3
@@ -25,12 +25,13 @@ MESHES = {
 }
 
 
-def run(name, keys, enable="true"):
+def run(name, keys, enable="true", failpoints=None):
     """Bytes of files that the ranks have dirtied, as the kernel counts them, and the folder of checkpoints."""
     home = WORK / name.replace(" ", "-")
     keys = {"training.dataset_path": TEXT, "training.steps": SAVES, "training.global_batch_size": 8, "training.local_batch_size": 2,
             "checkpoint.interval": 1, "checkpoint.keep_latest_k": 0, "checkpoint.enable": enable, "device.threads": 1, **keys}
-    process = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 4, "--dir", home, *overrides(keys))],
+    process = subprocess.Popen([str(a) for a in ((FP_BIN if failpoints else BIN) / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 4, "--dir", home, *overrides(keys))],
+                               env={**os.environ, "TITAN_FAILPOINTS": failpoints} if failpoints else None,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     said = process.stderr.read().decode()
     _, status, used = os.wait4(process.pid, 0)
@@ -69,8 +70,17 @@ def elements_once():
         shutil.rmtree(folder)
 
 
+def of_one_step():
+    """a rank that copies its state late copies that of the checkpoint's step: the next step's update waits for it"""
+    at_once, late = (run(f"copied {when}", MESHES["dp_replicate 2, dp_shard 2"], failpoints=point)[1]
+                     for when, point in (("at once", None), ("late", "checkpoint.begun%1=sleep:300@1+")))
+    for step in range(1, SAVES + 1):
+        for shard in (at_once / f"step-{step:08d}").glob("rank-*"):
+            assert shard.read_bytes() == (late / shard.relative_to(at_once)).read_bytes(), (step, shard.name)
+
+
 TEXT = headers_text(WORK / "text")
 try:
-    tap(elements_once)
+    tap(elements_once, of_one_step)
 finally:
     shutil.rmtree(WORK, ignore_errors=True)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include "base/progress.h"
 #include "worker/checkpoint/hf_export.h"
 
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
 #define LOOK_MS 20    /* between looks at whether a wait for the thread is cancelled */
@@ -39,10 +41,16 @@ struct checkpoint_writer {
         struct tensor_spec *specs;
         struct piece *pieces;
         int n_specs, n_pieces;
-    } all, weights;          /* without moments */
-    int64_t linger_until_ms; /* 0: not yet */
-    float *host;             /* the snapshot */
-    atomic_int holders;      /* caller and thread */
+    } all, weights;                  /* without moments */
+    int64_t linger_until_ms;         /* 0: not yet */
+    float *host;                     /* the snapshot */
+    const struct train_state *state; /* what is copied into it; borrowed until the copy is awaited */
+    const struct device_handle *device;
+    struct stream *copies; /* for that alone; the thread's until it posts `copied`; NULL: nothing was started yet */
+    struct event *settled; /* the state has the last update */
+    sem_t copied;
+    bool copying;       /* `copied` is to be waited for */
+    atomic_int holders; /* caller and thread */
     pthread_t thread;
     bool started;   /* a thread is there to be joined */
     bool collected; /* its result has been collected */
@@ -52,6 +60,7 @@ struct checkpoint_writer {
     /* the thread's while it runs */
     struct checkpoint_info info;
     struct written_checkpoint written;
+    struct titan_error uncopied; /* why there is no snapshot; TITAN_OK: there is one */
     struct titan_error error;
     titan_status status;
 };
@@ -84,10 +93,11 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
     const size_t bytes = (size_t)state_snapshot_size(l, w->opt.rank) * sizeof(float);
 
     titan_assert(!w->host);
-    w->host = calloc(1, bytes + 1);
+    w->host = aligned_alloc(HUGE_PAGE_BYTES, (bytes / HUGE_PAGE_BYTES + 1) * HUGE_PAGE_BYTES);
     if (!w->host)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
                           (double)bytes / 1048576.0);
+    (void)madvise(w->host, bytes, MADV_HUGEPAGE); /* the first save meets every page */
     TRY(layout_specs(l->model, &w->all.specs, &w->all.n_specs, err));
     TRY(layout_owned_pieces(l, w->opt.rank, w->host, w->host + 3 * layout_total(l, w->opt.rank), &w->all.pieces,
                             &w->all.n_pieces, err));
@@ -109,6 +119,7 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     w->opt.run = w->run;
     atomic_init(&w->holders, 1);
     (void)sem_init(&w->ended, 0, 0);
+    (void)sem_init(&w->copied, 0, 0);
     if (w->opt.wait_ms == 0)
         w->opt.wait_ms = WAIT_MS_DEFAULT;
     if (w->opt.linger_ms == 0)
@@ -130,6 +141,7 @@ static void let_go(struct checkpoint_writer *w)
     if (atomic_fetch_sub(&w->holders, 1) > 1)
         return;
     (void)sem_destroy(&w->ended);
+    (void)sem_destroy(&w->copied);
     free(w->info.recipe);
     free(w->host);
     free(w->all.specs);
@@ -156,6 +168,7 @@ static bool join_thread(struct checkpoint_writer *w)
 {
     if (!w->started)
         return true;
+    checkpoint_writer_await_copy(w);
     progress_wait_begin(); /* a disk may take its time */
     bool joined = false;
     while (!joined && !atomic_load(&w->cancelled))
@@ -175,6 +188,10 @@ void checkpoint_writer_close(struct checkpoint_writer *w)
     checkpoint_writer_cancel(w);
     if (!join_thread(w))
         (void)pthread_detach(w->thread);
+    if (w->copies)
+        w->device->ops->stream_close(w->copies);
+    if (w->settled)
+        w->device->ops->event_close(w->settled);
     let_go(w);
 }
 
@@ -184,6 +201,27 @@ void checkpoint_writer_cancel(struct checkpoint_writer *w)
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
+
+/* Into host memory, before any file is touched: the next update waits for this. */
+static void copy_state(struct checkpoint_writer *w)
+{
+    const struct device_ops *ops = w->device->ops;
+    struct titan_error *const err = &w->uncopied;
+
+    titan_assert(err->status == TITAN_OK);
+    titan_status status = failpoint("checkpoint.begun", err);
+    if (status == TITAN_OK)
+        status = ops->event_wait(w->settled, w->copies, err);
+    if (status == TITAN_OK)
+        status = state_snapshot(w->state, w->host, w->copies, err);
+    if (status != TITAN_OK) {
+        if (err->status == TITAN_OK)
+            (void)titan_fail(err, status, "the state could not be copied: %s", titan_status_text(status));
+        (void)!ops->stream_sync(w->copies, NULL);
+        ops->stream_clear(w->copies);
+    }
+    (void)sem_post(&w->copied);
+}
 
 /* A rank's manifest entry (what "json"), or why there will be none (what "failed"). */
 static void entry_name(int rank, const char *what, char name[ENTRY_NAME_BYTES])
@@ -227,6 +265,10 @@ static titan_status write_shard(const struct checkpoint_writer *w, int folder, i
     _cleanup_(buf_free) struct buf entry = BUF_INIT;
     char name[ENTRY_NAME_BYTES];
 
+    if (w->uncopied.status != TITAN_OK) {
+        *err = w->uncopied;
+        return err->status;
+    }
     TRY(failpoint("checkpoint.write", err));
     const struct contents *c = contents_of(w);
     TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->pieces, c->n_pieces,
@@ -403,6 +445,7 @@ static void *writer_main(void *arg)
 {
     struct checkpoint_writer *w = arg;
     const int64_t begin = clock_mono_ns();
+    copy_state(w);
     w->status = write_checkpoint(w, &w->error);
     w->written.ns = clock_mono_ns() - begin;
     atomic_store(&w->done, true);
@@ -445,6 +488,31 @@ static void name_types(struct checkpoint_writer *w, struct state_types types)
     }
 }
 
+/* The thread is to copy what s leaves. */
+static titan_status prepare_copy(struct checkpoint_writer *w, const struct train_state *state, struct stream *s,
+                                 struct titan_error *err)
+{
+    titan_assert(!w->copying && (!w->device || w->device == state->device));
+    w->device = state->device;
+    w->state = state;
+    if (!w->copies)
+        TRY(w->device->ops->stream_open(w->device->dev, "snapshot", false, &w->copies, err));
+    if (!w->settled)
+        TRY(w->device->ops->event_open(w->device->dev, &w->settled, err));
+    return w->device->ops->event_record(w->settled, s, err);
+}
+
+void checkpoint_writer_await_copy(struct checkpoint_writer *w)
+{
+    if (!w->copying)
+        return;
+    progress_wait_begin();
+    while (sem_wait(&w->copied) < 0 && errno == EINTR)
+        ;
+    progress_wait_end();
+    w->copying = false;
+}
+
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s, struct titan_error *err)
 {
@@ -456,9 +524,9 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     titan_assert(!w->started);
     TRY(copy_info(w, info, err));
     name_types(w, state->types);
-    TRY(state_snapshot(state, w->host, s, err));
+    TRY(prepare_copy(w, state, s, err));
     w->written = (struct written_checkpoint){0};
-    w->error = (struct titan_error){0};
+    w->uncopied = w->error = (struct titan_error){0};
     atomic_store(&w->done, false);
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
@@ -469,7 +537,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
         atomic_fetch_sub(&w->holders, 1);
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: cannot start a thread: %s", strerror(rc));
     }
-    w->started = true;
+    w->started = w->copying = true;
     w->collected = false;
     return TITAN_OK;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* writer.h - checkpoints in the background.
  *
- * Training waits only for a copy of the rank's state in host memory; a thread of each rank writes it as a shard and
- * leaves the shard's manifest entry as entry-RANK.json beside it (or entry-RANK.failed, with why). Rank 0's thread
- * waits for all entries, then commits, and removes the checkpoints that are not kept; where an entry says that a part
- * is missing, it removes what was written. No rank waits for a peer in a collective, so a peer's death cannot block:
- * cancelled, rank 0 takes what is complete already or drops the checkpoint.
+ * A thread of each rank copies the rank's state into host memory beside the next step; that step's update alone waits
+ * for the copy. The thread writes it as a shard and leaves the shard's manifest entry as entry-RANK.json beside it (or
+ * entry-RANK.failed, with why). Rank 0's thread waits for all entries, then commits, and removes the checkpoints that
+ * are not kept; where an entry says that a part is missing, it removes what was written. No rank waits for a peer in a
+ * collective, so a peer's death cannot block: cancelled, rank 0 takes what is complete already or drops the checkpoint.
  *
  * One thread calls; one checkpoint is under way at a time. */
 #ifndef TITAN_WORKER_CHECKPOINT_WRITER_H
@@ -49,12 +49,15 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
  * NULL is fine. */
 void checkpoint_writer_close(struct checkpoint_writer *w);
 
-/* Copy the state and start writing. Waits for an earlier write first; its failure is returned by collect. info: step,
- * epoch, tokens, world, hash, skipped steps, recipe text (copied), whether it is to have weights alone; dtype: the type
- * of all that is written, "": each part in the type that the state keeps it in. */
+/* Start copying and writing the state, as s leaves it; it must stay as it is until await_copy has returned. Waits for
+ * an earlier write first; its failure is returned by collect. info: step, epoch, tokens, world, hash, skipped steps,
+ * recipe text (copied), whether it is to have weights alone; dtype: the type of all that is written, "": each part in
+ * the type that the state keeps it in. */
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s,
                                      struct titan_error *err) TITAN_MUST_USE;
+/* Until the copy of the last start is made, or has failed: the state may change. */
+void checkpoint_writer_await_copy(struct checkpoint_writer *w);
 /* What the last start came to, once. *ret_new false, and TITAN_OK: there is nothing to tell, or it is under way still
  * (wait: block until it is not). Otherwise TITAN_OK, and *ret holds the checkpoint on rank 0 (step 0 elsewhere), or its
  * failure, whatever that is; *ret then holds the step that has failed, without a path. */

@@ -67,6 +67,17 @@ void checkpoints_cancel(struct epoch *e)
         checkpoint_writer_cancel(writer);
 }
 
+void checkpoints_await_copy(struct epoch *e)
+{
+    struct checkpoint_writer *writer = atomic_load(&e->checkpoints.writer);
+    const int64_t begin = clock_mono_ns();
+
+    if (!writer)
+        return;
+    checkpoint_writer_await_copy(writer);
+    e->checkpoints.waited_ns += clock_mono_ns() - begin;
+}
+
 void checkpoints_close(struct epoch *e)
 {
     checkpoint_writer_close(atomic_load(&e->checkpoints.writer));

@@ -25,6 +25,8 @@ titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MU
  * *ret_stopped: the run's last one is missing, and the commands leave no time for it. */
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
                                     struct titan_error *err) TITAN_MUST_USE;
+/* Before the state changes: one that was started has copied it. */
+void checkpoints_await_copy(struct epoch *e);
 /* A checkpoint without which this run is not to end, or not to give its slots back: all ranks try together until it is
  * there. *ret_stopped as above. */
 titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err) TITAN_MUST_USE;

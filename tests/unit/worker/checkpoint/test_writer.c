@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -142,34 +144,10 @@ static void expect_nothing(struct checkpoint_writer *w, bool wait)
     assert_false(fresh);
 }
 
-static void test_complete(void **state)
+/* One rank alone loads what four have written: the initial weights. */
+static void assert_initial(struct fixture *f, const char *path, uint64_t step)
 {
-    struct fixture *f = *state;
-    struct written_checkpoint w;
     struct titan_error err = {0};
-    expect_nothing(f->writers[0], false);
-    for (uint64_t step = 10; step <= 40; step += 10) {
-        for (int r = 0; r < WORLD; r++)
-            start(f, r, step);
-        /* A step after the snapshot changes nothing of what is written. */
-        for (int r = 0; r < WORLD; r++) {
-            if (collect(f->writers[r], &w, &err) != TITAN_OK)
-                fail_msg("%s", err.msg);
-            assert_int_equal(w.step, r == 0 ? step : 0);
-            if (r == 0)
-                assert_true(w.bytes > 0 && w.world == WORLD && access(w.path, F_OK) == 0);
-            expect_nothing(f->writers[r], true);
-        }
-    }
-    /* Two are kept; one rank alone loads what four have written. */
-    char path[PATH_MAX];
-    uint64_t step;
-    assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_OK);
-    assert_int_equal(step, 40);
-    (void)snprintf(path, sizeof path, "%s/step-00000020", f->checkpoints);
-    assert_int_equal(access(path, F_OK), -1);
-    (void)snprintf(path, sizeof path, "%s/step-00000030", f->checkpoints);
-    assert_int_equal(access(path, F_OK), 0);
     struct train_state *alone = open_state(f, 0, 1, DTYPE_BF16);
     struct load_source source = {.path = path, .recipe_hash = 6};
     const struct recipe recipe = {.training.steps = 100};
@@ -177,7 +155,7 @@ static void test_complete(void **state)
     source.recipe_hash = 5;
     if (load_state(alone, &source, &recipe, 0, NULL, f->stream, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
-    assert_int_equal(alone->step, 30);
+    assert_int_equal(alone->step, step);
     assert_int_equal(alone->tokens, 99);
     for (int t = 0; t < f->model->n_tensors; t++) {
         const struct model_tensor *mt = &f->model->tensors[t];
@@ -189,6 +167,71 @@ static void test_complete(void **state)
         free(expected);
     }
     state_close(alone);
+}
+
+static void test_complete(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    expect_nothing(f->writers[0], false);
+    for (uint64_t step = 10; step <= 40; step += 10) {
+        for (int r = 0; r < WORLD; r++)
+            start(f, r, step);
+        for (int r = 0; r < WORLD; r++) {
+            if (collect(f->writers[r], &w, &err) != TITAN_OK)
+                fail_msg("%s", err.msg);
+            assert_int_equal(w.step, r == 0 ? step : 0);
+            if (r == 0)
+                assert_true(w.bytes > 0 && w.world == WORLD && access(w.path, F_OK) == 0);
+            expect_nothing(f->writers[r], true);
+        }
+    }
+    /* Two are kept. */
+    char path[PATH_MAX];
+    uint64_t step;
+    assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_OK);
+    assert_int_equal(step, 40);
+    (void)snprintf(path, sizeof path, "%s/step-00000020", f->checkpoints);
+    assert_int_equal(access(path, F_OK), -1);
+    (void)snprintf(path, sizeof path, "%s/step-00000030", f->checkpoints);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_initial(f, path, 30);
+}
+
+/* A disk that gets on only when the test says so. */
+static titan_status await_disk(void *arg, const char *name, struct titan_error *err)
+{
+    const int64_t until = clock_mono_ns() + INT64_C(20000000000);
+    const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    return sem_clockwait(arg, CLOCK_MONOTONIC, &at) == 0 ? TITAN_OK : titan_fail(err, TITAN_ETIMEDOUT, "%s", name);
+}
+
+/* An update as soon as the copy is awaited changes nothing of what is written; it does not wait for the disk. */
+static void test_update_behind_the_copy(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    sem_t disk;
+
+    assert_int_equal(sem_init(&disk, 0, 0), 0);
+    failpoint_on_call(await_disk, &disk);
+    assert_int_equal(failpoint_set("checkpoint.begun=sleep:100@1+,checkpoint.write=call@1+", &err), TITAN_OK);
+    for (int r = 0; r < WORLD; r++)
+        start(f, r, 30);
+    for (int r = 0; r < WORLD; r++) {
+        checkpoint_writer_await_copy(f->writers[r]);
+        memset(f->states[r]->values, 0x41, state_bytes(f->states[r], f->states[r]->total));
+    }
+    for (int r = 0; r < WORLD; r++)
+        assert_int_equal(sem_post(&disk), 0);
+    for (int r = WORLD - 1; r >= 0; r--)
+        if (collect(f->writers[r], &w, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    assert_initial(f, w.path, 30);
+    (void)sem_destroy(&disk);
 }
 
 static void test_peer_leaves(void **state)
@@ -318,11 +361,13 @@ static void test_failure_leaves_nothing(void **state)
     struct written_checkpoint w;
     struct titan_error err = {0};
 
-    for (int bad = 0; bad < WORLD; bad++) {
+    for (int i = 0; i < 2 * WORLD; i++) {
+        const int bad = i / 2;
+        const char *where = i % 2 ? "checkpoint.write=call@1+" : "checkpoint.begun=call@1+"; /* no copy of the state */
         int number = ENOSPC;
         failpoint_on_call(fail_with, &number);
         for (int r = WORLD - 1; r >= 0; r--) {
-            assert_int_equal(failpoint_set(r == bad ? "checkpoint.write=call@1+" : NULL, NULL), TITAN_OK);
+            assert_int_equal(failpoint_set(r == bad ? where : NULL, NULL), TITAN_OK);
             start(f, r, 80);
             if (r > 0)
                 assert_int_equal(collect(f->writers[r], &w, &err) == TITAN_OK, r != bad);
@@ -431,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_complete, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_update_behind_the_copy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_leaves, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_errno, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_failure_leaves_nothing, set_up, tear_down),
