@@ -166,14 +166,14 @@ static titan_status make_temporary(int at, const char *name, mode_t mode, char o
 }
 
 /* Without the sync of the folder. */
-static titan_status replace(int at, const char *name, const void *data, size_t len, mode_t mode,
+static titan_status replace(int at, const char *name, const void *data, size_t len, mode_t mode, bool durable,
                             struct titan_error *err)
 {
     char temporary[PATH_MAX];
     _cleanup_fd_ int fd = -1;
     TRY(make_temporary(at, name, mode, temporary, &fd, err));
     titan_status status = TITAN_OK;
-    if (write_all(fd, data, len) != TITAN_OK || fsync(fd) < 0)
+    if (write_all(fd, data, len) != TITAN_OK || (durable && fsync(fd) < 0))
         status = titan_fail_errno(err, "cannot write '%s'", temporary);
     else if (renameat(at, temporary, at, name) < 0)
         status = titan_fail_errno(err, "cannot rename '%s' to '%s'", temporary, name);
@@ -188,7 +188,7 @@ static titan_status replace_path(const char *path, const void *data, size_t len,
     if (strlen(path) >= sizeof(parent))
         return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
     parent_of(path, parent);
-    TRY(replace(AT_FDCWD, path, data, len, mode, err));
+    TRY(replace(AT_FDCWD, path, data, len, mode, true, err));
     return dir_sync(parent, err);
 }
 
@@ -205,10 +205,16 @@ titan_status file_replace_private(const char *path, const void *data, size_t len
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len, struct titan_error *err)
 {
     titan_assert(at >= 0);
-    TRY(replace(at, name, data, len, 0666, err));
+    TRY(replace(at, name, data, len, 0666, true, err));
     if (fsync(at) < 0 && errno != EINVAL)
         return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
     return TITAN_OK;
+}
+
+titan_status file_place_at(int at, const char *name, const void *data, size_t len, struct titan_error *err)
+{
+    titan_assert(at >= 0);
+    return replace(at, name, data, len, 0666, false, err);
 }
 
 titan_status dir_make(const char *path, struct titan_error *err)

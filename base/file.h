@@ -25,6 +25,9 @@ titan_status file_replace_private(const char *path, const void *data, size_t len
 /* The same below the open folder `at`. */
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len,
                              struct titan_error *err) TITAN_MUST_USE;
+/* That without waiting for the disk: whole for all that read it, and a loss of power may take it. */
+titan_status file_place_at(int at, const char *name, const void *data, size_t len,
+                           struct titan_error *err) TITAN_MUST_USE;
 /* From now on this process opens what a run file names only where no part of the path is a link: the path was checked
  * when it was submitted, and the submitting user may have put a link there since. For good; before there are threads.
  */

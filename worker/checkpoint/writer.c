@@ -273,8 +273,8 @@ static titan_status write_shard(const struct checkpoint_writer *w, int folder, i
     const struct contents *c = contents_of(w);
     TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->pieces, c->n_pieces,
                                &entry, err));
-    entry_name(w->opt.rank, "json", name);
-    return file_replace_at(at, name, entry.data, entry.len, err);
+    entry_name(w->opt.rank, "json", name); /* for rank 0 alone: its manifest has it then */
+    return file_place_at(at, name, entry.data, entry.len, err);
 }
 
 /* On a full disk the file mostly fits, if not its text; without it rank 0 waits in vain, for a limited time. */
