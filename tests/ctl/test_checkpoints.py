@@ -80,6 +80,64 @@ def damage_is_named():
         shutil.rmtree(copy)
 
 
+def hf_directories():
+    """verify: what last_save_in_hf has put into a checkpoint, and a directory by itself: headers, sizes, index; not its data, which has no checksums"""
+    job = World.daemon.submit("tiny", keys(checkpoint__last_save_model_only="true", checkpoint__last_save_in_hf="true"))
+    World.daemon.wait_state(job, "COMPLETED")
+    place = World.daemon.state / f"jobs/{job}/checkpoint"
+    done = verify(job)
+    assert done.code == 0 and done.out.splitlines()[3].startswith("step-00000030/hf  ok       1 file, "), (done.out, done.err)
+    assert done.out.endswith(", no checksums\n"), done.out
+    alone = World.daemon.state / "alone"
+    shutil.copytree(place / "step-00000030/hf", alone)
+    assert verify(alone).out.startswith("alone  ok       1 file, ") and verify(place / "step-00000030", ).out.count("  ok  ") == 2
+    whole = [json.loads(line) for line in World.daemon.ctl("-o", "json", "checkpoints", "verify", job).out.splitlines()]
+    assert [(w["step"], w["ok"], w["checksums"]) for w in whole] == [(10, True, True), (20, True, True), (30, True, True), (30, True, False)], whole
+
+    # In two files with an index, as large models are written.
+    weights = (alone / "model.safetensors").read_bytes()
+    n = int.from_bytes(weights[:8], "little")
+    header = {k: v for k, v in json.loads(weights[8:8 + n]).items() if k != "__metadata__"}
+    names = sorted(header, key=lambda k: header[k]["data_offsets"][0])
+    where = {}
+    for file, some in (("a.safetensors", names[:2]), ("b.safetensors", names[2:])):
+        at, entries, data = 0, {}, b""
+        for name in some:
+            begin, end = header[name]["data_offsets"]
+            entries[name] = {**header[name], "data_offsets": [at, at + end - begin]}
+            data, at, where[name] = data + weights[8 + n + begin:8 + n + end], at + end - begin, file
+        text = json.dumps(entries).encode()
+        (alone / file).write_bytes(len(text).to_bytes(8, "little") + text + data)
+    (alone / "model.safetensors").unlink()
+
+    def index(of):
+        (alone / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": of}))
+    index(where)
+    assert verify(alone).out.startswith("alone  ok       2 files, "), verify(alone).out
+    index({k: v for k, v in where.items() if k != names[-1]})
+    fewer = verify(alone)
+    assert fewer.code == 1 and f"names {len(names) - 1} tensors, its files have {len(names)}" in fewer.out, (fewer.out, fewer.err)
+    index({**where, names[-1]: "a.safetensors"})
+    wrong = verify(alone)
+    assert wrong.code == 1 and "is not in 'a.safetensors'" in wrong.out and "directory is damaged" in wrong.err, (wrong.out, wrong.err)
+
+    # One file in the checkpoint: what is wrong with it, and with what the model has.
+    file = place / "step-00000030/hf/model.safetensors"
+    shape = json.dumps(header[names[0]]["shape"], separators=(",", ":")).encode()
+    for what, damaged, words in (("cut", weights[:-4], "bytes"), ("grown", weights + b"x", "the file at"), ("header", b"\xff" * 8 + weights[8:], "header"),
+                                 ("shape", weights[:8] + weights[8:8 + n].replace(shape, b"[1," + shape[3:], 1) + weights[8 + n:], "its shape")):
+        file.write_bytes(damaged)
+        done = verify(job)
+        assert done.code == 1 and "step-00000030/hf  damaged  " in done.out and "1 of 3 checkpoints is damaged" in done.err, (what, done.out, done.err)
+        assert words in done.out, (what, done.out)
+    text = json.dumps({names[0]: {**header[names[0]], "data_offsets": [0, header[names[0]]["data_offsets"][1] - header[names[0]]["data_offsets"][0]]}}).encode()
+    begin, end = header[names[0]]["data_offsets"]
+    file.write_bytes(len(text).to_bytes(8, "little") + text + weights[8 + n + begin:8 + n + end])
+    done = verify(job)
+    assert done.code == 1 and "step-00000030/hf  damaged  " in done.out and "is missing, and " in done.out, done.out
+    shutil.rmtree(alone)
+
+
 def nothing_to_verify():
     """verify: no folder, no checkpoint in it, no such job or step: one line, and no word of damage"""
     (World.daemon.state / "empty").mkdir()
@@ -137,7 +195,7 @@ if __name__ == "__main__":
         World.daemon.wait_state(World.job, "COMPLETED")
         World.folder = World.daemon.state / f"jobs/{World.job}/checkpoint"
         try:
-            tap(sound_ones, damage_is_named, nothing_to_verify, relative_dump_folder, relative_dump_folder_of_a_job)
+            tap(sound_ones, damage_is_named, hf_directories, nothing_to_verify, relative_dump_folder, relative_dump_folder_of_a_job)
         except SystemExit as end:
             if end.code:
                 raise  # the daemon's log is shown

@@ -30,6 +30,7 @@ struct hf_weights {
     struct hf_config config;
     struct shard *shards;
     size_t n, cap;
+    size_t n_indexed; /* tensors that the index names; 0: there is none */
     /* every tensor of every shard, by name */
     struct entry {
         const struct safetensors_tensor *tensor;
@@ -111,9 +112,9 @@ static titan_status open_shards(struct hf_weights *w, int at, const struct json 
 }
 
 /* Each tensor is in the shard that the index says. */
-static titan_status check_index(const struct hf_weights *w, const struct json *map, struct titan_error *err)
+static titan_status check_index(struct hf_weights *w, const struct json *map, struct titan_error *err)
 {
-    for (const struct json *m = map->first; m; m = m->next) {
+    for (const struct json *m = map->first; m; m = m->next, w->n_indexed++) {
         const struct shard *s = find_shard(w, m->string);
         if (!s || !safetensors_find(s->st, m->key))
             return titan_fail(err, TITAN_ECORRUPT, "tensor '%.100s' is not in '%s', where '" INDEX_NAME "' has it",
@@ -378,6 +379,27 @@ titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
         status = check_all(&c, err);
     if (status != TITAN_OK)
         (void)titan_error_wrap(err, "'%s'", w->path);
+    return status;
+}
+
+titan_status hf_weights_verify(const char *path, const struct model *m, int *ret_files, uint64_t *ret_bytes,
+                               struct titan_error *err)
+{
+    struct hf_weights *w = NULL;
+
+    *ret_files = 0;
+    *ret_bytes = 0;
+    TRY(hf_weights_open(path, &w, err));
+    titan_status status = TITAN_OK;
+    if (w->n_indexed > 0 && w->n_indexed != w->n_entries)
+        status = titan_fail(err, TITAN_ECORRUPT, "'%s': '" INDEX_NAME "' names %zu tensors, its files have %zu", path,
+                            w->n_indexed, w->n_entries);
+    if (status == TITAN_OK && m)
+        status = hf_weights_check(w, m, err);
+    *ret_files = (int)w->n;
+    for (size_t i = 0; i < w->n; i++)
+        *ret_bytes += w->shards[i].st->file_bytes;
+    hf_weights_close(w);
     return status;
 }
 

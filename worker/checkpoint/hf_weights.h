@@ -28,6 +28,11 @@ const struct hf_config *hf_weights_config(const struct hf_weights *w);
  * A head that is not there and is tied there is the embedding's. */
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
                               struct titan_error *err) TITAN_MUST_USE;
+/* What can be seen without checksums, which such a folder does not have: config.json is of a model that is known,
+ * headers and sizes of the files fit, the index has each tensor once and no other, and, m not NULL, they are the
+ * model's. TITAN_OK: *ret_files and *ret_bytes say how much it is; any other status says what is wrong. */
+titan_status hf_weights_verify(const char *path, const struct model *m, int *ret_files, uint64_t *ret_bytes,
+                               struct titan_error *err) TITAN_MUST_USE;
 /* A box of tensor p->tensor of the model into p->data, as fp32. watch: as checkpoint_load's. After a check. */
 titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct piece *p,
                              struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;

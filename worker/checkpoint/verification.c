@@ -12,6 +12,8 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/hf_weights.h"
+#include "worker/checkpoint/trained.h"
 
 /* What is found goes out a checkpoint at a time: they may be large. */
 struct verification {
@@ -25,7 +27,9 @@ static void print_lines(const char *lines, const char *what)
         (void)printf("%s  damaged  %.*s\n", what, (int)strcspn(at, "\n"), at);
 }
 
-static void print_json(const char *path, const struct checkpoint_info *info, int files, const char *faults)
+/* checksums: of its files there are some. */
+static void print_json(const char *path, const struct checkpoint_info *info, int files, bool checksums,
+                       const char *faults)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
@@ -35,6 +39,7 @@ static void print_json(const char *path, const struct checkpoint_info *info, int
     json_put_bool(&w, "ok", !*faults);
     json_put_int(&w, "files", files);
     json_put_uint(&w, "bytes", info->bytes);
+    json_put_bool(&w, "checksums", checksums);
     json_begin_array(&w, "faults");
     for (const char *at = faults; *at; at += strcspn(at, "\n") + 1) {
         char line[sizeof(((struct titan_error *)0)->msg)];
@@ -46,23 +51,66 @@ static void print_json(const char *path, const struct checkpoint_info *info, int
     (void)puts(buf_failed(&text) ? "{}" : text.data);
 }
 
+static void print_sound(const char *what, int files, uint64_t bytes, const char *note)
+{
+    char size[UNITS_TEXT];
+    (void)printf("%s  ok       %d file%s, %s%s\n", what, files, files == 1 ? "" : "s", format_bytes(bytes, size), note);
+}
+
+/* A Hugging Face directory. of: the checkpoint that it was written with; NULL: it lies alone. */
+static titan_status verify_hf(struct verification *v, const char *path, const char *of, bool *ret_damaged,
+                              struct titan_error *err)
+{
+    _cleanup_(trained_close) struct trained trained = {0};
+    struct checkpoint_info info = {0};
+    struct titan_error fault = {0};
+    char what[NAME_MAX + 8];
+    const char *name = strrchr(of ? of : path, '/');
+    int files;
+
+    name = name ? name + 1 : of ? of : path;
+    (void)snprintf(what, sizeof what, "%s%s", name, of ? "/hf" : "");
+    const bool known = of && trained_open(of, &trained, NULL) == TITAN_OK;
+    const titan_status status = hf_weights_verify(path, known ? trained.model : NULL, &files, &info.bytes, &fault);
+    if (status == TITAN_ENOMEM) {
+        if (err)
+            *err = fault;
+        return status;
+    }
+    info.step = known ? trained.info.step : 0;
+    *ret_damaged = status != TITAN_OK;
+    if (v->json)
+        print_json(path, &info, files, false, fault.msg);
+    else if (*ret_damaged)
+        print_lines(fault.msg, what);
+    else
+        print_sound(what, files, info.bytes, ", no checksums");
+    return TITAN_OK;
+}
+
+/* With what last_save_in_hf has put into it. */
 static titan_status verify_one(struct verification *v, const char *path, struct titan_error *err)
 {
     _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
     _cleanup_(buf_free) struct buf faults = BUF_INIT;
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char size[UNITS_TEXT];
+    char hf[PATH_MAX + 8];
+    struct stat st;
+    bool damaged = false;
     int files;
+
     TRY(checkpoint_verify(path, &faults, &info, &files, err));
-    v->seen++;
-    v->damaged += faults.len > 0;
     if (v->json)
-        print_json(path, &info, files, faults.len ? faults.data : "");
+        print_json(path, &info, files, true, faults.len ? faults.data : "");
     else if (faults.len)
         print_lines(faults.data, name);
     else
-        (void)printf("%s  ok       %d file%s, %s\n", name, files, files == 1 ? "" : "s",
-                     format_bytes(info.bytes, size));
+        print_sound(name, files, info.bytes, "");
+    (void)snprintf(hf, sizeof hf, "%s/hf", path);
+    if (lstat(hf, &st) == 0)
+        TRY(verify_hf(v, hf, path, &damaged, err));
+    v->seen++;
+    v->damaged += faults.len > 0 || damaged;
     (void)fflush(stdout);
     return TITAN_OK;
 }
@@ -104,11 +152,19 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         path[n - 1] = '\0';
     if (step >= 0)
         TRY(checkpoint_path(path, args->words[0], (uint64_t)step, err));
-    const titan_status status =
-        step >= 0 || is_checkpoint(path) ? verify_one(&v, path, err) : verify_all(&v, path, err);
+    bool damaged = false;
+    titan_status status;
+    if (step >= 0 || is_checkpoint(path))
+        status = verify_one(&v, path, err);
+    else if (hf_weights_are_at(path))
+        status = verify_hf(&v, path, NULL, &damaged, err);
+    else
+        status = verify_all(&v, path, err);
     if (status == TITAN_ENOTFOUND && err)
         err->status = TITAN_EINVAL; /* bad input; "not found" is for jobs */
     TRY(status == TITAN_ENOTFOUND ? TITAN_EINVAL : status);
+    if (damaged)
+        return titan_fail(err, TITAN_ECORRUPT, "the Hugging Face directory is damaged");
     if (v.damaged == 0)
         return TITAN_OK;
     return titan_fail(err, TITAN_ECORRUPT, "%d of %d checkpoint%s %s damaged", v.damaged, v.seen,
@@ -121,8 +177,9 @@ const struct command verify_command = {
     .arguments = "PATH",
     .text =
         "PATH is a checkpoint, or a folder of them: each is read, whole. Size and checksum of every file, its header "
-        "and the place\nof each piece must be as the manifest says, and its own checksum is checked. A line each; exit "
-        "code 1 where one is damaged.",
+        "and the place\nof each piece must be as the manifest says, and its own checksum is checked. Of a Hugging Face "
+        "directory, in a checkpoint\n(checkpoint.last_save_in_hf) or alone, headers, sizes and the index are looked "
+        "at: it has no\nchecksums. A line each; exit code 1 where one is damaged.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_FILE,
