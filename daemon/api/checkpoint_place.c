@@ -91,3 +91,32 @@ titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64
         *ret_resumes = 0;
     return TITAN_OK;
 }
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    return (size_t)snprintf(path, sizeof(path), "%s/%s", folder, name) < sizeof(path) && stat(path, &st) == 0;
+}
+
+titan_status place_check_beginning(const struct recipe *r, struct titan_error *err)
+{
+    const char *path = r->checkpoint.initial_load_path;
+    const bool hf = has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json");
+    uint64_t newest;
+    bool any = false;
+
+    if (!*path || (r->checkpoint.initial_load_in_hf && hf))
+        return TITAN_OK;
+    if (r->checkpoint.initial_load_in_hf) {
+        (void)titan_fail(err, TITAN_EINVAL, "checkpoint.initial_load_path = \"%s\" has no weights", path);
+        titan_error_hint(err, "a Hugging Face directory has model.safetensors or model.safetensors.index.json");
+        return TITAN_EINVAL;
+    }
+    if (has_file(path, "manifest.json") || (folder_newest_step(path, &newest, &any, NULL) == TITAN_OK && any))
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EINVAL, "checkpoint.initial_load_path = \"%s\" has no checkpoint", path);
+    titan_error_hint(err, hf ? "it has Hugging Face weights: checkpoint.initial_load_in_hf = true"
+                             : "name a checkpoint, a folder of them, or job:ID");
+    return TITAN_EINVAL;
+}

@@ -15,5 +15,8 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err) TITAN_MUST_U
  * any. */
 titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64_t *ret_resumes,
                         struct titan_error *held, struct titan_error *err) TITAN_MUST_USE;
+/* Is there, in checkpoint.initial_load_path, what the recipe says it begins with? TITAN_EINVAL: no. "": nothing to see
+ * to. */
+titan_status place_check_beginning(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

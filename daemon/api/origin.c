@@ -137,6 +137,15 @@ static titan_status none_there(const struct origin *o, int64_t step, bool whole,
     return TITAN_ENOTFOUND;
 }
 
+/* The folder of checkpoints is missing where the job's own folder, which is the coordinator's too, is there. */
+static bool never_written(const struct origin *o, titan_status seen)
+{
+    char own[PATH_MAX + 32];
+    struct stat st;
+    (void)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id);
+    return seen == TITAN_ENOTFOUND && below(o->folder, own) && stat(own, &st) == 0;
+}
+
 /* One checkpoint, by its path: a run that is restarted before its own first one begins from the same again. Where the
  * folder is not seen from here, the workers look for it. */
 static titan_status begin(struct origin *o, struct recipe *r, bool local, struct titan_error *err)
@@ -149,7 +158,7 @@ static titan_status begin(struct origin *o, struct recipe *r, bool local, struct
     const bool whole = asked < 0 && !r->checkpoint.initial_load_model_only && !recipe_excludes(r, "optimizer");
     const titan_status seen = whole ? folder_newest_state(o->folder, UINT64_MAX, &newest, &any, NULL)
                                     : folder_newest_step(o->folder, &newest, &any, NULL);
-    if (!any && (seen == TITAN_OK || local))
+    if (!any && (seen == TITAN_OK || local || never_written(o, seen)))
         return none_there(o, asked, whole, err);
     if (any || asked >= 0)
         (void)snprintf(path, sizeof(path), "%s/step-%08" PRIu64, o->folder, asked >= 0 ? (uint64_t)asked : newest);

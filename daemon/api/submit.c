@@ -306,6 +306,8 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
         TRY(place_look(&s->recipe, empty, folder, &s->resumes_step, &s->held, err));
         s->job.folder = arena_strdup(&s->memory, folder);
     }
+    if (s->one_machine && s->resumes_step == 0 && !s->origin.resumed)
+        TRY(place_check_beginning(&s->recipe, err));
     if (s->origin.whole)
         recipe_changes(&s->recipe, &s->origin.recipe, &s->changes);
     uint64_t hash = hash_field(HASH_INIT, request->recipe);

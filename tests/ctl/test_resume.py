@@ -4,6 +4,7 @@
 import re
 import sys
 from pathlib import Path
+from shutil import copytree
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
@@ -88,13 +89,34 @@ def resume_what_completed_or_failed():
     refused(d.ctl("resume", World.done), 6, "has done all of its 20 steps", "--set training.steps=N")
     more = d.ctl("resume", World.done, "--set", "training.steps=25", "--follow")
     assert more.code == 0 and min(losses(number(more))) == 21, more.err
-    (d.state / "empty").mkdir()
-    job = number(submit(checkpoint__initial_load_path=d.state / "empty"))
+    (d.state / "broken/step-00000001").mkdir(parents=True)
+    job = number(submit(checkpoint__initial_load_path=d.state / "broken"))
     ended(job, "FAILED")
     again = d.ctl("resume", job)
     assert f"begins anew: job {job} has no checkpoint" in again.err, again.err
     ended(number(again), "FAILED")
     refused(d.ctl("resume", 4711), 3, "4711")
+
+
+def resume_whatever_it_began_with():
+    """resume: load_step and exclude_from_loading are done with; one that wrote no checkpoint but when it was cancelled goes on from that"""
+    d = World.daemon
+    place = d.state / "began"
+    first = {"checkpoint__folder": place}
+    number(submit("--follow", **first))
+    job = number(submit("--follow", checkpoint__load_step=10, checkpoint__exclude_from_loading="optimizer", training__steps=22, **first))
+    assert min(losses(job)) == 11
+    more = number(d.ctl("resume", job, "--set", "training.steps=24", "--follow"))
+    stored = (d.state / f"jobs/{more}/recipe.toml").read_text()
+    assert sorted(losses(more)) == [23, 24] and "load_step = -1\n" in stored and 'exclude_from_loading = []\n' in stored, stored
+
+    job = number(submit(checkpoint__enable="false", training__steps=LONG))
+    until("it trains", lambda: losses(job))
+    d.ok("cancel", job, "--checkpoint")
+    ended(job, "CANCELLED")
+    newest = max(int(p.name[5:]) for p in folder(job).glob("step-*"))
+    more = number(d.ctl("resume", job, "--set", f"training.steps={newest + 2}", "--follow"))
+    assert sorted(losses(more)) == [newest + 1, newest + 2] and sorted(p.name for p in folder(job).glob("step-*")) == [f"step-{newest:08d}"]
 
 
 def resume_refused():
@@ -179,6 +201,29 @@ def job_in_a_run_file():
     refused(solo, 2, "only titand knows jobs")
 
 
+def nothing_to_begin_with():
+    """a path or a job without what the run is to begin with is refused at submit, unless the run has checkpoints of its own"""
+    d = World.daemon
+    empty = d.state / "empty"
+    empty.mkdir()
+    refused(submit(checkpoint__initial_load_path=empty), 2, f'initial_load_path = "{empty}" has no checkpoint', "job:ID")
+    refused(submit(checkpoint__initial_load_path=empty, checkpoint__initial_load_in_hf="true", checkpoint__initial_load_model_only="true"), 2,
+            "has no weights", "model.safetensors")
+    refused(submit(checkpoint__initial_load_path=d.state / "none"), 2, "No such file")
+    (empty / "model.safetensors").touch()
+    refused(submit(checkpoint__initial_load_path=empty), 2, "has no checkpoint", "initial_load_in_hf = true")
+    never = number(submit("--follow", checkpoint__enable="false"))
+    refused(submit(checkpoint__initial_load_path=f"job:{never}"), 3, f"job {never} has no checkpoint", f"titanctl checkpoints {never}")
+    refused(d.ctl("submit", "--from", never), 3, f"job {never} has no checkpoint")
+    place, begin = d.state / "begun", d.state / "begin"
+    copytree(folder(World.done) / "step-00000010", begin)
+    keys = {"checkpoint__folder": place, "checkpoint__initial_load_path": begin, "checkpoint__initial_load_model_only": "false"}
+    number(submit("--follow", **keys))
+    (begin / "manifest.json").unlink()
+    assert (place / "step-00000020").exists() and "resumes from the checkpoint of step 20" in submit("--follow", training__steps=22, **keys).err
+    refused(submit(**{**keys, "checkpoint__folder": d.state / "another"}), 2, "has no checkpoint")
+
+
 def weights_alone_at_the_end():
     """a last checkpoint of weights alone: resume and --from go on from the one before, and say so; weights are taken from the last"""
     d = World.daemon
@@ -214,8 +259,8 @@ if __name__ == "__main__":
         World.text = headers_text(World.daemon.state / "text")
         World.done = number(submit("--follow"))
         try:
-            tap(resume_a_cancelled_job, resume_what_completed_or_failed, resume_refused, one_folder_two_jobs, from_another_job, fresh_folders,
-                job_in_a_run_file, weights_alone_at_the_end, same_key)
+            tap(resume_a_cancelled_job, resume_what_completed_or_failed, resume_whatever_it_began_with, resume_refused, one_folder_two_jobs, from_another_job, fresh_folders,
+                job_in_a_run_file, nothing_to_begin_with, weights_alone_at_the_end, same_key)
         except SystemExit as end:
             if end.code:
                 raise  # the daemon's log is shown
