@@ -21,12 +21,13 @@ KEYS = {"training.steps": STEPS, "elastic.min_workers": 2, "elastic.max_workers"
         "validation.freq": FREQ, "validation.steps": 3, "validation.seq_len": 64, "validation.local_batch_size": 2}
 
 
-def run(failpoints, look=None):
+def run(failpoints, look=None, **keys):
     """Recoveries, and the loss of every evaluation: as metrics.jsonl, events and metrics have it."""
     env = {"TITAN_FAILPOINTS": failpoints} if failpoints else None
     with Daemon(None, "--slots", 3, env=env, program=FP_BIN / "titand") as d:
         text = headers_text(d.state / "text")
-        job = d.submit("tiny", {**KEYS, "training.dataset_path": text, "validation.dataset_path": text})
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": text, "validation.dataset_path": text,
+                                **{k.replace("__", "."): v for k, v in keys.items()}})
         d.wait_state(job, "COMPLETED", seconds=120)
         events = d.lines("events", job)
         lost = sum(e["type"] == "recovery.finished" for e in events)
@@ -38,8 +39,12 @@ def run(failpoints, look=None):
         assert newest == stored[-1], (newest, stored)
         if look:
             look(d, job, newest)
-    assert sorted({line["step"] for line in lines}) == list(range(1, STEPS + 1)), "steps are missing"
+    assert steps_of(lines) == list(range(1, STEPS + 1)), "steps are missing"
     return lost, evaluations(lines)
+
+
+def steps_of(lines):
+    return sorted({line["step"] for line in lines if "loss" in line})
 
 
 def evaluations(lines, step="validation_step", loss="validation_loss", steps=EVALUATED):
@@ -73,6 +78,9 @@ def killed_in_evaluations():
         print(f"# {point}: {lost} recoveries", flush=True)
         assert lost > 0, "no worker was killed"
         assert got == want, f"{point}: {got} instead of {want}"
+    # All of them, where the checkpoint of the step is written before: its step is told of by the next ones.
+    lost, got = run("evaluation.step=kill@7", checkpoint__enable="true", checkpoint__interval=FREQ, checkpoint__async_mode="disabled")
+    assert got == want, f"all: {got} instead of {want}"
 
 
 def resumed():
@@ -101,6 +109,7 @@ def resumed():
             done = train(folder, BIN)
             assert done.returncode == 0, done.stderr
             assert evaluations(lines(folder)) == want, (point, evaluations(lines(folder)), want)
+            assert steps_of(lines(folder)) == list(range(1, STEPS + 1)), (point, steps_of(lines(folder)))
             done = train(folder, BIN)
             assert done.returncode == 0 and evaluations(lines(folder)) == want, done.stderr
     finally:

@@ -29,11 +29,12 @@ struct checkpoint_info {
     int world;
     uint64_t recipe_hash;
     uint64_t skipped_steps;
-    uint64_t bytes;  /* of all files; filled by load and commit */
-    char *recipe;    /* the resolved run file (TOML); owned after load, borrowed for write */
-    bool model_only; /* it has no moments of the optimizer; a writer is told so, load fills it */
-    bool biases;     /* it has biases of experts; filled by load */
-    char dtype[8];   /* load: of its first tensor, a parameter: "F32", "BF16", "F16"; writer.h */
+    uint64_t bytes;     /* of all files; filled by load and commit */
+    char *recipe;       /* the resolved run file (TOML); owned after load, borrowed for write */
+    bool model_only;    /* it has no moments of the optimizer; a writer is told so, load fills it */
+    bool biases;        /* it has biases of experts; filled by load */
+    char metrics[1024]; /* of its step, a line as metrics.jsonl has it; "": not known */
+    char dtype[8];      /* load: of its first tensor, a parameter: "F32", "BF16", "F16"; writer.h */
 };
 
 /* Below, at is the open folder dir, which names it in messages; -1: it is opened by its name, and where that has to be,

@@ -228,6 +228,7 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     info->skipped_steps = (uint64_t)v[4];
     if (!parse_hex(json_string(root, "recipe_hash", ""), 16, &info->recipe_hash))
         return titan_fail(err, TITAN_ECORRUPT, "'recipe_hash' is missing or no hash");
+    (void)snprintf(info->metrics, sizeof(info->metrics), "%s", json_string(root, "metrics", ""));
     info->recipe = strdup(json_string(root, "recipe", ""));
     return info->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
 }
@@ -521,6 +522,8 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     (void)snprintf(hash, sizeof(hash), "%016" PRIx64, m->info.recipe_hash);
     json_put_string(&w, "recipe_hash", hash);
     json_put_string(&w, "recipe", m->info.recipe ? m->info.recipe : "");
+    if (m->info.metrics[0])
+        json_put_string(&w, "metrics", m->info.metrics);
     json_begin_array(&w, "tensors");
     for (int i = 0; i < m->ntensors; i++)
         print_tensor(&w, &m->tensors[i]);

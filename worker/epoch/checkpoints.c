@@ -228,9 +228,14 @@ static titan_status start(struct epoch *e, struct titan_error *err)
                                    .skipped_steps = st->skipped,
                                    .recipe = t->recipe_text.data,
                                    .model_only = model_only};
+    _cleanup_(buf_free) struct buf metrics = BUF_INIT;
     struct titan_error fault = {0};
     const int64_t begin = clock_mono_ns();
 
+    if (e->published.reports[1].step == st->step && st->step > 0)
+        metrics_print_step(&e->published.reports[1], &metrics);
+    if (metrics.len < sizeof info.metrics)
+        (void)snprintf(info.metrics, sizeof info.metrics, "%s", metrics.len ? metrics.data : "");
     (void)snprintf(info.dtype, sizeof info.dtype, "%s", model_only && st->step > 0 ? export_dtype(r) : "");
     titan_assert(e->state.installed && e->checkpoints.newest <= st->step);
     if (e->checkpoints.newest == st->step && st->step > 0)

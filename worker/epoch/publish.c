@@ -107,6 +107,20 @@ void publish_keep(struct trainer *t, const struct epoch *last)
     memcpy(t->publisher.kept, last->published.reports, sizeof t->publisher.kept);
 }
 
+/* Where all workers died before they published its step, the checkpoint has the report. A run that has published
+ * nothing goes on from another's. */
+static void recall_loaded(const struct epoch *e, struct step_report *ret)
+{
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+    const char *path = e->state.restore.loaded;
+    const uint64_t step = e->state.shards.own->step, newest = e->t->publisher.metrics.written;
+    struct step_report r;
+
+    if (e->view.rank == 0 && path[0] && newest > 0 && step >= newest &&
+        checkpoint_read_info(path, &info, NULL) == TITAN_OK && metrics_parse_step(info.metrics, &r) && r.step == step)
+        *ret = r;
+}
+
 /* Of the last step all ranks have the report now; of the one before they had it when they agreed on the last, and
  * others than rank 0 have published it. The last is counted in the epoch that is now. */
 void publish_kept(struct epoch *e)
@@ -115,6 +129,8 @@ void publish_kept(struct epoch *e)
     struct publisher *const p = &t->publisher;
     struct step_report *const newest = &p->kept[1];
 
+    if (newest->step == 0)
+        recall_loaded(e, newest);
     for (int i = 0; i < 2; i++)
         if (p->kept[i].step > p->metrics.written)
             metrics_step(&p->metrics, &t->log, &p->kept[i]);

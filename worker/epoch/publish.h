@@ -58,7 +58,7 @@ void publish_evaluation(struct epoch *e);
 bool publish_is_pending(const struct epoch *e);
 
 /* The last epoch's rank 0 may have died before it published its last steps: keep them, and publish them in this epoch.
- */
+ * Where all have died, the checkpoint that is loaded has that of its step. */
 void publish_keep(struct trainer *t, const struct epoch *last);
 void publish_kept(struct epoch *e);
 

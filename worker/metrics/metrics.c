@@ -3,6 +3,7 @@
 #include "worker/metrics/metrics.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +33,10 @@ static bool wait_for_writer(int fd)
     return locked;
 }
 
-static uint64_t step_of(const struct json *line, const char *key)
+static uint64_t count_of(const struct json *line, const char *key)
 {
-    const int64_t step = json_int(line, key, 0);
-    return step > 0 ? (uint64_t)step : 0;
+    const int64_t n = json_int(line, key, 0);
+    return n > 0 ? (uint64_t)n : 0;
 }
 
 /* From the last whole line. cut: what is left of one behind it goes. */
@@ -57,7 +58,7 @@ static void read_last(struct metrics *m, bool cut)
     const char *line = before ? before + 1 : text;
     if (json_parse(line, (size_t)(end - line), &j, NULL) != TITAN_OK)
         return;
-    m->written = step_of(j, "step");
+    m->written = count_of(j, "step");
     json_free(j);
 }
 
@@ -115,28 +116,64 @@ static void log_evaluation(const struct log *log, const struct evaluation_report
               (unsigned long)v->tokens, v->ms);
 }
 
+static void begin_step(struct json_writer *w, const struct step_report *r)
+{
+    json_begin_object(w, NULL);
+    json_put_uint(w, "step", r->step);
+    json_put_uint(w, "epoch", r->epoch);
+    json_put_int(w, "time_ms", r->at_ms);
+    json_put_real(w, "loss", r->loss);
+    json_put_real(w, "grad_norm", r->grad_norm);
+    json_put_real(w, "learning_rate", r->learning_rate);
+    json_put_uint(w, "tokens", r->tokens);
+    json_put_real(w, "tokens_per_second", r->tokens_per_second);
+    json_put_real(w, "mfu", r->mfu);
+    json_put_real(w, "step_ms", r->step_ms);
+    json_put_int(w, "world_size", r->world);
+    json_put_uint(w, "memory_bytes", r->memory_bytes);
+    json_put_uint(w, "skipped_steps", r->skipped_steps);
+}
+
+void metrics_print_step(const struct step_report *r, struct buf *out)
+{
+    struct json_writer w = {.out = out};
+    begin_step(&w, r);
+    json_end_object(&w);
+}
+
+bool metrics_parse_step(const char *line, struct step_report *ret)
+{
+    struct json *j = NULL;
+
+    if (json_parse(line, strlen(line), &j, NULL) != TITAN_OK)
+        return false;
+    const int64_t world = json_int(j, "world_size", 0), skipped = json_int(j, "skipped_steps", 0);
+    const double none = __builtin_nan("");
+    *ret = (struct step_report){.step = count_of(j, "step"),
+                                .tokens = count_of(j, "tokens"),
+                                .epoch = count_of(j, "epoch"),
+                                .loss = json_real(j, "loss", none),
+                                .grad_norm = json_real(j, "grad_norm", none),
+                                .learning_rate = json_real(j, "learning_rate", 0),
+                                .tokens_per_second = json_real(j, "tokens_per_second", 0),
+                                .mfu = json_real(j, "mfu", 0),
+                                .step_ms = json_real(j, "step_ms", 0),
+                                .world = world > 0 && world <= INT_MAX ? (int)world : 0,
+                                .memory_bytes = count_of(j, "memory_bytes"),
+                                .skipped_steps = skipped > 0 && skipped <= UINT32_MAX ? (uint32_t)skipped : 0,
+                                .at_ms = json_int(j, "time_ms", 0)};
+    json_free(j);
+    return ret->step > 0 && ret->epoch > 0 && ret->world > 0;
+}
+
 static void append_json(const struct metrics *m, const struct step_report *r)
 {
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     struct json_writer w = {.out = &line};
-    const struct evaluation_report *v = &r->evaluation;
 
-    json_begin_object(&w, NULL);
-    json_put_uint(&w, "step", r->step);
-    json_put_uint(&w, "epoch", r->epoch);
-    json_put_int(&w, "time_ms", r->at_ms);
-    json_put_real(&w, "loss", r->loss);
-    json_put_real(&w, "grad_norm", r->grad_norm);
-    json_put_real(&w, "learning_rate", r->learning_rate);
-    json_put_uint(&w, "tokens", r->tokens);
-    json_put_real(&w, "tokens_per_second", r->tokens_per_second);
-    json_put_real(&w, "mfu", r->mfu);
-    json_put_real(&w, "step_ms", r->step_ms);
-    json_put_int(&w, "world_size", r->world);
-    json_put_uint(&w, "memory_bytes", r->memory_bytes);
-    json_put_uint(&w, "skipped_steps", r->skipped_steps);
-    if (v->step > 0)
-        put_evaluation(&w, v);
+    begin_step(&w, r);
+    if (r->evaluation.step > 0)
+        put_evaluation(&w, &r->evaluation);
     append_line(m, &w);
 }
 
@@ -190,9 +227,9 @@ static enum found look_for(const char *text, size_t len, uint64_t step)
         enum found found = FOUND_NOT_YET;
 
         if (json_parse(line, (size_t)(text + len - 1 - line), &j, NULL) == TITAN_OK) {
-            if (step_of(j, "validation_step") == step)
+            if (count_of(j, "validation_step") == step)
                 found = FOUND_IT;
-            else if (step_of(j, "step") < step)
+            else if (count_of(j, "step") < step)
                 found = FOUND_NONE;
         }
         json_free(j);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "worker/metrics/report.h"
@@ -25,6 +26,9 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
 void metrics_close(struct metrics *m);
 /* With the evaluation it has, if any. A full disk costs lines of metrics, not the run. */
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *report);
+/* A step's line, without an evaluation; and what it says. False: it is none of a step. */
+void metrics_print_step(const struct step_report *report, struct buf *out);
+bool metrics_parse_step(const char *line, struct step_report *ret);
 /* An evaluation on a line of its own: its step's is written already, or in no memory any more. */
 void metrics_evaluation(struct metrics *m, const struct log *log, const struct evaluation_report *report,
                         uint64_t epoch, int64_t at_ms);
