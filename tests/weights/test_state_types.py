@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import titan  # noqa: E402
 
@@ -19,6 +21,7 @@ KINDS = {"moments": {"optimizer.state_dtype": "bfloat16"}, "bfloat16": {"trainin
 BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
         "checkpoint.keep_latest_k": 0, "checkpoint.interval": 6}
 OFF = {"checkpoint__enable": "false"}
+NEAR = 5e-3  # of a loss; bf16 has 8 bits
 
 
 def start(name, workers, keys):
@@ -120,6 +123,57 @@ def test_weights_of_fp32():
     assert {t["dtype"] for name, t in header.items() if name != "__metadata__"} == {"BF16"}
 
 
+def tensors(path):
+    """{name: (type, bytes)} of a safetensors file."""
+    data = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    return {name: (t["dtype"], data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]])
+            for name, t in json.loads(data[8:begin]).items() if name != "__metadata__"}
+
+
+def rounded(source, dtype):
+    """What is exported of a parameter: "float32" casts nothing, other types round to nearest even."""
+    kept, data = source
+    if dtype == "float32" or (dtype == "bfloat16" and kept == "BF16"):
+        return source
+    bits = np.frombuffer(data, np.uint32) if kept == "F32" else np.frombuffer(data, np.uint16).astype(np.uint32) << 16
+    if dtype == "bfloat16":
+        return "BF16", ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
+    return "F16", bits.view(np.float32).astype(np.float16).tobytes()
+
+
+def test_export_types():
+    """each training.dtype in each checkpoint.export_dtype: the last checkpoint and its Hugging Face directory, bit by bit"""
+    last = "checkpoint/step-00000002"
+    short = {"training__steps": 2, "checkpoint__interval": 10}
+    for kept in ("float32", "bfloat16"):
+        run(f"whole-{kept}", 1, training__dtype=kept, **short, checkpoint__last_save_model_only="false")
+        state = {n: t for n, t in tensors(root / f"whole-{kept}" / last / "rank-00000.safetensors").items() if not n.startswith("optim.")}
+        assert {t for t, _ in state.values()} == {"F32" if kept == "float32" else "BF16"}
+        for dtype in ("float32", "bfloat16", "float16"):
+            name = f"export-{kept}-{dtype}"
+            run(name, 1, training__dtype=kept, **short, checkpoint__export_dtype=dtype,
+                checkpoint__last_save_model_only="true", checkpoint__last_save_in_hf="true")
+            want = {n: rounded(t, dtype) for n, t in state.items()}
+            assert tensors(root / name / last / "rank-00000.safetensors") == want, name
+            types = {t for t, _ in want.values()}
+            assert {t for t, _ in tensors(root / name / last / "hf/model.safetensors").values()} == types, name
+            torch = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}[types.pop()]
+            assert json.loads((root / name / last / "hf/config.json").read_text())["torch_dtype"] == torch, name
+
+
+def test_parallel():
+    """bf16 weights and bf16 products without canonical sums: tensor, pipeline and context parallelism near one rank"""
+    keys = {"training__dtype": "bfloat16", "training__mixed_precision_param": "bfloat16"}
+    one = run("near-one", 1, **keys, **OFF)
+    for name, more in (("tensor", {"tensor_parallel_degree": 2}), ("pipeline", {"pipeline_parallel_degree": 2}),
+                       ("context", {"context_parallel_degree": 2})):
+        got = run(f"near-{name}", 2, **keys, **OFF, **{f"parallelism__{k}": v for k, v in more.items()})
+        apart = max(abs(got[s][0] - one[s][0]) for s in one)
+        print(f"# {name}: {apart:.1e} from one rank, {abs(got[1][0] - one[1][0]):.1e} in the first step", flush=True)
+        assert apart < NEAR, (name, apart)
+
+
 def test_same_bits_again():
     """debug.deterministic asks for what a run does anyway: on the same mesh it gives the same bits again"""
     for name, keys in (("split", {"parallelism__tensor_parallel_degree": 2, "training__mixed_precision_param": "bfloat16"}),
@@ -128,4 +182,4 @@ def test_same_bits_again():
         assert run(f"{name}-2", 2, **keys, **OFF, debug__deterministic="true") == first, name
 
 
-titan.tap(test_worlds, test_checkpoints, test_experts, test_weights_of_fp32, test_same_bits_again)
+titan.tap(test_worlds, test_checkpoints, test_experts, test_weights_of_fp32, test_export_types, test_parallel, test_same_bits_again)
