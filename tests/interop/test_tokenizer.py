@@ -153,6 +153,11 @@ def graphemes():
     t = made.byte_level("gpt2", LINES[:200], 600)
     t.normalizer = normalizers.Precompiled(made.charsmap({c: f"<{ord(c):x}>" for c in set(pool) if c not in "\u0903a"}))
     texts = ["".join(rng.choices(pool, k=rng.randrange(1, 9))) for _ in range(3 * N)]
+    between = ["", "", "\u0300", "\u093c", "\u200d", "\u200c", "\u0903"]
+    for _ in range(N):  # conjuncts and rows of pictures, with a mark behind that a short one swallows
+        some, link = rng.choice((("\u0915\u0958\u0995", "\u094d\u09cd"), ("\u00a9\u263a\u2764", "\u200d")))
+        parts = [rng.choice(between) + rng.choice(link) + rng.choice(between) + rng.choice(some) for _ in range(rng.randrange(1, 4))]
+        texts.append(rng.choice(some) + "".join(parts) + rng.choice(("\u0300", "\u0301", "")))
     compare(save(t, "graphemes"), batch(t), texts)
 
 

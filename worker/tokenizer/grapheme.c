@@ -87,7 +87,7 @@ size_t grapheme_bytes(const char *text, size_t n)
             break;
         linked = right == GRAPHEME_LINKER || (linked && extends && right != GRAPHEME_EXTEND);
         consonant = right == GRAPHEME_CONSONANT || (consonant && extends && right != GRAPHEME_EXTEND);
-        picture = right == GRAPHEME_PICTURE || (picture && extends);
+        picture = right == GRAPHEME_PICTURE || (picture && extends && left != GRAPHEME_JOINER);
         regional = right == GRAPHEME_REGIONAL && !(left == GRAPHEME_REGIONAL && regional);
         left = right;
         code = next;

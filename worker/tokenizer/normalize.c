@@ -45,18 +45,19 @@ void normalize_free(struct normalizer *m)
 
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
-static titan_status replace(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
+titan_status normalize_replace(const char *text, size_t n, const char *from, const char *to, struct buf *out)
 {
-    const size_t from = strlen(step->from), to = strlen(step->to);
-    titan_assert(from > 0);
-    for (const char *end = text + n;;) {
-        const char *found = memmem(text, (size_t)(end - text), step->from, from);
+    const size_t from_len = strlen(from), to_len = strlen(to);
+    titan_assert(from_len > 0);
+    for (const char *end = text + n; n > 0;) {
+        const char *found = memmem(text, (size_t)(end - text), from, from_len);
         TRY(buf_append(out, text, (size_t)((found ? found : end) - text)));
         if (!found)
             return TITAN_OK;
-        TRY(buf_append(out, step->to, to));
-        text = found + from;
+        TRY(buf_append(out, to, to_len));
+        text = found + from_len;
     }
+    return TITAN_OK;
 }
 
 static titan_status replace_matches(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
@@ -217,7 +218,7 @@ static titan_status apply(const struct normalize_step *step, const char *text, s
     case NORMALIZE_FORM:
         return unicode_normalize(step->form, text, n, out);
     case NORMALIZE_REPLACE:
-        return replace(step, text, n, out);
+        return normalize_replace(text, n, step->from, step->to, out);
     case NORMALIZE_PATTERN:
         return replace_matches(step, text, n, out);
     case NORMALIZE_PREPEND:

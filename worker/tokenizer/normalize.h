@@ -51,6 +51,9 @@ titan_status normalize_add(struct normalizer *m, struct normalize_step step, str
  * two buffers. first: the text begins here. TITAN_ELIMIT: a pattern takes too long on this text. */
 titan_status normalize_text(const struct normalizer *m, bool first, const char **text, size_t *n, struct buf work[2],
                             struct titan_error *err) TITAN_MUST_USE;
+/* n bytes of text with `to` in place of every `from`, not empty, appended. */
+titan_status normalize_replace(const char *text, size_t n, const char *from, const char *to,
+                               struct buf *out) TITAN_MUST_USE;
 void normalize_free(struct normalizer *m);
 
 #endif

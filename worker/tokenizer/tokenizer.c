@@ -397,18 +397,6 @@ static int byte_named(const char *token, size_t n)
     return high && low ? (int)(high - digits) << 4 | (int)(low - digits) : -1;
 }
 
-static titan_status replace(const char *text, size_t n, const char *from, const char *to, struct buf *out)
-{
-    const size_t from_len = strlen(from), to_len = strlen(to);
-    for (const char *end = text + n, *found; (found = memmem(text, (size_t)(end - text), from, from_len));) {
-        TRY(buf_append(out, text, (size_t)(found - text)));
-        TRY(buf_append(out, to, to_len));
-        n -= (size_t)(found - text) + from_len;
-        text = found + from_len;
-    }
-    return buf_append(out, text, n);
-}
-
 /* A token of WordPiece, with the space that separates it from the one before, or without its prefix. */
 static titan_status decode_piece(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
 {
@@ -422,7 +410,7 @@ static titan_status decode_piece(const struct tokenizer *t, const char *token, s
     TRY(buf_append(&text, token + (continues ? prefix : 0), n - (continues ? prefix : 0)));
     for (size_t i = 0; t->decoder.tidy && i < ARRAY_SIZE(tidy); i++) {
         buf_clear(&other);
-        TRY(replace(text.data, text.len, tidy[i][0], tidy[i][1], &other));
+        TRY(normalize_replace(text.data, text.len, tidy[i][0], tidy[i][1], &other));
         const struct buf swap = text;
         text = other;
         other = swap;
@@ -438,7 +426,8 @@ static titan_status decode_token(const struct tokenizer *t, const char *token, s
         return decode_piece(t, token, n, first, out);
     if (byte >= 0)
         return buf_append(out, &one, 1);
-    return t->decoder.from ? replace(token, n, t->decoder.from, t->decoder.to, out) : buf_append(out, token, n);
+    return t->decoder.from ? normalize_replace(token, n, t->decoder.from, t->decoder.to, out)
+                           : buf_append(out, token, n);
 }
 
 titan_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, struct buf *out,

@@ -140,31 +140,37 @@ static uint8_t combining_class(uint32_t code)
     return p == STARTER_2 ? 0 : p;
 }
 
-static const struct decomposition *find_decomposition(uint32_t code)
+/* The first of n entries of `size` bytes, in the order of the number at each one's beginning, that is not below code.
+ */
+static size_t lower_bound(const void *numbers, size_t n, size_t size, uint32_t code)
 {
-    size_t lo = 0, hi = ARRAY_SIZE(decompositions);
+    size_t lo = 0, hi = n;
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
-        if (decompositions[mid].code < code)
+        uint32_t number;
+        memcpy(&number, (const char *)numbers + mid * size, sizeof(number));
+        if (number < code)
             lo = mid + 1;
         else
             hi = mid;
     }
-    return lo < ARRAY_SIZE(decompositions) && decompositions[lo].code == code ? &decompositions[lo] : NULL;
+    titan_assert(lo <= n);
+    return lo;
+}
+
+static const struct decomposition *find_decomposition(uint32_t code)
+{
+    const size_t n = ARRAY_SIZE(decompositions);
+    const size_t at = lower_bound(&decompositions[0].code, n, sizeof(decompositions[0]), code);
+    return at < n && decompositions[at].code == code ? &decompositions[at] : NULL;
 }
 
 /* What compatibility makes of a character; NULL: what canonical decomposition makes of it. */
 static const struct compatible *find_compatible(uint32_t code)
 {
-    size_t lo = 0, hi = ARRAY_SIZE(compatibles);
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (compatibles[mid].code < code)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < ARRAY_SIZE(compatibles) && compatibles[lo].code == code ? &compatibles[lo] : NULL;
+    const size_t n = ARRAY_SIZE(compatibles);
+    const size_t at = lower_bound(&compatibles[0].code, n, sizeof(compatibles[0]), code);
+    return at < n && compatibles[at].code == code ? &compatibles[at] : NULL;
 }
 
 /* What first and second compose to; 0: nothing. */
@@ -371,15 +377,8 @@ bool unicode_has(enum unicode_set set, uint32_t code)
 {
     size_t n;
     const struct code_range *ranges = unicode_ranges(set, &n);
-    size_t lo = 0, hi = n; /* the first range that does not end in front of it */
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (ranges[mid].last < code)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < n && ranges[lo].first <= code;
+    const size_t at = lower_bound(&ranges[0].last, n, sizeof(ranges[0]), code);
+    return at < n && ranges[at].first <= code;
 }
 
 bool unicode_is_space(uint32_t code)
@@ -392,19 +391,13 @@ bool unicode_is_space(uint32_t code)
 titan_status unicode_lower(uint32_t code, struct buf *out)
 {
     static const char dotted[] = "i\xcc\x87"; /* of U+0130, the only one that becomes two */
-    size_t lo = 0, hi = ARRAY_SIZE(lower_runs);
+    const size_t n = ARRAY_SIZE(lower_runs);
+    const size_t at = lower_bound(&lower_runs[0].last, n, sizeof(lower_runs[0]), code);
+    const struct lower_run *run = at < n && lower_runs[at].first <= code ? &lower_runs[at] : NULL;
     char utf8[4];
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (lower_runs[mid].last < code)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
     if (code == 0x130)
         return buf_append(out, dotted, sizeof(dotted) - 1);
-    if (lo < ARRAY_SIZE(lower_runs) && lower_runs[lo].first <= code &&
-        (code - lower_runs[lo].first) % lower_runs[lo].step == 0)
-        code = (uint32_t)((int32_t)code + lower_runs[lo].add);
+    if (run && (code - run->first) % run->step == 0)
+        code = (uint32_t)((int32_t)code + run->add);
     return buf_append(out, utf8, utf8_encode(code, utf8));
 }
