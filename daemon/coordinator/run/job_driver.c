@@ -156,7 +156,9 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
     }
     if (!here || phase_ends(j))
         return;
-    if (j->epoch_state == EPOCH_FORMING && form_again) {
+    if (j->epoch_state == EPOCH_FORMING && form_again && j->source.epoch && j->source.n_holders == 0) {
+        epoch_failed(j, true); /* taken from agents; the members of its source are not in the store: it cannot be sent */
+    } else if (j->epoch_state == EPOCH_FORMING && form_again) {
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->node == n && job_rank_slot(j, j->workers[i]))
