@@ -314,6 +314,21 @@ static void test_newer_epoch(void **state)
     close_world();
 }
 
+/* The store has the epoch that agents told of, not the members of its source: it cannot be sent as it was. */
+static void test_newer_epoch_is_not_sent_again(void **state)
+{
+    (void)state;
+    const struct known told = {1, 5, 11, 2, 2, "", 0, 0}, behind = {1, 4, 11, 2, 2, "", 11, 50};
+    open_world();
+    back(2, &told);
+    assert_true(told_of("epoch.restored"));
+    restart_restored(RESTORED_TERM + 2);
+    back(2, &behind); /* its worker has not heard of epoch 5 */
+    assert_int_equal(W.forms, 0);
+    assert_true(told_of("epoch.revoked"));
+    close_world();
+}
+
 /* Another node tells of a worker on a, which has registered before and without it. */
 static void test_newer_epoch_with_one_that_has_ended(void **state)
 {
@@ -617,6 +632,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newer_epoch),
+        cmocka_unit_test(test_newer_epoch_is_not_sent_again),
         cmocka_unit_test(test_newer_epoch_with_one_that_has_ended),
         cmocka_unit_test(test_leader_epoch_below_the_stored_one),
         cmocka_unit_test(test_says_why_it_waits),
