@@ -18,6 +18,7 @@ static const struct command *const commands[] = {
     &command_logs,
     &command_events,
     &command_metrics,
+    &command_compare,
     &command_nodes,
     &command_counters,
     &command_drain,

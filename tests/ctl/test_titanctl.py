@@ -235,11 +235,11 @@ def nothing_there():
     one_line(d.ctl("logs", pending), 3, f"job {pending} has no logs: it has not run yet")
     d.ok("cancel", pending)
     one_line(d.ctl("logs", pending, "--follow"), 3, f"job {pending} has no logs: it has ended without having run")
-    done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(elastic__min_workers=4, elastic__max_workers=4)), "--set", "metrics.enable_tensorboard=true",
+    done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(elastic__min_workers=4, elastic__max_workers=4)), "--set", "metrics.enable_wandb=true",
                  "--set", "comm.train_timeout_seconds=5", "--set", "profiling.enable_profiling=false")
     assert done.code == 0 and done.out.strip().isdigit(), done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == 3 and "metrics.enable_tensorboard" in notes[0] and "comm.train_timeout_seconds" in notes[1], done.err
+    assert len(notes) == 3 and "metrics.enable_wandb" in notes[0] and "comm.train_timeout_seconds" in notes[1], done.err
     assert "waiting for nodes: the run needs 4 workers, all nodes together have 2 slots" in notes[2], done.err
     d.ok("cancel", done.out.strip())
 
@@ -302,6 +302,27 @@ def tables():
     assert any(0x2800 < ord(c) < 0x2900 for c in braille), braille
     assert "checkpoint/step-00000020" in d.ok("checkpoints", job)
     assert "epoch.formed" in d.ok("events", job)
+
+
+def compare():
+    """compare: keys that differ, losses at common steps, where they part; the same run twice is the same bit for bit"""
+    d, job = World.daemon, World.done
+    text = d.ok("compare", job, job)
+    assert "have the same run file" in text and "bit for bit, at all 20 steps" in text, text
+    other = d.submit("tiny", keys(optimizer__lr=0.001, training__steps=12))
+    d.wait_state(other, "COMPLETED")
+    text = d.ok("compare", job, other)
+    assert "optimizer.lr = 0.003, there 0.001\n" in text and "training.steps = 20, there 12\n" in text, text
+    ours, theirs = ([m["loss"] for m in d.lines("metrics", j)] for j in (job, other))
+    apart = next(i for i in range(12) if ours[i] != theirs[i])
+    far = max(range(12), key=lambda i: abs(ours[i] - theirs[i]))
+    assert f"the same up to step {apart}; they differ most at step {far + 1}: by " in text, text
+    got = json.loads(d.ok("-o", "json", "compare", job, other))
+    assert got["common_steps"] == 12 and got["first_difference"] == apart + 1 and got["largest_difference_step"] == far + 1, got
+    assert got["largest_difference"] == abs(ours[far] - theirs[far]) and len(got["changes"]) >= 2, got
+    assert [j["steps"] for j in got["jobs"]] == [20, 12] and all(j["tokens_per_second"] > 0 for j in got["jobs"]), got
+    one_line(d.ctl("compare", job, 4000000), 3, "4000000")
+    one_line(d.ctl("compare", job), 2, "JOB")
 
 
 def broken_pipe():
@@ -425,7 +446,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, json_shapes, tables, broken_pipe, generate_and_convert, evaluates, live_line, completion)
+                    resize_over_a_restart, nothing_there, json_shapes, tables, compare, broken_pipe, generate_and_convert, evaluates, live_line, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown

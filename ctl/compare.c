@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compare.c - titanctl compare: what differs between two jobs, in their run files and in their losses. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/recipe.h"
+#include "base/units.h"
+#include "base/vec.h"
+#include "ctl/client.h"
+#include "ctl/command.h"
+#include "ctl/output.h"
+#include "ctl/submit.h"
+
+enum { POINTS_MAX = 10000000, ROWS = 12 };
+
+struct point {
+    uint64_t step;
+    double loss, tokens_per_second;
+};
+
+/* A job as the server has it. */
+struct side {
+    uint64_t job;
+    struct recipe recipe;
+    struct point *points; /* by step, each step once */
+    size_t n, cap;
+};
+
+/* Both at a step that both have. */
+struct pair {
+    uint64_t step;
+    double loss[2];
+};
+
+struct comparison {
+    struct side side[2];
+    struct buf changes; /* keys that differ, a line each */
+    struct pair *pairs;
+    size_t n;
+    size_t largest, first; /* where losses differ most, and first; n: nowhere */
+};
+
+/* A step that was trained again counts as it was trained last. */
+static bool add_point(const ProtobufCMessage *message, void *data)
+{
+    const Titan__V1__MetricPoint *p = (const Titan__V1__MetricPoint *)message;
+    struct side *s = data;
+
+    while (s->n > 0 && s->points[s->n - 1].step >= p->step)
+        s->n--;
+    if (s->n == POINTS_MAX || !VEC_RESERVE(s->points, s->cap, s->n + 1))
+        return false;
+    s->points[s->n++] = (struct point){p->step, p->loss, p->tokens_per_second};
+    return true;
+}
+
+static titan_status fetch(struct ctl *ctl, struct side *s, struct titan_error *err)
+{
+    _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
+    Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
+    char named[32];
+
+    request.job_id = s->job;
+    (void)snprintf(named, sizeof named, "job %llu", (unsigned long long)s->job);
+    TRY(submit_recipe_of(ctl, s->job, &reply, err));
+    recipe_init(&s->recipe);
+    TRY(recipe_parse(&s->recipe, reply->recipe, named, err));
+    TRY(recipe_resolve(&s->recipe, err));
+    return ctl_stream(ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, add_point, s,
+                      err);
+}
+
+static double distance(const struct pair *p)
+{
+    return fabs(p->loss[1] - p->loss[0]);
+}
+
+/* NaN and NaN are the same. */
+static bool same(const struct pair *p)
+{
+    return p->loss[0] == p->loss[1] || (isnan(p->loss[0]) && isnan(p->loss[1]));
+}
+
+static titan_status match(struct comparison *c, struct titan_error *err)
+{
+    const struct side *a = &c->side[0], *b = &c->side[1];
+
+    c->pairs = calloc(MIN(a->n, b->n) + 1, sizeof *c->pairs);
+    if (!c->pairs)
+        return titan_fail(err, TITAN_ENOMEM, "compare: out of memory");
+    for (size_t i = 0, k = 0; i < a->n && k < b->n;) {
+        if (a->points[i].step == b->points[k].step) {
+            c->pairs[c->n++] = (struct pair){a->points[i].step, {a->points[i].loss, b->points[k].loss}};
+            i++;
+            k++;
+        } else if (a->points[i].step < b->points[k].step) {
+            i++;
+        } else {
+            k++;
+        }
+    }
+    c->largest = c->first = c->n;
+    for (size_t i = 0; i < c->n; i++) {
+        if (same(&c->pairs[i]))
+            continue;
+        if (c->first == c->n)
+            c->first = i;
+        if (c->largest == c->n || !(distance(&c->pairs[i]) <= distance(&c->pairs[c->largest])))
+            c->largest = i;
+    }
+    return TITAN_OK;
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------- */
+
+/* Of its last steps, so that a slow start does not count. */
+static double usual_rate(const struct side *s)
+{
+    const size_t from = s->n / 2;
+    double sum = 0;
+
+    for (size_t i = from; i < s->n; i++)
+        sum += s->points[i].tokens_per_second;
+    return s->n > from ? sum / (double)(s->n - from) : 0;
+}
+
+static void print_losses(const struct comparison *c, struct buf *out)
+{
+    const unsigned long long a = c->side[0].job, b = c->side[1].job;
+
+    buf_printf(out, "\n%10s %14s %14s %12s\n", "step", "loss", "", "");
+    buf_printf(out, "%10s %10s%4llu %10s%4llu %12s\n", "", "job ", a, "job ", b, "difference");
+    for (size_t i = 0; i < MIN(c->n, (size_t)ROWS); i++) { /* the first, the last, and some between */
+        const struct pair *p = &c->pairs[c->n <= ROWS ? i : i * (c->n - 1) / (ROWS - 1)];
+        buf_printf(out, "%10llu %14.6f %14.6f %+12.3g\n", (unsigned long long)p->step, p->loss[0], p->loss[1],
+                   p->loss[1] - p->loss[0]);
+    }
+    if (c->first == c->n)
+        buf_printf(out, "\nlosses are the same, bit for bit, at all %zu steps that both have\n", c->n);
+    else
+        buf_printf(out, "\nlosses are the same up to step %llu; they differ most at step %llu: by %.3g\n",
+                   c->first ? (unsigned long long)c->pairs[c->first - 1].step : 0ULL,
+                   (unsigned long long)c->pairs[c->largest].step, distance(&c->pairs[c->largest]));
+}
+
+static void print(const struct comparison *c, struct buf *out)
+{
+    const unsigned long long a = c->side[0].job, b = c->side[1].job;
+    char rate[2][UNITS_TEXT];
+
+    if (c->changes.len > 0)
+        buf_printf(out, "keys of job %llu that are others in job %llu (there):\n%s", a, b, c->changes.data);
+    else
+        buf_printf(out, "jobs %llu and %llu have the same run file\n", a, b);
+    if (c->n > 0)
+        print_losses(c, out);
+    else
+        buf_puts(out, "\nthere is no step that both have trained\n");
+    buf_printf(out, "tokens/s: %s and %s\n", format_count(usual_rate(&c->side[0]), rate[0]),
+               format_count(usual_rate(&c->side[1]), rate[1]));
+}
+
+static void print_json(const struct comparison *c, struct buf *out)
+{
+    struct json_writer w = {.out = out};
+
+    json_begin_object(&w, NULL);
+    json_begin_array(&w, "jobs");
+    for (int k = 0; k < 2; k++) {
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", c->side[k].job);
+        json_put_uint(&w, "steps", c->side[k].n ? c->side[k].points[c->side[k].n - 1].step : 0);
+        json_put_real(&w, "tokens_per_second", usual_rate(&c->side[k]));
+        json_end_object(&w);
+    }
+    json_end_array(&w);
+    json_begin_array(&w, "changes");
+    for (char *at = c->changes.len ? c->changes.data : NULL; at && *at;) {
+        char *const end = strchr(at, '\n');
+        *end = '\0';
+        json_put_string(&w, NULL, at);
+        at = end + 1;
+    }
+    json_end_array(&w);
+    json_put_uint(&w, "common_steps", c->n);
+    json_put_uint(&w, "first_difference", c->first < c->n ? c->pairs[c->first].step : 0);
+    json_put_uint(&w, "largest_difference_step", c->largest < c->n ? c->pairs[c->largest].step : 0);
+    json_put_real(&w, "largest_difference", c->largest < c->n ? distance(&c->pairs[c->largest]) : 0);
+    json_end_object(&w);
+}
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    struct ctl *ctl = with;
+    struct comparison c = {0};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+
+    titan_status status = TITAN_OK;
+    for (int k = 0; k < 2 && status == TITAN_OK; k++) {
+        status = args_job(args, k, &c.side[k].job, err);
+        if (status == TITAN_OK)
+            status = fetch(ctl, &c.side[k], err);
+    }
+    if (status == TITAN_OK)
+        status = match(&c, err);
+    if (status == TITAN_OK) {
+        recipe_changes(&c.side[0].recipe, &c.side[1].recipe, &c.changes);
+        if (ctl->json)
+            print_json(&c, &text);
+        else
+            print(&c, &text);
+        if (buf_failed(&text) || buf_failed(&c.changes))
+            status = titan_fail(err, TITAN_ENOMEM, "compare: out of memory");
+        else if (ctl->json)
+            (void)output_line(&text);
+        else
+            (void)fwrite(text.data, 1, text.len, stdout);
+    }
+    for (int k = 0; k < 2; k++)
+        free(c.side[k].points);
+    free(c.pairs);
+    buf_free(&c.changes);
+    return status;
+}
+
+const struct command command_compare = {
+    .name = "compare",
+    .summary = "what differs between two jobs: keys of their run files, losses, speed",
+    .arguments = "JOB JOB",
+    .text = "Losses are compared at the steps that both have trained; a step that was trained again counts as it was "
+            "trained\nlast. Speed is the mean over the second half of each job's steps.",
+    .min_args = 2,
+    .max_args = 2,
+    .word = WORD_JOB,
+    .options = (const struct option_spec[]){{NULL}},
+    .examples = (const struct example[]){{"titanctl compare 12 15", "did the change of the learning rate help?"},
+                                         {"titanctl -o json compare 12 15 | jq .first_difference", "in a script"},
+                                         {NULL}},
+    .run = run,
+};
