@@ -28,6 +28,7 @@ const struct command command_plan = {
             {"picture", 'p', "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"print", 0, NULL, "the programs themselves, one line an action", WORD_NONE},
+            {"operations", 0, NULL, "each distinct operation: seconds, floor, share, how often", WORD_NONE},
             {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
             {NULL}},
     .examples =

@@ -20,7 +20,7 @@ struct planner {
     int world;                      /* 0 = what the file says */
     const struct machine *machine;
     struct machine resized; /* with --memory */
-    bool search, json, print;
+    bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
 };
@@ -39,7 +39,8 @@ static titan_status read_options(const struct args *args, struct planner *p, str
                           .machine = cost_machine_find(device),
                           .search = args_has(args, "search"),
                           .json = args_has(args, "json"),
-                          .print = args_has(args, "print")};
+                          .print = args_has(args, "print"),
+                          .operations = args_has(args, "operations")};
     if (!p->machine)
         return titan_fail(err, TITAN_EINVAL, "--device %s: there are %s", device, cost_machine_names());
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
@@ -151,6 +152,8 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
         forecast_json(&f, out);
     else if (status == TITAN_OK)
         forecast_print(&f, out);
+    if (status == TITAN_OK && p->operations && !p->json)
+        status = forecast_print_operations(&f, s, &cost, out, err);
     if (status == TITAN_OK)
         status = write_files(p, s, err);
     forecast_clear(&f);
@@ -207,6 +210,7 @@ const struct command plan_command = {
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"json", 0, NULL, "the report for programs, in bytes and seconds", WORD_NONE},
             {"print", 0, NULL, "the programs themselves, a line an action", WORD_NONE},
+            {"operations", 0, NULL, "each distinct operation: seconds, floor, share, how often", WORD_NONE},
             {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
             {NULL}},
     .examples =

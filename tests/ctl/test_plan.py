@@ -67,6 +67,22 @@ def options():
     assert re.search(r"^ *\d+ gather +forward +ALL_GATHER", text, re.M) and "step " in text
 
 
+def floors():
+    """8B on one H200 fits with bf16 moments; floors of products and attention are those by hand, a line an operation"""
+    out = planned(SOURCE / "recipes/llama3_8b_h200.toml", "--device", "h200", "--operations")
+    assert "of 141 GiB: fits" in out
+    tokens, layers, width, kv, feed, vocabulary, heads, head = 8192, 32, 4096, 1024, 14336, 128256, 32, 128
+    weights = layers * (2 * width * width + 2 * width * kv + 3 * width * feed) + vocabulary * width
+    pairs = tokens * tokens / 2
+    for name, flops in (("products", 3 * 2 * tokens * weights), ("attention", layers * heads * pairs * 2 * 7 * head)):
+        line = re.search(rf"^  {name} +([\d.]+) s +[\d.]+ % +([\d.]+) s$", out, re.M)
+        assert line and abs(float(line[2]) - flops / 989e12) < 1e-4 < float(line[1]) - float(line[2]), (name, out)
+    assert re.search(r"^floor +[\d.]+ s, [\d.]+ % of the step", out, re.M), out
+    rows = re.findall(r"^ +([\d.]+) +([\d.]+) +[\d.]+% +(\d+)  ([A-Z_]+) ", out, re.M)
+    assert any(name == "ATTENTION" and times == "32" for *_, times, name in rows), rows
+    assert all(float(floor) <= float(seconds) for seconds, floor, *_ in rows)
+
+
 def as_json():
     """-o json: every number of the report, in bytes and seconds, and parts that add up"""
     d = document(DEBUG, "--world", 8, keys=PIPELINE)
@@ -83,6 +99,7 @@ def as_json():
         sent = rank["sent_bytes"]
         assert set(sent) == {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "report"}
         assert sent["pp"] > 0 and sent["dp_shard"] > 0 and sent["tp"] > 0 and sent["cp"] == sent["dp_replicate"] == 0
+        assert 0 < rank["floor_seconds"] < d["step_seconds"]
         assert abs(sum(rank["seconds"].values()) - d["step_seconds"]) < 1e-3 * d["step_seconds"] + 1e-5
 
 
@@ -177,6 +194,6 @@ def refused():
 
 
 try:
-    tap(report, options, as_json, timeline, picture, search, refused)
+    tap(report, options, floors, as_json, timeline, picture, search, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

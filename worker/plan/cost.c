@@ -156,6 +156,22 @@ static double memory_time(const struct machine *m, double bytes)
     return bytes / (m->memory_bandwidth * m->memory_efficiency);
 }
 
+/* Products of layers alone, and none with an fp32 gradient of its input as the result. */
+static bool in_float8(const struct cost *c, const struct program *p, const struct action *a)
+{
+    const struct op_params *q = action_params(p, a);
+    const bool head = a->unit == p->layout->model->n_units - 1;
+    return op_class((enum op)a->op) == OP_CLASS_PRODUCT && c->float8 && c->machine->flops_f8 > 0 && !head &&
+           !(q->flags & OP_F32 && !(q->flags & OP_TA));
+}
+
+/* FLOP/s */
+static double peak_of(const struct cost *c, const struct program *p, const struct action *a)
+{
+    const struct machine *m = c->machine;
+    return action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
+}
+
 static double matmul_time(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
@@ -165,22 +181,20 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double N = (double)(grouped ? q->matmul_grouped.N : q->matmul.N);
     const double K = (double)(grouped ? q->matmul_grouped.K : q->matmul.K);
     const double flops = cost_flops(p, a), mnk = flops / 2;
-    const bool head = a->unit == p->layout->model->n_units - 1;
-    const bool f8 = c->float8 && m->flops_f8 > 0 && !head && !(q->flags & OP_F32 && !(q->flags & OP_TA));
-    const double peak = q->dt == DTYPE_F32 ? m->flops_f32 : f8 ? m->flops_f8 : m->flops_bf16;
+    const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
     /* fp8 operands are made from bf16 ones first: read 2 bytes, write 1 */
     const double casts = f8 ? 3.0 * (M * K + N * K) : 0;
 
-    return MAX(flops / (peak * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
+    return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
 
-static double attention_time(const struct machine *m, const struct program *p, const struct action *a)
+static double attention_time(const struct cost *c, const struct program *p, const struct action *a)
 {
-    const double peak = action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    const struct machine *m = c->machine;
     const double efficiency = a->op == OP_ATTENTION ? m->attention_efficiency : m->attention_dgrad_efficiency;
     const double masked = action_params(p, a)->flags & OP_MASKED ? m->attention_masked : 1;
-    return masked * cost_flops(p, a) / (peak * efficiency);
+    return masked * cost_flops(p, a) / (peak_of(c, p, a) * efficiency);
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
@@ -243,7 +257,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     case OP_CLASS_PRODUCT:
         return m->start + matmul_time(cost, p, a);
     case OP_CLASS_ATTENTION:
-        return m->start + attention_time(m, p, a);
+        return m->start + attention_time(cost, p, a);
     case OP_CLASS_FROM_HOST:
         return m->start + touched_bytes(p, a) / m->host_bandwidth;
     default:
@@ -251,4 +265,14 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
             return m->start + (double)action_params(p, a)->copy.bytes / m->host_bandwidth;
         return m->start + memory_time(m, touched_bytes(p, a));
     }
+}
+
+double cost_floor(const struct cost *cost, const struct program *p, const struct action *a)
+{
+    titan_assert(cost->machine && a->op < OP_COUNT);
+    const enum op_class class = op_class((enum op)a->op);
+    if (op_is_transfer((enum op)a->op) || class == OP_CLASS_NO_TIME || class == OP_CLASS_FROM_HOST ||
+        a->stream != STREAM_COMPUTE)
+        return 0;
+    return MAX(cost_flops(p, a) / peak_of(cost, p, a), touched_bytes(p, a) / cost->machine->memory_bandwidth);
 }

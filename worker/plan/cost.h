@@ -45,6 +45,9 @@ struct cost {
 
 /* Seconds on the action's stream. */
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a);
+/* The least that an action of compute can take on the machine: its FLOPs at the peak, or each byte that it touches once
+ * at the memory's bandwidth, whichever is longer. Of other streams than compute's, and of what takes no time: 0. */
+double cost_floor(const struct cost *cost, const struct program *p, const struct action *a);
 /* FLOPs of a product or an attention action; 0 for others. Causal attention counts the visible half. */
 double cost_flops(const struct program *p, const struct action *a);
 /* Seconds a transfer of `bytes` (what the action's kind counts, see action_sent_bytes) takes in a group. */

@@ -42,22 +42,27 @@ static void measure_memory(const struct machine *m, const struct program *p, str
     ret->predicted = (double)ret->total * (1 + m->memory_overhead) + (double)m->memory_fixed;
 }
 
-static void measure_time(const struct simulated_rank *k, double step, struct forecast_time *ret)
+static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step,
+                         struct forecast_time *ret)
 {
     double known = 0;
 
     titan_assert(step >= k->finish);
     for (int i = 0; i < k->program->n_actions; i++) {
         const struct action *a = &k->program->actions[i];
-        const double took = k->end[i] - k->start[i];
+        const double took = k->end[i] - k->start[i], floor = cost_floor(cost, k->program, a);
         if (a->stream != STREAM_COMPUTE)
             continue;
-        if (op_class((enum op)a->op) == OP_CLASS_PRODUCT)
+        if (op_class((enum op)a->op) == OP_CLASS_PRODUCT) {
             ret->matmul += took;
-        else if (op_class((enum op)a->op) == OP_CLASS_ATTENTION)
+            ret->matmul_floor += floor;
+        } else if (op_class((enum op)a->op) == OP_CLASS_ATTENTION) {
             ret->attention += took;
-        else
+            ret->attention_floor += floor;
+        } else {
             ret->memory_bound += took;
+            ret->memory_floor += floor;
+        }
     }
     for (int c = 0; c < CHANNEL_COUNT; c++) {
         ret->exposed[c] = channel_group((enum channel)c) == GROUP_PP ? 0 : k->exposed[c];
@@ -88,7 +93,7 @@ static double cost_of(void *arg, const struct program *p, const struct action *a
     return cost_action(arg, p, a);
 }
 
-static void fill(struct forecast *f, const struct simulation *s)
+static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost)
 {
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
@@ -98,7 +103,7 @@ static void fill(struct forecast *f, const struct simulation *s)
         const struct simulated_rank *k = &s->ranks[i];
         measure_memory(m, k->program, &f->memory[i]);
         f->memory[i].bytes[MEMORY_HOST] += plan_copy_bytes(f->plan);
-        measure_time(k, s->step, &f->time[i]);
+        measure_time(k, cost, s->step, &f->time[i]);
         measure_bytes(k, f->bytes[i]);
         f->actions = MAX(f->actions, k->program->n_actions);
         if (k->compute > s->ranks[f->busiest].compute)
@@ -140,7 +145,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
         forecast_clear(&f);
         return status;
     }
-    fill(&f, s);
+    fill(&f, s, cost);
     if (ret_simulation)
         *ret_simulation = s;
     else
@@ -256,7 +261,7 @@ static void print_bytes(const struct forecast *f, struct buf *out)
 
 struct part {
     const char *name;
-    double seconds;
+    double seconds, floor; /* floor 0: of a wait */
 };
 
 static int by_seconds(const void *x, const void *y)
@@ -276,13 +281,13 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
     };
     int n = 0;
 
-    ret[n++] = (struct part){"products", t->matmul};
-    ret[n++] = (struct part){"attention", t->attention};
-    ret[n++] = (struct part){"memory-bound operations", t->memory_bound};
-    ret[n++] = (struct part){"pipeline bubble and ends", t->idle};
+    ret[n++] = (struct part){"products", t->matmul, t->matmul_floor};
+    ret[n++] = (struct part){"attention", t->attention, t->attention_floor};
+    ret[n++] = (struct part){"memory-bound operations", t->memory_bound, t->memory_floor};
+    ret[n++] = (struct part){"pipeline bubble and ends", t->idle, 0};
     for (int c = 0; c < CHANNEL_COUNT; c++)
         if (t->exposed[c] > 0)
-            ret[n++] = (struct part){waits[c], t->exposed[c]};
+            ret[n++] = (struct part){waits[c], t->exposed[c], 0};
     qsort(ret, (size_t)n, sizeof *ret, by_seconds);
     return n;
 }
@@ -296,12 +301,23 @@ static void print_time(const struct forecast *f, struct buf *out)
     const int digits = f->step < 0.1 ? 6 : 4;
     buf_printf(out, "\nstep        %.*f s, %.0f tokens/s per device, MFU %.1f %%\n", digits, f->step,
                f->tokens_per_second, 100 * f->mfu);
-    buf_printf(out, "where it goes on the busiest rank (pp %d)\n", f->busiest);
-    for (int i = 0; i < n; i++)
-        if (parts[i].seconds > 0.001 * f->step)
-            buf_printf(out, "  %-28s %9.*f s %5.1f %%\n", parts[i].name, digits, parts[i].seconds,
-                       100 * parts[i].seconds / f->step);
+    buf_printf(out, "where it goes on the busiest rank (pp %d)                  floor\n", f->busiest);
+    double floor = 0;
+    for (int i = 0; i < n; i++) {
+        floor += parts[i].floor;
+        if (parts[i].seconds <= 0.001 * f->step)
+            continue;
+        buf_printf(out, "  %-28s %9.*f s %5.1f %%", parts[i].name, digits, parts[i].seconds,
+                   100 * parts[i].seconds / f->step);
+        if (parts[i].floor > 0)
+            buf_printf(out, " %9.*f s", digits, parts[i].floor);
+        buf_puts(out, "\n");
+    }
     buf_printf(out, "slowest     %s\n", parts[0].name);
+    buf_printf(out,
+               "floor       %.*f s, %.1f %% of the step: FLOPs at the peak or bytes at the memory's bandwidth, without "
+               "waits\n",
+               digits, floor, 100 * floor / f->step);
 }
 
 void forecast_print(const struct forecast *f, struct buf *out)
@@ -310,6 +326,59 @@ void forecast_print(const struct forecast *f, struct buf *out)
     print_memory(f, out);
     print_bytes(f, out);
     print_time(f, out);
+}
+
+/* What an operation of a step costs, all times that it runs. */
+struct op_row {
+    const struct action *first;
+    long count;
+    double predicted, floor;
+};
+
+static int by_predicted(const void *x, const void *y)
+{
+    const struct op_row *a = x, *b = y;
+    if (a->predicted != b->predicted)
+        return a->predicted < b->predicted ? 1 : -1;
+    return a->first < b->first ? -1 : 1;
+}
+
+titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                                       struct buf *out, struct titan_error *err)
+{
+    titan_assert(f->busiest >= 0 && f->busiest < s->n);
+    const struct simulated_rank *k = &s->ranks[f->busiest];
+    const struct program *p = k->program;
+    struct op_row *rows = calloc((size_t)p->n_actions + 1, sizeof *rows);
+    size_t n = 0;
+
+    if (!rows)
+        return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->stream != STREAM_COMPUTE || op_class((enum op)a->op) == OP_CLASS_NO_TIME)
+            continue;
+        size_t at = 0;
+        while (at < n && (rows[at].first->op != a->op || rows[at].first->params != a->params))
+            at++;
+        if (at == n)
+            rows[n++].first = a;
+        rows[at].count++;
+        rows[at].predicted += k->end[i] - k->start[i];
+        rows[at].floor += cost_floor(cost, p, a);
+    }
+    qsort(rows, n, sizeof *rows, by_predicted);
+    buf_printf(out, "\noperations of a step on the busiest rank (pp %d)\n  %9s %9s %6s %6s  operation\n", f->busiest,
+               "s", "floor", "share", "times");
+    for (size_t i = 0; i < n; i++) {
+        buf_printf(out, "  %9.6f %9.6f %5.1f%% %6ld  %s", rows[i].predicted, rows[i].floor,
+                   rows[i].predicted > 0 ? 100 * rows[i].floor / rows[i].predicted : 0, rows[i].count,
+                   op_name((enum op)rows[i].first->op));
+        program_print_params(p, rows[i].first, out);
+        buf_puts(out, "\n");
+    }
+    free(rows);
+    return TITAN_OK;
 }
 
 /* --- for programs ------------------------------------------------------------------------------------------------- */
@@ -329,7 +398,8 @@ static void json_rank(const struct forecast *f, int i, struct buf *out)
     const int n = parts_of(&f->time[i], parts);
     for (int k = 0; k < n; k++)
         buf_printf(out, "%s\"%s\":%.6f", k ? "," : "", parts[k].name, parts[k].seconds);
-    buf_puts(out, "}}");
+    const struct forecast_time *t = &f->time[i];
+    buf_printf(out, "},\"floor_seconds\":%.6f}", t->matmul_floor + t->attention_floor + t->memory_floor);
 }
 
 void forecast_json(const struct forecast *f, struct buf *out)

@@ -18,9 +18,10 @@ struct forecast_memory {
 
 /* Where a rank's step goes, s; they add up to its step. */
 struct forecast_time {
-    double matmul, attention, memory_bound; /* compute */
-    double exposed[CHANNEL_COUNT];          /* waiting for a transfer */
-    double idle;                            /* the rest: pipeline bubble, the end of the step */
+    double matmul, attention, memory_bound;             /* compute */
+    double matmul_floor, attention_floor, memory_floor; /* the least that it can take (cost_floor) */
+    double exposed[CHANNEL_COUNT];                      /* waiting for a transfer */
+    double idle;                                        /* the rest: pipeline bubble, the end of the step */
 };
 
 /* What is sent, by the mesh's axes and two more: between experts' ranks, and the step's report over all ranks. */
@@ -51,6 +52,9 @@ void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, 
 void forecast_clear(struct forecast *f);
 
 void forecast_print(const struct forecast *f, struct buf *out);
+/* A line for each distinct operation of the busiest rank's step: how often, predicted seconds, floor, and its share. */
+titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                                       struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 void forecast_json(const struct forecast *f, struct buf *out);
 
 #endif

@@ -214,7 +214,7 @@ titan_status program_finish(struct program *p, struct titan_error *err)
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
-static void print_params(const struct program *p, const struct action *a, struct buf *out)
+void program_print_params(const struct program *p, const struct action *a, struct buf *out)
 {
     static const char *const flags[] = {"ta",     "tb",          "add",     "f32",      "backward",
                                         "masked", "no_gradient", "sigmoid", "normalize"};
@@ -267,7 +267,7 @@ static void print_action(const struct program *p, int i, struct buf *out)
         buf_printf(out, " on %s", channel_name((enum channel)a->channel));
     if (a->op == OP_SEND || a->op == OP_RECV)
         buf_printf(out, " peer=%d", a->peer);
-    print_params(p, a, out);
+    program_print_params(p, a, out);
     for (int k = 0; k < a->n_waits; k++)
         buf_printf(out, "%s%d", k == 0 ? " wait=" : ",", p->waits[a->wait + k]);
     buf_puts(out, "\n");

@@ -203,5 +203,7 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 int program_meeting(const struct program *p);
 /* One line an action. */
 void program_print(const struct program *p, struct buf *out);
+/* An action's numbers, each with a blank before it. */
+void program_print_params(const struct program *p, const struct action *a, struct buf *out);
 
 #endif

@@ -217,6 +217,41 @@ static void time_adds_up_to_the_step(void **state)
     close_forecast(&x);
 }
 
+/* What no machine of this bandwidth and peak can do faster: below the prediction of every operation, and by hand for
+ * the sum of two tensors, which reads two and writes one. */
+static void floors_are_below_predictions(void **state)
+{
+    static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=none", NULL};
+    _cleanup_(buf_free) struct buf text = {0};
+    struct titan_error err = {0};
+    struct forecasted x;
+    int adds = 0;
+
+    (void)state;
+    open_forecast(&x, 2, sets);
+    const struct simulated_rank *k = &x.s->ranks[0];
+    double floor = 0;
+    for (int i = 0; i < k->program->n_actions; i++) {
+        const struct action *a = &k->program->actions[i];
+        const double least = cost_floor(&x.p.cost, k->program, a);
+        assert_true(least <= k->end[i] - k->start[i]);
+        assert_true(!op_is_transfer((enum op)a->op) || least == 0);
+        floor += least;
+        if (a->op == OP_ADD && a->stream == STREAM_COMPUTE) {
+            near(least * 1e9, 3.0 * (double)action_params(k->program, a)->add.n * 2 / 3.35e12 * 1e9, "a sum, ns");
+            adds++;
+        }
+    }
+    const struct forecast_time *t = &x.f.time[0];
+    near(floor * 1e9, (t->matmul_floor + t->attention_floor + t->memory_floor) * 1e9, "all floors, ns");
+    assert_true(adds > 0 && t->matmul_floor > 0 && t->attention_floor > 0);
+    if (forecast_print_operations(&x.f, x.s, &x.p.cost, &text, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_non_null(strstr(text.data, "MATMUL M="));
+    assert_null(strstr(text.data, "ALL_GATHER"));
+    close_forecast(&x);
+}
+
 static void json_has_the_same_numbers(void **state)
 {
     static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", NULL};
@@ -252,6 +287,7 @@ int main(void)
         cmocka_unit_test(memory_by_kind_sums_up),
         cmocka_unit_test(state_is_the_formulas),
         cmocka_unit_test(time_adds_up_to_the_step),
+        cmocka_unit_test(floors_are_below_predictions),
         cmocka_unit_test(json_has_the_same_numbers),
     };
     return cmocka_run_group_tests_name("forecast", tests, NULL, NULL);
