@@ -148,7 +148,14 @@ struct recipe {
     struct {
         int64_t log_freq;
         bool log_samples; /* every worker writes which samples it reads */
+        bool enable_tensorboard;
+        char save_tb_folder[128]; /* below the run's folder */
     } metrics;
+    struct { /* traces of what ran */
+        bool enable_profiling;
+        char save_traces_folder[128]; /* below the run's folder */
+        int64_t profile_freq, profiler_active, profiler_warmup;
+    } profiling;
     struct {
         int64_t min_workers, max_workers;
     } elastic;

@@ -371,6 +371,27 @@ const struct recipe_key recipe_keys[] = {
      .flags = KEY_TITAN,
      .doc = "Each worker writes the samples it reads to samples-PID.csv in the run's folder on its node: step, number in "
             "the step, hash of the tokens."},
+    {.section = "metrics", .name = "enable_tensorboard", .type = KEY_BOOL, AT(metrics.enable_tensorboard),
+     .initial = "false",
+     .doc = "Rank 0 writes TensorBoard's event files, at step 1 and every log_freq steps, under TorchTitan's names."},
+    {.section = "metrics", .name = "save_tb_folder", .type = KEY_STRING, AT(metrics.save_tb_folder), .initial = "\"tb\"",
+     .doc = "Where: a folder below the run's folder, on the node of rank 0."},
+
+    {.section = "profiling", .name = "enable_profiling", .type = KEY_BOOL, AT(profiling.enable_profiling),
+     .initial = "false",
+     .doc = "Every rank writes traces of what it ran, an event for each action on its stream; ui.perfetto.dev opens them: "
+            "iteration_STEP/rankRANK_trace.json."},
+    {.section = "profiling", .name = "save_traces_folder", .type = KEY_STRING, AT(profiling.save_traces_folder),
+     .initial = "\"profile_traces\"",
+     .doc = "Where: a folder below the run's folder, on each rank's own node."},
+    {.section = "profiling", .name = "profile_freq", .type = KEY_INT, AT(profiling.profile_freq), .min = 1, .max = 1e9,
+     .initial = "10", .doc = "Steps between two traces; a trace ends with a step that is a multiple of it."},
+    {.section = "profiling", .name = "profiler_active", .type = KEY_INT, AT(profiling.profiler_active), .min = 1,
+     .max = 1000, .initial = "1", .doc = "Steps in a trace."},
+    {.section = "profiling", .name = "profiler_warmup", .type = KEY_INT, AT(profiling.profiler_warmup), .min = 0,
+     .max = 1e9, .initial = "3",
+     .doc = "Steps before a trace that belong to it in TorchTitan; here none are needed. Together with profiler_active at "
+            "most profile_freq."},
 
     {.section = "elastic", .name = "min_workers", .type = KEY_INT, AT(elastic.min_workers), .min = 1, .max = 1 << 20,
      .initial = "1", .flags = KEY_TITAN,
@@ -436,19 +457,12 @@ const struct recipe_key recipe_keys[] = {
     OFF("job", "custom_config_module", KEY_STRING, "\"\"", "Python module with more keys."),
     NOTE("job", "use_for_integration_test", KEY_BOOL, "false", "A mark for TorchTitan's own tests"),
 
-    NOTE("profiling", "enable_profiling", KEY_BOOL, "false", "No traces are written"),
-    PART("profiling", "save_traces_folder", KEY_STRING, "\"profile_traces\"", "profiling.enable_profiling"),
-    PART("profiling", "profile_freq", KEY_INT, "10", "profiling.enable_profiling"),
-    PART("profiling", "profiler_active", KEY_INT, "1", "profiling.enable_profiling"),
-    PART("profiling", "profiler_warmup", KEY_INT, "3", "profiling.enable_profiling"),
     NOTE("profiling", "enable_memory_snapshot", KEY_BOOL, "false", "No snapshots are written: the plan has every buffer"),
     PART("profiling", "save_memory_snapshot_folder", KEY_STRING, "\"memory_snapshot\"",
          "profiling.enable_memory_snapshot"),
 
     NOTE("metrics", "disable_color_printing", KEY_BOOL, "false", "Output to a file has no colours anyway"),
-    NOTE("metrics", "enable_tensorboard", KEY_BOOL, "false", "No event files are written: titanctl metrics has the numbers"),
-    PART("metrics", "save_tb_folder", KEY_STRING, "\"tb\"", "metrics.enable_tensorboard"),
-    PART("metrics", "save_for_all_ranks", KEY_BOOL, "false", "metrics.enable_tensorboard"),
+    NOTE("metrics", "save_for_all_ranks", KEY_BOOL, "false", "Rank 0 alone writes event files: all ranks have the same numbers"),
     NOTE("metrics", "enable_wandb", KEY_BOOL, "false", "Nothing is sent: titanctl metrics has the numbers"),
 
     NOTE("model", "print_after_conversion", KEY_BOOL, "false", "No model is converted"),

@@ -419,6 +419,30 @@ static titan_status check_checkpoint(const struct recipe *r, struct titan_error 
     return TITAN_OK;
 }
 
+/* A folder that a worker makes stays below the run's. */
+static titan_status check_folder(const char *key, const char *folder, struct titan_error *err)
+{
+    if (folder[0] == '\0' || folder[0] == '/' || strchr(folder, '\\') || strstr(folder, ".."))
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\": a name below the run's folder, without \"..\"", key, folder);
+    return TITAN_OK;
+}
+
+static titan_status check_outputs(const struct recipe *r, struct titan_error *err)
+{
+    if (r->metrics.enable_tensorboard)
+        TRY(check_folder("metrics.save_tb_folder", r->metrics.save_tb_folder, err));
+    if (!r->profiling.enable_profiling)
+        return TITAN_OK;
+    TRY(check_folder("profiling.save_traces_folder", r->profiling.save_traces_folder, err));
+    if (r->profiling.profiler_warmup + r->profiling.profiler_active > r->profiling.profile_freq)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "profiling.profiler_warmup = %lld and profiler_active = %lld are more than profile_freq = %lld",
+            (long long)r->profiling.profiler_warmup, (long long)r->profiling.profiler_active,
+            (long long)r->profiling.profile_freq);
+    return TITAN_OK;
+}
+
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(apply_flavor(r, err));
@@ -431,6 +455,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(check_selective(r, err));
     TRY(check_redundancy(r, err));
     TRY(check_checkpoint(r, err));
+    TRY(check_outputs(r, err));
     TRY(check_mixture(r, err));
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {
         memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));

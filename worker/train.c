@@ -214,7 +214,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     if (e->state.buddy)
         TRY(buddy_expect(e->state.buddy, err));
     TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));
-
+    TRY(profile_begin_step(e, err));
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     if (e->state.buddy)
         TRY(buddy_settle(e->state.buddy, err)); /* the replica's rank has the gradients too */
@@ -222,7 +222,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     TRY(decide(e, report, &update, err));
     checkpoints_await_copy(e);              /* one that was started has copied what the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
-
+    TRY(profile_end_step(e, err));
     const titan_status status = commit_step(e, err);
     progress_busy(clock_mono_ns() - e->step.began_ns - (progress_idle_ns() - idle_ns));
     if (status != TITAN_OK) /* there is no other step */

@@ -135,8 +135,7 @@ def submitted():
             assert done.code == 0 and done.out.strip().isdigit(), (name, done.err)
             notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
             assert any("not in float8" in n for n in notes) == (name == "llama3/llama3_405b"), (name, notes)
-            assert any("metrics.enable_tensorboard" in n for n in notes) == \
-                tomllib.loads((HERE / f"{name}.toml").read_text())["metrics"]["enable_tensorboard"], (name, notes)
+            assert not any("enable_tensorboard" in n or "enable_profiling" in n for n in notes), (name, notes)
             job = json.loads(d.ok("-o", "json", "status", done.out.strip()))
             assert job["state"] == "PENDING", job
         for name, words in LACKS.items():

@@ -195,6 +195,7 @@ void epoch_free(struct epoch *e)
     if (!e)
         return;
     titan_assert(!atomic_load(&e->groups.comm));
+    profile_close(e);
     evaluation_close(e); /* runs in the step's arena */
     exec_close(e->exec);
     recover_free(e);

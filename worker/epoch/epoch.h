@@ -7,6 +7,7 @@
 #include "worker/epoch/checkpoints.h"
 #include "worker/epoch/evaluation.h"
 #include "worker/epoch/groups.h"
+#include "worker/epoch/profile.h"
 #include "worker/epoch/publish.h"
 #include "worker/epoch/recover.h"
 #include "worker/epoch/trainer.h"
@@ -44,6 +45,7 @@ struct epoch {
     struct evaluation evaluation;
     struct checkpoints checkpoints;
     struct published published;
+    struct profile profile;
     struct step step;
 };
 

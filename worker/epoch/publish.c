@@ -2,6 +2,7 @@
 /* publish.c - reports of steps and of epochs: log, metrics file, membership. */
 #include "worker/epoch/publish.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,12 +13,13 @@
 
 void publisher_init(struct publisher *p)
 {
-    *p = (struct publisher){.metrics = {.fd = -1}};
+    *p = (struct publisher){.metrics = {.fd = -1}, .events = {.fd = -1}};
 }
 
 void publisher_close(struct publisher *p)
 {
     metrics_close(&p->metrics);
+    event_file_close(&p->events);
 }
 
 titan_status publish_open(struct epoch *e, struct titan_error *err)
@@ -34,6 +36,64 @@ static double mfu_of(const struct trainer *t, double tokens_per_second, int worl
 {
     const double peak = t->dt == DTYPE_BF16 ? t->device.info.peak_flops_bf16 : t->device.info.peak_flops_f32;
     return peak > 0 ? recipe_flops_per_token(t->recipe) * tokens_per_second / (peak * world) : 0;
+}
+
+/* For TensorBoard, under the names that TorchTitan gives them. */
+static titan_status add_event(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars,
+                              int n, struct titan_error *err)
+{
+    const struct recipe *r = e->t->recipe;
+    struct event_file *const f = &e->t->publisher.events;
+    char folder[PATH_MAX + 256];
+
+    if (f->fd < 0) {
+        (void)snprintf(folder, sizeof folder, "%s/%s", e->t->members->job_dir, r->metrics.save_tb_folder);
+        TRY(event_file_open(f, folder, err));
+    }
+    return event_file_add(f, step, at_ms, scalars, n, err);
+}
+
+static void write_event(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n)
+{
+    struct publisher *const p = &e->t->publisher;
+    struct titan_error why = {0};
+
+    if (!e->t->recipe->metrics.enable_tensorboard || e->view.rank != 0 || p->events_failed)
+        return;
+    p->events_failed = add_event(e, step, at_ms, scalars, n, &why) != TITAN_OK;
+    if (p->events_failed)
+        tlog_warn(&e->t->log, "no more TensorBoard events", "step=%lu reason=\"%s\"", (unsigned long)step, why.msg);
+}
+
+static void write_evaluation_event(const struct epoch *e, const struct evaluation_report *v, int64_t at_ms)
+{
+    const struct event_scalar scalars[] = {{"validation_metrics/loss", v->loss},
+                                           {"validation_metrics/bits_per_byte", evaluation_bits_per_byte(v)}};
+    write_event(e, v->step, at_ms, scalars, ARRAY_SIZE(scalars));
+}
+
+static void write_step(const struct epoch *e, const struct step_report *r)
+{
+    const struct trainer *t = e->t;
+    const double tps = r->tokens_per_second / r->world;
+    const struct event_scalar scalars[] = {
+        {"loss_metrics/global_avg_loss", r->loss},
+        {"grad_norm", r->grad_norm},
+        {"lr", r->learning_rate},
+        {"n_tokens_seen", (double)r->tokens},
+        {"throughput(tps)", tps},
+        {"tflops", recipe_flops_per_token(t->recipe) * tps * 1e-12},
+        {"mfu(%)", 100 * r->mfu},
+        {"time_metrics/end_to_end(s)", r->step_ms * 1e-3},
+        {"world_size", r->world},
+        {"skipped_steps", r->skipped_steps},
+    };
+
+    metrics_step(&e->t->publisher.metrics, &t->log, r);
+    if (r->step % (uint64_t)t->recipe->metrics.log_freq == 0 || r->step == 1)
+        write_event(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+    if (r->evaluation.step > 0)
+        write_evaluation_event(e, &r->evaluation, r->at_ms);
 }
 
 void publish_note_step(struct epoch *e)
@@ -70,7 +130,7 @@ void publish_step(struct epoch *e)
     if (e->published.awaits_evaluation || !atomic_exchange(&e->published.pending, false))
         return;
     titan_assert(newest->step > 0 && newest->epoch == e->view.epoch);
-    metrics_step(&t->publisher.metrics, &t->log, newest);
+    write_step(e, newest);
     t->members->ops->progress(t->members, newest);
 }
 
@@ -93,6 +153,7 @@ void publish_evaluation(struct epoch *e)
         publish_step_alone(e);
     } else if (!metrics_have_evaluation(m, evaluation->step)) {
         metrics_evaluation(m, &t->log, evaluation, e->view.epoch, clock_wall_ms());
+        write_evaluation_event(e, evaluation, clock_wall_ms());
     }
     t->members->ops->evaluated(t->members, evaluation);
 }
@@ -133,7 +194,7 @@ void publish_kept(struct epoch *e)
         recall_loaded(e, newest);
     for (int i = 0; i < 2; i++)
         if (p->kept[i].step > p->metrics.written)
-            metrics_step(&p->metrics, &t->log, &p->kept[i]);
+            write_step(e, &p->kept[i]);
     if (newest->step > 0) {
         newest->epoch = e->view.epoch;
         t->members->ops->progress(t->members, newest);

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "worker/metrics/event_file.h"
 #include "worker/metrics/metrics.h"
 
 struct trainer;
@@ -17,6 +18,8 @@ struct epoch;
 /* As long as the process. Written by publish.c only. */
 struct publisher {
     struct metrics metrics;
+    struct event_file events;   /* of rank 0, from the first step that it writes */
+    bool events_failed;         /* and said so */
     struct step_report kept[2]; /* committed steps that may not be published; step 0: none */
 };
 

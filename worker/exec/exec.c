@@ -270,6 +270,8 @@ void exec_close(struct exec *e)
     free(e->finals);
     free(e->address);
     free(e->events);
+    free(e->times.began);
+    free(e->times.ended);
     free(e);
 }
 

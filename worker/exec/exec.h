@@ -54,6 +54,12 @@ struct exec_options {
     const atomic_int *revoked;
 };
 
+/* When each action of a step began and ended on its stream, by clock_mono_ns, without what it waited for there; 0: it
+ * has not run. On a device with a queue of its own the two calls of the host are within the times. */
+struct exec_times {
+    int64_t *began, *ended; /* [program->n_actions] */
+};
+
 struct exec_batch {
     const int32_t *tokens; /* [slot][BATCH_ROWS][N], host: as LOAD wants them */
     const double *counts;  /* [slot] counted tokens of this cp rank */
@@ -73,6 +79,14 @@ titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_
 /* The optimizer, after exec_agree or exec_resume: every unit of this rank's shard is updated. NULL: the step is
  * skipped, the state stays as it is. It may still be running on the compute stream on return. */
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
+
+/* After exec_update: the update has run. */
+titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+
+/* Take the times of the steps that begin from now on, or no longer. Between steps, with idle streams. */
+titan_status exec_take_times(struct exec *e, bool on, struct titan_error *err) TITAN_MUST_USE;
+/* Of the last step that was timed, when its streams are idle; NULL: none was. */
+const struct exec_times *exec_times(const struct exec *e);
 
 /* The step has begun to agree and has no report: exec_resume can finish it. */
 bool exec_prepared(const struct exec *e);

@@ -50,7 +50,9 @@ struct exec {
     int newest;                     /* which of reports is the last step's */
     bool has_report;
     int next_final;
-    int done; /* actions up to here have run, whatever their events say; -1: none */
+    struct exec_times times; /* NULL: never taken */
+    bool timed;              /* this step's are */
+    int done;                /* actions up to here have run, whatever their events say; -1: none */
 };
 
 /* One action about to run. */

@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - a training step in three calls: gradients, the agreement that commits it, the update. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/progress.h"
 #include "worker/exec/executor.h"
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
+/* On the stream's thread. */
+static titan_status take_time(void *arg, struct titan_error *err)
+{
+    (void)err;
+    *(int64_t *)arg = clock_mono_ns();
+    return TITAN_OK;
+}
+
 static titan_status issue(const struct call *c, int index)
 {
     const struct exec *e = c->e;
+    const bool timed = e->timed && op_class((enum op)c->a->op) != OP_CLASS_NO_TIME;
 
     for (int i = 0; i < c->a->n_waits; i++) {
         const int other = e->p->waits[c->a->wait + i];
@@ -18,7 +29,11 @@ static titan_status issue(const struct call *c, int index)
         if (other > e->done)
             TRY(c->ops->event_wait(e->events[other], c->s, c->err));
     }
+    if (timed)
+        TRY(c->ops->stream_call(c->s, take_time, &e->times.began[index], c->err));
     TRY(exec_dispatch(c));
+    if (timed)
+        TRY(c->ops->stream_call(c->s, take_time, &e->times.ended[index], c->err));
     if (index == e->meeting && e->opt.met)
         TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
     return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
@@ -156,6 +171,37 @@ titan_status exec_update(struct exec *e, const struct update *update, struct tit
     e->update = NULL;
     e->stage = EXEC_IDLE;
     return TITAN_OK;
+}
+
+titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)
+{
+    titan_assert(e->stage == EXEC_IDLE);
+    return exec_wait(e, e->opt.streams[STREAM_COMPUTE], err); /* joined with all others */
+}
+
+titan_status exec_take_times(struct exec *e, bool on, struct titan_error *err)
+{
+    const size_t n = (size_t)e->p->n_actions;
+
+    titan_assert(e->stage == EXEC_IDLE);
+    e->timed = false;
+    if (!on)
+        return TITAN_OK;
+    if (!e->times.began)
+        e->times.began = calloc(n, sizeof *e->times.began);
+    if (!e->times.ended)
+        e->times.ended = calloc(n, sizeof *e->times.ended);
+    if (!e->times.began || !e->times.ended)
+        return titan_fail(err, TITAN_ENOMEM, "times of %zu actions: out of memory", n);
+    memset(e->times.began, 0, n * sizeof *e->times.began);
+    memset(e->times.ended, 0, n * sizeof *e->times.ended);
+    e->timed = true;
+    return TITAN_OK;
+}
+
+const struct exec_times *exec_times(const struct exec *e)
+{
+    return e->times.began && e->times.ended ? &e->times : NULL;
 }
 
 bool exec_prepared(const struct exec *e)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/timeline.h"
 
 /* One stream of one rank: its actions in order, and how far it is. */
 struct lane {
@@ -300,40 +301,15 @@ void simulation_close(struct simulation *s)
 
 /* --- timeline ----------------------------------------------------------------------------------------------------- */
 
-static void write_names(const struct simulation *s, struct buf *out)
-{
-    const char *comma = "";
-
-    for (int r = 0; r < s->n; r++) {
-        buf_printf(out, "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"pp rank %d\"}}",
-                   comma, r, r);
-        comma = ",\n";
-        for (int k = 0; k < STREAM_COUNT; k++)
-            if (s->ranks[r].program->streams >> k & 1)
-                buf_printf(out,
-                           "%s{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-                           comma, r, k, program_stream_name((enum stream_id)k));
-    }
-}
-
 void simulation_timeline(const struct simulation *s, struct buf *out)
 {
-    buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    write_names(s, out);
+    timeline_begin(out);
     for (int r = 0; r < s->n; r++) {
-        const struct simulated_rank *k = &s->ranks[r];
-        for (int i = 0; i < k->program->n_actions; i++) {
-            const struct action *a = &k->program->actions[i];
-            /* Ends are rounded, not lengths: what begins where another ends still does so in whole nanoseconds. */
-            const long long from = llround(k->start[i] * 1e9), to = llround(k->end[i] * 1e9);
-            if (to <= from)
-                continue;
-            buf_printf(out,
-                       ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-                       "\"args\":{\"action\":%d,\"unit\":%d,\"stage\":%d,\"microbatch\":%d}}",
-                       op_name((enum op)a->op), phase_name((enum phase)a->phase), r, a->stream, (double)from / 1e3,
-                       (double)(to - from) / 1e3, i, a->unit, a->stage, a->microbatch);
-        }
+        char name[32];
+        (void)snprintf(name, sizeof name, "pp rank %d", r);
+        timeline_name(out, r, name, s->ranks[r].program);
     }
-    buf_puts(out, "\n]}\n");
+    for (int r = 0; r < s->n; r++)
+        timeline_actions(out, r, s->ranks[r].program, s->ranks[r].start, s->ranks[r].end);
+    timeline_end(out);
 }

@@ -232,7 +232,7 @@ static void test_warnings(void **state)
     struct recipe r = fresh();
     _cleanup_(buf_free) struct buf lines = BUF_INIT;
     assert_int_equal(recipe_parse(&r,
-                                  "[metrics]\nenable_wandb = true\nenable_tensorboard = true\nsave_tb_folder = \"x\"\n"
+                                  "[metrics]\nenable_wandb = true\ndisable_color_printing = true\n"
                                   "[comm]\ninit_timeout_seconds = 300\ntrain_timeout_seconds = 50\n"
                                   "[training.dataloader]\nnum_workers = 4\npin_memory = true\n"
                                   "[compile]\nenable = true\ncomponents = [\"loss\"]\n"
@@ -244,7 +244,7 @@ static void test_warnings(void **state)
     assert_string_equal(
         lines.data,
         "model.converters: products are in bfloat16 or float32, whichever the device is fast at, not in float8\n"
-        "metrics.enable_tensorboard has no effect: No event files are written: titanctl metrics has the numbers\n"
+        "metrics.disable_color_printing has no effect: Output to a file has no colours anyway\n"
         "training.dataloader.num_workers, training.dataloader.pin_memory have no effect: A worker reads its samples "
         "itself\n"
         "compile.enable has no effect: A step is always planned as a whole, and nothing is compiled\n"

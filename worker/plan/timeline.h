@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* timeline.h - actions on a time axis as trace events (JSON object format), which Perfetto and chrome://tracing open: a
+ * process a rank, a thread a stream. What is simulated and what has run are written alike. */
+#ifndef TITAN_WORKER_PLAN_TIMELINE_H
+#define TITAN_WORKER_PLAN_TIMELINE_H
+
+#include "base/buf.h"
+#include "worker/program/program.h"
+
+void timeline_begin(struct buf *out);
+/* Once for each rank, before its actions. name: as it is, without quotes or backslashes. */
+void timeline_name(struct buf *out, int pid, const char *name, const struct program *p);
+/* s from the timeline's zero, of every action of the program; what ends when it begins is left out. */
+void timeline_actions(struct buf *out, int pid, const struct program *p, const double *start, const double *end);
+void timeline_end(struct buf *out);
+
+#endif
