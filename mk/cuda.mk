@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA plug-in: `make cuda`. Needs a CUDA toolkit (nvcc, cuBLASLt, NCCL) and a C and C++ compiler, nothing else: the
 # plug-in's objects are built apart, without the generated protocol code. Loading it needs no driver; using it does.
-#   CUDA=/usr/local/cuda   the toolkit        NCCL=$(CUDA), CUBLAS=$(CUDA)   where those libraries are, if elsewhere
+#   CUDA=/path             the toolkit, if not where nvcc is        NCCL=$(CUDA), CUBLAS=$(CUDA)   where those libraries are, if elsewhere
 #   CUDA_ARCH="80 90a 100" compute capabilities to build machine code for
-CUDA      ?= /usr/local/cuda
+ifndef CUDA
+CUDA := $(or $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v nvcc 2>/dev/null))),/usr/local/cuda)
+endif
 NCCL      ?= $(CUDA)
 CUBLAS    ?= $(CUDA)
 CUDA_ARCH ?= 80 90a 100
@@ -24,11 +26,12 @@ cuda_ptx   = $(if $(filter 80,$(cuda_use)),-gencode arch=compute_80$(comma)code=
 # The library file itself, whatever its version: python's packages of the toolkit have no plain .so name.
 cuda_lib   = $(or $(firstword $(wildcard $(foreach d,lib64 lib,$(2)/$(d)/lib$(1).so $(2)/$(d)/lib$(1).so.*))),-l$(1))
 cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) $(call cuda_lib,cublasLt,$(CUBLAS))))),-Wl,-rpath,$(d:%/=%))
-cuda_inc   := $(foreach d,$(sort $(NCCL) $(CUBLAS) $(CUDA)),-isystem $(d)/include)
+# The system's own folders are looked in anyway, and must stay behind the compiler's.
+cuda_inc   := $(foreach d,$(filter-out /usr /usr/local,$(sort $(NCCL) $(CUBLAS) $(CUDA))),-isystem $(d)/include)
 NVCCFLAGS  ?= -O3
 
 .PHONY: cuda cuda-needs
-cuda: $(plugin_cuda) ## build the CUDA plug-in (needs a CUDA toolkit; CUDA=/usr/local/cuda, CUDA_ARCH="80 90a 100")
+cuda: $(plugin_cuda) ## build the CUDA plug-in (needs a CUDA toolkit; CUDA=/path if nvcc is not in PATH, CUDA_ARCH="80 90a 100")
 cuda-needs:
 	@test -x $(NVCC) || { echo "make cuda: no CUDA toolkit: $(NVCC) is missing; say where it is: make cuda CUDA=/path" >&2; exit 1; }
 	@test -n "$(wildcard $(addsuffix /include/nccl.h,$(NCCL) $(CUDA)))" || { echo "make cuda: nccl.h is not in $(NCCL)/include; say where NCCL is: make cuda NCCL=/path" >&2; exit 1; }
@@ -44,17 +47,18 @@ $(BUILD)/obj/cuda/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) $(if $(WERROR)$(CI),-Werror all-warnings) \
 		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) -c -o $@ $<
+cuda_runtime = $(or $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a)),$(call cuda_lib,cudart,$(CUDA))) \
+	-lstdc++ -ldl -lrt -lpthread -lm
 $(plugin_cuda): $(cuda_o) $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -Wl,-z,defs,-z,nodelete -o $@ $^ $(cuda_rpath) \
-		$(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,nccl,$(NCCL)) \
-		$(or $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a)),$(call cuda_lib,cudart,$(CUDA))) \
-		-lstdc++ -ldl -lrt -lpthread -lm
+		$(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,nccl,$(NCCL)) $(cuda_runtime)
 
-# The same plug-in on the host, for tests: kernels by an emulator, the CUDA runtime, cuBLASLt and NCCL by plain stand-ins
-# (tests/cuda). Needs the toolkit's headers, no nvcc.
+# The same plug-in on the host, for tests: kernels by an emulator, the driver, the CUDA runtime, cuBLASLt and NCCL by plain
+# stand-ins (tests/cuda), all in a libcuda.so.1. Needs the toolkit's headers, no nvcc.
 emulated_dir := $(BUILD)/cuda-emulated
-emulated_o   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(basename $(cuda_cu) $(wildcard tests/cuda/*.cpp)))
+emulated_o   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(basename $(cuda_cu)))
+standins_o   := $(patsubst %,$(BUILD)/obj/emulated/%.o,$(basename $(wildcard tests/cuda/*.cpp)))
 emulated     := $(emulated_dir)/libtitan-cuda.so
 CXX := g++
 $(BUILD)/obj/emulated/%.o: %.cu
@@ -64,18 +68,27 @@ $(BUILD)/obj/emulated/%.o: %.cpp
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) -std=c++17 -O2 -g -Wall -Wextra $(if $(WERROR)$(CI),-Werror) -fPIC -I. $(cuda_inc) -MMD -MP -c -o $@ $<
 # Stands where the driver would: opening libcuda.so.1 succeeds.
-$(emulated_dir)/libcuda.so.1:
+$(emulated_dir)/libcuda.so.1: $(standins_o)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ -x c /dev/null
+	$(call say,LINK,$@)$(CXX) -shared -Wl,-soname,libcuda.so.1,-z,defs -o $@ $^ -ldl -lpthread
 $(emulated): $(emulated_o) $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(emulated_dir)/libcuda.so.1 $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CXX) -shared -Wl,-z,defs,-z,nodelete -Wl,--no-as-needed -o $@ $^ '-Wl,-rpath,$$ORIGIN' -ldl -lpthread
 
 # --- tests/gpu: what a bare GPU machine checks, without cmocka; `make BARE=1 gpu-programs` needs a C compiler only ---
-gpu_programs := $(patsubst tests/gpu/%.c,$(BUILD)/gpu/%,$(wildcard tests/gpu/*.c)) $(BUILD)/gpu/bench_ops
-gpu_support  := $(addprefix $(BUILD)/obj/cuda/,tests/support/device_ops.o tests/support/device_experts.o tests/support/device_checker.o worker/device/device.o) $(lib_base)
-.PHONY: gpu-programs
+gpu_programs := $(patsubst %,$(BUILD)/gpu/%,check_comm check_ops bench_ops)
+gpu_support  := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(addprefix tests/support/device_,ops experts samples checker) worker/device/device) $(lib_base)
+.PHONY: gpu-programs gpu-probe
 gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model
+# Launches kernels of its own: needs the toolkit. Emulated it calls the stand-ins.
+probe_o := $(BUILD)/obj/cuda/tests/gpu/probe.o $(BUILD)/obj/cuda/worker/device/device.o
+gpu-probe: $(BUILD)/gpu/probe
+$(BUILD)/gpu/probe: $(probe_o) $(BUILD)/obj/cuda/tests/gpu/spin.cu.o $(lib_base)
+	@mkdir -p $(@D)
+	$(link) $^ $(cuda_runtime)
+$(emulated_dir)/probe: $(probe_o) $(BUILD)/obj/emulated/tests/gpu/spin.o $(emulated_dir)/libcuda.so.1 $(lib_base)
+	@mkdir -p $(@D)
+	$(link) $^ '-Wl,-rpath,$$ORIGIN' -lstdc++ -ldl -lpthread -lm
 $(BUILD)/obj/cuda/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(gpu_programs): $(BUILD)/gpu/%: $(BUILD)/obj/cuda/tests/gpu/%.o $(gpu_support)
 	@mkdir -p $(@D)

@@ -10,15 +10,16 @@
 #include <cmocka.h>
 
 #include "support/device_ops.h"
+#include "support/device_samples.h"
 
-static void check_threads(int threads)
+static void check_threads(int threads, bool samples)
 {
     struct device_handle h;
     struct titan_error err = {0};
     struct device_options options = {.threads = threads};
     if (device_open("cpu", &options, &h, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
-    int failed = device_ops_check(&h, stdout);
+    int failed = samples ? device_samples_check(&h, true, stdout) : device_ops_check(&h, stdout);
     device_close(&h);
     assert_int_equal(failed, 0);
 }
@@ -26,12 +27,18 @@ static void check_threads(int threads)
 static void test_one_thread(void **state)
 {
     (void)state;
-    check_threads(1);
+    check_threads(1, false);
 }
 static void test_three_threads(void **state)
 {
     (void)state;
-    check_threads(3);
+    check_threads(3, false);
+}
+/* The large shapes' checks, on small ones of their form. */
+static void test_samples(void **state)
+{
+    (void)state;
+    check_threads(2, true);
 }
 
 /* oneDNN reads its limit once, so a machine without AVX-512 needs a process of its own. There bf16 products run widened
@@ -75,6 +82,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_thread),
         cmocka_unit_test(test_three_threads),
+        cmocka_unit_test(test_samples),
         cmocka_unit_test(test_without_bf16_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
