@@ -1,31 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_ops.c - each operation of a device at the shapes of one training step of a model, against the machine's limits.
  *
- *   bench_ops [device] [threads] [bf16|fp32] [dim layers heads kv_heads ffn vocab batch seq [op]]
+ *   bench_ops [device] [threads] [bf16|fp32] [dim layers heads kv_heads ffn vocab batch seq [op|ceilings]]
  *
- * Prints JSON: per operation its shape, milliseconds, how often a step calls it, GFLOP/s with the fraction of the
- * device's peak for products, GB/s for the rest; at the end the sum over a step. op: this one alone. */
+ * Prints JSON: first what the device reaches at best, copying and in large products and attention, then per operation
+ * its shape, milliseconds, how often a step calls it, GFLOP/s with the fraction of the device's peak for products, GB/s
+ * for the rest, and its floor: the time that its products or bytes take at the measured best; at the end the sum over a
+ * step. op: this one alone, without the ceilings; ceilings: them alone.
+ *
+ * Operands are random numbers. On a GPU the milliseconds are the median of rounds between two events of the driver, and
+ * the operands of one call after the other lie in other memory, three times its second-level cache before a place comes
+ * again. On the host they are the best of many rounds by the clock, so that other load on the machine counts little. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "worker/device/device.h"
+
+enum { SLOTS = 6, GRADS = 4, ROUNDS = 30, PATTERN = 1 << 20 };
+#define ROUND_MS 4.0
+
+/* What the driver measures with: events between which a stream's time passes. NULL without a GPU. */
+struct driver_clock {
+    int (*record)(void *event, void *stream);
+    int (*wait)(void *event);
+    int (*elapsed)(float *ms, void *begin, void *end);
+    void *begin, *end;
+};
 
 struct bench {
     struct device_handle h;
     const struct device_ops *ops;
     struct stream *s;
+    struct driver_clock clock;
     enum dtype dt;
     int64_t b, t, n, c, heads, kv, d, f, v, layers;
-    void *x[6];     /* activations, large enough for all */
-    float *grad[4]; /* fp32, a unit's size */
+    size_t cache; /* bytes of the second-level cache; 0: operands stay where they are */
+    size_t slot_bytes, grad_bytes;
+    char *x[SLOTS];    /* activations and weights */
+    char *grad[GRADS]; /* fp32, a unit's size */
+    size_t offset;     /* into all of them, of this call's operands */
     float *rstd, *stats;
     struct attention_shape attention;
-    int32_t *tokens;
+    int32_t *tokens, *positions;
     float *angle;
     void *work;
-    const char *only; /* NULL: all */
+    void *pattern[2];               /* host: random numbers, and without their signs; bf16 pairs in an fp32's place */
+    const char *only;               /* NULL: all */
+    double budget_ms;               /* of one operation */
+    double copy_rate, product_rate; /* bytes and operations a second, at best; 0: not measured */
     double total_ms;
     int rows;
 };
@@ -37,6 +63,7 @@ struct op_call {
     int64_t calls;       /* in one step */
     int m, nn, k;        /* products */
     int kind;
+    size_t largest; /* operand, bytes */
 };
 
 static void *memory(struct bench *b, size_t bytes)
@@ -77,7 +104,13 @@ static void call(struct bench *b, const struct op_call *o)
     struct stream *s = b->s;
     int64_t n = b->n, c = b->c, q = (b->heads + 2 * b->kv) * b->d, hd = b->heads * b->d,
             e = (int64_t)dtype_bytes(b->dt);
-    char *qkv = b->x[0], *dqkv = b->x[1];
+    char *x[SLOTS];
+    float *grad[GRADS];
+    for (int i = 0; i < SLOTS; i++)
+        x[i] = b->x[i] + b->offset;
+    for (int i = 0; i < GRADS; i++)
+        grad[i] = (float *)(b->grad[i] + b->offset);
+    char *qkv = x[0], *dqkv = x[1];
     size_t params = (size_t)(q * c + hd * c + 3 * b->f * c);
     const struct adamw_args adam = {.lr = 1e-3f,
                                     .beta1 = 0.9f,
@@ -90,66 +123,64 @@ static void call(struct bench *b, const struct op_call *o)
     titan_status st = TITAN_OK;
     switch (o->kind) {
     case MATMUL_NT:
-        st = ops->matmul(s, b->x[0], b->dt, o->nn, b->x[1], false, o->k, b->x[2], true, o->k, b->dt, o->m, o->nn, o->k,
-                         0.0f);
+        st = ops->matmul(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], true, o->k, b->dt, o->m, o->nn, o->k, 0.0f);
         break;
     case MATMUL_NN:
-        st = ops->matmul(s, b->x[0], b->dt, o->nn, b->x[1], false, o->k, b->x[2], false, o->nn, b->dt, o->m, o->nn,
-                         o->k, 0.0f);
+        st = ops->matmul(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], false, o->nn, b->dt, o->m, o->nn, o->k, 0.0f);
         break;
     case MATMUL_TN:
-        st = ops->matmul(s, b->grad[0], DTYPE_F32, o->nn, b->x[1], true, o->m, b->x[2], false, o->nn, b->dt, o->m,
-                         o->nn, o->k, 1.0f);
+        st = ops->matmul(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, o->m, o->nn, o->k,
+                         1.0f);
         break;
     case NORM:
-        st = ops->rmsnorm(s, b->x[0], b->rstd, b->x[1], b->x[2], b->dt, n, c, 1e-5f);
+        st = ops->rmsnorm(s, x[0], b->rstd, x[1], x[2], b->dt, n, c, 1e-5f);
         break;
     case NORM_DX:
-        st = ops->rmsnorm_dgrad(s, b->x[0], true, b->x[1], b->x[2], b->x[3], b->rstd, b->dt, n, c);
+        st = ops->rmsnorm_dgrad(s, x[0], true, x[1], x[2], x[3], b->rstd, b->dt, n, c);
         break;
     case NORM_DG:
-        st = ops->rmsnorm_dgain(s, b->grad[0], b->x[0], b->x[1], b->rstd, b->dt, n, c);
+        st = ops->rmsnorm_dgain(s, grad[0], x[0], x[1], b->rstd, b->dt, n, c);
         break;
     case ROPE:
-        st = ops->rope(s, b->x[0], q, b->tokens, b->angle, b->angle, b->dt, n, b->heads + b->kv, b->d, false);
+        st = ops->rope(s, x[0], q, b->positions, b->angle, b->angle, b->dt, n, b->heads + b->kv, b->d, false);
         break;
     case ATTN:
-        st = ops->attention(s, b->x[2], hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q,
+        st = ops->attention(s, x[2], hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q,
                             &b->attention);
         break;
     case ATTN_DX:
-        st = ops->attention_dgrad(s, dqkv, q, dqkv + hd * e, q, dqkv + (hd + b->kv * b->d) * e, q, b->x[3], hd, b->x[2],
-                                  hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &b->attention,
+        st = ops->attention_dgrad(s, dqkv, q, dqkv + hd * e, q, dqkv + (hd + b->kv * b->d) * e, q, x[3], hd, x[2], hd,
+                                  b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &b->attention,
                                   b->work);
         break;
     case SWIGLU:
-        st = ops->swiglu(s, b->x[0], b->x[1], (char *)b->x[1] + b->f * e, 2 * b->f, b->dt, n, b->f);
+        st = ops->swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f);
         break;
     case SWIGLU_DX:
-        st = ops->swiglu_dgrad(s, b->x[0], (char *)b->x[0] + b->f * e, 2 * b->f, b->x[2], b->x[1],
-                               (char *)b->x[1] + b->f * e, 2 * b->f, b->dt, n, b->f);
+        st = ops->swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n,
+                               b->f);
         break;
     case ADD:
-        st = ops->add(s, b->x[0], b->x[0], b->x[1], b->dt, (size_t)(n * c));
+        st = ops->add(s, x[0], x[0], x[1], b->dt, (size_t)(n * c));
         break;
     case COPY:
-        st = ops->copy(s, b->x[0], b->x[1], (size_t)(n * c * e));
+        st = ops->copy(s, x[0], x[1], o->largest);
         break;
     case EMBED:
-        st = ops->embed(s, b->x[0], b->tokens, b->x[1], b->dt, n, c, b->v, 0);
+        st = ops->embed(s, x[0], b->tokens, x[1], b->dt, n, c, b->v, 0);
         break;
     case EMBED_DW:
-        st = ops->embed_wgrad(s, b->grad[0], b->tokens, b->x[0], b->dt, n, c, b->v, 0);
+        st = ops->embed_wgrad(s, grad[0], b->tokens, x[0], b->dt, n, c, b->v, 0);
         break;
     case LOSS:
-        st = ops->loss_stats(s, b->stats, b->x[1], b->tokens, b->dt, n, b->v, 0);
-        st |= ops->loss_finish(s, b->rstd, b->x[0], b->x[1], b->tokens, b->stats, 1, b->dt, n, b->v, 0);
+        st = ops->loss_stats(s, b->stats, x[1], b->tokens, b->dt, n, b->v, 0);
+        st |= ops->loss_finish(s, b->rstd, x[0], x[1], b->tokens, b->stats, 1, b->dt, n, b->v, 0);
         break;
     case ADAMW:
-        st = ops->adamw(s, b->grad[0], b->grad[1], b->grad[2], b->grad[3], b->x[4], params, &adam);
+        st = ops->adamw(s, grad[0], grad[1], grad[2], grad[3], (uint16_t *)x[4], params, &adam);
         break;
     case SUMS:
-        st = ops->block_sums(s, (double *)b->x[5], b->grad[0], params, 4096, true);
+        st = ops->block_sums(s, (double *)x[5], grad[0], params, 4096, true);
         break;
     default:
         break;
@@ -158,36 +189,110 @@ static void call(struct bench *b, const struct op_call *o)
         fprintf(stderr, "bench_ops: %s: %s\n", o->name, titan_status_name(st));
         exit(1);
     }
+    const size_t step = (o->largest + 255) / 256 * 256;
+    b->offset = b->offset + step <= 3 * b->cache ? b->offset + step : 0;
 }
 
-/* Milliseconds of one call: the best of many short rounds, so that other load on the machine counts little. */
-static double measure(struct bench *b, const struct op_call *o)
+static void wait_for(struct bench *b, const struct op_call *o)
 {
-    double best = 1e30;
     struct titan_error err = {0};
-    call(b, o);
     if (b->ops->stream_sync(b->s, &err) != TITAN_OK) {
         fprintf(stderr, "bench_ops: %s: %s\n", o->name, err.msg);
         exit(1);
     }
-    for (int round = 0; round < 30; round++) {
-        int64_t start = clock_mono_ns(), ns;
-        int count = 0;
-        do {
+}
+
+/* Milliseconds of one call, the mean of count. */
+static double time_calls(struct bench *b, const struct op_call *o, int count)
+{
+    const struct driver_clock *clock = &b->clock;
+    if (clock->record) {
+        void *stream = b->ops->stream_native(b->s);
+        float ms = 0;
+        int failed = clock->record(clock->begin, stream);
+        for (int i = 0; i < count; i++)
             call(b, o);
-            (void)b->ops->stream_sync(b->s, NULL);
-            count++;
-            ns = clock_mono_ns() - start;
-        } while (ns < 4000000);
-        best = best < (double)ns / 1e6 / count ? best : (double)ns / 1e6 / count;
+        failed = failed || clock->record(clock->end, stream) || clock->wait(clock->end) ||
+                 clock->elapsed(&ms, clock->begin, clock->end);
+        if (failed) {
+            fprintf(stderr, "bench_ops: %s: the driver's events failed\n", o->name);
+            exit(1);
+        }
+        wait_for(b, o);
+        return (double)ms / count;
     }
-    return best;
+    const int64_t start = clock_mono_ns();
+    for (int i = 0; i < count; i++) {
+        call(b, o);
+        wait_for(b, o);
+    }
+    return (double)(clock_mono_ns() - start) / 1e6 / count;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double measure(struct bench *b, const struct op_call *o)
+{
+    double ms[ROUNDS], spent = 0;
+    int rounds = 0;
+    call(b, o);
+    wait_for(b, o);
+    double once = time_calls(b, o, 1);
+    const int count = once > 0 && once < ROUND_MS ? (int)(ROUND_MS / once) + 1 : 1;
+    for (; rounds < ROUNDS && (rounds < 3 || spent < b->budget_ms); rounds++) {
+        ms[rounds] = time_calls(b, o, count);
+        spent += ms[rounds] * count;
+    }
+    qsort(ms, (size_t)rounds, sizeof(ms[0]), by_value);
+    return b->clock.record ? ms[rounds / 2] : ms[0];
+}
+
+/* Random numbers of both signs, between 1/8 and 2 in magnitude; positive: without the sign. Read as fp32 or as pairs of
+ * bf16 they are that. */
+static void make_patterns(struct bench *b)
+{
+    uint64_t random = 20261124;
+    for (int positive = 0; positive < 2; positive++) {
+        struct titan_error err = {0};
+        if (b->ops->alloc_host(b->h.dev, PATTERN * 4, &b->pattern[positive], &err) != TITAN_OK) {
+            fprintf(stderr, "bench_ops: %s\n", err.msg);
+            exit(1);
+        }
+        const uint32_t keep = positive ? 0x01ff01ffu : 0x81ff81ffu; /* sign, two bits of the exponent, mantissa */
+        for (int i = 0; i < PATTERN; i++)
+            ((uint32_t *)b->pattern[positive])[i] = ((uint32_t)hash_draw(&random) & keep) | 0x3e003e00u;
+    }
+}
+
+/* The pattern, and then as much as there is by itself. */
+static void fill(struct bench *b, void *p, size_t bytes, bool positive)
+{
+    const struct op_call what = {.name = "random numbers"};
+    size_t done = bytes < PATTERN * 4 ? bytes : PATTERN * 4;
+    titan_status st = b->ops->copy(b->s, p, b->pattern[positive], done);
+    while (st == TITAN_OK && done < bytes) {
+        const size_t more = bytes - done < done ? bytes - done : done;
+        st = b->ops->copy(b->s, (char *)p + done, p, more);
+        done += more;
+    }
+    if (st != TITAN_OK) {
+        fprintf(stderr, "bench_ops: %s: %s\n", what.name, titan_status_name(st));
+        exit(1);
+    }
+    wait_for(b, &what);
 }
 
 static void run(struct bench *b, struct op_call o)
 {
     if (b->only && strcmp(b->only, o.name) != 0)
         return;
+    b->offset = 0;
+    fill(b, b->x[0], b->slot_bytes, false); /* what results of the ones before have made of them grows */
+    fill(b, b->x[1], b->slot_bytes, false);
     double ms = measure(b, &o);
     double peak = b->dt == DTYPE_BF16 ? b->h.info.peak_flops_bf16 : b->h.info.peak_flops_f32;
     b->total_ms += ms * (double)o.calls;
@@ -197,15 +302,27 @@ static void run(struct bench *b, struct op_call o)
         printf(", \"gflops\": %.1f, \"of_peak\": %.3f", o.flops / ms / 1e6, o.flops / ms * 1e3 / peak);
     if (o.bytes > 0.0)
         printf(", \"gbytes_per_s\": %.2f", o.bytes / ms / 1e6);
+    if (b->copy_rate > 0.0) {
+        const double floor_ms = 1e3 * (o.flops > 0.0 ? o.flops / b->product_rate : o.bytes / b->copy_rate);
+        printf(", \"floor_ms\": %.4f, \"of_floor\": %.3f", floor_ms, floor_ms / ms);
+    }
     printf("}");
 }
 
-static void run_matmul(struct bench *b, const char *name, int kind, int64_t m, int64_t n, int64_t k, int64_t calls)
+static int64_t largest_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct op_call product(struct bench *b, const char *name, int kind, int64_t m, int64_t n, int64_t k,
+                              int64_t calls)
 {
     struct op_call o = {.name = name, .kind = kind, .m = (int)m, .nn = (int)n, .k = (int)k, .calls = calls};
+    const int64_t e = (int64_t)dtype_bytes(b->dt);
+    o.largest = (size_t)largest_of(m * n * (kind == MATMUL_TN ? 4 : e), largest_of(m * k, n * k) * e);
     snprintf(o.shape, sizeof(o.shape), "%lldx%lldx%lld", (long long)m, (long long)n, (long long)k);
     o.flops = 2.0 * (double)m * (double)n * (double)k;
-    run(b, o);
+    return o;
 }
 
 static void run_linear(struct bench *b, const char *layer, int64_t out, int64_t in, int64_t calls)
@@ -214,33 +331,192 @@ static void run_linear(struct bench *b, const char *layer, int64_t out, int64_t 
     char name[3][64];
     for (int i = 0; i < 3; i++)
         snprintf(name[i], sizeof(name[i]), "matmul %s %s", layer, way[i]);
-    run_matmul(b, name[0], MATMUL_NT, b->n, out, in, calls);
-    run_matmul(b, name[1], MATMUL_NN, b->n, in, out, calls);
-    run_matmul(b, name[2], MATMUL_TN, out, in, b->n, calls);
+    run(b, product(b, name[0], MATMUL_NT, b->n, out, in, calls));
+    run(b, product(b, name[1], MATMUL_NN, b->n, in, out, calls));
+    run(b, product(b, name[2], MATMUL_TN, out, in, b->n, calls));
+}
+
+static int64_t qkv_width(const struct bench *b)
+{
+    return (b->heads + 2 * b->kv) * b->d;
+}
+/* Parameters of a layer without its norms. */
+static int64_t layer_params(const struct bench *b)
+{
+    return qkv_width(b) * b->c + b->heads * b->d * b->c + 3 * b->f * b->c;
+}
+
+/* Causal: what has to be computed. */
+static double attention_flops(const struct bench *b)
+{
+    return 4.0 * (double)b->n * (double)(b->t + 1) / 2.0 * (double)(b->heads * b->d);
 }
 
 static void run_rest(struct bench *b)
 {
     double n = (double)b->n, c = (double)b->c, f = (double)b->f, e = (double)dtype_bytes(b->dt);
-    double q = (double)((b->heads + 2 * b->kv) * b->d), pairs = n * (double)(b->t + 1) / 2.0;
-    double attention = 4.0 * pairs * (double)(b->heads * b->d); /* causal: what has to be computed */
-    double params = q * c + (double)(b->heads * b->d) * c + 3.0 * f * c;
+    double q = (double)qkv_width(b), attention = attention_flops(b), params = (double)layer_params(b);
     int64_t l = b->layers;
-    run(b, (struct op_call){.name = "attention", .shape = "", .kind = ATTN, .calls = l, .flops = attention});
-    run(b, (struct op_call){.name = "attention_dgrad", .kind = ATTN_DX, .calls = l, .flops = 2.5 * attention});
-    run(b, (struct op_call){.name = "rope", .kind = ROPE, .calls = 2 * l, .bytes = 2 * n * q * e});
-    run(b, (struct op_call){.name = "rmsnorm", .kind = NORM, .calls = 2 * l + 1, .bytes = 2 * n * c * e});
-    run(b, (struct op_call){.name = "rmsnorm_dgrad", .kind = NORM_DX, .calls = 2 * l + 1, .bytes = 4 * n * c * e});
-    run(b, (struct op_call){.name = "rmsnorm_dgain", .kind = NORM_DG, .calls = 2 * l + 1, .bytes = 2 * n * c * e});
-    run(b, (struct op_call){.name = "swiglu", .kind = SWIGLU, .calls = l, .bytes = 3 * n * f * e});
-    run(b, (struct op_call){.name = "swiglu_dgrad", .kind = SWIGLU_DX, .calls = l, .bytes = 5 * n * f * e});
-    run(b, (struct op_call){.name = "add", .kind = ADD, .calls = 2 * l, .bytes = 3 * n * c * e});
-    run(b, (struct op_call){.name = "copy", .kind = COPY, .calls = 2 * l, .bytes = 2 * n * c * e});
-    run(b, (struct op_call){.name = "embed", .kind = EMBED, .calls = 1, .bytes = 2 * n * c * e});
-    run(b, (struct op_call){.name = "embed_wgrad", .kind = EMBED_DW, .calls = 1, .bytes = n * c * (e + 8)});
-    run(b, (struct op_call){.name = "loss", .kind = LOSS, .calls = 1, .bytes = 3 * n * (double)b->v * e});
-    run(b, (struct op_call){.name = "adamw", .kind = ADAMW, .calls = l, .bytes = 30 * params});
-    run(b, (struct op_call){.name = "block_sums", .kind = SUMS, .calls = l, .bytes = 4 * params});
+    const size_t es = dtype_bytes(b->dt), row = (size_t)(b->n * b->c) * es, wide = (size_t)(b->n * qkv_width(b)) * es,
+                 ffn = (size_t)(b->n * 2 * b->f) * es, vocab = (size_t)(b->v * b->c),
+                 unit = (size_t)layer_params(b) * 4;
+    const struct op_call ops[] = {
+        {.name = "attention", .kind = ATTN, .calls = l, .flops = attention, .largest = wide},
+        {.name = "attention_dgrad", .kind = ATTN_DX, .calls = l, .flops = 2.5 * attention, .largest = wide},
+        {.name = "rope", .kind = ROPE, .calls = 2 * l, .bytes = 2 * n * q * e, .largest = wide},
+        {.name = "rmsnorm", .kind = NORM, .calls = 2 * l + 1, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "rmsnorm_dgrad", .kind = NORM_DX, .calls = 2 * l + 1, .bytes = 4 * n * c * e, .largest = row},
+        {.name = "rmsnorm_dgain", .kind = NORM_DG, .calls = 2 * l + 1, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "swiglu", .kind = SWIGLU, .calls = l, .bytes = 3 * n * f * e, .largest = ffn},
+        {.name = "swiglu_dgrad", .kind = SWIGLU_DX, .calls = l, .bytes = 5 * n * f * e, .largest = ffn},
+        {.name = "add", .kind = ADD, .calls = 2 * l, .bytes = 3 * n * c * e, .largest = row},
+        {.name = "copy", .kind = COPY, .calls = 2 * l, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "embed",
+         .kind = EMBED,
+         .calls = 1,
+         .bytes = 2 * n * c * e,
+         .largest = row > vocab * es ? row : vocab * es},
+        {.name = "embed_wgrad",
+         .kind = EMBED_DW,
+         .calls = 1,
+         .bytes = n * c * (e + 8),
+         .largest = row > vocab * 4 ? row : vocab * 4},
+        {.name = "loss",
+         .kind = LOSS,
+         .calls = 1,
+         .bytes = 3 * n * (double)b->v * e,
+         .largest = (size_t)(b->n * b->v) * es},
+        {.name = "adamw", .kind = ADAMW, .calls = l, .bytes = 30 * params, .largest = unit},
+        {.name = "block_sums", .kind = SUMS, .calls = l, .bytes = 4 * params, .largest = unit},
+    };
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
+        run(b, ops[i]);
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static void open_memory(struct bench *b)
+{
+    const size_t e = dtype_bytes(b->dt), spare = 3 * b->cache + 256;
+    const int64_t q = qkv_width(b), widest = largest_of(largest_of(2 * b->f, b->v), largest_of(q, b->c));
+    const int64_t params = largest_of(layer_params(b), b->v * b->c);
+    b->slot_bytes = (size_t)largest_of(b->n * widest, widest * b->c) * e;
+    b->slot_bytes = b->slot_bytes > (size_t)params * 2 ? b->slot_bytes : (size_t)params * 2; /* AdamW's bf16 weights */
+    b->slot_bytes += spare;
+    b->grad_bytes = (size_t)params * 4 + spare;
+    for (int i = 0; i < SLOTS; i++)
+        b->x[i] = memory(b, b->slot_bytes);
+    for (int i = 0; i < GRADS; i++)
+        b->grad[i] = memory(b, b->grad_bytes);
+    const size_t rows = (size_t)(b->n * b->heads);
+    b->rstd = memory(b, rows * 4);
+    b->tokens = memory(b, (size_t)b->n * 4);
+    b->positions = memory(b, (size_t)b->n * 4);
+    b->angle = memory(b, (size_t)(b->t * b->d) * 4);
+    b->stats = memory(b, (size_t)b->n * 12);
+    b->attention = (struct attention_shape){
+        .dt = b->dt, .b = b->b, .tq = b->t, .tk = b->t, .h = b->heads, .kv = b->kv, .d = b->d, .dv = b->d};
+    b->work = memory(b, b->ops->attention_work_bytes(b->h.dev, &b->attention));
+}
+
+static void close_memory(struct bench *b)
+{
+    for (int i = 0; i < SLOTS; i++)
+        b->ops->release(b->h.dev, b->x[i]);
+    for (int i = 0; i < GRADS; i++)
+        b->ops->release(b->h.dev, b->grad[i]);
+    void *const others[] = {b->rstd, b->tokens, b->positions, b->angle, b->stats, b->work};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        b->ops->release(b->h.dev, others[i]);
+}
+
+static void fill_memory(struct bench *b)
+{
+    uint64_t random = 1;
+    int32_t *host[2] = {malloc((size_t)b->n * 4), malloc((size_t)b->n * 4)};
+    if (!host[0] || !host[1])
+        exit(1);
+    for (int64_t i = 0; i < b->n; i++) {
+        host[0][i] = (int32_t)(hash_draw(&random) % (uint64_t)b->v);
+        host[1][i] = (int32_t)(i % b->t);
+    }
+    const struct op_call what = {.name = "tokens"};
+    (void)b->ops->copy(b->s, b->tokens, host[0], (size_t)b->n * 4);
+    (void)b->ops->copy(b->s, b->positions, host[1], (size_t)b->n * 4);
+    wait_for(b, &what);
+    free(host[0]);
+    free(host[1]);
+    for (int i = 0; i < SLOTS; i++)
+        fill(b, b->x[i], b->slot_bytes, false);
+    for (int i = 0; i < GRADS; i++)
+        fill(b, b->grad[i], b->grad_bytes, i == 2); /* the second moment */
+    fill(b, b->rstd, (size_t)(b->n * b->heads) * 4, true);
+    fill(b, b->angle, (size_t)(b->t * b->d) * 4, false);
+}
+
+/* --- the device's best -------------------------------------------------------------------------------------------- */
+
+/* A copy, a large product and causal attention as in Llama 3 8B; on the host, smaller ones. The product on zeros as
+ * well: where that is faster, power is the limit. */
+static void measure_ceilings(struct bench *b)
+{
+    struct bench best = *b;
+    const bool host = b->h.info.host_memory;
+    const int64_t most = host ? 1024 : 8192;
+    best.b = 1;
+    best.n = best.t = 4 * b->t < most ? 4 * b->t : most;
+    best.heads = best.n < 8192 ? 8 : 32;
+    best.kv = best.heads / 4;
+    best.d = best.n < 8192 ? 64 : 128;
+    best.c = best.heads * best.d;
+    best.f = best.n / 2;
+    best.v = best.n * (host ? 16 : 4);
+    best.budget_ms = best.n == 8192 ? 2000 : 100;
+    open_memory(&best);
+    const struct op_call matmul = product(&best, "ceiling: matmul", MATMUL_NT, best.n, best.n, best.n, 1);
+    const size_t wide = (size_t)(best.n * qkv_width(&best)) * dtype_bytes(best.dt);
+    const struct op_call attention = {.name = "ceiling: attention", .kind = ATTN, .largest = wide};
+    const struct op_call attention_dgrad = {.name = "ceiling: attention_dgrad", .kind = ATTN_DX, .largest = wide};
+    const struct op_call copy = {
+        .name = "ceiling: copy", .kind = COPY, .largest = best.slot_bytes - 3 * best.cache - 256};
+    const double zeros_ms = measure(&best, &matmul);
+    fill_memory(&best);
+    const double copy_ms = measure(&best, &copy), matmul_ms = measure(&best, &matmul);
+    fill_memory(&best);
+    const double attention_ms = measure(&best, &attention), dgrad_ms = measure(&best, &attention_dgrad);
+    b->copy_rate = 2.0 * (double)copy.largest / copy_ms * 1e3;
+    b->product_rate = matmul.flops / matmul_ms * 1e3;
+    printf("  \"ceilings\": {\"copy_gbytes_per_s\": %.2f, \"matmul_gflops\": %.1f, \"matmul_zeros_gflops\": %.1f, "
+           "\"attention_gflops\": %.1f, \"attention_dgrad_gflops\": %.1f}",
+           b->copy_rate / 1e9, b->product_rate / 1e9, matmul.flops / zeros_ms / 1e6,
+           attention_flops(&best) / attention_ms / 1e6, 2.5 * attention_flops(&best) / dgrad_ms / 1e6);
+    close_memory(&best);
+}
+
+/* The driver's events and its card's cache, without the toolkit's headers; nothing where there is no driver. */
+static void open_driver(struct bench *b)
+{
+    enum { L2_CACHE_SIZE = 38 }; /* CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE */
+    if (!b->ops->stream_native(b->s))
+        return;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    int (*create)(void **event, unsigned flags) = NULL, (*attribute)(int *value, int which, int device) = NULL;
+    struct driver_clock clock = {0};
+    if (driver) {
+        *(void **)&create = dlsym(driver, "cuEventCreate");
+        *(void **)&attribute = dlsym(driver, "cuDeviceGetAttribute");
+        *(void **)&clock.wait = dlsym(driver, "cuEventSynchronize");
+        *(void **)&clock.elapsed = dlsym(driver, "cuEventElapsedTime");
+        *(void **)&clock.record = dlsym(driver, "cuEventRecord");
+    }
+    int cache = 0;
+    if (!create || !attribute || !clock.wait || !clock.elapsed || !clock.record ||
+        attribute(&cache, L2_CACHE_SIZE, 0) != 0 || create(&clock.begin, 0) != 0 || create(&clock.end, 0) != 0) {
+        fprintf(stderr, "bench_ops: the driver has no events or no context\n");
+        exit(1);
+    }
+    b->clock = clock;
+    b->cache = (size_t)cache;
 }
 
 int main(int argc, char **argv)
@@ -264,28 +540,28 @@ int main(int argc, char **argv)
     b.d = b.c / b.heads;
     if (b.ops->stream_open(b.h.dev, "compute", true, &b.s, &err) != TITAN_OK)
         return 1;
-    int64_t q = (b.heads + 2 * b.kv) * b.d, widest = 2 * b.f > b.v ? 2 * b.f : b.v;
-    int64_t rows = b.n > widest ? b.n : widest, params = q * b.c + b.c * b.c + 3 * b.f * b.c;
-    widest = widest > q ? widest : q;
-    params = params > b.v * b.c ? params : b.v * b.c;
-    for (int i = 0; i < 6; i++)
-        b.x[i] = memory(&b, (size_t)(rows * widest) * dtype_bytes(b.dt) + (size_t)params * 2);
-    for (int i = 0; i < 4; i++)
-        b.grad[i] = memory(&b, (size_t)params * 4);
-    b.rstd = memory(&b, (size_t)(b.n * b.heads) * 4);
-    b.tokens = memory(&b, (size_t)b.n * 4);
-    b.angle = memory(&b, (size_t)(b.t * b.d) * 4);
-    b.stats = memory(&b, (size_t)b.n * 12);
-    b.attention = (struct attention_shape){
-        .dt = b.dt, .b = b.b, .tq = b.t, .tk = b.t, .h = b.heads, .kv = b.kv, .d = b.d, .dv = b.d};
-    b.work = memory(&b, b.ops->attention_work_bytes(b.h.dev, &b.attention));
+    open_driver(&b);
+    make_patterns(&b);
+    b.budget_ms = ROUNDS * ROUND_MS * 4;
+    const bool ceilings = b.only && strcmp(b.only, "ceilings") == 0;
 
     printf("{\n  \"device\": \"%s\", \"dtype\": \"%s\", \"peak_gflops_bf16\": %.1f, \"peak_gflops_fp32\": %.1f,\n"
            "  \"dim\": %lld, \"layers\": %lld, \"heads\": %lld, \"kv_heads\": %lld, \"ffn\": %lld, \"vocab\": %lld, "
-           "\"batch\": %lld, \"seq\": %lld,\n  \"ops\": [\n",
+           "\"batch\": %lld, \"seq\": %lld,\n  \"clock\": \"%s\", \"cache_bytes\": %zu,\n",
            b.h.info.name, b.dt == DTYPE_BF16 ? "bf16" : "fp32", b.h.info.peak_flops_bf16 / 1e9,
            b.h.info.peak_flops_f32 / 1e9, (long long)b.c, (long long)b.layers, (long long)b.heads, (long long)b.kv,
-           (long long)b.f, (long long)b.v, (long long)b.b, (long long)b.t);
+           (long long)b.f, (long long)b.v, (long long)b.b, (long long)b.t,
+           b.clock.record ? "events, median" : "host, best", b.cache);
+    if (!b.only || ceilings)
+        measure_ceilings(&b);
+    if (ceilings) {
+        printf("\n}\n");
+        return 0;
+    }
+    printf("%s  \"ops\": [\n", b.only ? "" : ",\n");
+    open_memory(&b);
+    fill_memory(&b);
+    const int64_t q = qkv_width(&b);
     run_linear(&b, "qkv", q, b.c, b.layers);
     run_linear(&b, "wo", b.c, b.heads * b.d, b.layers);
     run_linear(&b, "w1w3", 2 * b.f, b.c, b.layers);
