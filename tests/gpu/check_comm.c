@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_comm [RANKS] - the NCCL communicator among processes of this machine: every collective, the same in groups
  * split off, then the death of a rank: revoke, an update that must not happen, shrink, a new communicator. All ranks
- * use GPU 0 unless there are enough GPUs. TAP; figures in $OUT/comm.json. */
+ * use GPU 0 unless there are enough GPUs. TAP; figures in $OUT/comm-RANKS.json.
+ *
+ * check_comm probe [quick] - two ranks: what forming, splitting and collectives take, and how long a death is unknown
+ * and the GPU busy when kernels are queued behind a collective. 'figure NAME VALUE' lines, as tests/gpu/probe.c prints,
+ * and TAP. probe-alive [quick]: without the death. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -22,6 +26,7 @@
 
 #define RANKS_MAX 16
 #define COUNT ((size_t)10007) /* odd, so that nothing is a round number */
+#define FLOATS_16_MIB ((size_t)4 << 20)
 
 extern char **environ;
 
@@ -345,11 +350,10 @@ static void check_splits(struct rank *r)
     r->ops->stream_close(other);
 }
 
-/* Median milliseconds of an all-reduce of 16 MiB. */
-static double time_all_reduce(struct rank *r)
+/* Median milliseconds of an all-reduce of n fp32. */
+static double time_all_reduce(struct rank *r, size_t n)
 {
     enum { ROUNDS = 9 };
-    const size_t n = (size_t)4 << 20;
     double ms[ROUNDS];
     float *data = device_floats(r, n);
     struct titan_error err = {0};
@@ -491,8 +495,180 @@ static void check_split_death(struct rank *r)
     (void)pthread_join(control, NULL);
 }
 
-enum mode { LIVE, DIE, DIE_IN_SPLIT };
-static const char *const mode_names[] = {"live", "die", "die-in-split"};
+/* --- how long things take ------------------------------------------------------------------------------------------ */
+
+static void figure(const struct rank *r, const char *name, double value)
+{
+    if (r->rank == 0)
+        printf("figure %s %.5g\n", name, value);
+    (void)fflush(stdout);
+}
+
+static double ms_since(int64_t begin_ns)
+{
+    return (double)(clock_mono_ns() - begin_ns) * 1e-6;
+}
+
+/* Messages both ways at once, as between two stages of a pipeline: a communicator and a stream for each direction, and
+ * each rank receives before it sends. */
+static void probe_crossing(struct rank *r, bool quick)
+{
+    enum { ROUNDS = 10 };
+    struct titan_error err = {0};
+    struct rank ways[2];
+    struct stream *streams[2];
+    const int all[RANKS_MAX] = {0};
+    const int peer = 1 - r->rank;
+    const size_t n = quick ? 1000 : (size_t)256 << 10;
+    float *from = device_floats(r, n), *to = device_floats(r, n);
+    const int64_t before = clock_mono_ns();
+    for (int i = 0; i < 2; i++) {
+        ways[i] = split(r, all);
+        if (i == 0)
+            figure(r, "split_ms", ms_since(before));
+        must(r->ops->stream_open(r->h.dev, "way", false, &streams[i], &err), &err, "stream");
+    }
+    fill(r, from, DTYPE_F32, r->rank, 0, n);
+    for (int way = 0; way < 2; way++) { /* the first message of each connects, which both sides wait for */
+        titan_status st = r->rank == way
+                              ? r->comm_ops->send(ways[way].comm, from, n * sizeof(float), peer, streams[way])
+                              : r->comm_ops->recv(ways[way].comm, to, n * sizeof(float), peer, streams[way]);
+        must(st, &err, "a first message");
+        must(r->ops->stream_sync(streams[way], &err), &err, "a first message");
+    }
+    const int64_t begin = clock_mono_ns();
+    for (int i = 0; i < ROUNDS; i++) {
+        must(r->comm_ops->recv(ways[peer].comm, to, n * sizeof(float), peer, streams[peer]), &err, "receive");
+        must(r->comm_ops->send(ways[r->rank].comm, from, n * sizeof(float), peer, streams[r->rank]), &err, "send");
+        for (int way = 0; way < 2; way++)
+            must(r->ops->stream_sync(streams[way], &err), &err, "crossing messages");
+    }
+    figure(r, "crossing_ms", ms_since(begin) / ROUNDS);
+    double *got = fetch(r, to, DTYPE_F32, n);
+    bool ok = true;
+    for (size_t i = 0; i < n; i++)
+        ok = ok && got[i] == element(peer, i);
+    free(got);
+    verdict(r, ok, "messages cross");
+    for (int i = 0; i < 2; i++) {
+        r->comm_ops->close(ways[i].comm);
+        r->ops->stream_close(streams[i]);
+    }
+    r->ops->release(r->h.dev, from);
+    r->ops->release(r->h.dev, to);
+}
+
+/* The product that stands for a step's kernels: a millisecond or two. */
+struct product {
+    int64_t n;
+    void *a, *b, *c;
+};
+
+static void multiply(struct rank *r, const struct product *p)
+{
+    titan_status st = r->ops->matmul(r->s, p->c, DTYPE_BF16, p->n, p->a, false, p->n, p->b, true, p->n, DTYPE_BF16,
+                                     p->n, p->n, p->n, 0.0f);
+    must(st, &(struct titan_error){0}, "product");
+}
+
+static double time_product(struct rank *r, struct product *p)
+{
+    enum { ROUNDS = 10 };
+    struct titan_error err = {0};
+    void **const operands[] = {&p->a, &p->b, &p->c};
+    for (int i = 0; i < 3; i++)
+        must(r->ops->alloc(r->h.dev, (size_t)(p->n * p->n) * 2, operands[i], &err), &err, "alloc");
+    multiply(r, p);
+    must(r->ops->stream_sync(r->s, &err), &err, "product");
+    const int64_t begin = clock_mono_ns();
+    for (int i = 0; i < ROUNDS; i++)
+        multiply(r, p);
+    must(r->ops->stream_sync(r->s, &err), &err, "product");
+    return ms_since(begin) / ROUNDS;
+}
+
+/* Learns when the other rank was killed, notes when this one's communicator knows, and revokes. */
+struct death {
+    struct rank *r;
+    int64_t killed_ns, known_ns;
+};
+
+static void *wait_for_death(void *arg)
+{
+    struct death *d = arg;
+    const struct timespec look = {.tv_nsec = 20000};
+    if (read(STDIN_FILENO, &d->killed_ns, sizeof d->killed_ns) != (ssize_t)sizeof d->killed_ns)
+        return NULL;
+    while (d->r->comm_ops->async_error(d->r->comm, NULL) == TITAN_OK && ms_since(d->killed_ns) < 1000)
+        (void)nanosleep(&look, NULL);
+    d->known_ns = clock_mono_ns();
+    d->r->comm_ops->revoke(d->r->comm);
+    return NULL;
+}
+
+/* A collective that the last rank does not come to, QUEUED products behind it, and an update behind those. The rank is
+ * killed; the GPU is quiet when what is queued has run, and the update must not happen. */
+static void probe_death(struct rank *r, bool quick)
+{
+    enum { QUEUED = 300 };
+    const struct adamw_args args = {
+        .lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .bias1 = 0.1f, .bias2 = 0.05f};
+    struct titan_error err = {0};
+    struct product product = {.n = quick ? 16 : 8192};
+    struct death death = {.r = r};
+    pthread_t control;
+    float *grad = device_floats(r, COUNT), *master = device_floats(r, COUNT), *m = device_floats(r, COUNT),
+          *v = device_floats(r, COUNT);
+    fill(r, master, DTYPE_F32, 0, 0, COUNT);
+    fill(r, grad, DTYPE_F32, 1, 0, COUNT);
+    const double product_ms = time_product(r, &product);
+    figure(r, "product_ms", product_ms);
+    figure(r, "queued_ms", product_ms * QUEUED);
+    must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
+    must(r->ops->stream_sync(r->s, &err), &err, "barrier");
+    if (r->rank == 0) {
+        must(r->comm_ops->all_reduce(r->comm, grad, COUNT, DTYPE_F32, r->s), &err, "all-reduce");
+        for (int i = 0; i < QUEUED; i++)
+            multiply(r, &product);
+        must(r->ops->adamw(r->s, master, m, v, grad, NULL, COUNT, &args), &err, "update");
+        if (pthread_create(&control, NULL, wait_for_death, &death) != 0)
+            _exit(1);
+    }
+    printf("ready\n");
+    (void)fflush(stdout);
+    while (r->rank != 0)
+        (void)pause(); /* to be killed */
+    titan_status st = r->ops->stream_sync(r->s, &err);
+    const int64_t quiet_ns = clock_mono_ns();
+    (void)pthread_join(control, NULL);
+    verdict(r, st == TITAN_EREVOKED || st == TITAN_EPEER, "the stream ends with the failure");
+    figure(r, "kill_to_known_ms", (double)(death.known_ns - death.killed_ns) * 1e-6);
+    figure(r, "kill_to_quiet_ms", (double)(quiet_ns - death.killed_ns) * 1e-6);
+    r->ops->stream_clear(r->s);
+    double *got = fetch(r, master, DTYPE_F32, COUNT);
+    bool same = true;
+    for (size_t i = 0; i < COUNT; i++)
+        same = same && got[i] == element(0, i);
+    free(got);
+    figure(r, "update_skipped", same);
+    verdict(r, same, "the update behind it did not happen");
+}
+
+static void probe_alive(struct rank *r, bool quick)
+{
+    figure(r, "all_reduce_4B_us", time_all_reduce(r, 1) * 1e3);
+    figure(r, "all_reduce_16MiB_ms", time_all_reduce(r, quick ? 1000 : FLOATS_16_MIB));
+    probe_crossing(r, quick);
+}
+
+enum mode { LIVE, DIE, DIE_IN_SPLIT, PROBE, PROBE_QUICK, PROBE_ALIVE, PROBE_ALIVE_QUICK, MODES };
+static const char *const mode_names[MODES] = {"live",        "die",         "die-in-split",     "probe",
+                                              "probe-quick", "probe-alive", "probe-alive-quick"};
+/* Modes in which the last rank is killed. */
+static bool dies(enum mode mode)
+{
+    return mode == DIE || mode == DIE_IN_SPLIT || mode == PROBE || mode == PROBE_QUICK;
+}
 
 static int rank_main(int rank, int world, enum mode mode, const char *address, int listener)
 {
@@ -515,8 +691,15 @@ static int rank_main(int rank, int world, enum mode mode, const char *address, i
                                  .memfd = listener,
                                  .device = &r.h,
                                  .timeout_ms = 60000};
+    const int64_t begin = clock_mono_ns();
     must(r.comm_ops->open(&config, NULL, &r.comm, &err), &err, "forming the communicator");
-    if (mode == DIE_IN_SPLIT) {
+    if (mode >= PROBE) {
+        const bool quick = mode == PROBE_QUICK || mode == PROBE_ALIVE_QUICK;
+        figure(&r, "form_ms", ms_since(begin));
+        probe_alive(&r, quick);
+        if (dies(mode))
+            probe_death(&r, quick);
+    } else if (mode == DIE_IN_SPLIT) {
         check_split_death(&r);
     } else if (mode == DIE) {
         check_death(&r, &config);
@@ -529,7 +712,7 @@ static int rank_main(int rank, int world, enum mode mode, const char *address, i
         check_rows(&r);
         check_group(&r);
         check_splits(&r);
-        double ms = time_all_reduce(&r);
+        double ms = time_all_reduce(&r, FLOATS_16_MIB);
         if (rank == 0)
             printf("figure all_reduce_16MiB_ms %.3f\n", ms);
     }
@@ -592,7 +775,7 @@ static bool start(const char *self, int world, enum mode mode, const char *addre
 /* told: the survivors are told to revoke, as by an agent; otherwise they must find out. */
 static bool run(const char *self, int world, enum mode mode, bool told, bool by_address, FILE *figures)
 {
-    const bool die = mode != LIVE;
+    const bool die = dies(mode);
     struct run r;
     char address[32] = "", line[512];
     int listener = listen_local(address), ready = 0;
@@ -604,14 +787,17 @@ static bool run(const char *self, int world, enum mode mode, bool told, bool by_
     while (fgets(line, sizeof line, r.lines)) {
         char name[64];
         double value;
-        if (sscanf(line, "figure %63s %lf", name, &value) == 2) {
+        if (mode < PROBE && sscanf(line, "figure %63s %lf", name, &value) == 2) {
             if (figures)
                 (void)fprintf(figures, "%s\"%s_%d_ranks\": %.3f", ftell(figures) > 1 ? ", " : "", name, world, value);
         } else if (strcmp(line, "ready\n") == 0) {
             if (++ready == world) { /* all formed: one dies, then the others are told, as their agents would */
+                const int64_t killed_ns = clock_mono_ns();
                 (void)kill(r.pids[world - 1], SIGKILL);
+                if (mode >= PROBE)
+                    ok = write(r.words, &killed_ns, sizeof killed_ns) == (ssize_t)sizeof killed_ns && ok;
                 (void)waitpid(r.pids[world - 1], NULL, 0);
-                for (int i = 0; told && i < world - 1; i++)
+                for (int i = 0; mode < PROBE && told && i < world - 1; i++)
                     ok = write(r.words, "r", 1) == 1 && ok;
                 (void)close(r.words);
                 r.words = -1;
@@ -640,18 +826,24 @@ static bool run(const char *self, int world, enum mode mode, bool told, bool by_
 int main(int argc, char **argv)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    for (int mode = 0; argc == 7 && mode <= DIE_IN_SPLIT; mode++)
+    for (int mode = 0; argc == 7 && mode < MODES; mode++)
         if (strcmp(argv[1], "rank") == 0 && strcmp(argv[4], mode_names[mode]) == 0)
             return rank_main(atoi(argv[2]), atoi(argv[3]), (enum mode)mode, argv[5], atoi(argv[6]));
+    (void)setenv("TITAN_NCCL_SHARED_GPU", "1", 0);
+    const bool alive = argc > 1 && strcmp(argv[1], "probe-alive") == 0,
+               quick = argc > 2 && strcmp(argv[2], "quick") == 0;
+    if (alive || (argc > 1 && strcmp(argv[1], "probe") == 0)) {
+        const enum mode mode = alive ? (quick ? PROBE_ALIVE_QUICK : PROBE_ALIVE) : quick ? PROBE_QUICK : PROBE;
+        return !run(argv[0], 2, mode, true, false, NULL);
+    }
     const int world = argc > 1 ? atoi(argv[1]) : 4;
     if (world < 2 || world > RANKS_MAX) {
-        (void)fprintf(stderr, "usage: check_comm [2..%d]\n", RANKS_MAX);
+        (void)fprintf(stderr, "usage: check_comm [2..%d | probe [quick] | probe-alive [quick]]\n", RANKS_MAX);
         return 2;
     }
-    (void)setenv("TITAN_NCCL_SHARED_GPU", "1", 0);
     const char *out = getenv("OUT");
     char path[4096];
-    (void)snprintf(path, sizeof path, "%s/comm.json", out ? out : ".");
+    (void)snprintf(path, sizeof path, "%s/comm-%d.json", out ? out : ".", world);
     FILE *figures = out ? fopen(path, "w") : NULL;
     if (figures)
         (void)fputs("{", figures);
