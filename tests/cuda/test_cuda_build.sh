@@ -5,7 +5,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
-CUDA=${CUDA:-/usr/local/cuda}
+. tests/gpu/toolkit.sh
 own=$BUILD/cuda-test
 n=0 bad=0
 check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
@@ -17,17 +17,17 @@ check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
 skip() { echo "ok $((n += 1)) # skip $1"; }
 
 case $BUILD in *san-*) skip "the CUDA compiler's host code is not built with sanitizers"; exit 0 ;; esac
-for need in "$CUDA/bin/nvcc:no CUDA toolkit in $CUDA" "$(command -v g++ || echo /missing):no C++ compiler for nvcc" \
-    "$CUDA/include/nccl.h:no NCCL in $CUDA"; do
+for need in "$CUDA/bin/nvcc:no CUDA toolkit" "$(command -v g++ || echo /missing):no C++ compiler for nvcc" \
+    "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package"; do
     [ -e "${need%%:*}" ] || { skip "${need#*:}"; exit 0; }
 done
 
 mkdir -p "$own"
-make --no-print-directory -j2 cuda "$own/gpu/check_ops" BUILD="$own" WERROR=1 CUDA="$CUDA" CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v" \
+make --no-print-directory -j2 cuda gpu-probe "$own/gpu/check_ops" BUILD="$own" WERROR=1 CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v" \
     >"$own/build.log" 2>&1
 built=$?
 [ $built -eq 0 ] || tail -n 30 "$own/build.log"
-check "make cuda compiles and links, warnings as errors" [ $built -eq 0 ]
+check "the plug-in and the probe compile and link, warnings as errors" [ $built -eq 0 ]
 [ $built -eq 0 ] || exit 1
 check "no kernel spills registers" sh -c "! grep -E '[1-9][0-9]* bytes spill' '$own/build.log'"
 

@@ -5,15 +5,15 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
-CUDA=${CUDA:-/usr/local/cuda}
+. tests/gpu/toolkit.sh
 dir=$BUILD/cuda-emulated
 case $BUILD in *san-*) echo "ok 1 # skip the emulator's coroutines and the sanitizers do not mix"; exit 0 ;; esac
-for need in "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit in $CUDA" "$CUDA/include/nccl.h:no NCCL in $CUDA" \
+for need in "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit" "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package" \
     "$(command -v g++ || echo /missing):no C++ compiler"; do
     [ -e "${need%%:*}" ] || { echo "ok 1 # skip ${need#*:}"; exit 0; }
 done
 mkdir -p "$dir"
-if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" gpu-programs BUILD="$BUILD" CUDA="$CUDA" WERROR=1 >"$dir/build.log" 2>&1; then
+if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" gpu-programs BUILD="$BUILD" WERROR=1 >"$dir/build.log" 2>&1; then
     tail -n 30 "$dir/build.log"
     echo "not ok - the emulated plug-in builds"
     exit 1

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# tests/gpu/first.sh and run.sh where there is no GPU: they end, name what they skip and leave three files. Then first.sh's
+# parts on the stand-ins of this folder, with a card's tool that answers: their figures are no GPU's, their paths are.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+. tests/gpu/toolkit.sh
+case $BUILD in *san-*) echo "ok 1 # skip the emulator's coroutines and the sanitizers do not mix"; exit 0 ;; esac
+for need in "$CUDA/bin/nvcc:no CUDA toolkit" "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package" \
+    "$(command -v g++ || echo /missing):no C++ compiler"; do
+    [ -e "${need%%:*}" ] || { echo "ok 1 # skip ${need#*:}"; exit 0; }
+done
+if nvidia-smi -L >/dev/null 2>&1; then
+    echo "ok 1 # skip this machine has a GPU: run tests/gpu/first.sh"
+    exit 0
+fi
+own=$(mktemp -d)
+trap 'rm -rf "$own"' EXIT
+n=0 bad=0
+check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
+    local what=$1
+    shift
+    n=$((n + 1))
+    if "$@"; then echo "ok $n - $what"; else echo "not ok $n - $what"; bad=1; fi
+}
+files() { (cd "$1" && ls -A | sort | tr '\n' ' '); }
+
+# --- where the toolkit is ---
+
+mkdir -p "$own/odd/bin" "$own/odd/include" "$own/links" "$own/wrapped" "$own/site/nvidia/nccl/include"
+touch "$own/odd/include/cuda_runtime_api.h" "$own/site/nvidia/nccl/include/titan_only_here.h"
+printf '#!/bin/sh\necho "#$ TOP=%s/bin/.." >&2\n' "$own/odd" >"$own/odd/bin/nvcc"
+cp "$own/odd/bin/nvcc" "$own/wrapped/nvcc"
+chmod +x "$own/odd/bin/nvcc" "$own/wrapped/nvcc"
+ln -s ../odd/bin/nvcc "$own/links/nvcc"
+found() { # found PATH: the toolkit, with this in front of PATH
+    env -u CUDA -u NCCL -u CUBLAS -u CUDNN PATH="$1:$PATH" bash -c '. tests/gpu/toolkit.sh; echo "$CUDA"'
+}
+check "the toolkit is found where nvcc is" [ "$(found "$own/odd/bin")" = "$own/odd" ]
+check "behind a link" [ "$(found "$own/links")" = "$own/odd" ]
+check "and where a wrapper says" [ "$(found "$own/wrapped")" = "$own/odd" ]
+check "a library is found in a Python package" [ "$(PYTHONPATH=$own/site bash -c '. tests/gpu/toolkit.sh; find_library titan_only_here.h')" = "$own/site/nvidia/nccl" ]
+check "make takes the toolkit where nvcc is" grep -qF "$own/odd/bin/nvcc -std" <(env -u CUDA -u MAKEFLAGS PATH="$own/links:$PATH" make -n "$own/x/obj/cuda/tests/gpu/spin.cu.o" BUILD="$own/x" 2>&1)
+
+# --- without a GPU ---
+
+begin=$SECONDS
+OUT=$own/first B=$own/none tests/gpu/first.sh >"$own/first.log" 2>&1
+code=$?
+[ $code -eq 77 ] || sed 's/^/# /' "$own/first.log"
+check "first.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]
+check "leaves three files" [ "$(files "$own/first")" = "bench.json logs.tar.gz summary.json " ]
+check "says of each line what it is, or why it was skipped" awk -F '\t' -v log_file="$own/first.log" '
+    BEGIN { while ((getline line < log_file) > 0) text = text line "\n" }
+    !/^#/ && index(text, $1 " " $2 " ") == 0 { print "# not on the screen: " $1 " " $2; bad = 1 } END { exit bad }' tests/gpu/expected.tsv
+check "and nothing is ODD" grep -qE '^[1-9][0-9]* OK, 0 ODD, [1-9][0-9]* skipped$' "$own/first.log"
+check "the reason is the GPU" grep -q 'skipped: no GPU: neither nvidia-smi nor /dev/nvidia0 is there' "$own/first.log"
+OUT=$own/run B=$own/none tests/gpu/run.sh >"$own/run.log" 2>&1
+code=$?
+check "run.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]
+check "leaves three files" [ "$(files "$own/run")" = "bench.json logs.tar.gz summary.json " ]
+check "says of each part why it was skipped" [ "$(grep -c ' skipped: no GPU' "$own/run.log")" -eq "$(grep -c 'skipped' "$own/run.log" | awk '{ print $1 - 1 }')" ]
+check "both in a minute" [ $((SECONDS - begin)) -le 60 ]
+PARTS=nothing tests/gpu/run.sh >/dev/null 2>&1
+check "PARTS that match nothing: exit code 2" [ $? -eq 2 ]
+
+# --- with the stand-ins ---
+
+make --no-print-directory -j2 "$BUILD/cuda-emulated/libtitan-cuda.so" "$BUILD/cuda-emulated/probe" gpu-programs gpu-probe CUDA_ARCH=90 BUILD="$BUILD" WERROR=1 \
+    >"$own/build.log" 2>&1
+built=$?
+[ $built -eq 0 ] || tail -n 30 "$own/build.log"
+check "everything first.sh runs compiles, warnings as errors" [ $built -eq 0 ]
+[ $built -eq 0 ] || exit 1
+"$BUILD/gpu/probe" >"$own/probe.out" 2>"$own/probe.err"
+check "the probe without a driver: exit code 2 and one line" [ "$?-$(wc -l <"$own/probe.err")" = 2-1 ]
+stand=$own/stand
+mkdir -p "$stand/gpu" "$stand/lib/titan" "$own/tools"
+cp "$BUILD"/gpu/{check_ops,check_comm,bench_ops} "$BUILD/cuda-emulated/probe" "$stand/gpu/"
+cp "$BUILD"/cuda-emulated/lib{titan-cuda.so,cuda.so.1} "$stand/lib/titan/"
+ln -s ../lib/titan/libcuda.so.1 "$stand/gpu/"
+cat >"$own/tools/nvidia-smi" <<'SH'
+#!/bin/sh
+case $* in
+*compute_cap*) echo 9.0 ;;
+*driver_version*) echo "NVIDIA H200, 580.1, 140000, 700.00, 1980, 3201, 0" ;;
+*-lms*) while echo "1500, 3201, 650.5, 60"; do sleep 0.05; done ;;
+*) echo "an answer" ;;
+esac
+SH
+printf '#!/bin/sh\ncat >/dev/null\necho "no MPS on this card" >&2\nexit 1\n' >"$own/tools/nvidia-cuda-mps-control"
+chmod +x "$own"/tools/*
+PATH=$own/tools:$PATH OUT=$own/emulated B=$stand QUICK=1 PARTS='inventory|card|queues|nccl|samples|ceilings' tests/gpu/first.sh >"$own/emulated.log" 2>&1
+code=$?
+sed 's/^/# /' "$own/emulated.log"
+shows() { # shows NAME PATTERN: the screen's line of that figure
+    grep -E "^$1 " "$own/emulated.log" | grep -qE "$2"
+}
+check "on the stand-ins: exit code 1, as some figures are no GPU's (got $code)" [ $code -eq 1 ]
+check "the card's answers are OK" shows "card gpu" "NVIDIA H200 .* OK$"
+check "a figure out of its bounds is ODD" shows "ceilings copy_gbytes_per_s" "[0-9] GB/s .*ODD$"
+check "the sampled checks pass" shows "samples failed" " 0 .*OK$"
+check "messages cross, a death is noticed, no update follows it" shows "nccl failed" " 0 .*OK$"
+check "the update was skipped" shows "nccl update_skipped" " 1 .*OK$"
+check "each figure of the queues is there" [ "$(grep -c '^queues .*no figure' "$own/emulated.log")" -eq 0 ]
+check "a part's lack is named" shows "nccl-mps crossing_ms" "skipped: no MPS: no MPS on this card$"
+check "what PARTS leaves out is named" shows "operations failed" "skipped: not chosen by PARTS$"
+check "the three files again" [ "$(files "$own/emulated")" = "bench.json logs.tar.gz summary.json " ]
+"${PYTHON:-python3}" - "$own/emulated" <<'PY'
+import json
+import sys
+import tarfile
+summary, bench = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("summary", "bench"))
+assert summary["parts"]["queues"]["exit"] == 0 and any(f["name"] == "depth" and f["value"] for f in summary["figures"]), summary
+assert bench["ceilings"]["clock"] == "events, median" and bench["ceilings"]["cache_bytes"] == 65536, bench
+assert bench["card"]["ceilings"] == {"sm_mhz": 1500.0, "memory_mhz": 3201.0, "watts": 650.5, "celsius": 60.0}, bench["card"]
+assert {"queues.log", "nccl.log", "parts.tsv"} <= set(tarfile.open(f"{sys.argv[1]}/logs.tar.gz").getnames())
+PY
+check "which hold the figures, the card's state and the logs" [ $? -eq 0 ]
+"$stand/gpu/bench_ops" cuda 0 bf16 64 1 2 1 96 512 1 16 >"$own/bench.json" && "${PYTHON:-python3}" - "$own/bench.json" <<'PY'
+import json
+import sys
+found = json.load(open(sys.argv[1]))
+assert len(found["ops"]) == 30 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
+assert sum(op["floor_ms"] for op in found["ops"]) > 0, found
+PY
+check "the benchmark has a floor beside each operation" [ $? -eq 0 ]
+echo "1..$n"
+exit $bad
