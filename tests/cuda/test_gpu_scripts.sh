@@ -118,6 +118,17 @@ assert bench["card"]["ceilings"] == {"sm_mhz": 1500.0, "memory_mhz": 3201.0, "wa
 assert {"queues.log", "nccl.log", "parts.tsv"} <= set(tarfile.open(f"{sys.argv[1]}/logs.tar.gz").getnames())
 PY
 check "which hold the figures, the card's state and the logs" [ $? -eq 0 ]
+printf '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift 2; done\nexec "$@"\n' >"$own/tools/compute-sanitizer"
+chmod +x "$own/tools/compute-sanitizer"
+PATH=$own/tools:$PATH OUT=$own/long B=$stand QUICK=1 PARTS='^(machine|samples|sanitizer-racecheck|communicator-2|model|mps)$' tests/gpu/run.sh >"$own/long.log" 2>&1
+code=$?
+sed 's/^/# /' "$own/long.log"
+check "run.sh on the stand-ins: a part that lacks its program fails, exit code 1 (got $code)" [ $code -eq 1 ]
+check "that part alone" [ "$(grep -E ' passed +[1-9][0-9]* failed' "$own/long.log" | awk '{ print $1 }')" = model ]
+check "its reason is named" grep -q "not ok - $stand/gpu/check_model is not built" "$own/long.log"
+check "the others pass" [ "$(grep -cE '^(machine|samples|sanitizer-racecheck|communicator-2) .* passed   0 failed' "$own/long.log")" -eq 4 ]
+check "what needs MPS says that it does not start" grep -qE '^mps +skipped: no MPS: no MPS on this card$' "$own/long.log"
+check "three files" [ "$(files "$own/long")" = "bench.json logs.tar.gz summary.json " ]
 "$stand/gpu/bench_ops" cuda 0 bf16 64 1 2 1 96 512 1 16 >"$own/bench.json" && "${PYTHON:-python3}" - "$own/bench.json" <<'PY'
 import json
 import sys
