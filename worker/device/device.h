@@ -30,7 +30,7 @@
 
 #include "base/error.h"
 
-#define TITAN_DEVICE_ABI 4
+#define TITAN_DEVICE_ABI 5
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -199,6 +199,10 @@ struct device_ops {
     /* dgain (C) fp32 += sum over N of dout * x * rstd, in a fixed order. */
     titan_status (*rmsnorm_dgain)(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
                                   enum dtype dt, int64_t n, int64_t c);
+    /* h (N,C) = a + b, rounded to dt, then rmsnorm of h: the bits of add and rmsnorm, with one pass over memory. h may
+     * alias a or b; out may alias none of them. */
+    titan_status (*add_rmsnorm)(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
+                                const void *gain, enum dtype dt, int64_t n, int64_t c, float eps);
 
     /* --- attention --------------------------------------------------------------------------------------------- */
     /* Rotary embedding in place on adjacent pairs (2i,2i+1) of each head (Su et al. 2021, arXiv:2104.09864): x points
@@ -312,7 +316,7 @@ struct device_ops {
 /* clang-format off */
 #define DEVICE_OPS(X) \
     X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
-    X(rmsnorm_dgrad) X(rmsnorm_dgain) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
+    X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) \
     X(accumulate) X(scale) X(block_sums) X(sum) X(adamw) X(sgd)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm.c - RMSNorm, its gradients to the input and to the gain.
+/* norm.c - RMSNorm, of a sum too, its gradients to the input and to the gain.
  *   y = x r g, r = (mean(x^2) + eps)^-1/2
  *   dx = r (dy g) - x r^3/C sum(dy g x),  dg = sum over rows of dy x r */
 #include <math.h>
@@ -9,9 +9,9 @@
 #include "worker/device/cpu/arith.h"
 
 struct norm_args {
-    void *out;
+    void *out, *h; /* h: a sum, a + b */
     float *rstd;
-    const void *x, *gain, *dout;
+    const void *x, *gain, *dout, *a, *b;
     enum dtype dt;
     bool accumulate;
     int64_t n, c;
@@ -73,6 +73,57 @@ titan_status cpu_rmsnorm(struct stream *s, void *out, float *rstd, const void *x
         return TITAN_EINVAL;
     struct norm_args a = {.out = out, .rstd = rstd, .x = x, .gain = gain, .dt = dt, .n = n, .c = c, .eps = eps};
     return cpu_enqueue(s, run_rmsnorm, &a, sizeof(a));
+}
+
+/* The sum's row is in the cache when the norm reads it. */
+CPU_INLINE void add_rmsnorm_row(void *h, void *restrict out, float *restrict rstd, const void *a, const void *b,
+                                const void *restrict gain, int64_t c, float eps, enum dtype dt)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < c; j++)
+        store_f32_as(h, j, dt, load_as_f32(a, j, dt) + load_as_f32(b, j, dt));
+    rmsnorm_row(out, rstd, h, gain, c, eps, dt);
+}
+
+CPU_KERNEL static void add_rmsnorm_bf16(void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
+                                        int64_t c, float eps)
+{
+    add_rmsnorm_row(h, out, rstd, a, b, gain, c, eps, DTYPE_BF16);
+}
+CPU_KERNEL static void add_rmsnorm_f32(void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
+                                       int64_t c, float eps)
+{
+    add_rmsnorm_row(h, out, rstd, a, b, gain, c, eps, DTYPE_F32);
+}
+
+static void add_rmsnorm_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct norm_args *a = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t row = i * a->c;
+        (a->dt == DTYPE_BF16 ? add_rmsnorm_bf16 : add_rmsnorm_f32)(at_mut(a->h, row, a->dt), at_mut(a->out, row, a->dt),
+                                                                   a->rstd + i, at(a->a, row, a->dt),
+                                                                   at(a->b, row, a->dt), a->gain, a->c, a->eps);
+    }
+}
+
+static titan_status run_add_rmsnorm(const struct cpu_context *ctx, const void *p)
+{
+    const struct norm_args *a = p;
+    titan_assert(a->n >= 0 && a->c > 0 && a->out != a->h);
+    cpu_for(ctx, a->n, 1 + (1 << 14) / a->c, add_rmsnorm_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
+                             const void *gain, enum dtype dt, int64_t n, int64_t c, float eps)
+{
+    if (n < 0 || c <= 0 || out == h || out == a || out == b || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+        return TITAN_EINVAL;
+    struct norm_args args = {
+        .h = h, .out = out, .rstd = rstd, .a = a, .b = b, .gain = gain, .dt = dt, .n = n, .c = c, .eps = eps};
+    return cpu_enqueue(s, run_add_rmsnorm, &args, sizeof(args));
 }
 
 CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const void *restrict x,

@@ -56,6 +56,8 @@ int cuda_rmsnorm_dgrad(void *stream, void *dx, bool accumulate, const void *dout
                        const float *rstd, bool bf16, int64_t n, int64_t c);
 int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool bf16,
                        int64_t n, int64_t c);
+int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
+                     bool bf16, int64_t n, int64_t c, float eps);
 
 /* --- rope.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, const float *cos, const float *sin,

@@ -84,6 +84,15 @@ static titan_status rmsnorm_dgain(struct stream *s, float *dgain, const void *do
                    cuda_rmsnorm_dgain(s->native, dgain, dout, x, rstd, dt == DTYPE_BF16, n, c));
 }
 
+static titan_status add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
+                                const void *gain, enum dtype dt, int64_t n, int64_t c, float eps)
+{
+    if (!compute_type(dt) || !rows_fit(n, c) || out == h || out == a || out == b)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "RMSNorm of a sum",
+                   cuda_add_rmsnorm(s->native, h, out, rstd, a, b, gain, dt == DTYPE_BF16, n, c, eps));
+}
+
 static titan_status rope(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cosines,
                          const float *sines, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward)
 {
@@ -301,6 +310,7 @@ const struct device_ops cuda_ops = {
     .rmsnorm = rmsnorm,
     .rmsnorm_dgrad = rmsnorm_dgrad,
     .rmsnorm_dgain = rmsnorm_dgain,
+    .add_rmsnorm = add_rmsnorm,
     .rope = rope,
     .attention = attention,
     .attention_dgrad = attention_dgrad,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rmsnorm.cu - RMSNorm forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per row; the gain's
- * gradient one block per 32 columns. */
+/* rmsnorm.cu - RMSNorm, of a sum too, forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per
+ * row; the gain's gradient one block per 32 columns. */
 #include "worker/device/cuda/kernel.cuh"
 
 template <class T>
@@ -33,6 +33,40 @@ int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void
                       (const bf16 *)gain, c, eps);
     return LAUNCH(rmsnorm<float>, (unsigned)n, THREADS, 0, stream, (float *)out, rstd, (const float *)x,
                   (const float *)gain, c, eps);
+}
+
+/* A thread adds the elements that it squares and norms, so that it reads back what it has written itself. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps)
+{
+    __shared__ float scratch[32];
+    const int64_t row = blockIdx.x;
+    T *hr = h + row * c;
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
+        num_store(hr + i, num_load(a + row * c + i) + num_load(b + row * c + i));
+        float value = num_load(hr + i);
+        sum += value * value;
+    }
+    sum = block_reduce(sum, op_sum(), scratch);
+    const float r = 1.0f / sqrtf(sum / (float)c + eps);
+    if (threadIdx.x == 0)
+        rstd[row] = r;
+    for (int64_t i = threadIdx.x; i < c; i += THREADS)
+        num_store(out + row * c + i, num_load(hr + i) * r * num_load(gain + i));
+}
+
+int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
+                     bool is_bf16, int64_t n, int64_t c, float eps)
+{
+    if (n == 0 || c == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(add_rmsnorm<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)h, (bf16 *)out, rstd, (const bf16 *)a,
+                      (const bf16 *)b, (const bf16 *)gain, c, eps);
+    return LAUNCH(add_rmsnorm<float>, (unsigned)n, THREADS, 0, stream, (float *)h, (float *)out, rstd, (const float *)a,
+                  (const float *)b, (const float *)gain, c, eps);
 }
 
 /* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
