@@ -84,6 +84,7 @@ enum {
     NORM,
     NORM_DX,
     NORM_DG,
+    ADD_NORM,
     ROPE,
     ATTN,
     ATTN_DX,
@@ -140,6 +141,9 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case NORM_DG:
         st = ops->rmsnorm_dgain(s, grad[0], x[0], x[1], b->rstd, b->dt, n, c);
+        break;
+    case ADD_NORM:
+        st = ops->add_rmsnorm(s, x[0], x[1], b->rstd, x[0], x[2], x[3], b->dt, n, c, 1e-5f);
         break;
     case ROPE:
         st = ops->rope(s, x[0], q, b->positions, b->angle, b->angle, b->dt, n, b->heads + b->kv, b->d, false);
@@ -367,6 +371,7 @@ static void run_rest(struct bench *b)
         {.name = "rmsnorm", .kind = NORM, .calls = 2 * l + 1, .bytes = 2 * n * c * e, .largest = row},
         {.name = "rmsnorm_dgrad", .kind = NORM_DX, .calls = 2 * l + 1, .bytes = 4 * n * c * e, .largest = row},
         {.name = "rmsnorm_dgain", .kind = NORM_DG, .calls = 2 * l + 1, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "add_rmsnorm", .kind = ADD_NORM, .calls = 0, .bytes = 4 * n * c * e, .largest = row},
         {.name = "swiglu", .kind = SWIGLU, .calls = l, .bytes = 3 * n * f * e, .largest = ffn},
         {.name = "swiglu_dgrad", .kind = SWIGLU_DX, .calls = l, .bytes = 5 * n * f * e, .largest = ffn},
         {.name = "add", .kind = ADD, .calls = 2 * l, .bytes = 3 * n * c * e, .largest = row},

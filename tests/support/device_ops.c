@@ -449,6 +449,31 @@ static void norm_case(struct checker *c, enum dtype dt, int64_t n, int64_t w)
     sweep(c);
 }
 
+/* Against the reference, and every bit as add and rmsnorm have it, with the sum beside its terms and over one. */
+static void add_norm_case(struct checker *c, enum dtype dt, int64_t n, int64_t w)
+{
+    struct tensor a = noise(c, n * w, dt, 2.0), b = noise(c, n * w, dt, 2.0), g = noise(c, w, dt, 1.0);
+    struct tensor h = empty(c, n * w, dt), y = empty(c, n * w, dt), rstd = empty(c, n, DTYPE_F32);
+    struct tensor h2 = empty(c, n * w, dt), y2 = empty(c, n * w, dt), rstd2 = empty(c, n, DTYPE_F32);
+    double *sum = values(c, n * w), *wy = values(c, n * w), *wr = values(c, n);
+    need(c, c->ops->add(c->s, h.p, a.p, b.p, dt, (size_t)(n * w)), "add");
+    need(c, c->ops->rmsnorm(c->s, y.p, rstd.p, h.p, g.p, dt, n, w, 1e-5f), "rmsnorm");
+    memcpy(sum, download(c, &h), (size_t)(n * w) * sizeof(double));
+    ref_rmsnorm(wy, wr, sum, g.x, n, w, 1e-5);
+    bool ok = true;
+    for (int alias = 0; alias < 3; alias++) {
+        struct tensor *to = alias == 0 ? &h2 : alias == 1 ? &a : &b;
+        need(c, c->ops->add_rmsnorm(c->s, to->p, y2.p, rstd2.p, a.p, b.p, g.p, dt, n, w, 1e-5f), "add_rmsnorm");
+        ok = same(c, download(c, to), sum, n * w, "h") && ok;
+        ok = same(c, download(c, &y2), download(c, &y), n * w, "y") && ok;
+        ok = same(c, download(c, &rstd2), download(c, &rstd), n, "rstd") && ok;
+        ok = near(c, download(c, &y2), wy, n * w, limit_of(dt), "y") && ok;
+        upload(c, &a);
+    }
+    result(c, ok, "add_rmsnorm %s %lldx%lld, apart and in place", name_of(dt), (long long)n, (long long)w);
+    sweep(c);
+}
+
 static void check_norm(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
@@ -457,8 +482,14 @@ static void check_norm(struct checker *c)
         norm_case(c, both[i], 130, 63);
         norm_case(c, both[i], 70, 256);
         norm_case(c, both[i], 5, 1000);
+        add_norm_case(c, both[i], 1, 1);
+        add_norm_case(c, both[i], 130, 63);
+        add_norm_case(c, both[i], 70, 256);
+        add_norm_case(c, both[i], 5, 1000);
     }
     struct tensor x = empty(c, 64, DTYPE_F32);
+    result(c, c->ops->add_rmsnorm(c->s, x.p, x.p, x.p, x.p, x.p, x.p, DTYPE_F32, 2, 32, 1e-5f) == TITAN_EINVAL,
+           "add_rmsnorm refuses out that is h");
     result(c, c->ops->rmsnorm_dgrad(c->s, x.p, false, x.p, x.p, x.p, x.p, DTYPE_F32, 2, 32) == TITAN_EINVAL,
            "rmsnorm_dgrad refuses dx that is dout");
     sweep(c);

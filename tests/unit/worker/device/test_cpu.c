@@ -379,6 +379,8 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     titan_status st = ops->rmsnorm(s, take(o, N * C * e), rstd, x, y, dt, N, C, 1e-5f);
     st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), false, x, y, x, rstd, dt, N, C);
     st |= ops->rmsnorm_dgain(s, gain, x, y, rstd, dt, N, C);
+    char *sum = take(o, N * C * e);
+    st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f);
     st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V, 0);
     char *out = take(o, N * H * D * e), *dqkv = take(o, (size_t)(N * q) * e);
     const struct attention_shape shape = {.dt = dt, .b = B, .tq = T, .tk = T, .h = H, .kv = K, .d = D, .dv = D};
