@@ -95,6 +95,7 @@ enum {
     EMBED,
     EMBED_DW,
     LOSS,
+    LOSS_PARTS,
     ADAMW,
     SUMS
 };
@@ -137,7 +138,7 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->rmsnorm(s, x[0], b->rstd, x[1], x[2], b->dt, n, c, 1e-5f);
         break;
     case NORM_DX:
-        st = ops->rmsnorm_dgrad(s, x[0], true, x[1], x[2], x[3], b->rstd, b->dt, n, c);
+        st = ops->rmsnorm_dgrad(s, x[0], x[4], x[1], x[2], x[3], b->rstd, b->dt, n, c);
         break;
     case NORM_DG:
         st = ops->rmsnorm_dgain(s, grad[0], x[0], x[1], b->rstd, b->dt, n, c);
@@ -177,6 +178,9 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->embed_wgrad(s, grad[0], b->tokens, x[0], b->dt, n, c, b->v, 0);
         break;
     case LOSS:
+        st = ops->loss(s, b->rstd, b->stats, x[0], x[1], b->tokens, b->dt, n, b->v, 0);
+        break;
+    case LOSS_PARTS:
         st = ops->loss_stats(s, b->stats, x[1], b->tokens, b->dt, n, b->v, 0);
         st |= ops->loss_finish(s, b->rstd, x[0], x[1], b->tokens, b->stats, 1, b->dt, n, b->v, 0);
         break;
@@ -387,9 +391,14 @@ static void run_rest(struct bench *b)
          .bytes = n * c * (e + 8),
          .largest = row > vocab * 4 ? row : vocab * 4},
         {.name = "loss",
-         .kind = LOSS,
+         .kind = LOSS_PARTS,
          .calls = 1,
          .bytes = 3 * n * (double)b->v * e,
+         .largest = (size_t)(b->n * b->v) * es},
+        {.name = "loss in one pass",
+         .kind = LOSS,
+         .calls = 0,
+         .bytes = 2 * n * (double)b->v * e,
          .largest = (size_t)(b->n * b->v) * es},
         {.name = "adamw", .kind = ADAMW, .calls = l, .bytes = 30 * params, .largest = unit},
         {.name = "block_sums", .kind = SUMS, .calls = l, .bytes = 4 * params, .largest = unit},

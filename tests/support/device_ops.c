@@ -437,9 +437,12 @@ static void norm_case(struct checker *c, enum dtype dt, int64_t n, int64_t w)
            near(c, download(c, &y), wy, n * w, limit_of(dt), "y") &&
                near(c, download(c, &rstd), wr, n, limit_of(DTYPE_F32), "rstd"),
            "rmsnorm %s %lldx%lld", name_of(dt), (long long)n, (long long)w);
-    need(c, c->ops->rmsnorm_dgrad(c->s, dx.p, true, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
+    struct tensor apart = noise(c, n * w, dt, 1.0);
+    need(c, c->ops->rmsnorm_dgrad(c->s, apart.p, dx.p, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
+    need(c, c->ops->rmsnorm_dgrad(c->s, dx.p, dx.p, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
     bool ok = near(c, download(c, &dx), wsum, n * w, limit_of(dt), "accumulated dx");
-    need(c, c->ops->rmsnorm_dgrad(c->s, dx.p, false, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
+    ok = same(c, download(c, &apart), download(c, &dx), n * w, "dx beside its residual") && ok;
+    need(c, c->ops->rmsnorm_dgrad(c->s, dx.p, NULL, dy.p, x.p, g.p, rstd.p, dt, n, w), "rmsnorm_dgrad");
     /* One column: dx is eps-sized, the difference of equals, and rounding is all there is. */
     ok = (w == 1 || near(c, download(c, &dx), wx, n * w, 10.0 * limit_of(dt), "dx")) && ok;
     result(c, ok, "rmsnorm_dgrad %s %lldx%lld", name_of(dt), (long long)n, (long long)w);
@@ -490,7 +493,7 @@ static void check_norm(struct checker *c)
     struct tensor x = empty(c, 64, DTYPE_F32);
     result(c, c->ops->add_rmsnorm(c->s, x.p, x.p, x.p, x.p, x.p, x.p, DTYPE_F32, 2, 32, 1e-5f) == TITAN_EINVAL,
            "add_rmsnorm refuses out that is h");
-    result(c, c->ops->rmsnorm_dgrad(c->s, x.p, false, x.p, x.p, x.p, x.p, DTYPE_F32, 2, 32) == TITAN_EINVAL,
+    result(c, c->ops->rmsnorm_dgrad(c->s, x.p, NULL, x.p, x.p, x.p, x.p, DTYPE_F32, 2, 32) == TITAN_EINVAL,
            "rmsnorm_dgrad refuses dx that is dout");
     sweep(c);
 }
@@ -982,6 +985,29 @@ static void loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, in
     sweep(c);
 }
 
+/* One pass: every bit as two have it; dlogits beside the logits, over them, and not asked for. */
+static void whole_loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, double range)
+{
+    struct tensor target = integers(c, n, -1, v), x = noise(c, n * v, dt, range), dx = empty(c, n * v, dt);
+    struct tensor stats = empty(c, n * 3, DTYPE_F32), loss = empty(c, n, DTYPE_F32);
+    struct tensor stats2 = empty(c, n * 3, DTYPE_F32), loss2 = empty(c, n, DTYPE_F32), dx2 = empty(c, n * v, dt);
+    bool ok = true;
+    target.x[0] = -100;
+    upload(c, &target);
+    need(c, c->ops->loss_stats(c->s, stats.p, x.p, target.p, dt, n, v, 0), "stats");
+    need(c, c->ops->loss_finish(c->s, loss.p, dx.p, x.p, target.p, stats.p, 1, dt, n, v, 0), "finish");
+    for (int way = 0; way < 3; way++) {
+        struct tensor *to = way == 1 ? &dx2 : way == 2 ? &x : NULL;
+        need(c, c->ops->zero(c->s, loss2.p, (size_t)n * 4), "zero");
+        need(c, c->ops->loss(c->s, loss2.p, stats2.p, to ? to->p : NULL, x.p, target.p, dt, n, v, 0), "loss");
+        ok = same(c, download(c, &loss2), download(c, &loss), n, "losses") && ok;
+        ok = same(c, download(c, &stats2), download(c, &stats), 3 * n, "stats") && ok;
+        ok = (!to || same(c, download(c, to), download(c, &dx), n * v, "dlogits")) && ok;
+    }
+    result(c, ok, "loss %s %lldx%lld in one pass", name_of(dt), (long long)n, (long long)v);
+    sweep(c);
+}
+
 static void check_layers(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
@@ -1005,6 +1031,9 @@ static void check_layers(struct checker *c)
         loss_case(c, dt, 5, 1003, 1, 100.0, false);
         loss_case(c, dt, 41, 130, 2, 5.0, true);
         loss_case(c, dt, 9, 1003, 4, 60.0, false);
+        whole_loss_case(c, dt, 1, 2, 1.0);
+        whole_loss_case(c, dt, 37, 7, 5.0);
+        whole_loss_case(c, dt, 9, 1003, 60.0);
     }
     struct tensor x = noise(c, 8, DTYPE_F32, 1.0), target = integers(c, 1, 0, 8), loss = empty(c, 1, DTYPE_F32);
     struct tensor stats = empty(c, 3, DTYPE_F32);

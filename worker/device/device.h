@@ -193,8 +193,9 @@ struct device_ops {
     /* out (N,C) = x * rstd * gain; rstd (N) fp32 = 1/sqrt(mean(x^2)+eps), kept for backward. gain (C) dt. */
     titan_status (*rmsnorm)(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
                             int64_t n, int64_t c, float eps);
-    /* dx (N,C): gradient to x, ADDED to dx when accumulate (residual stream). dx may not alias dout. */
-    titan_status (*rmsnorm_dgrad)(struct stream *s, void *dx, bool accumulate, const void *dout, const void *x,
+    /* dx (N,C) = residual + the gradient to x; residual (N,C), which may be dx, NULL: the gradient alone. dx may not
+     * alias dout. */
+    titan_status (*rmsnorm_dgrad)(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
                                   const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c);
     /* dgain (C) fp32 += sum over N of dout * x * rstd, in a fixed order. */
     titan_status (*rmsnorm_dgain)(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
@@ -284,6 +285,9 @@ struct device_ops {
     titan_status (*loss_finish)(struct stream *s, float *losses, void *dlogits, const void *logits,
                                 const int32_t *targets, const float *stats, int64_t parts, enum dtype dt, int64_t n,
                                 int64_t v, int64_t first);
+    /* Both at once where the vocabulary is whole: stats (N,3), losses and dlogits with the same bits. */
+    titan_status (*loss)(struct stream *s, float *losses, float *stats, void *dlogits, const void *logits,
+                         const int32_t *targets, enum dtype dt, int64_t n, int64_t v, int64_t first);
 
     /* --- sums over buffers --------------------------------------------------------------------------------------- */
     /* dst (n) fp32 += src (n) fp32. */
@@ -318,7 +322,7 @@ struct device_ops {
     X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
-    X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) \
+    X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(block_sums) X(sum) X(adamw) X(sgd)
 /* clang-format on */
 

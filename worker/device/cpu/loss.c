@@ -8,11 +8,10 @@
 #include "worker/device/cpu/arith.h"
 
 struct loss_args {
-    float *out; /* stats or losses */
+    float *losses, *stats;
     void *dlogits;
     const void *logits;
     const int32_t *targets;
-    const float *stats;
     enum dtype dt;
     int64_t parts, n, v, first;
 };
@@ -60,21 +59,24 @@ CPU_KERNEL static void stats_f32(float *stats, const void *logits, int64_t v)
     stats_row(stats, logits, v, DTYPE_F32);
 }
 
+static void stats_of(const struct loss_args *a, int64_t i)
+{
+    float *stats = a->stats + i * STATS;
+    const void *logits = at(a->logits, i * a->v, a->dt);
+    int64_t column = column_of(a, i);
+    if (a->targets[i] < 0) { /* not counted: it is not looked at */
+        stats[0] = stats[1] = stats[2] = 0.0f;
+        return;
+    }
+    (a->dt == DTYPE_BF16 ? stats_bf16 : stats_f32)(stats, logits, a->v);
+    stats[2] = column >= 0 ? load_as_f32(logits, column, a->dt) : 0.0f;
+}
+
 static void stats_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct loss_args *a = p;
     (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        float *stats = a->out + i * STATS;
-        const void *logits = at(a->logits, i * a->v, a->dt);
-        int64_t column = column_of(a, i);
-        if (a->targets[i] < 0) { /* not counted: it is not looked at */
-            stats[0] = stats[1] = stats[2] = 0.0f;
-            continue;
-        }
-        (a->dt == DTYPE_BF16 ? stats_bf16 : stats_f32)(stats, logits, a->v);
-        stats[2] = column >= 0 ? load_as_f32(logits, column, a->dt) : 0.0f;
-    }
+    for (int64_t i = begin; i < end; i++)
+        stats_of(p, i);
 }
 
 static titan_status run_stats(const struct cpu_context *ctx, const void *p)
@@ -94,7 +96,7 @@ titan_status cpu_loss_stats(struct stream *s, float *stats, const void *logits, 
                             int64_t n, int64_t v, int64_t first)
 {
     struct loss_args a = {
-        .out = stats, .logits = logits, .targets = targets, .dt = dt, .parts = 1, .n = n, .v = v, .first = first};
+        .stats = stats, .logits = logits, .targets = targets, .dt = dt, .parts = 1, .n = n, .v = v, .first = first};
     return args_valid(&a) ? cpu_enqueue(s, run_stats, &a, sizeof(a)) : TITAN_EINVAL;
 }
 
@@ -137,24 +139,27 @@ static float finish_row(const struct loss_args *a, int64_t i, float *ret_max, fl
     return logf(sum) - (target - max);
 }
 
+static void finish_of(const struct loss_args *a, int64_t i)
+{
+    void *dlogits = a->dlogits ? at_mut(a->dlogits, i * a->v, a->dt) : NULL;
+    float max, sum;
+    if (a->targets[i] < 0) {
+        a->losses[i] = 0.0f;
+        if (dlogits)
+            memset(dlogits, 0, (size_t)a->v * dtype_bytes(a->dt));
+        return;
+    }
+    a->losses[i] = finish_row(a, i, &max, &sum);
+    if (dlogits)
+        (a->dt == DTYPE_BF16 ? gradient_bf16 : gradient_f32)(dlogits, at(a->logits, i * a->v, a->dt), column_of(a, i),
+                                                             a->v, max, sum);
+}
+
 static void finish_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct loss_args *a = p;
     (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        void *dlogits = a->dlogits ? at_mut(a->dlogits, i * a->v, a->dt) : NULL;
-        float max, sum;
-        if (a->targets[i] < 0) {
-            a->out[i] = 0.0f;
-            if (dlogits)
-                memset(dlogits, 0, (size_t)a->v * dtype_bytes(a->dt));
-            continue;
-        }
-        a->out[i] = finish_row(a, i, &max, &sum);
-        if (dlogits)
-            (a->dt == DTYPE_BF16 ? gradient_bf16 : gradient_f32)(dlogits, at(a->logits, i * a->v, a->dt),
-                                                                 column_of(a, i), a->v, max, sum);
-    }
+    for (int64_t i = begin; i < end; i++)
+        finish_of(p, i);
 }
 
 static titan_status run_finish(const struct cpu_context *ctx, const void *p)
@@ -168,6 +173,31 @@ static titan_status run_finish(const struct cpu_context *ctx, const void *p)
 titan_status cpu_loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits, const int32_t *targets,
                              const float *stats, int64_t parts, enum dtype dt, int64_t n, int64_t v, int64_t first)
 {
-    struct loss_args a = {losses, dlogits, logits, targets, stats, dt, parts, n, v, first};
+    struct loss_args a = {losses, (float *)stats, dlogits, logits, targets, dt, parts, n, v, first};
     return args_valid(&a) ? cpu_enqueue(s, run_finish, &a, sizeof(a)) : TITAN_EINVAL;
+}
+
+/* A row's logits are in the cache when its gradient is computed. */
+static void loss_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        stats_of(p, i);
+        finish_of(p, i);
+    }
+}
+
+static titan_status run_loss(const struct cpu_context *ctx, const void *p)
+{
+    const struct loss_args *a = p;
+    titan_assert(a->n >= 0 && a->v > 0 && a->parts == 1);
+    cpu_for(ctx, a->n, 1 + (1 << 13) / a->v, loss_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_loss(struct stream *s, float *losses, float *stats, void *dlogits, const void *logits,
+                      const int32_t *targets, enum dtype dt, int64_t n, int64_t v, int64_t first)
+{
+    struct loss_args a = {losses, stats, dlogits, logits, targets, dt, 1, n, v, first};
+    return args_valid(&a) ? cpu_enqueue(s, run_loss, &a, sizeof(a)) : TITAN_EINVAL;
 }

@@ -11,9 +11,8 @@
 struct norm_args {
     void *out, *h; /* h: a sum, a + b */
     float *rstd;
-    const void *x, *gain, *dout, *a, *b;
+    const void *x, *gain, *dout, *residual, *a, *b;
     enum dtype dt;
-    bool accumulate;
     int64_t n, c;
     float eps;
 };
@@ -126,8 +125,9 @@ titan_status cpu_add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, 
     return cpu_enqueue(s, run_add_rmsnorm, &args, sizeof(args));
 }
 
-CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const void *restrict x,
-                          const void *restrict gain, float r, int64_t c, bool accumulate, enum dtype dt)
+/* The residual may be dx: an element is read before it is written. */
+CPU_INLINE void dgrad_row(void *dx, const void *residual, const void *restrict dout, const void *restrict x,
+                          const void *restrict gain, float r, int64_t c, enum dtype dt)
 {
     float lanes[LANES] = {0};
     int64_t whole = c / LANES * LANES;
@@ -138,11 +138,11 @@ CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const vo
     for (int64_t j = whole; j < c; j++)
         lanes[j - whole] += load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * load_as_f32(x, j, dt);
     float k = lanes_sum(lanes) * r * r * r / (float)c;
-    if (accumulate) { /* NOLINT(bugprone-branch-clone): the checker does not look inside the simd loops */
+    if (residual) { /* NOLINT(bugprone-branch-clone): the checker does not look inside the simd loops */
 #pragma omp simd
         for (int64_t j = 0; j < c; j++)
             store_f32_as(dx, j, dt,
-                         load_as_f32(dx, j, dt) +
+                         load_as_f32(residual, j, dt) +
                              (load_as_f32(dout, j, dt) * load_as_f32(gain, j, dt) * r - load_as_f32(x, j, dt) * k));
     } else {
 #pragma omp simd
@@ -152,15 +152,15 @@ CPU_INLINE void dgrad_row(void *restrict dx, const void *restrict dout, const vo
     }
 }
 
-CPU_KERNEL static void dgrad_bf16(void *dx, const void *dout, const void *x, const void *gain, float r, int64_t c,
-                                  bool accumulate)
+CPU_KERNEL static void dgrad_bf16(void *dx, const void *residual, const void *dout, const void *x, const void *gain,
+                                  float r, int64_t c)
 {
-    dgrad_row(dx, dout, x, gain, r, c, accumulate, DTYPE_BF16);
+    dgrad_row(dx, residual, dout, x, gain, r, c, DTYPE_BF16);
 }
-CPU_KERNEL static void dgrad_f32(void *dx, const void *dout, const void *x, const void *gain, float r, int64_t c,
-                                 bool accumulate)
+CPU_KERNEL static void dgrad_f32(void *dx, const void *residual, const void *dout, const void *x, const void *gain,
+                                 float r, int64_t c)
 {
-    dgrad_row(dx, dout, x, gain, r, c, accumulate, DTYPE_F32);
+    dgrad_row(dx, residual, dout, x, gain, r, c, DTYPE_F32);
 }
 
 static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
@@ -169,8 +169,9 @@ static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i * a->c;
-        (a->dt == DTYPE_BF16 ? dgrad_bf16 : dgrad_f32)(at_mut(a->out, row, a->dt), at(a->dout, row, a->dt),
-                                                       at(a->x, row, a->dt), a->gain, a->rstd[i], a->c, a->accumulate);
+        const void *residual = a->residual ? at(a->residual, row, a->dt) : NULL;
+        (a->dt == DTYPE_BF16 ? dgrad_bf16 : dgrad_f32)(at_mut(a->out, row, a->dt), residual, at(a->dout, row, a->dt),
+                                                       at(a->x, row, a->dt), a->gain, a->rstd[i], a->c);
     }
 }
 
@@ -182,7 +183,7 @@ static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-titan_status cpu_rmsnorm_dgrad(struct stream *s, void *dx, bool accumulate, const void *dout, const void *x,
+titan_status cpu_rmsnorm_dgrad(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
                                const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c)
 {
     if (n < 0 || c <= 0 || dx == dout || (dt != DTYPE_BF16 && dt != DTYPE_F32))
@@ -193,7 +194,7 @@ titan_status cpu_rmsnorm_dgrad(struct stream *s, void *dx, bool accumulate, cons
                           .gain = gain,
                           .dout = dout,
                           .dt = dt,
-                          .accumulate = accumulate,
+                          .residual = residual,
                           .n = n,
                           .c = c};
     return cpu_enqueue(s, run_dgrad, &a, sizeof(a));

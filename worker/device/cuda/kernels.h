@@ -52,7 +52,7 @@ int cuda_embed_wgrad(void *stream, float *dtable, const int32_t *tokens, const v
 /* --- rmsnorm.cu --------------------------------------------------------------------------------------------------- */
 int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool bf16, int64_t n, int64_t c,
                  float eps);
-int cuda_rmsnorm_dgrad(void *stream, void *dx, bool accumulate, const void *dout, const void *x, const void *gain,
+int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void *dout, const void *x, const void *gain,
                        const float *rstd, bool bf16, int64_t n, int64_t c);
 int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool bf16,
                        int64_t n, int64_t c);
@@ -92,6 +92,8 @@ int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_
                     int64_t v, int64_t first);
 int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
                      const float *stats, int64_t parts, bool bf16, int64_t n, int64_t v, int64_t first);
+int cuda_loss(void *stream, float *losses, float *stats, void *dlogits, const void *logits, const int32_t *targets,
+              bool bf16, int64_t n, int64_t v, int64_t first);
 
 /* --- strided.cu --------------------------------------------------------------------------------------------------- */
 int cuda_copy_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, size_t element_bytes, int64_t rows,

@@ -66,13 +66,13 @@ static titan_status rmsnorm(struct stream *s, void *out, float *rstd, const void
     return ENQUEUE(s, "RMSNorm", cuda_rmsnorm(s->native, out, rstd, x, gain, dt == DTYPE_BF16, n, c, eps));
 }
 
-static titan_status rmsnorm_dgrad(struct stream *s, void *dx, bool accumulate, const void *dout, const void *x,
+static titan_status rmsnorm_dgrad(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
                                   const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c)
 {
     if (!compute_type(dt) || !rows_fit(n, c) || dx == dout)
         return TITAN_EINVAL;
     return ENQUEUE(s, "RMSNorm gradient",
-                   cuda_rmsnorm_dgrad(s->native, dx, accumulate, dout, x, gain, rstd, dt == DTYPE_BF16, n, c));
+                   cuda_rmsnorm_dgrad(s->native, dx, residual, dout, x, gain, rstd, dt == DTYPE_BF16, n, c));
 }
 
 static titan_status rmsnorm_dgain(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
@@ -222,6 +222,15 @@ static titan_status loss_finish(struct stream *s, float *losses, void *dlogits, 
         cuda_loss_finish(s->native, losses, dlogits, logits, targets, stats, parts, dt == DTYPE_BF16, n, v, first));
 }
 
+static titan_status loss(struct stream *s, float *losses, float *stats, void *dlogits, const void *logits,
+                         const int32_t *targets, enum dtype dt, int64_t n, int64_t v, int64_t first)
+{
+    if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "cross-entropy",
+                   cuda_loss(s->native, losses, stats, dlogits, logits, targets, dt == DTYPE_BF16, n, v, first));
+}
+
 static titan_status accumulate(struct stream *s, float *dst, const float *src, size_t n)
 {
     return ENQUEUE(s, "a sum", cuda_accumulate(s->native, dst, src, n));
@@ -329,6 +338,7 @@ const struct device_ops cuda_ops = {
     .combine_dweights = cuda_ops_combine_dweights,
     .loss_stats = loss_stats,
     .loss_finish = loss_finish,
+    .loss = loss,
     .accumulate = accumulate,
     .scale = scale,
     .block_sums = block_sums,

@@ -72,7 +72,7 @@ int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *
 /* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
-    rmsnorm_dgrad(T *dx, bool accumulate, const T *dout, const T *x, const T *gain, const float *rstd, int64_t c)
+    rmsnorm_dgrad(T *dx, const T *residual, const T *dout, const T *x, const T *gain, const float *rstd, int64_t c)
 {
     __shared__ float scratch[32];
     const int64_t at = (int64_t)blockIdx.x * c;
@@ -84,20 +84,20 @@ __global__ static void __launch_bounds__(THREADS)
     const float factor = dot * r * r * r / (float)c;
     for (int64_t i = threadIdx.x; i < c; i += THREADS) {
         float d = r * num_load(dout + at + i) * num_load(gain + i) - factor * num_load(x + at + i);
-        num_store(dx + at + i, accumulate ? num_load(dx + at + i) + d : d);
+        num_store(dx + at + i, residual ? num_load(residual + at + i) + d : d);
     }
 }
 
-int cuda_rmsnorm_dgrad(void *stream, void *dx, bool accumulate, const void *dout, const void *x, const void *gain,
+int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void *dout, const void *x, const void *gain,
                        const float *rstd, bool is_bf16, int64_t n, int64_t c)
 {
     if (n == 0 || c == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(rmsnorm_dgrad<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)dx, accumulate, (const bf16 *)dout,
-                      (const bf16 *)x, (const bf16 *)gain, rstd, c);
-    return LAUNCH(rmsnorm_dgrad<float>, (unsigned)n, THREADS, 0, stream, (float *)dx, accumulate, (const float *)dout,
-                  (const float *)x, (const float *)gain, rstd, c);
+        return LAUNCH(rmsnorm_dgrad<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)dx, (const bf16 *)residual,
+                      (const bf16 *)dout, (const bf16 *)x, (const bf16 *)gain, rstd, c);
+    return LAUNCH(rmsnorm_dgrad<float>, (unsigned)n, THREADS, 0, stream, (float *)dx, (const float *)residual,
+                  (const float *)dout, (const float *)x, (const float *)gain, rstd, c);
 }
 
 /* A block takes 32 columns. Lane = column, so loads coalesce; warp w sums rows w, w + WARPS, ... in turn, and the

@@ -377,7 +377,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
         tokens[i] = (i * 31) % V;
     float *rstd = take(o, N * 4), *lse = take(o, H * N * 4), *gain = take(o, C * 4), *table = take(o, V * C * 4);
     titan_status st = ops->rmsnorm(s, take(o, N * C * e), rstd, x, y, dt, N, C, 1e-5f);
-    st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), false, x, y, x, rstd, dt, N, C);
+    st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), y, x, y, x, rstd, dt, N, C);
     st |= ops->rmsnorm_dgain(s, gain, x, y, rstd, dt, N, C);
     char *sum = take(o, N * C * e);
     st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f);
@@ -394,6 +394,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     float *stats = take(o, N * 3 * 4), *losses = take(o, N * 4);
     st |= ops->loss_stats(s, stats, x, tokens, dt, N, V, 0);
     st |= ops->loss_finish(s, losses, take(o, N * V * e), x, tokens, stats, 1, dt, N, V, 0);
+    st |= ops->loss(s, losses, stats, take(o, N * V * e), x, tokens, dt, N, V, 0);
     st |= ops->block_sums(s, take(o, 100 * 8), grad, 100000, 1000, true);
     st |= ops->matmul(s, take(o, N * C * e), dt, C, x, false, F, y, true, F, dt, N, C, F, 0.0f);
     st |= ops->matmul(s, take(o, C * F * 4), DTYPE_F32, F, x, true, C, y, false, F, dt, C, F, N, 1.0f);

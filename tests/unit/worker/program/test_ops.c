@@ -59,6 +59,8 @@ static void operands_depend_on_flags_and_number(void **state)
     takes(OP_ATTENTION, &(struct op_params){.flags = OP_MASKED}, 6, 8,
           "w out w lse r q r k r v r index r start r key_index");
     takes(OP_LOSS_FINISH, &(struct op_params){.flags = OP_NO_GRADIENT}, 5, 4, "w losses r logits r targets r stats");
+    takes(OP_LOSS, &(struct op_params){0}, 5, 5, "w losses w stats r logits r targets w dlogits");
+    takes(OP_LOSS, &(struct op_params){.flags = OP_NO_GRADIENT}, 5, 4, "w losses w stats r logits r targets");
     takes(OP_ROUTE, &(struct op_params){0}, 3, 3, "w chosen w weights r logits");
     takes(OP_ROUTE, &(struct op_params){0}, 4, 4, "w chosen w weights r logits r bias");
     takes(OP_ROUTE, &(struct op_params){0}, 9, 5, "w chosen w weights r logits r bias u load");
