@@ -146,6 +146,9 @@ struct recipe {
         double memory_budget;         /* 0: recompute all, 1: nothing */
     } activation_checkpoint;
     struct {
+        bool fuse; /* neighbouring operations run as one where the bits are the same */
+    } compile;
+    struct {
         int64_t log_freq;
         bool log_samples; /* every worker writes which samples it reads */
         bool enable_tensorboard;

@@ -365,6 +365,10 @@ const struct recipe_key recipe_keys[] = {
      AT(activation_checkpoint.memory_budget), .min = 0, .max = 1, .initial = "0.5",
      .doc = "Share of the activations that is kept. 0: recompute all, 1: nothing."},
 
+    {.section = "compile", .name = "fuse", .type = KEY_BOOL, AT(compile.fuse), .initial = "true",
+     .flags = KEY_TITAN,
+     .doc = "Operations that follow each other run as one where that gives the same bits and touches less memory."},
+
     {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
      .initial = "10", .doc = "Steps between two progress lines."},
     {.section = "metrics", .name = "log_samples", .type = KEY_BOOL, AT(metrics.log_samples), .initial = "false",

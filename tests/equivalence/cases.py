@@ -114,6 +114,16 @@ def passes():
                     f"qwen tp2 chunks={chunks}", f"pp2 tp2 rows=3 batch=9 chunks={chunks}")
 
 
+def fusions():
+    """Bit for bit: two operations as one are the two."""
+    for words in ("", "tp2", "dps4", "pp2 dps2 tp2", "cp2 tp2 rotate=ring masked=true", "dps2 reshard=always prefetch=0",
+                  "pp2 schedule=ZBVZeroBubble", "pp4 layers=8 schedule=Interleaved1F1B", "dps3 bucketing=greedy",
+                  "tp2 async=true", "qwen dps2 tp2", "qwen chunks=3", "moe dps2 tp2 ep2", "moe pp2 dps2 ep2 shared=0",
+                  "deepseek dps2 ep2", "canonical=true dps3", "dps2 offload=true", "llama-debug dps2 batch=4"):
+        for ac in ("none", "full", "selective:op"):
+            yield Case(f"{words} ac={ac} fuse=false", exact=f"{words} ac={ac}")
+
+
 def offload():
     yield from ("dps1 offload=true", "dps4 offload=true", "dpr2 dps2 offload=true", "pp2 tp2 offload=true",
                 "cp2 tp2 offload=true reshard=never", "moe dps2 tp2 ep2 offload=true", "qwen dps2 offload=true",
@@ -163,4 +173,4 @@ def canonical():
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
              *offload(), *models()]
-    return [Case(words) for words in dict.fromkeys(lines)] + list(canonical())
+    return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(canonical())

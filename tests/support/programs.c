@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/fuse.h"
 
 static const struct model_dims small = {.dim = 64,
                                         .n_layers = 4,
@@ -32,11 +33,11 @@ static const char *schedule_of(const struct programs_case *c)
 
 void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
-    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s%s",
+    snprintf(ret, room, "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s%s%s",
              c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
              c->reshard, c->reduce, c->checkpointing, c->prefetch, c->canonical ? " canonical" : "",
              c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
-             c->forward_only ? " forward only" : "");
+             c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -108,11 +109,17 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .canonical = c->canonical,
                                         .offload = c->offload,
                                         .checkpointing = p->checkpointing,
+                                        .draft = c->fuse,
                                         .forward_only = c->forward_only};
     p->n = program_kinds(&p->options);
     p->kinds = calloc((size_t)p->n, sizeof(struct program *));
-    for (int k = 0; k < p->n; k++)
+    for (int k = 0; k < p->n; k++) {
         TRY(program_build(&p->options, program_kind_rank(&p->options, k), &p->kinds[k], err));
+        if (!c->fuse)
+            continue;
+        TRY(pass_fuse(p->kinds[k], err));
+        TRY(program_finish(p->kinds[k], err));
+    }
     return TITAN_OK;
 }
 

@@ -18,7 +18,7 @@ struct programs_case {
     enum reduce_when reduce;
     enum checkpointing checkpointing;
     int prefetch;
-    bool canonical, masked, ring, offload, forward_only;
+    bool canonical, masked, ring, offload, forward_only, fuse;
 };
 
 struct programs {

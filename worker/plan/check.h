@@ -12,6 +12,7 @@
  *   and all layers of a kind go through the same operations on the same values;
  * - every microbatch's gradient reaches norm and update once, reduced over every group that shares it; norm, agreement,
  *   decision and update come in this order, once for every unit.
+ * A fused action is looked at as the two it stands for (fuse.h).
  * A forward-only program has no gradients instead, and writes to nothing of the training state.
  * Over all ranks: collectives come in one order, with the same bytes, on all members of a group; sends match receives;
  * and an abstract run of the pipeline, in which a SEND ends only when its RECV has begun, gets to its end. */

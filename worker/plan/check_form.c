@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "worker/device/device.h"
 #include "worker/plan/checker.h"
+#include "worker/plan/fuse.h"
 
 /* --- operands as the table says ----------------------------------------------------------------------------------- */
 
@@ -65,7 +66,7 @@ static bool of_writer(enum buffer_kind kind)
     return kind == BUF_ACTIVATION || kind == BUF_DACTIVATION || kind == BUF_WORK;
 }
 
-static titan_status check_operand(const struct checker *c, const struct action *a, const struct operand *o, int k)
+static titan_status check_operand(const struct checker *c, const struct operand *o, int k)
 {
     if (o->buffer < 0 || o->buffer >= c->p->n_buffers)
         return REFUSE(c, "operand %d is buffer %d of %d", k, o->buffer, c->p->n_buffers);
@@ -75,11 +76,32 @@ static titan_status check_operand(const struct checker *c, const struct action *
     if (o->offset > b->bytes || o->bytes > b->bytes - o->offset)
         return REFUSE(c, "operand %d ends at byte %zu of %s #%d, which has %zu", k, o->offset + o->bytes,
                       buffer_kind_name(b->kind), o->buffer, b->bytes);
+    return TITAN_OK;
+}
+
+static titan_status check_owner(const struct checker *c, const struct action *a, const struct operand *o, int k)
+{
+    const struct buffer *b = &c->p->buffers[o->buffer];
+
     if ((of_unit(b->kind) || (of_writer(b->kind) && o->access & ACCESS_WRITE)) && !unit_fits(c, a, b))
         return REFUSE(c, "operand %d (%s #%d) belongs to unit %d", k, buffer_kind_name(b->kind), o->buffer, b->unit);
     if (of_microbatch(b->kind) && a->microbatch >= 0 && b->microbatch >= 0 && b->microbatch != a->microbatch)
         return REFUSE(c, "operand %d (%s #%d) belongs to microbatch %d", k, buffer_kind_name(b->kind), o->buffer,
                       b->microbatch);
+    return TITAN_OK;
+}
+
+/* Of a fused action, the two that it stands for may be of two units. */
+static titan_status check_owners(const struct checker *c, const struct action *a)
+{
+    struct plain plain;
+
+    fuse_undo(c->p, a, &plain);
+    if (plain.actions[0].action.unit < NONE || plain.actions[0].action.unit >= c->model->n_units)
+        return REFUSE(c, "a part of it is of unit %d of %d", plain.actions[0].action.unit, c->model->n_units);
+    for (int i = 0; i < plain.n; i++)
+        for (int k = 0; k < plain.actions[i].action.n_operands; k++)
+            TRY(check_owner(c, &plain.actions[i].action, &plain.actions[i].operands[k], k));
     return TITAN_OK;
 }
 
@@ -139,9 +161,10 @@ static titan_status check_action(const struct checker *c, const struct action *a
     if (a->stage < NONE || a->stage >= p->layout->stages || (a->op == OP_RECV && a->stage == NONE))
         return REFUSE(c, "stage %d of %d", a->stage, p->layout->stages);
     for (int k = 0; k < a->n_operands; k++)
-        TRY(check_operand(c, a, &action_operands(p, a)[k], k));
+        TRY(check_operand(c, &action_operands(p, a)[k], k));
     TRY(check_transfer(c, a));
     TRY(check_forms(c, a));
+    TRY(check_owners(c, a));
     return check_waits(c, a);
 }
 

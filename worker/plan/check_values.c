@@ -6,14 +6,15 @@
  * outside of it stand for themselves: the unit's own by name, others by kind and how far away their unit is. The sum of
  * the hashes of a visit's actions is then the same for all microbatches and for all layers of a kind, whatever the
  * order in which independent actions stand, and another one as soon as an action is missing, double, out of order or
- * reads something else. That a visit is right is the model's affair (tests of block.h); that all are the same is shown
- * here.
+ * reads something else. A fused action is run as the two it stands for, each in its own visit. That a visit is right is
+ * the model's affair (tests of block.h); that all are the same is shown here.
  */
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/vec.h"
 #include "worker/plan/checker.h"
+#include "worker/plan/fuse.h"
 
 #define VISIT_PHASES (PHASE_WGRAD + 1) /* forward, recompute, dgrad, wgrad */
 
@@ -51,8 +52,9 @@ struct values {
     uint64_t *names;           /* per buffer: hash of kind and name */
     struct visit *visits;      /* [unit][phase][slot] */
     struct slot *slots;
-    uint64_t *hash, *exact; /* per action; of those of visits */
-    int *visit;             /* per action, NONE */
+    /* Of plain actions, FUSE_ACTIONS places for each action: */
+    uint64_t *hash, *exact; /* of those of visits */
+    int *visit;             /* NONE: of no visit */
 };
 
 static uint64_t mix(uint64_t h, uint64_t x)
@@ -223,7 +225,8 @@ static titan_status read_operand(const struct values *v, const struct operand *o
     return TITAN_OK;
 }
 
-static titan_status write_operand(const struct values *v, const struct operand *o, int k, int visit, uint64_t value)
+static titan_status write_operand(const struct values *v, const struct action *a, const struct operand *o, int k,
+                                  int visit, uint64_t value)
 {
     const struct checker *c = v->c;
     const struct buffer *b = &c->p->buffers[o->buffer];
@@ -236,7 +239,6 @@ static titan_status write_operand(const struct values *v, const struct operand *
         if (s->parts[i].handed && s->parts[i].visit == visit)
             return REFUSE(c, "operand %d changes %s #%d (%s), which has been passed on already", k,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
-    const struct action *a = &c->p->actions[c->index];
     const struct part part = {.from = o->offset,
                               .to = o->offset + o->bytes,
                               .value = mix(value, (uint64_t)k),
@@ -248,19 +250,18 @@ static titan_status write_operand(const struct values *v, const struct operand *
 }
 
 /* Does the action count for its visit? What depends on which one comes first, or where a message ends, does not. */
-static bool counts(const struct checker *c, const struct action *a)
+static bool counts(const struct checker *c, const struct action *a, const struct operand *o)
 {
-    const struct operand *o = action_operands(c->p, a);
-
     if (a->op == OP_SEND || a->op == OP_RECV || a->op == OP_RELEASE)
         return false;
     return a->op != OP_ZERO || !accumulates(&c->p->buffers[o[0].buffer]);
 }
 
-static uint64_t hash_of_params(const struct checker *c, const struct action *a)
+static uint64_t hash_of_params(const struct checker *c, const struct plain_action *x)
 {
-    const struct op_params *q = action_params(c->p, a);
-    const struct operand *o = action_operands(c->p, a);
+    const struct action *a = &x->action;
+    const struct op_params *q = x->params;
+    const struct operand *o = x->operands;
     const bool sum = a->n_operands > 0 && accumulates(&c->p->buffers[o[0].buffer]);
     uint64_t h = mix(a->op, (uint64_t)a->channel);
 
@@ -270,10 +271,8 @@ static uint64_t hash_of_params(const struct checker *c, const struct action *a)
 }
 
 /* Nothing reads what goes to the report before the end: it is counted. */
-static void count_report(const struct values *v, const struct action *a)
+static void count_report(const struct values *v, const struct action *a, const struct op_params *q)
 {
-    const struct op_params *q = action_params(v->c->p, a);
-
     if (a->microbatch < 0)
         return;
     if (a->op == OP_LOAD)
@@ -284,14 +283,15 @@ static void count_report(const struct values *v, const struct action *a)
         v->visits[visit_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
 }
 
-static titan_status run_action(struct values *v, const struct action *a)
+/* place: among the plain actions. */
+static titan_status run_plain(struct values *v, const struct plain_action *x, int place)
 {
     struct checker *c = v->c;
-    const struct operand *o = action_operands(c->p, a);
+    const struct action *a = &x->action;
+    const struct operand *o = x->operands;
     const int visit = visit_of(v, a);
-    uint64_t h = hash_of_params(c, a), owner = 0;
+    uint64_t h = hash_of_params(c, x), owner = 0;
 
-    titan_assert(c->index >= 0 && a == &c->p->actions[c->index]);
     for (int k = 0; k < a->n_operands; k++) {
         const struct buffer *b = &c->p->buffers[o[k].buffer];
         if (v->contents[o[k].buffer].released)
@@ -305,46 +305,68 @@ static titan_status run_action(struct values *v, const struct action *a)
     }
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_WRITE && o[k].bytes > 0)
-            TRY(write_operand(v, &o[k], k, visit, h));
+            TRY(write_operand(v, a, &o[k], k, visit, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
-    count_report(v, a);
-    v->hash[c->index] = h;
-    v->exact[c->index] = mix(h, owner);
-    v->visit[c->index] = visit != NONE && counts(c, a) ? visit : NONE;
-    if (v->visit[c->index] != NONE) {
+    count_report(v, a, x->params);
+    v->hash[place] = h;
+    v->exact[place] = mix(h, owner);
+    v->visit[place] = visit != NONE && counts(c, a, o) ? visit : NONE;
+    if (v->visit[place] != NONE) {
         v->visits[visit].sum += mix(h, 1);
-        v->visits[visit].exact += mix(v->exact[c->index], 1);
+        v->visits[visit].exact += mix(v->exact[place], 1);
         v->visits[visit].n++;
     }
     return TITAN_OK;
 }
 
+static titan_status run_action(struct values *v, const struct action *a)
+{
+    const int first = FUSE_ACTIONS * v->c->index;
+    struct plain plain;
+
+    titan_assert(v->c->index >= 0 && a == &v->c->p->actions[v->c->index]);
+    fuse_undo(v->c->p, a, &plain);
+    for (int i = 0; i < FUSE_ACTIONS; i++)
+        v->visit[first + i] = NONE;
+    for (int i = 0; i < plain.n; i++)
+        TRY(run_plain(v, &plain.actions[i], first + i));
+    return TITAN_OK;
+}
+
 /* --- all visits the same ------------------------------------------------------------------------------------------ */
+
+static const char *plain_name(const struct checker *c, int place)
+{
+    struct plain plain;
+
+    fuse_undo(c->p, &c->p->actions[place / FUSE_ACTIONS], &plain);
+    titan_assert(place % FUSE_ACTIONS < plain.n);
+    return op_name((enum op)plain.actions[place % FUSE_ACTIONS].action.op);
+}
 
 /* Name the first action in which two visits differ. */
 static titan_status refuse_visit(const struct values *v, const uint64_t *hash, int odd, int model)
 {
     struct checker *c = v->c;
-    const int slots = (int)c->p->share_max;
+    const int slots = (int)c->p->share_max, places = FUSE_ACTIONS * c->p->n_actions;
     int i = 0, j = 0;
 
     titan_assert(odd != model);
     for (;; i++, j++) {
-        while (i < c->p->n_actions && v->visit[i] != odd)
+        while (i < places && v->visit[i] != odd)
             i++;
-        while (j < c->p->n_actions && v->visit[j] != model)
+        while (j < places && v->visit[j] != model)
             j++;
-        if (i >= c->p->n_actions || j >= c->p->n_actions || hash[i] != hash[j])
+        if (i >= places || j >= places || hash[i] != hash[j])
             break;
     }
-    const bool ends = i >= c->p->n_actions, model_ends = j >= c->p->n_actions;
-    c->index = ends ? NONE : i;
+    const bool ends = i >= places, model_ends = j >= places;
+    c->index = ends ? NONE : i / FUSE_ACTIONS;
     return REFUSE(c, "unit %d, microbatch %d, %s: %s%s where unit %d, microbatch %d has %s (action %d)",
                   visit_unit(v, odd), odd % slots, phase_name((enum phase)(odd / slots % VISIT_PHASES)),
-                  ends ? "ends" : "does ", ends ? "" : op_name((enum op)c->p->actions[i].op), visit_unit(v, model),
-                  model % slots, model_ends ? "nothing more" : op_name((enum op)c->p->actions[j].op),
-                  model_ends ? NONE : j);
+                  ends ? "ends" : "does ", ends ? "" : plain_name(c, i), visit_unit(v, model), model % slots,
+                  model_ends ? "nothing more" : plain_name(c, j), model_ends ? NONE : j / FUSE_ACTIONS);
 }
 
 /* Units with visits that are alike: -1 ends the list. Layers are computed again or not each on its own. */
@@ -481,9 +503,9 @@ static titan_status alloc_values(struct values *v)
     v->names = calloc((size_t)p->n_buffers + 1, sizeof *v->names);
     v->visits = calloc(n_visits + 1, sizeof *v->visits);
     v->slots = calloc((size_t)p->share_max + 1, sizeof *v->slots);
-    v->hash = calloc((size_t)p->n_actions + 1, sizeof *v->hash);
-    v->exact = calloc((size_t)p->n_actions + 1, sizeof *v->exact);
-    v->visit = calloc((size_t)p->n_actions + 1, sizeof *v->visit);
+    v->hash = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->hash);
+    v->exact = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->exact);
+    v->visit = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->visit);
     if (!v->contents || !v->names || !v->visits || !v->slots || !v->hash || !v->exact || !v->visit)
         return checker_no_memory(v->c);
     for (int i = 0; i < p->n_buffers; i++) {

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "worker/plan/budget.h"
 #include "worker/plan/check.h"
+#include "worker/plan/fuse.h"
 #include "worker/plan/passes.h"
 
 /* --- policies ----------------------------------------------------------------------------------------------------- */
@@ -193,6 +194,16 @@ void plan_close(struct plan *plan)
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
+/* Passes that weigh nothing: every program has them, a leader's that decides for others too. */
+static titan_status rewrite(const struct plan *plan, struct program *p, struct titan_error *err)
+{
+    const struct recipe *r = plan->opt.recipe;
+
+    if (r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1)
+        TRY(pass_async_tensor(p, plan->mesh.size[AXIS_TP], err));
+    return r->compile.fuse ? pass_fuse(p, err) : TITAN_OK;
+}
+
 static titan_status draft_program(const struct plan *plan, int kind, struct program **ret, struct titan_error *err)
 {
     struct build_options draft = plan->build;
@@ -201,12 +212,10 @@ static titan_status draft_program(const struct plan *plan, int kind, struct prog
     titan_assert(kind >= 0 && kind < plan->kinds);
     draft.draft = true;
     TRY(program_build(&draft, program_kind_rank(&draft, kind), &p, err));
-    if (plan->opt.recipe->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1) {
-        const titan_status status = pass_async_tensor(p, plan->mesh.size[AXIS_TP], err);
-        if (status != TITAN_OK) {
-            program_close(p);
-            return status;
-        }
+    const titan_status status = rewrite(plan, p, err);
+    if (status != TITAN_OK) {
+        program_close(p);
+        return status;
     }
     *ret = p;
     return TITAN_OK;

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "tests/support/plans.h"
 #include "worker/plan/check.h"
+#include "worker/plan/fuse.h"
 #include "worker/plan/passes.h"
 #include "worker/plan/simulate.h"
 
@@ -20,22 +21,23 @@
 
 struct setting {
     const char *bucketing, *reorder, *async;
+    bool fuse;
 };
 
-static const struct setting off = {"block", "false", "false"};
+static const struct setting off = {"block", "false", "false", false};
 
 /* Sets of a case with a setting of the passes behind them. */
 static void open_plan(struct planned *p, int world, const char *machine, const char *const *sets,
                       const struct setting *s)
 {
     char bucketing[64], reorder[64], async[64];
-    const char *all[SETS_MAX] = {bucketing, reorder, async};
+    const char *all[SETS_MAX] = {bucketing, reorder, async, s->fuse ? "compile.fuse=true" : "compile.fuse=false"};
     struct titan_error err = {0};
 
     (void)snprintf(bucketing, sizeof bucketing, "parallelism.fsdp_bucketing=%s", s->bucketing);
     (void)snprintf(reorder, sizeof reorder, "parallelism.fsdp_reorder=%s", s->reorder);
     (void)snprintf(async, sizeof async, "parallelism.enable_async_tensor_parallel=%s", s->async);
-    for (size_t i = 0, n = 3; sets[i]; i++) {
+    for (size_t i = 0, n = 4; sets[i]; i++) {
         assert_true(n < ARRAY_SIZE(all) - 1);
         all[n++] = sets[i];
     }
@@ -65,27 +67,31 @@ static int by_identity(const void *x, const void *y)
     return 0;
 }
 
-/* Everything but transfers and releases, sorted, equal ones together. */
+/* Everything but transfers and releases, sorted, equal ones together; a fused action is what it stands for. */
 static struct computed *computed_of(const struct program *p, int *ret_n)
 {
-    struct computed *all = calloc((size_t)p->n_actions + 1, sizeof *all);
+    struct computed *all = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *all);
     int n = 0, kept = 0;
 
     assert_non_null(all);
     for (int i = 0; i < p->n_actions; i++) {
-        const struct action *a = &p->actions[i];
-        const struct op_params *q = action_params(p, a);
-        if (op_is_transfer((enum op)a->op) || a->op == OP_RELEASE)
-            continue;
-        const bool product = a->op == OP_MATMUL;
-        all[n++] = (struct computed){a->op,
-                                     a->phase,
-                                     a->unit,
-                                     a->stage,
-                                     a->microbatch,
-                                     q->word[1],
-                                     product ? q->matmul.K : q->word[0],
-                                     product ? (double)q->matmul.M : 1};
+        struct plain plain;
+        fuse_undo(p, &p->actions[i], &plain);
+        for (int k = 0; k < plain.n; k++) {
+            const struct action *a = &plain.actions[k].action;
+            const struct op_params *q = plain.actions[k].params;
+            const bool product = a->op == OP_MATMUL;
+            if (op_is_transfer((enum op)a->op) || a->op == OP_RELEASE)
+                continue;
+            all[n++] = (struct computed){a->op,
+                                         a->phase,
+                                         a->unit,
+                                         a->stage,
+                                         a->microbatch,
+                                         q->word[1],
+                                         product ? q->matmul.K : q->word[0],
+                                         product ? (double)q->matmul.M : 1};
+        }
     }
     qsort(all, (size_t)n, sizeof *all, by_identity);
     for (int i = 0; i < n; i++) {
@@ -134,7 +140,7 @@ static void every_setting_computes_the_same(void **state)
 {
     static const struct {
         int world;
-        const char *sets[SETS_MAX - 4];
+        const char *sets[SETS_MAX - 5];
     } cases[] = {
         {4, {NULL}},
         {4, {"parallelism.fsdp_reshard_after_forward=always", "activation_checkpoint.mode=full", NULL}},
@@ -148,9 +154,9 @@ static void every_setting_computes_the_same(void **state)
         {4, {"training.enable_cpu_offload=true", NULL}},
     };
     static const struct setting settings[] = {
-        {"greedy", "false", "false"}, {"block", "true", "false"}, {"greedy", "true", "false"},
-        {"block", "false", "true"},   {"greedy", "true", "true"}, {"off", "true", "false"},
-        {"off", "false", "false"},
+        {"greedy", "false", "false", false}, {"block", "true", "false", false}, {"greedy", "true", "false", false},
+        {"block", "false", "true", false},   {"greedy", "true", "true", false}, {"off", "true", "false", false},
+        {"off", "false", "false", false},    {"block", "false", "false", true}, {"greedy", "true", "true", true},
     };
 
     (void)state;
@@ -160,8 +166,8 @@ static void every_setting_computes_the_same(void **state)
         for (size_t k = 0; k < ARRAY_SIZE(settings); k++) {
             char what[128];
             struct planned p;
-            (void)snprintf(what, sizeof what, "case %zu, bucketing %s, reorder %s, async %s", i, settings[k].bucketing,
-                           settings[k].reorder, settings[k].async);
+            (void)snprintf(what, sizeof what, "case %zu, bucketing %s, reorder %s, async %s, fuse %d", i,
+                           settings[k].bucketing, settings[k].reorder, settings[k].async, settings[k].fuse);
             open_plan(&p, cases[i].world, "h100", cases[i].sets, &settings[k]);
             assert_int_equal(p.plan->kinds, plain.plan->kinds);
             for (int kind = 0; kind < p.plan->kinds; kind++) {
@@ -258,7 +264,7 @@ static void buckets_hold_all_and_no_more(void **state)
  * plan proves it. */
 static void unequal_shares_bucket_alike(void **state)
 {
-    static const struct setting greedy = {"greedy", "true", "false"};
+    static const struct setting greedy = {"greedy", "true", "false", true};
     static const char *const cases[][4] = {
         {"training.global_batch_size=5", "parallelism.fsdp_reduce=microbatch"},
         {"training.global_batch_size=7", "parallelism.fsdp_reshard_after_forward=always"},

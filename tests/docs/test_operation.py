@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The operation that docs/plan.md shows is as it shows it: its row, and the six files that adding it touched."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import SOURCE, tap  # noqa: E402
+
+SECTION = (SOURCE / "docs/plan.md").read_text().split("### An operation\n")[1].split("\n### ")[0]
+BLOCKS = re.findall(r"^```\n(.*?)^```", SECTION, re.S | re.M)
+NAME = re.match(r"OP\((\w+), (\w+),", BLOCKS[0])
+STAT = re.compile(r"^ (\S+) +\| +(\d+) [+-]+$", re.M)
+FILES = [file for file, _ in STAT.findall(BLOCKS[1])]
+SUBJECT = re.search(r'"(ops: add \w+)"', SECTION)[1]
+
+
+def row_is_in_the_table():
+    """the row is ops.def's, to the letter"""
+    assert BLOCKS[0] in (SOURCE / "worker/program/ops.def").read_text(), BLOCKS[0]
+
+
+def files_have_the_operation():
+    """the six files are there, and each has the operation's name"""
+    assert len(FILES) == 6 and f"{len(FILES)} files changed" in BLOCKS[1], FILES
+    for file in FILES:
+        assert re.search(rf"\b(cuda_|cpu_)?{NAME[2]}\b", (SOURCE / file).read_text()), f"{file} has no {NAME[2]}"
+
+
+def commit_is_the_one_shown():
+    """the commit of that subject has this statistic, where there is a history"""
+    def git(*words):
+        return subprocess.run(["git", "-C", SOURCE, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+
+    log = [line.split(" ", 1) for line in git("log", "--format=%h %s", "--fixed-strings", f"--grep={SUBJECT}").splitlines()]
+    for commit in [c for c, subject in log if subject == SUBJECT]:  # a shallow clone has none
+        shown = git("show", "--stat=100", "--format=", commit)
+        assert STAT.findall(shown) == STAT.findall(BLOCKS[1]) and shown.split("\n")[-2] == BLOCKS[1].split("\n")[-2], shown
+
+
+tap(row_is_in_the_table, files_have_the_operation, commit_is_the_one_shown)
