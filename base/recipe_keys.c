@@ -360,7 +360,8 @@ const struct recipe_key recipe_keys[] = {
     {.section = "activation_checkpoint", .name = "selective_ac_option", .type = KEY_STRING,
      AT(activation_checkpoint.selective_ac_option), .initial = "\"2\"",
      .doc = "\"op\": attention, what was summed over the network and every other product are kept; \"op:N\": every N-th "
-            "product; \"N\", a number: every N-th layer is recomputed, the others keep all."},
+            "product, \"op:1\" all of them, so that norms, SwiGLU and what else reads memory only are computed again; "
+            "\"N\", a number: every N-th layer is recomputed, the others keep all."},
     {.section = "activation_checkpoint", .name = "memory_budget", .type = KEY_REAL,
      AT(activation_checkpoint.memory_budget), .min = 0, .max = 1, .initial = "0.5",
      .doc = "Share of the activations that is kept. 0: recompute all, 1: nothing."},

@@ -80,7 +80,7 @@ def uneven_shares():
                 "dps7", "dps3 rows=2 batch=10")
 
 
-CHECKPOINTING = ["none", "full", "selective:op", "selective:1", "selective:2", "memory_budget:0", "memory_budget:0.3",
+CHECKPOINTING = ["none", "full", "selective:op", "selective:op:1", "selective:1", "selective:2", "memory_budget:0", "memory_budget:0.3",
                  "memory_budget:0.7", "memory_budget:1"]
 
 
@@ -120,7 +120,7 @@ def fusions():
                   "pp2 schedule=ZBVZeroBubble", "pp4 layers=8 schedule=Interleaved1F1B", "dps3 bucketing=greedy",
                   "tp2 async=true", "qwen dps2 tp2", "qwen chunks=3", "moe dps2 tp2 ep2", "moe pp2 dps2 ep2 shared=0",
                   "deepseek dps2 ep2", "canonical=true dps3", "dps2 offload=true", "llama-debug dps2 batch=4"):
-        for ac in ("none", "full", "selective:op"):
+        for ac in ("none", "full", "selective:op", "selective:op:1"):
             yield Case(f"{words} ac={ac} fuse=false", exact=f"{words} ac={ac}")
 
 

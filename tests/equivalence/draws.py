@@ -83,7 +83,7 @@ def draw_options(rng, mesh, tokens):
     """Everything that must not change the numbers; each at its default half the time."""
     choices = {"reshard": ["always", "never"], "reduce": ["microbatch", "step"], "bucketing": ["off", "greedy"],
                "reorder": ["false"], "prefetch": [0, 2, 3], "offload": ["true"],
-               "ac": ["full", "selective:op", "selective:1", "selective:2", "memory_budget:0.2", "memory_budget:0.6"],
+               "ac": ["full", "selective:op", "selective:op:1", "selective:1", "selective:2", "memory_budget:0.2", "memory_budget:0.6"],
                "chunks": list(range(1, min(9, tokens + 1))), "fuse": ["false"]}
     if mesh["cp"] > 1:
         choices |= {"rotate": ["ring"], "balance": ["false"]}

@@ -181,7 +181,7 @@ class Case:
         sets += [f"training.local_batch_size={rows}", f"parallelism.pipeline_parallel_microbatch_size={rows}"]
         for key, value in self.options.items():
             if key == "ac":
-                sets += self.checkpointing(*value.split(":"))
+                sets += self.checkpointing(*value.split(":", 1))
             elif key == "csv":
                 sets += self.csv(work, value)
             elif key == "split":

@@ -21,7 +21,7 @@ CASES = ["pp2", "dpr2", "dps2", "cp2", "cp2 rotate=ring", "tp2", "moe dps2 ep2",
          "pp4 layers=2 ac=selective:2", "pp2 layers=2 schedule=GPipe split=2",
          "pp2 layers=2 schedule=Interleaved1F1B", "dps4 bucketing=off reorder=false prefetch=0"]
 SAME_BITS = [("canonical=true dps3", "canonical=true"), ("canonical=true tp2 dpr2", "canonical=true tp2"),
-             ("moe dps2 ep2 ac=selective:op fuse=false", "moe dps2 ep2 ac=selective:op"),
+             ("moe dps2 ep2 ac=selective:op:1 fuse=false", "moe dps2 ep2 ac=selective:op:1"),
              ("pp2 schedule=ZBVZeroBubble ac=full fuse=false", "pp2 schedule=ZBVZeroBubble ac=full")]
 DRAWS = 5
 count = failed = 0

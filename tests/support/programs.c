@@ -109,6 +109,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .canonical = c->canonical,
                                         .offload = c->offload,
                                         .checkpointing = p->checkpointing,
+                                        .keep_products = c->keep_products,
                                         .draft = c->fuse,
                                         .forward_only = c->forward_only};
     p->n = program_kinds(&p->options);

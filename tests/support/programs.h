@@ -18,6 +18,7 @@ struct programs_case {
     enum reduce_when reduce;
     enum checkpointing checkpointing;
     int prefetch;
+    int keep_products; /* as of build_options */
     bool canonical, masked, ring, offload, forward_only, fuse;
 };
 

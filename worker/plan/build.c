@@ -397,8 +397,9 @@ struct kept {
     int from, every;
 };
 
-/* Selective recomputation by operation: attention, scattered and exchanged results are kept, of products every second.
- * A gathered input is as large as what it is gathered from times tp, and is gathered again. */
+/* Selective recomputation by operation: attention, scattered and exchanged results are kept, of products every second,
+ * or all of them, with those of experts. A gathered input is as large as what it is gathered from times tp, and is
+ * gathered again. */
 static bool keep_ops(void *arg, const struct action *a, int buffer)
 {
     const struct kept *kept = arg;
@@ -408,7 +409,7 @@ static bool keep_ops(void *arg, const struct action *a, int buffer)
     if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL_V)
         return true;
     if (a->op != OP_MATMUL)
-        return false;
+        return a->op == OP_MATMUL_GROUPED && kept->every == 1;
     for (const struct action *before = kept->p->actions + kept->from; before < a; before++)
         products += before->op == OP_MATMUL;
     return products % kept->every == 0;
@@ -677,9 +678,9 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
 }
 
 /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
-static bool any_keeps_products(const struct builder *b)
+static bool any_parts_products(const struct builder *b)
 {
-    for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only; l++)
+    for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only && b->opt->keep_products != 1; l++)
         if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
             return true;
     return false;
@@ -698,7 +699,7 @@ static void init_block(struct builder *b)
                           .t = o->t,
                           .masked = o->masked,
                           .ring = o->ring,
-                          .apart = any_keeps_products(b),
+                          .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,
                           .expert_room = o->expert_room,
                           .ops = o->ops,

@@ -58,7 +58,7 @@ struct build_options {
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
-    int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
+    int keep_products;                       /* of CHECKPOINT_OPS; 0: 2; 1: all, experts' too */
     bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, nor canonical */
     bool draft;        /* unfinished (program_finish): passes come first */
 };

@@ -482,6 +482,55 @@ static void test_recomputation(void **state)
     programs_close(&kept);
 }
 
+/* With all products kept, what is computed again reads memory only, experts and latent attention included. */
+static void test_recomputation_without_products(void **state)
+{
+    static const struct model_dims experts = {.dim = 64,
+                                              .n_layers = 3,
+                                              .n_heads = 4,
+                                              .n_kv_heads = 4,
+                                              .head_dim = 24,
+                                              .ffn_hidden = 128,
+                                              .vocab_size = 256,
+                                              .rope_theta = 1e4,
+                                              .norm_eps = 1e-5,
+                                              .kv_lora_rank = 16,
+                                              .qk_nope_head_dim = 16,
+                                              .qk_rope_head_dim = 8,
+                                              .v_head_dim = 16,
+                                              .n_experts = 4,
+                                              .top_k = 2,
+                                              .n_shared_experts = 1,
+                                              .moe_hidden = 32,
+                                              .n_dense_layers = 1,
+                                              .route_scale = 1.0};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const struct programs_case c = {.dims = i % 2 ? &experts : &deep,
+                                        .pp = 1,
+                                        .dp_replicate = 1,
+                                        .dp_shard = 2,
+                                        .cp = 1,
+                                        .tp = 1 + i / 2,
+                                        .microbatches = 2,
+                                        .checkpointing = CHECKPOINT_OPS,
+                                        .keep_products = 1};
+        struct programs_case all = c;
+        struct programs p, kept;
+        open_case(&c, &p);
+        all.checkpointing = CHECKPOINT_NONE;
+        open_case(&all, &kept);
+        for (int k = 0; k < OP_COUNT; k++)
+            if (op_class((enum op)k) == OP_CLASS_PRODUCT || op_class((enum op)k) == OP_CLASS_ATTENTION)
+                assert_int_equal(count_ops(p.kinds[0], (enum op)k, -1), count_ops(kept.kinds[0], (enum op)k, -1));
+        assert_true(count_ops(p.kinds[0], OP_SWIGLU, -1) > count_ops(kept.kinds[0], OP_SWIGLU, -1));
+        assert_true(program_peak(p.kinds[0], NULL, NULL) < program_peak(kept.kinds[0], NULL, NULL));
+        programs_close(&p);
+        programs_close(&kept);
+    }
+}
+
 /* A rank knows of all others from the first gather where they share out one state, and otherwise from AGREE. */
 static void test_meeting(void **state)
 {
@@ -527,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_gathers),
         cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_recomputation),
+        cmocka_unit_test(test_recomputation_without_products),
         cmocka_unit_test(test_meeting),
     };
     return cmocka_run_group_tests_name("build", tests, NULL, NULL);
