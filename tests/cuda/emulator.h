@@ -14,6 +14,8 @@
 #include <functional>
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Blocks run one at a time, so a block's shared memory may be static. */
@@ -51,6 +53,28 @@ float *emulated_shared(void);
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
     emulated_launch(stream, dim3(grid), dim3(block), (size_t)(shared_bytes), [=]() { kernel(__VA_ARGS__); })
 #define DYNAMIC_SHARED(name) float *name = emulated_shared()
+/* Aborts at an address that is no multiple of 16. */
+#define LOAD_16(from) emulated_load_16(from)
+#define STORE_16(to, value) emulated_store_16(to, value)
+static inline void emulated_check_16(const void *p)
+{
+    if ((uintptr_t)p % 16 != 0) {
+        fprintf(stderr, "an access of 16 bytes at %p\n", p);
+        abort();
+    }
+}
+static inline uint4 emulated_load_16(const void *from)
+{
+    uint4 value;
+    emulated_check_16(from);
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+static inline void emulated_store_16(void *to, uint4 value)
+{
+    emulated_check_16(to);
+    memcpy(to, &value, sizeof value);
+}
 
 static inline void __syncthreads(void)
 {

@@ -22,13 +22,21 @@ for need in "$CUDA/bin/nvcc:no CUDA toolkit" "$(command -v g++ || echo /missing)
     [ -e "${need%%:*}" ] || { skip "${need#*:}"; exit 0; }
 done
 
-mkdir -p "$own"
-make --no-print-directory -j2 cuda gpu-probe "$own/gpu/check_ops" BUILD="$own" WERROR=1 CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v" \
+mkdir -p "$own/keep"
+make --no-print-directory -j2 cuda gpu-probe "$own/gpu/check_ops" BUILD="$own" WERROR=1 CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v --keep --keep-dir $own/keep" \
     >"$own/build.log" 2>&1
 built=$?
 [ $built -eq 0 ] || tail -n 30 "$own/build.log"
 check "the plug-in and the probe compile and link, warnings as errors" [ $built -eq 0 ]
 [ $built -eq 0 ] || exit 1
+# Each kernel of these names, for both types, both loads and stores 16 bytes at a time where its rows allow it.
+wide='add|rope|rmsnorm|add_rmsnorm|rmsnorm_dgrad|swiglu|swiglu_dgrad|loss|loss_finish'
+awk -v names="[0-9]($wide)I[^0-9]*[0-9]*(bf16|f)" '/\.entry/ { kernel = $0 ~ names ? $0 : ""; n += kernel != "" }
+    kernel && /ld\.global.*\.v4/ { loads[kernel] = 1 } kernel && /st\.global.*\.v4/ { stores[kernel] = 1 }
+    END { for (k in loads) both += k in stores; print both + 0, "of", n; exit !(n == 18 && both == n) }' \
+    "$own"/keep/{elementwise,rmsnorm,rope,swiglu,loss}*.ptx >"$own/wide"
+wide=$?
+check "kernels that move memory take 16 bytes at a time ($(cat "$own/wide"))" [ $wide -eq 0 ]
 check "no kernel spills registers" sh -c "! grep -E '[1-9][0-9]* bytes spill' '$own/build.log'"
 
 "$own/gpu/check_ops" >"$own/ops.log" 2>"$own/ops.err"

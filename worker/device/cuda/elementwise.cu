@@ -66,19 +66,27 @@ int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num fr
     }
 }
 
-template <class T> __global__ static void add(T *out, const T *a, const T *b, size_t n)
+template <class T> __global__ static void add(T *out, const T *a, const T *b, size_t n, bool aligned)
 {
-    for (size_t i = grid_first(); i < n; i += grid_stride())
-        num_store(out + i, num_load(a + i) + num_load(b + i));
+    for (size_t i = grid_first() * piece<T>::N; i < n; i += grid_stride() * piece<T>::N) {
+        const bool whole = aligned && n - i >= piece<T>::N;
+        piece<T> p = piece_load(a + i, (int64_t)(n - i), whole);
+        const piece<T> q = piece_load(b + i, (int64_t)(n - i), whole);
+        for (int k = 0; k < piece<T>::N; k++)
+            p.v[k] += q.v[k];
+        piece_store(out + i, p, (int64_t)(n - i), whole);
+    }
 }
 
 int cuda_add(void *stream, void *out, const void *a, const void *b, bool is_bf16, size_t n)
 {
+    const bool aligned = in_pieces(0, address(out) | address(a) | address(b));
+    const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
     if (n == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(add<bf16>, grid_blocks(n), THREADS, 0, stream, (bf16 *)out, (const bf16 *)a, (const bf16 *)b, n);
-    return LAUNCH(add<float>, grid_blocks(n), THREADS, 0, stream, (float *)out, (const float *)a, (const float *)b, n);
+        return LAUNCH(add<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)a, (const bf16 *)b, n, aligned);
+    return LAUNCH(add<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)a, (const float *)b, n, aligned);
 }
 
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n)

@@ -18,6 +18,9 @@
     (kernel<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__), (int)cudaGetLastError())
 /* The block's dynamic shared memory. */
 #define DYNAMIC_SHARED(name) extern __shared__ float name[]
+/* 16 bytes at an address that is a multiple of 16, in one access. */
+#define LOAD_16(from) (*(const uint4 *)(from))
+#define STORE_16(to, value) (*(uint4 *)(to) = (value))
 #endif
 
 #include "worker/device/cuda/kernels.h"
@@ -68,6 +71,75 @@ __host__ __device__ static inline void any_store(void *x, int64_t i, bool is_bf1
         num_store((bf16 *)x + i, value);
     else
         ((float *)x)[i] = value;
+}
+
+/* 16 bytes of a tensor, as fp32 in registers. */
+template <class T> struct piece {
+    enum { N = 16 / sizeof(T) };
+    float v[N];
+};
+
+/* Are rows of so many bytes at these addresses (or-ed together) whole pieces? Then each is one access. */
+static inline bool in_pieces(size_t row_bytes, uintptr_t addresses)
+{
+    return (row_bytes | addresses) % 16 == 0;
+}
+static inline size_t row_bytes(int64_t c, bool is_bf16)
+{
+    return (size_t)c * (is_bf16 ? sizeof(bf16) : sizeof(float));
+}
+/* Pieces of a row of c, the last one not whole perhaps. */
+static inline size_t pieces_of(int64_t c, bool is_bf16)
+{
+    return (row_bytes(c, is_bf16) + 15) / 16;
+}
+static inline uintptr_t address(const void *p)
+{
+    return (uintptr_t)p;
+}
+
+/* The piece at x, of which `left` elements are there; behind them 0. A thread has the same elements, whole or not. */
+template <class T> __device__ static inline piece<T> piece_load(const T *x, int64_t left, bool whole)
+{
+    piece<T> p;
+    T e[piece<T>::N];
+    if (whole) {
+        const uint4 bits = LOAD_16(x);
+        memcpy(e, &bits, sizeof bits);
+        for (int k = 0; k < piece<T>::N; k++)
+            p.v[k] = num_load(e + k);
+        return p;
+    }
+    for (int k = 0; k < piece<T>::N; k++)
+        p.v[k] = k < left ? num_load(x + k) : 0.0f;
+    return p;
+}
+/* Rounds p to what is stored. */
+template <class T> __device__ static inline void piece_store(T *x, piece<T> &p, int64_t left, bool whole)
+{
+    T e[piece<T>::N];
+    for (int k = 0; k < piece<T>::N; k++) {
+        num_store(e + k, p.v[k]);
+        p.v[k] = num_load(e + k);
+    }
+    if (whole) {
+        uint4 bits;
+        memcpy(&bits, e, sizeof bits);
+        STORE_16(x, bits);
+        return;
+    }
+    for (int k = 0; k < piece<T>::N; k++)
+        if (k < left)
+            x[k] = e[k];
+}
+/* First element and stride of this thread's pieces of a row that a block has. */
+template <class T> __device__ static inline int64_t piece_first(void)
+{
+    return (int64_t)threadIdx.x * piece<T>::N;
+}
+template <class T> __device__ static inline int64_t piece_stride(void)
+{
+    return (int64_t)THREADS * piece<T>::N;
 }
 
 /* First element and stride of this thread in a grid-stride loop. */

@@ -11,15 +11,22 @@ struct row_stats {
 
 /* Of one row, in every thread; column: of the target, which may be outside. fmaxf drops NaN, the sum of exponentials
  * brings it back. Nothing has written over the row yet: what each thread reads lies before a barrier. */
-template <class T> __device__ static row_stats stats_of(const T *x, int64_t v, int64_t column, float *scratch)
+template <class T>
+__device__ static row_stats stats_of(const T *x, int64_t v, int64_t column, bool whole, float *scratch)
 {
     row_stats s = {-INFINITY, 0.0f, column >= 0 && column < v ? num_load(x + column) : 0.0f};
-    for (int64_t i = threadIdx.x; i < v; i += THREADS)
-        s.top = fmaxf(s.top, num_load(x + i));
+    for (int64_t i = piece_first<T>(); i < v; i += piece_stride<T>()) {
+        const piece<T> p = piece_load(x + i, v - i, whole);
+        for (int k = 0; k < piece<T>::N; k++)
+            s.top = i + k < v ? fmaxf(s.top, p.v[k]) : s.top;
+    }
     s.top = block_reduce(s.top, op_max(), scratch);
     const float from = s.top == -INFINITY ? 0.0f : s.top;
-    for (int64_t i = threadIdx.x; i < v; i += THREADS)
-        s.sum += expf(num_load(x + i) - from);
+    for (int64_t i = piece_first<T>(); i < v; i += piece_stride<T>()) {
+        const piece<T> p = piece_load(x + i, v - i, whole);
+        for (int k = 0; k < piece<T>::N; k++)
+            s.sum += i + k < v ? expf(p.v[k] - from) : 0.0f;
+    }
     s.sum = block_reduce(s.sum, op_sum(), scratch);
     return s;
 }
@@ -27,15 +34,19 @@ template <class T> __device__ static row_stats stats_of(const T *x, int64_t v, i
 /* dlogits may be x itself: a thread reads the elements it writes, and no others. */
 template <class T>
 __device__ static void finish_of(float *loss, T *dlogits, const T *x, bool counted, int64_t column, int64_t v,
-                                 row_stats s)
+                                 bool whole, row_stats s)
 {
     if (threadIdx.x == 0)
         *loss = counted ? logf(s.sum) - (s.picked - s.top) : 0.0f;
     if (!dlogits)
         return;
-    for (int64_t i = threadIdx.x; i < v; i += THREADS) {
-        const float p = expf(num_load(x + i) - s.top) / s.sum;
-        num_store(dlogits + i, !counted ? 0.0f : i == column ? p - 1.0f : p);
+    for (int64_t i = piece_first<T>(); i < v; i += piece_stride<T>()) {
+        piece<T> p = piece_load(x + i, v - i, whole);
+        for (int k = 0; k < piece<T>::N; k++) {
+            p.v[k] = expf(p.v[k] - s.top) / s.sum;
+            p.v[k] = !counted ? 0.0f : i + k == column ? p.v[k] - 1.0f : p.v[k];
+        }
+        piece_store(dlogits + i, p, v - i, whole);
     }
 }
 
@@ -50,30 +61,33 @@ __device__ static void write_stats(float *stats, row_stats s)
 
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
-    loss_stats(float *stats, const T *logits, const int32_t *targets, int64_t v, int64_t first)
+    loss_stats(float *stats, const T *logits, const int32_t *targets, int64_t v, int64_t first, bool whole)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x;
     const bool counted = targets[row] >= 0; /* otherwise it is not looked at */
     const row_stats none = {0.0f, 0.0f, 0.0f};
-    write_stats(stats + row * STATS, counted ? stats_of(logits + row * v, v, targets[row] - first, scratch) : none);
+    write_stats(stats + row * STATS,
+                counted ? stats_of(logits + row * v, v, targets[row] - first, whole, scratch) : none);
 }
 
 int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool is_bf16, int64_t n,
                     int64_t v, int64_t first)
 {
+    const bool whole = in_pieces(row_bytes(v, is_bf16), address(logits));
     if (n == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(loss_stats<bf16>, (unsigned)n, THREADS, 0, stream, stats, (const bf16 *)logits, targets, v,
-                      first);
-    return LAUNCH(loss_stats<float>, (unsigned)n, THREADS, 0, stream, stats, (const float *)logits, targets, v, first);
+        return LAUNCH(loss_stats<bf16>, (unsigned)n, THREADS, 0, stream, stats, (const bf16 *)logits, targets, v, first,
+                      whole);
+    return LAUNCH(loss_stats<float>, (unsigned)n, THREADS, 0, stream, stats, (const float *)logits, targets, v, first,
+                  whole);
 }
 
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     loss_finish(float *losses, T *dlogits, const T *logits, const int32_t *targets, const float *stats, int64_t parts,
-                int64_t n, int64_t v, int64_t first)
+                int64_t n, int64_t v, int64_t first, bool whole)
 {
     const int64_t row = blockIdx.x;
     row_stats s = {-INFINITY, 0.0f, 0.0f};
@@ -85,43 +99,45 @@ __global__ static void __launch_bounds__(THREADS)
         s.picked += part[2];
     }
     finish_of(losses + row, dlogits ? dlogits + row * v : NULL, logits + row * v, targets[row] >= 0,
-              targets[row] - first, v, s);
+              targets[row] - first, v, whole, s);
 }
 
 int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
                      const float *stats, int64_t parts, bool is_bf16, int64_t n, int64_t v, int64_t first)
 {
+    const bool whole = in_pieces(row_bytes(v, is_bf16), address(logits) | address(dlogits));
     if (n == 0)
         return 0;
     if (is_bf16)
         return LAUNCH(loss_finish<bf16>, (unsigned)n, THREADS, 0, stream, losses, (bf16 *)dlogits, (const bf16 *)logits,
-                      targets, stats, parts, n, v, first);
+                      targets, stats, parts, n, v, first, whole);
     return LAUNCH(loss_finish<float>, (unsigned)n, THREADS, 0, stream, losses, (float *)dlogits, (const float *)logits,
-                  targets, stats, parts, n, v, first);
+                  targets, stats, parts, n, v, first, whole);
 }
 
 template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    loss(float *losses, float *stats, T *dlogits, const T *logits, const int32_t *targets, int64_t v, int64_t first)
+__global__ static void __launch_bounds__(THREADS) loss(float *losses, float *stats, T *dlogits, const T *logits,
+                                                       const int32_t *targets, int64_t v, int64_t first, bool whole)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x, column = targets[row] - first;
     const bool counted = targets[row] >= 0; /* otherwise it is not looked at */
     const T *x = logits + row * v;
     const row_stats none = {0.0f, 0.0f, 0.0f};
-    const row_stats s = counted ? stats_of(x, v, column, scratch) : none;
+    const row_stats s = counted ? stats_of(x, v, column, whole, scratch) : none;
     write_stats(stats + row * STATS, s);
-    finish_of(losses + row, dlogits ? dlogits + row * v : NULL, x, counted, column, v, s);
+    finish_of(losses + row, dlogits ? dlogits + row * v : NULL, x, counted, column, v, whole, s);
 }
 
 int cuda_loss(void *stream, float *losses, float *stats, void *dlogits, const void *logits, const int32_t *targets,
               bool is_bf16, int64_t n, int64_t v, int64_t first)
 {
+    const bool whole = in_pieces(row_bytes(v, is_bf16), address(logits) | address(dlogits));
     if (n == 0)
         return 0;
     if (is_bf16)
         return LAUNCH(loss<bf16>, (unsigned)n, THREADS, 0, stream, losses, stats, (bf16 *)dlogits, (const bf16 *)logits,
-                      targets, v, first);
+                      targets, v, first, whole);
     return LAUNCH(loss<float>, (unsigned)n, THREADS, 0, stream, losses, stats, (float *)dlogits, (const float *)logits,
-                  targets, v, first);
+                  targets, v, first, whole);
 }

@@ -2,34 +2,39 @@
 /* rope.cu - rotary position embedding on adjacent pairs (Su et al. 2021, arXiv:2104.09864). */
 #include "worker/device/cuda/kernel.cuh"
 
-/* One thread per pair; pair index = (row * heads + head) * D/2 + i. */
+/* A thread takes pieces of heads: `pieces` of them in each of D = 2 * half elements. */
 template <class T>
 __global__ static void rope(T *x, int64_t ldx, const int32_t *positions, const float *cosines, const float *sines,
-                            size_t pairs, int64_t heads, int64_t half, float sign)
+                            size_t count, size_t pieces, int64_t heads, int64_t half, float sign, bool whole)
 {
-    for (size_t p = grid_first(); p < pairs; p += grid_stride()) {
-        const int64_t i = (int64_t)(p % (size_t)half), q = (int64_t)(p / (size_t)half);
-        const int64_t head = q % heads, row = q / heads;
-        const int64_t angle = (int64_t)positions[row] * half + i;
-        T *pair = x + row * ldx + head * half * 2 + i * 2;
-        const float a = num_load(pair), b = num_load(pair + 1);
-        const float c = cosines[angle], s = sign * sines[angle];
-        num_store(pair, a * c - b * s);
-        num_store(pair + 1, a * s + b * c);
+    for (size_t p = grid_first(); p < count; p += grid_stride()) {
+        const int64_t i = (int64_t)(p % pieces) * piece<T>::N, q = (int64_t)(p / pieces);
+        const int64_t head = q % heads, row = q / heads, left = 2 * half - i;
+        const int64_t angle = (int64_t)positions[row] * half + i / 2;
+        T *const at = x + row * ldx + head * half * 2 + i;
+        piece<T> v = piece_load(at, left, whole);
+        for (int k = 0; k < piece<T>::N; k += 2) {
+            const int64_t of = angle + (k < left ? k / 2 : 0); /* behind the end nothing is stored */
+            const float a = v.v[k], b = v.v[k + 1];
+            const float c = cosines[of], s = sign * sines[of];
+            v.v[k] = a * c - b * s;
+            v.v[k + 1] = a * s + b * c;
+        }
+        piece_store(at, v, left, whole);
     }
 }
 
 int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, const float *cosines, const float *sines,
               bool is_bf16, int64_t n, int64_t heads, int64_t d, bool backward)
 {
-    const int64_t half = d / 2;
-    const size_t pairs = (size_t)n * (size_t)heads * (size_t)half;
+    const size_t pieces = pieces_of(d, is_bf16), count = (size_t)n * (size_t)heads * pieces;
+    const bool whole = in_pieces(row_bytes(d, is_bf16) | row_bytes(ldx, is_bf16), address(x));
     const float sign = backward ? -1.0f : 1.0f;
-    if (pairs == 0)
+    if (count == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(rope<bf16>, grid_blocks(pairs), THREADS, 0, stream, (bf16 *)x, ldx, positions, cosines, sines,
-                      pairs, heads, half, sign);
-    return LAUNCH(rope<float>, grid_blocks(pairs), THREADS, 0, stream, (float *)x, ldx, positions, cosines, sines,
-                  pairs, heads, half, sign);
+        return LAUNCH(rope<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)x, ldx, positions, cosines, sines,
+                      count, pieces, heads, d / 2, sign, whole);
+    return LAUNCH(rope<float>, grid_blocks(count), THREADS, 0, stream, (float *)x, ldx, positions, cosines, sines,
+                  count, pieces, heads, d / 2, sign, whole);
 }

@@ -7,53 +7,68 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+/* A thread takes pieces of rows: `pieces` of them in each. */
 template <class T>
-__global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, int64_t f)
+__global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces, int64_t f,
+                              bool whole)
 {
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / (size_t)f), at = row * ld + (int64_t)(e % (size_t)f);
-        const float g = num_load(gate + at);
-        num_store(out + e, g * sigmoid(g) * num_load(up + at));
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
+        const piece<T> g = piece_load(gate + row * ld + column, left, whole);
+        piece<T> p = piece_load(up + row * ld + column, left, whole);
+        for (int k = 0; k < piece<T>::N; k++)
+            p.v[k] = g.v[k] * sigmoid(g.v[k]) * p.v[k];
+        piece_store(out + row * f + column, p, left, whole);
     }
 }
 
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool is_bf16, int64_t n,
                 int64_t f)
 {
-    const size_t count = (size_t)n * (size_t)f;
+    const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
+    const bool whole =
+        in_pieces(row_bytes(f, is_bf16) | row_bytes(ldgu, is_bf16), address(out) | address(gate) | address(up));
     if (count == 0)
         return 0;
     if (is_bf16)
         return LAUNCH(swiglu<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)out, (const bf16 *)gate,
-                      (const bf16 *)up, ldgu, count, f);
+                      (const bf16 *)up, ldgu, count, pieces, f, whole);
     return LAUNCH(swiglu<float>, grid_blocks(count), THREADS, 0, stream, (float *)out, (const float *)gate,
-                  (const float *)up, ldgu, count, f);
+                  (const float *)up, ldgu, count, pieces, f, whole);
 }
 
 /* silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
 template <class T>
 __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
-                                    int64_t ldgu, size_t count, int64_t f)
+                                    int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole)
 {
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / (size_t)f), column = (int64_t)(e % (size_t)f);
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
         const int64_t at = row * ldgu + column, to = row * lddgu + column;
-        const float g = num_load(gate + at), u = num_load(up + at), d = num_load(dout + e);
-        const float s = sigmoid(g);
-        num_store(dgate + to, d * u * s * (1.0f + g * (1.0f - s)));
-        num_store(dup + to, d * g * s);
+        const piece<T> g = piece_load(gate + at, left, whole), u = piece_load(up + at, left, whole);
+        const piece<T> d = piece_load(dout + row * f + column, left, whole);
+        piece<T> dg, du;
+        for (int k = 0; k < piece<T>::N; k++) {
+            const float s = sigmoid(g.v[k]);
+            dg.v[k] = d.v[k] * u.v[k] * s * (1.0f + g.v[k] * (1.0f - s));
+            du.v[k] = d.v[k] * g.v[k] * s;
+        }
+        piece_store(dgate + to, dg, left, whole);
+        piece_store(dup + to, du, left, whole);
     }
 }
 
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
                       const void *up, int64_t ldgu, bool is_bf16, int64_t n, int64_t f)
 {
-    const size_t count = (size_t)n * (size_t)f;
+    const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
+    const bool whole = in_pieces(row_bytes(f, is_bf16) | row_bytes(ldgu, is_bf16) | row_bytes(lddgu, is_bf16),
+                                 address(dgate) | address(dup) | address(dout) | address(gate) | address(up));
     if (count == 0)
         return 0;
     if (is_bf16)
         return LAUNCH(swiglu_dgrad<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)dgate, (bf16 *)dup, lddgu,
-                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, f);
+                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole);
     return LAUNCH(swiglu_dgrad<float>, grid_blocks(count), THREADS, 0, stream, (float *)dgate, (float *)dup, lddgu,
-                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, f);
+                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole);
 }
