@@ -6,7 +6,8 @@
  * Prints JSON: first what the device reaches at best, copying and in large products and attention, then per operation
  * its shape, milliseconds, how often a step calls it, GFLOP/s with the fraction of the device's peak for products, GB/s
  * for the rest, and its floor: the time that its products or bytes take at the measured best; at the end the sum over a
- * step. op: this one alone, without the ceilings; ceilings: them alone.
+ * step, and what is fused by turns with the operations it stands for. op: this one alone, without the ceilings;
+ * ceilings: them alone.
  *
  * Operands are random numbers. On a GPU the milliseconds are the median of rounds between two events of the driver, and
  * the operands of one call after the other lie in other memory, three times its second-level cache before a place comes
@@ -83,6 +84,7 @@ enum {
     MATMUL_TN,
     NORM,
     NORM_DX,
+    NORM_DX_IN_PLACE,
     NORM_DG,
     ADD_NORM,
     ROPE,
@@ -139,6 +141,9 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case NORM_DX:
         st = ops->rmsnorm_dgrad(s, x[0], x[4], x[1], x[2], x[3], b->rstd, b->dt, n, c);
+        break;
+    case NORM_DX_IN_PLACE:
+        st = ops->rmsnorm_dgrad(s, x[0], x[0], x[1], x[2], x[3], b->rstd, b->dt, n, c);
         break;
     case NORM_DG:
         st = ops->rmsnorm_dgain(s, grad[0], x[0], x[1], b->rstd, b->dt, n, c);
@@ -372,14 +377,14 @@ static void run_rest(struct bench *b)
         {.name = "attention", .kind = ATTN, .calls = l, .flops = attention, .largest = wide},
         {.name = "attention_dgrad", .kind = ATTN_DX, .calls = l, .flops = 2.5 * attention, .largest = wide},
         {.name = "rope", .kind = ROPE, .calls = 2 * l, .bytes = 2 * n * q * e, .largest = wide},
-        {.name = "rmsnorm", .kind = NORM, .calls = 2 * l + 1, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "rmsnorm", .kind = NORM, .calls = 1, .bytes = 2 * n * c * e, .largest = row},
         {.name = "rmsnorm_dgrad", .kind = NORM_DX, .calls = 2 * l + 1, .bytes = 4 * n * c * e, .largest = row},
         {.name = "rmsnorm_dgain", .kind = NORM_DG, .calls = 2 * l + 1, .bytes = 2 * n * c * e, .largest = row},
-        {.name = "add_rmsnorm", .kind = ADD_NORM, .calls = 0, .bytes = 4 * n * c * e, .largest = row},
+        {.name = "add_rmsnorm", .kind = ADD_NORM, .calls = 2 * l, .bytes = 4 * n * c * e, .largest = row},
         {.name = "swiglu", .kind = SWIGLU, .calls = l, .bytes = 3 * n * f * e, .largest = ffn},
         {.name = "swiglu_dgrad", .kind = SWIGLU_DX, .calls = l, .bytes = 5 * n * f * e, .largest = ffn},
-        {.name = "add", .kind = ADD, .calls = 2 * l, .bytes = 3 * n * c * e, .largest = row},
-        {.name = "copy", .kind = COPY, .calls = 2 * l, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "add", .kind = ADD, .calls = 0, .bytes = 3 * n * c * e, .largest = row},
+        {.name = "copy", .kind = COPY, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "embed",
          .kind = EMBED,
          .calls = 1,
@@ -390,14 +395,14 @@ static void run_rest(struct bench *b)
          .calls = 1,
          .bytes = n * c * (e + 8),
          .largest = row > vocab * 4 ? row : vocab * 4},
-        {.name = "loss",
+        {.name = "loss in parts",
          .kind = LOSS_PARTS,
-         .calls = 1,
+         .calls = 0,
          .bytes = 3 * n * (double)b->v * e,
          .largest = (size_t)(b->n * b->v) * es},
-        {.name = "loss in one pass",
+        {.name = "loss",
          .kind = LOSS,
-         .calls = 0,
+         .calls = 1,
          .bytes = 2 * n * (double)b->v * e,
          .largest = (size_t)(b->n * b->v) * es},
         {.name = "adamw", .kind = ADAMW, .calls = l, .bytes = 30 * params, .largest = unit},
@@ -405,6 +410,44 @@ static void run_rest(struct bench *b)
     };
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
         run(b, ops[i]);
+}
+
+/* A fused operation and those it stands for, by turns; the best round of each. */
+static void run_fused(struct bench *b)
+{
+    const size_t e = dtype_bytes(b->dt), row = (size_t)(b->n * b->c) * e, logits = (size_t)(b->n * b->v) * e;
+    const struct {
+        struct op_call fused, apart[2];
+        int n;
+    } all[] = {
+        {{.name = "add_rmsnorm", .kind = ADD_NORM, .largest = row},
+         {{.name = "add", .kind = ADD, .largest = row}, {.name = "rmsnorm", .kind = NORM, .largest = row}},
+         2},
+        {{.name = "add_rmsnorm_dgrad", .kind = NORM_DX, .largest = row},
+         {{.name = "copy", .kind = COPY, .largest = row},
+          {.name = "rmsnorm_dgrad", .kind = NORM_DX_IN_PLACE, .largest = row}},
+         2},
+        {{.name = "loss", .kind = LOSS, .largest = logits},
+         {{.name = "loss", .kind = LOSS_PARTS, .largest = logits}},
+         1},
+    };
+    const char *comma = "";
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        double fused = 1e30, apart = 1e30;
+        if (b->only && strcmp(b->only, all[i].fused.name) != 0)
+            continue;
+        for (int round = 0; round < 4 * ROUNDS; round++) {
+            const double once = time_calls(b, &all[i].fused, 1);
+            double parts = 0;
+            for (int k = 0; k < all[i].n; k++)
+                parts += time_calls(b, &all[i].apart[k], 1);
+            fused = once < fused ? once : fused;
+            apart = parts < apart ? parts : apart;
+        }
+        printf("%s\n    {\"op\": \"%s\", \"ms\": %.4f, \"apart_ms\": %.4f, \"ratio\": %.3f}", comma, all[i].fused.name,
+               fused, apart, fused / apart);
+        comma = ",";
+    }
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -584,6 +627,8 @@ int main(int argc, char **argv)
     run_rest(&b);
     double flops = 6.0 * (double)b.n * (double)(b.layers * (q * b.c + b.c * b.c + 3 * b.f * b.c) + b.v * b.c) +
                    12.0 * (double)b.n * (double)(b.layers * b.c * b.t);
+    printf("\n  ],\n  \"fused\": [");
+    run_fused(&b);
     printf("\n  ],\n  \"step_ms\": %.2f, \"tokens_per_second\": %.0f, \"step_gflops\": %.1f\n}\n", b.total_ms,
            (double)b.n / b.total_ms * 1e3, flops / b.total_ms / 1e6);
     return 0;
