@@ -133,8 +133,9 @@ check "three files" [ "$(files "$own/long")" = "bench.json logs.tar.gz summary.j
 import json
 import sys
 found = json.load(open(sys.argv[1]))
-assert len(found["ops"]) == 30 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
+assert len(found["ops"]) == 32 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
 assert sum(op["floor_ms"] for op in found["ops"]) > 0, found
+assert [op["op"] for op in found["fused"]] == ["add_rmsnorm", "add_rmsnorm_dgrad", "loss"], found
 PY
 check "the benchmark has a floor beside each operation" [ $? -eq 0 ]
 echo "1..$n"
