@@ -55,4 +55,12 @@ static inline uint64_t hash_draw(uint64_t *state)
     return hash_mix(*state += HASH_STEP);
 }
 
+/* What an element adds to the hash of a set of elements, a sum modulo 2^64 in any order: a key, its place, its bits. */
+static inline uint64_t hash_element(uint64_t key, int64_t place, uint32_t bits)
+{
+    uint64_t z = (key + (uint64_t)place * HASH_STEP) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
+    z = (z ^ z >> 32) * UINT64_C(0xbf58476d1ce4e5b9);
+    return z ^ z >> 29;
+}
+
 #endif

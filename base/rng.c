@@ -159,6 +159,16 @@ void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out)
         out[count - 1] = rng_normal(key, index + count - 1);
 }
 
+void rng_weights(const struct rng_weights *w, uint64_t index, uint64_t count, float *out)
+{
+    rng_normals(w->key, index, count, out);
+    for (uint64_t i = 0; i < count; i++) {
+        for (int again = 0; w->limit > 0 && fabsf(out[i]) > w->limit && again < RNG_REDRAWS; again++)
+            out[i] = rng_normal(w->again[again], index + i);
+        out[i] *= w->std;
+    }
+}
+
 uint64_t rng_permute(struct rng_key key, uint64_t index, uint64_t n)
 {
     titan_assert(index < n);

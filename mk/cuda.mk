@@ -46,7 +46,9 @@ $(BUILD)/obj/cuda/%.o: %.c
 $(BUILD)/obj/cuda/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) $(if $(WERROR)$(CI),-Werror all-warnings) \
-		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) -c -o $@ $<
+		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) $(nvflags-$<) -c -o $@ $<
+# The host's bits: base/rng.c is built without contraction, too.
+nvflags-worker/device/cuda/weights.cu := -fmad=false
 cuda_runtime = $(or $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a)),$(call cuda_lib,cudart,$(CUDA))) \
 	-lstdc++ -ldl -lrt -lpthread -lm
 $(plugin_cuda): $(cuda_o) $(lib_base)

@@ -123,6 +123,12 @@ static inline void __syncwarp(void)
     emulated_wait_for(EMULATED_AT_WARP);
 }
 
+/* Blocks of one launch run one after another; launches of other streams beside them. */
+static inline unsigned long long atomicAdd(unsigned long long *to, unsigned long long x)
+{
+    return __atomic_fetch_add(to, x, __ATOMIC_RELAXED);
+}
+
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+#include "base/rng.h"
 #include "support/device_checker.h"
 #include "support/device_ops.h"
 
@@ -1075,6 +1077,60 @@ static void sums_case(struct checker *c, int64_t n, int64_t block, bool square)
     sweep(c);
 }
 
+static uint64_t hashed(struct checker *c, uint64_t *out, const struct tensor *x, int64_t from, int64_t rows,
+                       int64_t cols, uint64_t key, int64_t first, uint64_t sum)
+{
+    transfer(c, out, &sum, sizeof sum, true);
+    need(c, c->ops->hash(c->s, out, offset_of(x, from), x->dt, rows, cols, key, first), "hash");
+    transfer(c, &sum, out, sizeof sum, false);
+    return sum;
+}
+
+/* Against the definition, added to what is there; the same in parts, cut between rows and within one. */
+static void hash_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols)
+{
+    const uint64_t key = UINT64_C(3) << 40 | 17, before = ~UINT64_C(0) - 5;
+    const int64_t first = 1000, half = rows / 2;
+    struct tensor x = noise(c, rows * cols, dt, 1.0);
+    uint64_t want = before, *const out = device_memory(c, sizeof want);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++) {
+            const float value = (float)x.x[r * cols + i];
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            want += hash_element(hash_mix(key + (uint64_t)r), first + i, bits);
+        }
+    bool ok = hashed(c, out, &x, 0, rows, cols, key, first, before) == want;
+    uint64_t sum = hashed(c, out, &x, half * cols, rows - half, cols, key + (uint64_t)half, first, before);
+    for (int64_t r = 0; r < half; r++) {
+        const uint64_t part = hashed(c, out, &x, r * cols, 1, cols / 3, key + (uint64_t)r, first, sum);
+        sum = hashed(c, out, &x, r * cols + cols / 3, 1, cols - cols / 3, key + (uint64_t)r, first + cols / 3, part);
+    }
+    ok = sum == want && ok;
+    result(c, ok, "hash of %lld by %lld %s, whole and in parts", (long long)rows, (long long)cols, name_of(dt));
+    sweep(c);
+}
+
+/* The host's, to the bit. */
+static void weights_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols, int64_t width, int64_t first,
+                         float limit)
+{
+    struct tensor x = empty(c, rows * cols, dt);
+    struct rng_weights w = {.key = rng_key(1, "w"), .limit = limit, .std = 0.02f};
+    for (int i = 0; i < RNG_REDRAWS; i++)
+        w.again[i] = rng_key((uint64_t)i, "again");
+    double *want = values(c, rows * cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float value;
+        rng_weights(&w, (uint64_t)(first + i / cols * width + i % cols), 1, &value);
+        want[i] = dt == DTYPE_BF16 ? from_bf16(to_bf16(value)) : value;
+    }
+    need(c, c->ops->weights(c->s, x.p, dt, rows, cols, width, first, &w), "weights");
+    result(c, same(c, download(c, &x), want, rows * cols, "weights"), "weights %lld by %lld of %lld from %lld %s%s",
+           (long long)rows, (long long)cols, (long long)width, (long long)first, name_of(dt), limit > 0 ? ", cut" : "");
+    sweep(c);
+}
+
 static void adam_case(struct checker *c, int64_t n, bool with_shadow, bool l2)
 {
     struct tensor w = noise(c, n, DTYPE_F32, 1.0), m = noise(c, n, DTYPE_F32, 0.1), v = noise(c, n, DTYPE_F32, 0.1);
@@ -1224,6 +1280,16 @@ static void check_sums(struct checker *c)
     sums_case(c, 10000, 4096, true);
     sums_case(c, 1000, 33, false);
     sums_case(c, 8192, 1024, true);
+    for (int i = 0; i < 2; i++) {
+        hash_case(c, both[i], 1, 1);
+        hash_case(c, both[i], 7, 1003);
+        hash_case(c, both[i], 1, 70001);
+        hash_case(c, both[i], 40, 3);
+        weights_case(c, both[i], 1, 1, 1, 7, 0);
+        weights_case(c, both[i], 5, 4099, 5000, 3, 0);
+        weights_case(c, both[i], 3, 700, 700, INT64_C(5) << 31, 1.0f);
+        weights_case(c, both[i], 300, 2, 9, 0, 3.0f);
+    }
     adam_case(c, 1, true, false);
     adam_case(c, 1003, true, false);
     adam_case(c, 4096, false, false);

@@ -7,5 +7,7 @@
 #include "worker/device/device.h"
 
 extern const struct device_handle memory_device;
+/* The same, but its memory passes for the device's own: what goes there and back is staged. */
+extern const struct device_handle apart_device;
 
 #endif

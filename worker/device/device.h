@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 #define TITAN_DEVICE_ABI 5
 
@@ -52,6 +53,7 @@ struct device_info {
     bool host_memory;       /* device memory is host memory */
     bool bf16_fast;         /* bf16 products are faster than fp32 ones; false: recipes with "auto" compute in fp32 */
     uint64_t memory_bytes;  /* total */
+    uint64_t memory_free;   /* of it when the device was opened: what a run can have. 0 = unknown */
     double peak_flops_bf16; /* dense; 0 = unknown. CPU: measured on one core, times the cores used */
     double peak_flops_f32;
 };
@@ -299,6 +301,17 @@ struct device_ops {
     titan_status (*block_sums)(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square);
     /* *out (device, fp64) = or += the sum of x (n) fp64, in one fixed order. */
     titan_status (*sum)(struct stream *s, double *out, bool add, const double *x, size_t n);
+    /* *out (device) += hash_element() (base/hash.h) of every element of x (rows, cols) bf16 or fp32, dense, modulo 2^64
+     * and therefore in any order: element (r, c) has the key hash_mix(key + r), the place first + c and the bits of its
+     * value in fp32. x may be memory of alloc_host. */
+    titan_status (*hash)(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
+                         uint64_t key, int64_t first);
+
+    /* --- initial values ------------------------------------------------------------------------------------------ */
+    /* out (rows, cols) bf16 or fp32, dense: element (r, c) is that of rng_weights() (base/rng.h) with the index
+     * first + r*width + c, to the bit. out may be memory of alloc_host. */
+    titan_status (*weights)(struct stream *s, void *out, enum dtype dt, int64_t rows, int64_t cols, int64_t width,
+                            int64_t first, const struct rng_weights *weights);
 
     /* --- optimizer ----------------------------------------------------------------------------------------------- */
     /* AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), decoupled decay, eps outside the square root:
@@ -323,7 +336,7 @@ struct device_ops {
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(block_sums) X(sum) X(adamw) X(sgd)
+    X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

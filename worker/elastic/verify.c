@@ -6,37 +6,32 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/hash.h"
 #include "base/progress.h"
 
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t row_hash(uint64_t key, const float *x, int64_t first, int64_t n)
+#define HASHED_BYTES ((size_t)256 << 20) /* between waits for the stream: each is progress */
+
+/* Of the first `tensors` specs, added to *sum (device). */
+static titan_status hash_pieces(const struct train_state *part, const struct piece *pieces, int n, int tensors,
+                                uint64_t *sum, struct stream *s, struct titan_error *err)
 {
-    uint64_t sum = 0;
+    const struct device_ops *ops = part->device->ops;
+    size_t bytes = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        uint64_t z = (key + (uint64_t)(first + i) * HASH_STEP) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
-        z = (z ^ (z >> 32)) * UINT64_C(0xbf58476d1ce4e5b9);
-        sum += z ^ (z >> 29);
-    }
-    return sum;
-}
-
-/* Of the first `tensors` specs. */
-static uint64_t pieces_hash(const struct piece *pieces, int n, int tensors)
-{
-    uint64_t sum = 0;
-
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && pieces[i].tensor < tensors; i++) {
+        const struct piece *p = &pieces[i];
+        enum dtype type;
+        const void *const data = state_piece(part, p, &type);
         progress_action();
-        for (int64_t r = 0; pieces[i].tensor < tensors && r < pieces[i].rows; r++)
-            sum += row_hash(hash_mix((uint64_t)pieces[i].tensor << 40 | (uint64_t)(pieces[i].row + r)),
-                            pieces[i].data + r * pieces[i].cols, pieces[i].col, pieces[i].cols);
+        TRY(ops->hash(s, sum, data, type, p->rows, p->cols, (uint64_t)p->tensor << 40 | (uint64_t)p->row, p->col));
+        bytes += (size_t)(p->rows * p->cols) * dtype_bytes(type);
+        if (bytes < HASHED_BYTES)
+            continue;
+        TRY(ops->stream_sync(s, err));
+        bytes = 0;
     }
-    return sum;
+    return TITAN_OK;
 }
 
 /* The rank of the first replica that holds the same. */
@@ -50,35 +45,24 @@ static int first_replica(const struct mesh *mesh, int rank)
     return mesh_rank(mesh, at);
 }
 
-static titan_status hash_values(const struct train_state *part, float *values, float *biases, struct part_hash *ret,
-                                struct titan_error *err)
+titan_status part_hash(const struct train_state *part, struct stream *s, struct part_hash *ret, struct titan_error *err)
 {
     const struct layout *l = part->layout;
+    const struct device_ops *ops = part->device->ops;
     _cleanup_free_ struct piece *all = NULL, *owned = NULL;
+    uint64_t sums[2];
     int n_all, n_owned;
 
     titan_assert(part->rank >= 0 && part->rank < l->mesh.world);
-    TRY(layout_pieces(l, part->rank, values, biases, NULL, NULL, &all, &n_all, err));
-    TRY(layout_owned_pieces(l, first_replica(&l->mesh, part->rank), values, biases, &owned, &n_owned, err));
-    *ret = (struct part_hash){.whole = pieces_hash(all, n_all, INT32_MAX),
-                              .parameters = pieces_hash(owned, n_owned, l->model->n_tensors)};
+    TRY(layout_pieces(l, part->rank, NULL, NULL, NULL, NULL, &all, &n_all, err));
+    TRY(layout_owned_pieces(l, first_replica(&l->mesh, part->rank), NULL, NULL, &owned, &n_owned, err));
+    TRY(ops->zero(s, part->hashes, sizeof sums));
+    TRY(hash_pieces(part, all, n_all, INT32_MAX, &part->hashes[0], s, err));
+    TRY(hash_pieces(part, owned, n_owned, l->model->n_tensors, &part->hashes[1], s, err));
+    TRY(ops->copy(s, sums, part->hashes, sizeof sums));
+    TRY(ops->stream_sync(s, err));
+    *ret = (struct part_hash){.whole = sums[0], .parameters = sums[1]};
     return TITAN_OK;
-}
-
-titan_status part_hash(const struct train_state *part, struct stream *s, struct part_hash *ret, struct titan_error *err)
-{
-    const int64_t n = state_snapshot_size(part->layout, part->rank);
-    _cleanup_free_ float *host = NULL;
-
-    if (part->device->info.host_memory && state_types_are_f32(part->types)) {
-        TRY(part->device->ops->stream_sync(s, err));
-        return hash_values(part, part->values, part->biases, ret, err);
-    }
-    host = malloc((size_t)(n + 1) * sizeof *host);
-    if (!host)
-        return titan_fail(err, TITAN_ENOMEM, "state: no host memory to take its hash");
-    TRY(state_snapshot(part, host, s, err));
-    return hash_values(part, host, host + 3 * part->total, ret, err);
 }
 
 /* --- comparison --------------------------------------------------------------------------------------------------- */

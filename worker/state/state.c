@@ -20,6 +20,8 @@ static titan_status allocate(struct train_state *s, struct titan_error *err)
         TRY(d->ops->alloc_host(d->dev, values, &s->values, err));
     else
         TRY(d->ops->alloc(d->dev, values, &s->values, err));
+    TRY(staging_open(d, !s->offload && !d->info.host_memory, values, &s->staging, err));
+    TRY(d->ops->alloc(d->dev, 2 * sizeof *s->hashes, (void **)&s->hashes, err));
     if (!s->copy && (s->offload || s->types.compute != s->types.master))
         TRY(d->ops->alloc(d->dev, shadow, &s->shadow, err));
     return biases > 0 ? d->ops->alloc(d->dev, biases, (void **)&s->biases, err) : TITAN_OK;
@@ -78,6 +80,9 @@ void state_close(struct train_state *state)
         d->ops->release(d->dev, state->shadow);
     if (state->biases)
         d->ops->release(d->dev, state->biases);
+    if (state->hashes)
+        d->ops->release(d->dev, state->hashes);
+    staging_close(state->staging);
     layout_close(state->layout);
     free(state);
 }
@@ -164,131 +169,171 @@ titan_status state_refresh_shadow(struct train_state *state, struct stream *s)
     return TITAN_OK;
 }
 
-/* A box of a parameter's initial values, a row at a time where it is not as wide as the matrix. */
-static void init_piece(const struct model *m, uint64_t seed, const struct piece *p)
-{
-    const struct model_tensor *t = &m->tensors[p->tensor];
-    const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
-    const int64_t rows = p->cols == width ? p->rows : 1;
-
-    progress_action();
-    for (int64_t r = 0; r < p->rows; r += rows)
-        model_init_tensor(m, seed, p->tensor, (p->row + r) * width + p->col, rows * p->cols, p->data + r * p->cols);
-}
-
 int64_t state_snapshot_size(const struct layout *layout, int rank)
 {
     return 3 * layout_total(layout, rank) + layout_biases(layout->model);
 }
 
-/* n stored values as fp32, and where the next ones are on both sides. In one buffer, what is read stays ahead of what
- * is written. */
-static float *widen(float *to, const char **from, enum dtype type, int64_t n)
+/* n stored values as fp32. */
+static void widen(float *to, const void *from, enum dtype type, int64_t n)
 {
-    const char *at = *from;
+    const uint16_t *const halves = from;
 
-    *from += (size_t)n * dtype_bytes(type);
-    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++) {
-        uint16_t half;
-        memcpy(&half, at + i * (int64_t)sizeof half, sizeof half);
-        to[i] = bf16_to_f32(half);
-    }
     if (type == DTYPE_F32)
-        memmove(to, at, (size_t)n * sizeof *to);
-    return to + n;
+        memcpy(to, from, (size_t)n * sizeof *to);
+    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++)
+        to[i] = bf16_to_f32(halves[i]);
 }
 
-static char *narrow(char *to, const float **from, enum dtype type, int64_t n)
+static void narrow(void *to, const float *from, enum dtype type, int64_t n)
 {
-    const float *at = *from;
+    uint16_t *const halves = to;
 
-    *from += n;
-    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++) {
-        const uint16_t half = bf16_from_f32(at[i]);
-        memcpy(to + i * (int64_t)sizeof half, &half, sizeof half);
-    }
     if (type == DTYPE_F32)
-        memcpy(to, at, (size_t)n * sizeof *at);
-    return to + (size_t)n * dtype_bytes(type);
+        memcpy(to, from, (size_t)n * sizeof *from);
+    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++)
+        halves[i] = bf16_from_f32(from[i]);
 }
 
-/* Stored values at the end of host (3 * total) as fp32 from its beginning. */
-static void widen_all(const struct train_state *state, float *host)
-{
-    const char *from = (const char *)(host + 3 * state->total) - state_bytes(state, state->total);
+/* A walk over the stored values, beside the same as fp32 on the host: unit by unit, masters and then moments. */
+struct walk {
+    const struct train_state *state;
+    int unit;
+    bool moments;
+    int64_t left;      /* of this type, before the next */
+    const float *from; /* or */
+    float *to;
+};
 
-    for (int u = 0; u < state->layout->model->n_units; u++) {
-        const int64_t n = holds_unit(state, u) ? state->layout->units[u].shard : 0;
-        host = widen(host, &from, state->types.master, n);
-        host = widen(host, &from, state->types.moment, 2 * n);
+static struct walk walk_begin(const struct train_state *state, const float *from, float *to)
+{
+    return (struct walk){.state = state, .unit = -1, .moments = true, .from = from, .to = to};
+}
+
+/* How many of the next `bytes` are of one type, which it is. */
+static int64_t walk_on(struct walk *w, size_t bytes, enum dtype *ret_type)
+{
+    const struct train_state *s = w->state;
+
+    while (w->left == 0) {
+        w->moments = !w->moments;
+        w->unit += !w->moments;
+        titan_assert(w->unit < s->layout->model->n_units);
+        const int64_t shard = holds_unit(s, w->unit) ? s->layout->units[w->unit].shard : 0;
+        w->left = w->moments ? 2 * shard : shard;
+    }
+    *ret_type = w->moments ? s->types.moment : s->types.master;
+    const int64_t n = MIN(w->left, (int64_t)(bytes / dtype_bytes(*ret_type)));
+    titan_assert(n > 0);
+    w->left -= n;
+    return n;
+}
+
+static void take_values(void *arg, void *piece, size_t bytes)
+{
+    struct walk *w = arg;
+
+    for (char *at = piece, *end = at + bytes; at < end;) {
+        enum dtype type;
+        const int64_t n = walk_on(w, (size_t)(end - at), &type);
+        widen(w->to, at, type, n);
+        w->to += n;
+        at += (size_t)n * dtype_bytes(type);
     }
 }
 
-/* fp32 into device memory, rounded. */
-static titan_status upload_narrow(struct train_state *state, const float *host, struct stream *s,
-                                  struct titan_error *err)
+static void fill_values(void *arg, void *piece, size_t bytes)
 {
-    const struct device_ops *ops = state->device->ops;
-    const size_t bytes = state_bytes(state, state->total);
-    _cleanup_free_ char *stored = malloc(bytes + 1);
-    char *to = stored;
+    struct walk *w = arg;
 
-    if (!stored)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    for (int u = 0; u < state->layout->model->n_units; u++) {
-        const int64_t n = holds_unit(state, u) ? state->layout->units[u].shard : 0;
-        to = narrow(to, &host, state->types.master, n);
-        to = narrow(to, &host, state->types.moment, 2 * n);
+    for (char *at = piece, *end = at + bytes; at < end;) {
+        enum dtype type;
+        const int64_t n = walk_on(w, (size_t)(end - at), &type);
+        narrow(at, w->from, type, n);
+        w->from += n;
+        at += (size_t)n * dtype_bytes(type);
     }
-    titan_assert(to == stored + bytes);
-    TRY(ops->copy(s, state->values, stored, bytes));
-    return ops->stream_sync(s, err);
+}
+
+/* The values are there, or on their way. */
+static titan_status settle(struct train_state *state, struct stream *s, struct titan_error *err)
+{
+    TRY(state_refresh_shadow(state, s));
+    return state->device->ops->stream_sync(s, err);
 }
 
 titan_status state_upload(struct train_state *state, const float *host, struct stream *s, struct titan_error *err)
 {
-    const struct device_ops *ops = state->device->ops;
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
+    struct walk w = walk_begin(state, host, NULL);
 
-    if (state_types_are_f32(state->types))
-        TRY(ops->copy(s, state->values, host, n * sizeof *host));
-    else
-        TRY(upload_narrow(state, host, s, err));
+    TRY(staging_write(state->staging, state->values, state_bytes(state, state->total), fill_values, &w, s, err));
+    titan_assert(w.from == host + n);
     if (state->biases)
-        TRY(ops->copy(s, state->biases, host + n, biases * sizeof *host));
-    TRY(state_refresh_shadow(state, s));
-    return ops->stream_sync(s, err);
-}
-
-titan_status state_init(struct train_state *state, uint64_t seed, struct stream *s, struct titan_error *err)
-{
-    const struct layout *l = state->layout;
-    _cleanup_free_ float *host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *host);
-    _cleanup_free_ struct piece *pieces = NULL;
-    int n;
-
-    if (!host)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    TRY(layout_pieces(l, state->rank, host, host + 3 * state->total, NULL, NULL, &pieces, &n, err));
-    for (int i = 0; i < n; i++)
-        if (pieces[i].tensor < l->model->n_tensors)
-            init_piece(l->model, seed, &pieces[i]);
-    return state_upload(state, host, s, err);
+        TRY(state->device->ops->copy(s, state->biases, host + n, biases * sizeof *host));
+    return settle(state, s, err);
 }
 
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s, struct titan_error *err)
 {
-    const struct device_ops *ops = state->device->ops;
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
+    struct walk w = walk_begin(state, NULL, host);
 
-    const size_t bytes = state_bytes(state, state->total);
-    TRY(ops->copy(s, (char *)(host + n) - bytes, state->values, bytes));
+    TRY(staging_read(state->staging, state->values, state_bytes(state, state->total), take_values, &w, s, err));
+    titan_assert(w.to == host + n);
     if (state->biases)
-        TRY(ops->copy(s, host + n, state->biases, biases * sizeof *host));
-    TRY(ops->stream_sync(s, err));
-    if (!state_types_are_f32(state->types))
-        widen_all(state, host);
+        TRY(state->device->ops->copy(s, host + n, state->biases, biases * sizeof *host));
+    return state->device->ops->stream_sync(s, err);
+}
+
+/* --- initial values ----------------------------------------------------------------------------------------------- */
+
+#define DRAWN ((int64_t)16 << 20) /* elements drawn at a time, each time counts as progress */
+#define AHEAD 256                 /* operations enqueued between waits */
+
+static void fill_ones(void *arg, void *piece, size_t bytes)
+{
+    const enum dtype type = *(const enum dtype *)arg;
+    const float one = 1;
+
+    for (size_t at = 0; at < bytes; at += dtype_bytes(type))
+        narrow((char *)piece + at, &one, type, 1);
+}
+
+static titan_status init_piece(struct train_state *state, uint64_t seed, const struct piece *p, struct stream *s,
+                               struct titan_error *err)
+{
+    const struct model *m = state->layout->model;
+    const struct model_tensor *t = &m->tensors[p->tensor];
+    const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
+    enum dtype type;
+    void *const to = state_piece(state, p, &type);
+
+    if (t->init == INIT_ONES)
+        return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type), fill_ones, &type, s,
+                             err);
+    const struct rng_weights w = model_init_weights(m, seed, p->tensor);
+    const int64_t rows = MAX(DRAWN / p->cols, 1);
+    for (int64_t r = 0; r < p->rows; r += rows) {
+        progress_action();
+        TRY(state->device->ops->weights(s, (char *)to + r * p->cols * (int64_t)dtype_bytes(type), type,
+                                        MIN(rows, p->rows - r), p->cols, width, (p->row + r) * width + p->col, &w));
+    }
     return TITAN_OK;
+}
+
+titan_status state_init(struct train_state *state, uint64_t seed, struct stream *s, struct titan_error *err)
+{
+    _cleanup_free_ struct piece *pieces = NULL;
+    int n;
+
+    TRY(layout_pieces(state->layout, state->rank, NULL, NULL, NULL, NULL, &pieces, &n, err));
+    for (int i = 0; i < n && pieces[i].tensor < state->layout->model->n_tensors; i++) {
+        TRY(init_piece(state, seed, &pieces[i], s, err));
+        if (i % AHEAD == AHEAD - 1)
+            TRY(state->device->ops->stream_sync(s, err));
+    }
+    return settle(state, s, err);
 }
 
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)

@@ -9,6 +9,7 @@
 
 #include "worker/device/device.h"
 #include "worker/program/state_types.h"
+#include "worker/state/staging.h"
 #include "worker/tensor/layout.h"
 
 struct buffer; /* program/program.h */
@@ -25,6 +26,8 @@ struct train_state {
     float *biases;    /* (layout_biases); NULL: the model has none */
     void *shadow;     /* (total) types.compute; NULL where masters themselves are gathered: of that type, not
                        * offloaded; and in a copy */
+    uint64_t *hashes; /* device (2), scratch for its hash */
+    struct staging *staging;
     uint64_t epoch;   /* the epoch of its layout */
     uint64_t step;    /* last committed */
     uint64_t tokens;  /* seen up to it */
@@ -50,7 +53,8 @@ titan_status state_refresh_shadow(struct train_state *state, struct stream *s) T
 void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, uint64_t skipped);
 /* One more step is committed, in which so many tokens were seen; skipped: without an update. */
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped);
-/* Values (3 * total) and then biases into host memory, as fp32; waits for the stream. */
+/* Values (3 * total) and then biases into host memory, as fp32; waits for the stream. This and what fills the state
+ * from the host: one thread at a time. */
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;
 /* The reverse, shadow included; waits for the stream. */

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/rng.h"
 
 #define LAYER_TENSORS 16 /* at most, with its experts */
 #define TRUNCATE_AT 3.0f
@@ -333,15 +332,19 @@ int model_experts_unit(const struct model *model, int layer)
 
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
-static float redraw(uint64_t seed, const char *name, uint64_t index)
+struct rng_weights model_init_weights(const struct model *model, uint64_t seed, int tensor)
 {
-    for (int attempt = 1;; attempt++) {
+    const struct model_tensor *t = &model->tensors[tensor];
+    struct rng_weights ret = {
+        .key = rng_key(seed, t->name), .limit = t->init == INIT_TRUNCATED ? TRUNCATE_AT : 0, .std = t->std};
+
+    titan_assert(t->init != INIT_ONES);
+    for (int i = 0; i < RNG_REDRAWS; i++) {
         char stream[128];
-        (void)snprintf(stream, sizeof stream, "%s#%d", name, attempt);
-        const float n = rng_normal(rng_key(seed, stream), index);
-        if (fabsf(n) <= TRUNCATE_AT)
-            return n;
+        (void)snprintf(stream, sizeof stream, "%s#%d", t->name, i + 1);
+        ret.again[i] = rng_key(seed, stream);
     }
+    return ret;
 }
 
 void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out)
@@ -353,13 +356,8 @@ void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int
             out[i] = 1.0f;
         return;
     }
-    const struct rng_key key = rng_key(seed, t->name);
-    rng_normals(key, (uint64_t)start, (uint64_t)count, out);
-    for (int64_t i = 0; i < count; i++) {
-        if (t->init == INIT_TRUNCATED && fabsf(out[i]) > TRUNCATE_AT)
-            out[i] = redraw(seed, t->name, (uint64_t)(start + i));
-        out[i] *= t->std;
-    }
+    const struct rng_weights w = model_init_weights(model, seed, tensor);
+    rng_weights(&w, (uint64_t)start, (uint64_t)count, out);
 }
 
 /* --- rotary tables ------------------------------------------------------------------------------------------------ */

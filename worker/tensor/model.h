@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "base/recipe.h"
+#include "base/rng.h"
 
 #define MODEL_ALIGN 64 /* elements */
 
@@ -108,6 +109,8 @@ int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);
 int model_layer_unit(const struct model *model, int layer);
 int model_experts_unit(const struct model *model, int layer);
 
+/* What a tensor's initial values are drawn by; not of INIT_ONES. */
+struct rng_weights model_init_weights(const struct model *model, uint64_t seed, int tensor);
 /* Initial values of elements [start, start+count) of a tensor flattened row-major. */
 void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out);
 

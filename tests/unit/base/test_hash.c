@@ -35,6 +35,14 @@ static void test_splitmix(void **state)
         assert_true(hash_draw(&stream) == expected[i]);
 }
 
+/* From the formula in Python's integers. */
+static void test_element(void **state)
+{
+    (void)state;
+    assert_true(hash_element(hash_mix(0), 0, 0x3f800000) == UINT64_C(0x355bb38e37337f81));
+    assert_true(hash_element(hash_mix(UINT64_C(3) << 40 | 17), 1000, 0xc2280000) == UINT64_C(0xe9fbc931a0509f53));
+}
+
 /* Names that differ in one digit come to different slots of a small table. */
 static void test_index(void **state)
 {
@@ -52,6 +60,6 @@ static void test_index(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fnv), cmocka_unit_test(test_splitmix),
-                                       cmocka_unit_test(test_index)};
+                                       cmocka_unit_test(test_element), cmocka_unit_test(test_index)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sums.c - element-wise sums and the block sums behind gradient norms and hashes. */
+#include "base/hash.h"
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
@@ -230,4 +231,73 @@ titan_status cpu_sum(struct stream *s, double *out, bool add, const double *x, s
 {
     struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .add = add};
     return cpu_enqueue(s, run_sum, &a, sizeof(a));
+}
+
+struct hash_args {
+    uint64_t *out;
+    const void *x;
+    enum dtype dt;
+    int64_t cols, first;
+    uint64_t key;
+};
+
+CPU_KERNEL static uint64_t hash_f32(const float *x, int64_t n, uint64_t key, int64_t first)
+{
+    uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        sum += hash_element(key, first + i, bits);
+    }
+    return sum;
+}
+
+CPU_KERNEL static uint64_t hash_bf16(const uint16_t *x, int64_t n, uint64_t key, int64_t first)
+{
+    uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += hash_element(key, first + i, (uint32_t)x[i] << 16);
+    return sum;
+}
+
+/* Elements of all rows one after another; what a thread has of a row at a time. */
+static void hash_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct hash_args *a = p;
+    uint64_t sum = 0;
+    (void)thread;
+    while (begin < end) {
+        const int64_t row = begin / a->cols, col = begin % a->cols, n = MIN(a->cols - col, end - begin);
+        const uint64_t key = hash_mix(a->key + (uint64_t)row);
+        sum += a->dt == DTYPE_BF16 ? hash_bf16((const uint16_t *)a->x + begin, n, key, a->first + col)
+                                   : hash_f32((const float *)a->x + begin, n, key, a->first + col);
+        begin += n;
+    }
+    (void)__atomic_fetch_add(a->out, sum, __ATOMIC_RELAXED);
+}
+
+struct hash_call {
+    struct hash_args args;
+    int64_t n;
+};
+
+static titan_status run_hash(const struct cpu_context *ctx, const void *p)
+{
+    const struct hash_call *call = p;
+    titan_assert(call->args.cols > 0);
+    cpu_for(ctx, call->n, GRAIN, hash_range, &call->args);
+    return TITAN_OK;
+}
+
+titan_status cpu_hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
+                      uint64_t key, int64_t first)
+{
+    if ((dt != DTYPE_F32 && dt != DTYPE_BF16) || rows < 0 || cols < 0)
+        return TITAN_EINVAL;
+    if (rows == 0 || cols == 0)
+        return TITAN_OK;
+    const struct hash_call call = {.args = {out, x, dt, cols, first, key}, .n = rows * cols};
+    return cpu_enqueue(s, run_hash, &call, sizeof call);
 }

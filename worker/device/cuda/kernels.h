@@ -2,9 +2,9 @@
 /* kernels.h - launchers of the CUDA kernels, one per operation of device.h; the only header C and CUDA C++ share.
  *
  * Each enqueues on stream (a cudaStream_t) and returns a cudaError_t: 0, or why the launch failed. Shapes, formulas and
- * aliasing are device.h's; strides are in elements. bf16: the compute tensors are bfloat16, otherwise fp32. Nothing
- * here uses atomics on data, so the same call on the same data gives the same bits. An empty tensor launches nothing.
- */
+ * aliasing are device.h's; strides are in elements. bf16: the compute tensors are bfloat16, otherwise fp32. The only
+ * atomics are on a hash, a sum of integers, so the same call on the same data gives the same bits. An empty tensor
+ * launches nothing. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 #define TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 
@@ -104,6 +104,17 @@ int cuda_add_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t l
 /* --- sums.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_block_sums(void *stream, double *out, const float *x, size_t n, size_t block, bool square);
 int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n);
+int cuda_hash(void *stream, uint64_t *out, const void *x, bool bf16, int64_t rows, int64_t cols, uint64_t key,
+              int64_t first);
+
+/* --- weights.cu --------------------------------------------------------------------------------------------------- */
+#define CUDA_REDRAWS 12
+struct weight_draws { /* struct rng_weights of base/rng.h */
+    uint32_t key[2], again[CUDA_REDRAWS][2];
+    float limit, std;
+};
+int cuda_weights(void *stream, void *out, bool bf16, int64_t rows, int64_t cols, int64_t width, int64_t first,
+                 struct weight_draws draws);
 
 /* --- router.cu ---------------------------------------------------------------------------------------------------- */
 #define CUDA_EXPERTS_MAX 1024

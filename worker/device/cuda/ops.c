@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - the device table: checks shapes, skips what a failed stream must not run, launches. */
+#include <string.h>
+
 #include "worker/device/cuda/enqueue.h"
 
 _Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64 &&
@@ -253,6 +255,27 @@ static titan_status sum(struct stream *s, double *out, bool add_to, const double
     return ENQUEUE(s, "a sum", cuda_sum(s->native, out, add_to, x, n));
 }
 
+static titan_status hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
+                         uint64_t key, int64_t first)
+{
+    if (!compute_type(dt) || rows < 0 || cols < 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a hash", cuda_hash(s->native, out, x, dt == DTYPE_BF16, rows, cols, key, first));
+}
+
+static titan_status weights(struct stream *s, void *out, enum dtype dt, int64_t rows, int64_t cols, int64_t width,
+                            int64_t first, const struct rng_weights *drawn)
+{
+    struct weight_draws draws = {.limit = drawn->limit, .std = drawn->std};
+    _Static_assert(CUDA_REDRAWS == RNG_REDRAWS && sizeof draws == sizeof *drawn, "the same numbers");
+    if (!compute_type(dt) || rows < 0 || cols < 0 || first < 0 || width < 0)
+        return TITAN_EINVAL;
+    memcpy(draws.key, drawn->key.k, sizeof draws.key);
+    memcpy(draws.again, drawn->again, sizeof draws.again);
+    return ENQUEUE(s, "initial values",
+                   cuda_weights(s->native, out, dt == DTYPE_BF16, rows, cols, width, first, draws));
+}
+
 static struct adamw_factors factors_of(const struct adamw_args *args)
 {
     return (struct adamw_factors){
@@ -343,6 +366,8 @@ const struct device_ops cuda_ops = {
     .scale = scale,
     .block_sums = block_sums,
     .sum = sum,
+    .hash = hash,
+    .weights = weights,
     .adamw = adamw,
     .sgd = sgd,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sums.cu - fp64 sums of a buffer or of fixed stretches of it, each by one block in one order. */
+/* sums.cu - fp64 sums of a buffer or of fixed stretches of it, each by one block in one order, and the sum of integers
+ * that is a buffer's hash, in any order. */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void __launch_bounds__(THREADS)
@@ -41,4 +42,51 @@ __global__ static void __launch_bounds__(SUM_THREADS) sum_all(double *out, bool 
 int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n)
 {
     return LAUNCH(sum_all, 1, SUM_THREADS, 0, stream, out, add, x, n);
+}
+
+/* hash_mix() and hash_element() of base/hash.h. */
+__device__ static inline uint64_t mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+__device__ static inline uint64_t element(uint64_t key, int64_t place, uint32_t bits)
+{
+    uint64_t z = (key + (uint64_t)place * UINT64_C(0x9e3779b97f4a7c15)) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
+    z = (z ^ z >> 32) * UINT64_C(0xbf58476d1ce4e5b9);
+    return z ^ z >> 29;
+}
+
+/* Rows along the grid's y, their elements along x. The atomic is on an integer: its order does not show. */
+__global__ static void __launch_bounds__(THREADS)
+    hash(unsigned long long *out, const void *x, bool bf16, int64_t rows, int64_t cols, uint64_t key, int64_t first)
+{
+    __shared__ unsigned long long scratch[32];
+    unsigned long long sum = 0;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        const uint64_t row_key = mix(key + (uint64_t)row);
+        for (int64_t i = (int64_t)grid_first(); i < cols; i += (int64_t)grid_stride()) {
+            const int64_t at = row * cols + i;
+            const uint32_t bits = bf16 ? (uint32_t)((const uint16_t *)x)[at] << 16 : ((const uint32_t *)x)[at];
+            sum += element(row_key, first + i, bits);
+        }
+    }
+    sum = block_reduce(sum, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        atomicAdd(out, sum);
+}
+
+#define HASH_BLOCKS 4096
+
+int cuda_hash(void *stream, uint64_t *out, const void *x, bool bf16, int64_t rows, int64_t cols, uint64_t key,
+              int64_t first)
+{
+    if (rows == 0 || cols == 0)
+        return 0;
+    const int64_t across = (cols + THREADS - 1) / THREADS,
+                  along = HASH_BLOCKS / (across < HASH_BLOCKS ? across : HASH_BLOCKS);
+    const dim3 grid((unsigned)(across < HASH_BLOCKS ? across : HASH_BLOCKS), (unsigned)(rows < along ? rows : along));
+    return LAUNCH(hash, grid, THREADS, 0, stream, (unsigned long long *)out, x, bf16, rows, cols, key, first);
 }

@@ -29,10 +29,12 @@ static const struct state_types all_types[] = {
     {DTYPE_F32, DTYPE_F32, DTYPE_F32},   {DTYPE_BF16, DTYPE_F32, DTYPE_F32},  {DTYPE_F32, DTYPE_F32, DTYPE_BF16},
     {DTYPE_BF16, DTYPE_F32, DTYPE_BF16}, {DTYPE_F32, DTYPE_BF16, DTYPE_BF16}, {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16}};
 
+/* On a device of the host's memory, or of its own. */
 static struct train_state *open_state(struct layout *l, int rank, struct state_types types, bool offload)
 {
     struct train_state *s = NULL;
-    assert_int_equal(state_open(&memory_device, l, rank, types, offload, &s, NULL), TITAN_OK);
+    const struct device_handle *const device = rank % 2 == 0 ? &apart_device : &memory_device;
+    assert_int_equal(state_open(device, l, rank, types, offload, &s, NULL), TITAN_OK);
     return s;
 }
 

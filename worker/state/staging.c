@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/state/staging.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/progress.h"
+
+struct staging {
+    const struct device_handle *device;
+    size_t bytes;     /* of a piece */
+    void *buffers[2]; /* NULL: the memory is the host's */
+    struct event *copied[2];
+    bool copying[2]; /* the buffer is the device's until `copied` */
+};
+
+titan_status staging_open(const struct device_handle *device, bool own, size_t most, struct staging **ret,
+                          struct titan_error *err)
+{
+    const struct device_ops *ops = device->ops;
+    struct staging *g = calloc(1, sizeof *g);
+    titan_status status = TITAN_OK;
+
+    if (!g)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    g->device = device;
+    g->bytes = MIN(MAX(most, (size_t)1), STAGING_BYTES);
+    for (int i = 0; i < 2 && own && status == TITAN_OK; i++) {
+        status = ops->alloc_host(device->dev, g->bytes, &g->buffers[i], err);
+        if (status == TITAN_OK)
+            status = ops->event_open(device->dev, &g->copied[i], err);
+    }
+    if (status != TITAN_OK) {
+        staging_close(g);
+        return status;
+    }
+    *ret = g;
+    return TITAN_OK;
+}
+
+void staging_close(struct staging *g)
+{
+    if (!g)
+        return;
+    for (int i = 0; i < 2; i++) {
+        if (g->copied[i])
+            g->device->ops->event_close(g->copied[i]);
+        if (g->buffers[i])
+            g->device->ops->release_host(g->device->dev, g->buffers[i]);
+    }
+    free(g);
+}
+
+/* The buffer is the host's again. */
+static titan_status take_back(struct staging *g, int i, struct titan_error *err)
+{
+    if (!g->copying[i])
+        return TITAN_OK;
+    g->copying[i] = false;
+    return g->device->ops->event_sync(g->copied[i], err);
+}
+
+static titan_status start_copy(struct staging *g, int i, void *dst, const void *src, size_t bytes, struct stream *s,
+                               struct titan_error *err)
+{
+    titan_assert(!g->copying[i] && bytes <= g->bytes);
+    TRY(g->device->ops->copy(s, dst, src, bytes));
+    TRY(g->device->ops->event_record(g->copied[i], s, err));
+    g->copying[i] = true;
+    return TITAN_OK;
+}
+
+/* The memory is the host's. */
+static titan_status visit(struct staging *g, char *memory, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+                          struct titan_error *err)
+{
+    TRY(g->device->ops->stream_sync(s, err));
+    for (size_t at = 0; at < bytes; at += g->bytes) {
+        progress_action();
+        fn(arg, memory + at, MIN(g->bytes, bytes - at));
+    }
+    return TITAN_OK;
+}
+
+titan_status staging_read(struct staging *g, void *from, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+                          struct titan_error *err)
+{
+    char *const memory = from;
+
+    titan_assert(fn);
+    if (!g->buffers[0])
+        return visit(g, memory, bytes, fn, arg, s, err);
+    for (int i = 0; i < 2; i++)
+        TRY(take_back(g, i, err));
+    if (bytes > 0)
+        TRY(start_copy(g, 0, g->buffers[0], memory, MIN(g->bytes, bytes), s, err));
+    for (size_t at = 0, n = 0; at < bytes; at += g->bytes, n++) {
+        const size_t next = at + g->bytes;
+        const int mine = (int)(n % 2), other = 1 - mine;
+        if (next < bytes)
+            TRY(start_copy(g, other, g->buffers[other], memory + next, MIN(g->bytes, bytes - next), s, err));
+        TRY(take_back(g, mine, err));
+        progress_action();
+        fn(arg, g->buffers[mine], MIN(g->bytes, bytes - at));
+    }
+    return TITAN_OK;
+}
+
+titan_status staging_write(struct staging *g, void *to, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+                           struct titan_error *err)
+{
+    char *const memory = to;
+
+    titan_assert(fn);
+    if (!g->buffers[0])
+        return visit(g, memory, bytes, fn, arg, s, err);
+    for (size_t at = 0, n = 0; at < bytes; at += g->bytes, n++) {
+        const int mine = (int)(n % 2);
+        const size_t part = MIN(g->bytes, bytes - at);
+        TRY(take_back(g, mine, err));
+        progress_action();
+        fn(arg, g->buffers[mine], part);
+        TRY(start_copy(g, mine, memory + at, g->buffers[mine], part, s, err));
+    }
+    return TITAN_OK;
+}
