@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_cuda.cpp - the parts of the CUDA runtime and of cuBLASLt the plug-in calls, on the host, for the emulator.
  *
- * Streams are threads of their own, so what is not ordered by events is not ordered. Device memory ends within 256
- * bytes of a guard page; what lies between is checked when the memory is released. cuBLASLt's product is the plain
- * column-major definition in fp64, and refuses what the library refuses: leading dimensions too small, types and
- * pointers a plan was not made for. */
+ * Streams are threads of their own, so what is not ordered by events is not ordered. A stream holds LAUNCHES_MAX
+ * operations; the host is blocked in a launch until there is room. Allocating and releasing, of the device's memory as
+ * of pinned memory, waits for all streams. A copy from or to memory that is not pinned blocks the host until it has
+ * run. With TITAN_FAKE_LAUNCH_US every operation takes so long at least; with TITAN_FAKE_BREAK=N an error that stays is
+ * there after N operations. What blocks is counted, and written to
+ * the file TITAN_FAKE_COUNTS at the end of the process. TITAN_FAKE_USED_MB of the memory belong to other processes.
+ * Device memory ends within 256 bytes of a guard page; what lies between is checked when the memory is released.
+ * cuBLASLt's product is the plain column-major definition in fp64, and refuses what the library refuses: leading
+ * dimensions too small, types and pointers a plan was not made for. */
 #include <atomic>
 #include <condition_variable>
 #include <cublasLt.h>
@@ -25,6 +30,8 @@
 #define PAGE 4096
 #define ALIGN 256
 #define CANARY 0xa5
+#define LAUNCHES_MAX 1024
+#define TOTAL_BYTES ((size_t)4 << 30)
 
 struct block {
     void *base;
@@ -32,9 +39,51 @@ struct block {
 };
 static std::mutex blocks_lock;
 static std::map<void *, block> blocks;
+static size_t device_bytes; /* allocated, not pinned */
+
+/* What blocks the host; the most of each, and how often. */
+static struct fake_counts {
+    std::atomic<size_t> most_queued{0};   /* operations in one stream's queue */
+    std::atomic<size_t> most_copied{0};   /* bytes of one copy */
+    std::atomic<size_t> most_pageable{0}; /* of one from or to memory that is not pinned */
+    std::atomic<size_t> device_syncs{0};
+    std::atomic<size_t> enqueued{0}; /* operations, of all streams */
+
+    ~fake_counts()
+    {
+        const char *path = getenv("TITAN_FAKE_COUNTS");
+        FILE *f = path ? fopen(path, "w") : NULL;
+        if (!f)
+            return;
+        fprintf(f, "most_queued %zu\nmost_copied %zu\nmost_pageable %zu\ndevice_syncs %zu\n", most_queued.load(),
+                most_copied.load(), most_pageable.load(), device_syncs.load());
+        fclose(f);
+    }
+} counts;
+
+static void note_most(std::atomic<size_t> &most, size_t value)
+{
+    size_t seen = most.load();
+    while (seen < value && !most.compare_exchange_weak(seen, value))
+        ;
+}
+
+static void wait_for_all(void);
+
+/* Part of memory that cudaMalloc or cudaHostAlloc gave. */
+static bool is_ours(const void *p)
+{
+    std::lock_guard<std::mutex> alone(blocks_lock);
+    auto after = blocks.upper_bound((void *)p);
+    if (after == blocks.begin())
+        return false;
+    --after;
+    return (const char *)p < (const char *)after->first + after->second.bytes;
+}
 
 static cudaError_t take(void **ret, size_t bytes)
 {
+    wait_for_all();
     const size_t rounded = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     const size_t size = (rounded + PAGE - 1) / PAGE * PAGE + PAGE;
     char *base = (char *)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -53,6 +102,7 @@ static cudaError_t give(void *p)
 {
     if (!p)
         return cudaSuccess;
+    wait_for_all();
     std::lock_guard<std::mutex> alone(blocks_lock);
     auto found = blocks.find(p);
     if (found == blocks.end()) {
@@ -80,6 +130,8 @@ struct fake_stream {
 
     void run()
     {
+        const char *slow = getenv("TITAN_FAKE_LAUNCH_US");
+        const useconds_t each = slow ? (useconds_t)atoi(slow) : 0;
         std::unique_lock<std::mutex> held(lock);
         for (;;) {
             changed.wait(held, [this] { return closing || !queue.empty(); });
@@ -88,7 +140,10 @@ struct fake_stream {
             std::function<void()> what = std::move(queue.front());
             queue.pop_front();
             busy = true;
+            changed.notify_all();
             held.unlock();
+            if (each > 0)
+                usleep(each);
             what();
             what = nullptr;
             held.lock();
@@ -110,13 +165,35 @@ struct fake_stream {
 static std::mutex streams_lock;
 static std::set<fake_stream *> streams;
 
+static void wait_for_all(void)
+{
+    std::lock_guard<std::mutex> alone(streams_lock);
+    for (fake_stream *s : streams)
+        s->wait();
+}
+
 void fake_stream_enqueue(cudaStream_t stream, std::function<void()> what)
 {
     fake_stream *s = (fake_stream *)stream;
-    std::lock_guard<std::mutex> held(s->lock);
+    std::unique_lock<std::mutex> held(s->lock);
+    s->changed.wait(held, [s] { return s->queue.size() < LAUNCHES_MAX; });
     s->queue.push_back(std::move(what));
     s->changed.notify_all();
+    note_most(counts.most_queued, s->queue.size());
+    counts.enqueued++;
 }
+
+/* Sticky, as CUDA's errors of a kernel are: from then on nearly every call fails. */
+static bool is_broken(void)
+{
+    static const char *const after = getenv("TITAN_FAKE_BREAK");
+    return after && counts.enqueued.load() >= (size_t)atoll(after);
+}
+#define OR_BROKEN()                                                                                                    \
+    do {                                                                                                               \
+        if (is_broken())                                                                                               \
+            return cudaErrorIllegalAddress;                                                                            \
+    } while (0)
 
 /* An event is what was recorded last: a flag its stream raises. */
 struct fake_flag {
@@ -144,7 +221,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int)
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
     prop->major = 9;
-    prop->totalGlobalMem = (size_t)4 << 30;
+    prop->totalGlobalMem = TOTAL_BYTES;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
@@ -154,14 +231,24 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    return take(p, bytes);
+    OR_BROKEN();
+    const cudaError_t e = take(p, bytes);
+    std::lock_guard<std::mutex> alone(blocks_lock);
+    device_bytes += e == cudaSuccess ? bytes : 0;
+    return e;
 }
 cudaError_t cudaFree(void *p)
 {
+    {
+        std::lock_guard<std::mutex> alone(blocks_lock);
+        auto found = blocks.find(p);
+        device_bytes -= found == blocks.end() ? 0 : found->second.bytes;
+    }
     return give(p);
 }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 {
+    OR_BROKEN();
     return take(p, bytes);
 }
 cudaError_t cudaFreeHost(void *p)
@@ -175,6 +262,7 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
 {
+    OR_BROKEN();
     fake_stream_enqueue(s, [=] { memset(p, value, bytes); });
     return cudaSuccess;
 }
@@ -188,14 +276,28 @@ cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, si
 }
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
 {
+    OR_BROKEN();
+    note_most(counts.most_copied, bytes);
     fake_stream_enqueue(s, [=] { memmove(dst, src, bytes); });
+    if (is_ours(dst) && is_ours(src))
+        return cudaSuccess;
+    note_most(counts.most_pageable, bytes);
+    ((fake_stream *)s)->wait();
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    const char *used = getenv("TITAN_FAKE_USED_MB"); /* by other processes */
+    std::lock_guard<std::mutex> alone(blocks_lock);
+    const size_t taken = device_bytes + (used ? (size_t)atoll(used) << 20 : 0);
+    *total = TOTAL_BYTES;
+    *free_bytes = taken < TOTAL_BYTES ? TOTAL_BYTES - taken : 0;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void)
 {
-    std::lock_guard<std::mutex> alone(streams_lock);
-    for (fake_stream *s : streams)
-        s->wait();
+    counts.device_syncs++;
+    wait_for_all();
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
@@ -212,6 +314,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int)
     streams.insert(s);
     *ret = (cudaStream_t)s;
     return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(ret, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
@@ -231,11 +337,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    OR_BROKEN();
     ((fake_stream *)s)->wait();
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
+    OR_BROKEN();
     return ((fake_stream *)s)->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data)
@@ -261,6 +369,7 @@ static std::shared_ptr<fake_flag> flag_of(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 {
+    OR_BROKEN();
     fake_event *e = (fake_event *)event;
     std::shared_ptr<fake_flag> flag = std::make_shared<fake_flag>();
     {
@@ -276,6 +385,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    OR_BROKEN();
     std::shared_ptr<fake_flag> flag = flag_of(event);
     if (!flag)
         return cudaSuccess;

@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <functional>
 
-/* Run what on the stream's thread when its turn comes. */
+/* Run what on the stream's thread when its turn comes. Waits while the stream's queue is full. */
 void fake_stream_enqueue(cudaStream_t stream, std::function<void()> what);
 
 #endif

@@ -5,8 +5,9 @@
  * run on the stream's thread and wait for their peers until the abort flag of their own rank is set, as NCCL's kernels
  * do: a dead peer is waited for. Sends and receives go through a mailbox for every pair of ranks. Where NCCL may answer
  * "in progress", this does at least once, and a communicator made of another is handed out when the other is no longer
- * in progress. Uses that NCCL forbids (a call while one is in progress, a second revoke, a collective on a revoked
- * communicator) are refused. */
+ * in progress. A revoked or finalized communicator is in progress until all that was enqueued on it, and what stands
+ * before that in its streams, has run; an abort waits for the same. Uses that NCCL forbids (a call while one is in
+ * progress, a second revoke, a collective on a revoked communicator) are refused. */
 #include <atomic>
 #include <condition_variable>
 #include <fcntl.h>
@@ -402,24 +403,6 @@ ncclResult_t ncclCommFinalize(ncclComm_t nccl)
     c->finalized = true;
     c->busy_looks = 1;
     return ncclInProgress;
-}
-ncclResult_t ncclCommShrink(ncclComm_t nccl, int *excluded, int n, ncclComm_t *ret, ncclConfig_t *config, int flags)
-{
-    ref c = find(nccl);
-    if (flags != NCCL_SHRINK_ABORT || config->blocking != 0 || n < 1 || c->busy_looks.load() > 0)
-        return ncclInvalidArgument;
-    std::string name = c->name + "-without";
-    int rank = c->rank;
-    for (int i = 0; i < n; i++) {
-        if (excluded[i] == c->rank)
-            return ncclInvalidArgument;
-        rank -= excluded[i] < c->rank;
-        name += "-" + std::to_string(excluded[i]);
-    }
-    *ret = nullptr;
-    c->slot = ret;
-    c->busy_looks = 2;
-    return create(&c->child, name, rank, c->world - n);
 }
 ncclResult_t ncclCommSplit(ncclComm_t nccl, int colour, int key, ncclComm_t *ret, ncclConfig_t *config)
 {

@@ -23,7 +23,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 3
+#define TITAN_COMM_ABI 4
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024
@@ -61,10 +61,6 @@ struct comm_ops {
     void (*revoke)(struct comm *comm);
     /* TITAN_OK, or what made the communicator unusable. */
     titan_status (*async_error)(struct comm *comm, struct titan_error *err);
-    /* The survivors' communicator out of a revoked one; excluded: ranks of the old one, sorted. NULL slot or
-     * TITAN_EUNSUPPORTED: form a new one instead. */
-    titan_status (*shrink)(struct comm *comm, const int *excluded, int n, const struct comm_config *config,
-                           const atomic_int *abort_flag, struct comm **ret, struct titan_error *err);
 
     /* A communicator of some members, for collectives that run beside the parent's: streams of its own, order of its
      * own. Every rank of the parent calls it at the same point, each with the group it belongs to: members are ranks of

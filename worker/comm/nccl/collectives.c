@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* collectives.c - NCCL's operations on a stream: what comes before each (has the communicator failed, has the stream),
  * what after (waiting for connections, the latch), and groups of them. */
+#include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
 static bool nccl_type(enum dtype dt, ncclDataType_t *ret)
@@ -59,6 +60,9 @@ static titan_status finish(struct comm *c, struct stream *s, const char *what, n
     int lost = -1;
     struct titan_error err;
     titan_status st = TITAN_OK;
+    const bool waits = r == ncclInProgress;
+    if (waits)
+        progress_wait_begin();
     while (r == ncclInProgress && lost < 0 && comm_failed(c) == TITAN_OK) {
         ncclResult_t state = ncclInProgress;
         r = ncclCommGetAsyncError(c->nccl, &state);
@@ -69,6 +73,8 @@ static titan_status finish(struct comm *c, struct stream *s, const char *what, n
         if (looks % NCCL_LOOKS_PER_CHECK == NCCL_LOOKS_PER_CHECK - 1)
             lost = nccl_peers_lost(c->root->peers);
     }
+    if (waits)
+        progress_wait_end();
     if (lost >= 0)
         st = titan_fail(&err, TITAN_EPEER, "rank %d has ended or failed", lost);
     if (!nccl_fine(r) && comm_failed(c) == TITAN_OK)

@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* derive.c - communicators out of another: the survivors' (shrink), some members' (split).
+/* derive.c - communicators of some members of another (split).
  *
- * Both calls may block inside NCCL, so they have a thread of their own; aborting the parent is what frees it. When the
- * call has returned NCCL may still be at work: the parent is in progress until the child is complete, and only then is
- * the child's slot filled, so the slot lives until then. */
+ * The call may block inside NCCL, so it has a thread of its own; aborting the parent is what frees it. When it has
+ * returned NCCL may still be at work: the parent is in progress until the child is complete, and only then is the
+ * child's slot filled, so the slot lives until then. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
-#define QUIET_MS 1000 /* revoked, how long until quiescent */
-#define GRACE_MS 50   /* how long a call that is given up has to return by itself before its communicator is aborted */
+#define GRACE_MS 50 /* how long a call that is given up has to return by itself before its communicator is aborted */
 
 struct derive_call {
     const char *what;
     ncclComm_t parent, child;
-    int *excluded; /* shrink: a copy, NCCL sorts it. NULL: split */
-    int n, colour, key, device;
+    int colour, key, device;
     ncclConfig_t config;
     ncclResult_t result;
     int stage; /* atomic */
@@ -32,9 +29,7 @@ static void *run_derive(void *arg)
     if (!__atomic_compare_exchange_n(&call->stage, &none, CALL_RUNS, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return NULL;
     (void)cudaSetDevice(call->device);
-    call->result = call->excluded ? ncclCommShrink(call->parent, call->excluded, call->n, &call->child, &call->config,
-                                                   NCCL_SHRINK_ABORT)
-                                  : ncclCommSplit(call->parent, call->colour, call->key, &call->child, &call->config);
+    call->result = ncclCommSplit(call->parent, call->colour, call->key, &call->child, &call->config);
     __atomic_store_n(&call->stage, CALL_RETURNED, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -53,12 +48,6 @@ static bool await_return(const struct derive_call *call, uint32_t ms)
     return derive_returned(call);
 }
 
-static void derive_free(struct derive_call *call)
-{
-    free(call->excluded);
-    free(call);
-}
-
 /* Has NCCL finished? Then call->result is the outcome. */
 static bool derive_finished(struct derive_call *call)
 {
@@ -72,8 +61,8 @@ static bool derive_finished(struct derive_call *call)
     return call->result != ncclInProgress;
 }
 
-/* Wait until NCCL has finished. family: its failure, or the loss of one of its peers, ends that; NULL = nothing does.
- * On failure the call goes on. */
+/* Wait until NCCL has finished. The family's failure, or the loss of one of its peers, ends that; the call then goes
+ * on. */
 static titan_status derive_wait(struct derive_call *call, struct comm *family, const atomic_int *abort_flag,
                                 int64_t deadline_ns, struct titan_error *err)
 {
@@ -81,10 +70,10 @@ static titan_status derive_wait(struct derive_call *call, struct comm *family, c
     while (!derive_finished(call)) {
         if (abort_flag && atomic_load(abort_flag))
             return titan_fail(err, TITAN_EREVOKED, "epoch revoked during %s", call->what);
-        titan_status st = family ? comm_failed(family) : TITAN_OK;
+        titan_status st = comm_failed(family);
         if (st != TITAN_OK)
             return titan_fail(err, st, "the communicator failed during %s", call->what);
-        int lost = family && looks % NCCL_LOOKS_PER_CHECK == 0 ? nccl_peers_lost(family->root->peers) : -1;
+        int lost = looks % NCCL_LOOKS_PER_CHECK == 0 ? nccl_peers_lost(family->root->peers) : -1;
         if (lost >= 0)
             return titan_fail(err, TITAN_EPEER, "rank %d has ended or failed during %s", lost, call->what);
         if (clock_mono_ns() >= deadline_ns)
@@ -117,36 +106,34 @@ static void derive_abandon(struct comm *parent, struct derive_call *call, pthrea
     if (began && call->result == ncclInProgress)
         return;
     (void)nccl_end(parent->dev, call->child, false);
-    derive_free(call);
+    free(call);
 }
 
-/* Takes the call. A healthy parent fails with it, and its other calls wait for it. *ret is NULL where a member is to
- * get no child. */
-static titan_status derive(struct comm *parent, struct derive_call *call, bool healthy, const atomic_int *abort_flag,
+/* Takes the call. The parent fails with it, and its other calls wait for it. *ret is NULL where a member is to get no
+ * child. */
+static titan_status derive(struct comm *parent, struct derive_call *call, const atomic_int *abort_flag,
                            int64_t deadline_ns, ncclComm_t *ret, struct titan_error *err)
 {
     pthread_t thread;
     call->parent = parent->nccl;
     call->device = parent->dev->index;
     call->config = nccl_config();
-    if (healthy)
-        (void)pthread_mutex_lock(&parent->lock);
+    (void)pthread_mutex_lock(&parent->lock);
     titan_status st = TITAN_OK;
     bool started = pthread_create(&thread, NULL, run_derive, call) == 0;
     if (started)
-        st = derive_wait(call, healthy ? parent : NULL, abort_flag, deadline_ns, err);
+        st = derive_wait(call, parent, abort_flag, deadline_ns, err);
     if (started && st != TITAN_OK)
         derive_cancel(call);
-    if (healthy)
-        (void)pthread_mutex_unlock(&parent->lock);
+    (void)pthread_mutex_unlock(&parent->lock);
     if (!started) {
         st = titan_fail(err, TITAN_ENOMEM, "no thread for %s", call->what);
-        derive_free(call);
+        free(call);
         return st;
     }
     if (st != TITAN_OK) {
-        if (healthy) /* first: a thread about to stop the parent has done so when this returns */
-            nccl_comm_fail(parent, st, err ? err->msg : call->what);
+        /* First: a thread about to stop the parent has done so when this returns. */
+        nccl_comm_fail(parent, st, err ? err->msg : call->what);
         derive_abandon(parent, call, thread);
         return st;
     }
@@ -156,7 +143,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, bool h
         st = nccl_fail(err, parent->nccl, call->result, call->what);
     else if (child)
         st = nccl_wait_ready(child, abort_flag, deadline_ns, call->what, err);
-    derive_free(call);
+    free(call);
     if (st != TITAN_OK) {
         (void)nccl_end(parent->dev, child, false);
         return st;
@@ -177,41 +164,6 @@ static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, 
         return TITAN_OK;
     (void)nccl_end(dev, nccl, false);
     return titan_fail(err, TITAN_EBUG, "%s gave rank %d of %d, not %d of %d", what, got_rank, got_world, rank, world);
-}
-
-/* All survivors call this with the same list; the parent is closed by the caller afterwards, as always. */
-titan_status nccl_comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
-                              const atomic_int *abort_flag, struct comm **ret, struct titan_error *err)
-{
-    struct device *dev = parent->dev;
-    const int64_t deadline_ns = nccl_deadline(config->timeout_ms ? config->timeout_ms : NCCL_FORM_MS);
-    if (n < 1 || n >= parent->world)
-        return titan_fail(err, TITAN_EINVAL, "%d of %d members excluded", n, parent->world);
-    if (comm_failed(parent) == TITAN_OK)
-        nccl_comm_revoke(parent);
-    TRY(cuda_enter(dev, err));
-    if (parent->aborted ||
-        nccl_wait_ready(parent->nccl, abort_flag, nccl_deadline(QUIET_MS), "revoking", err) != TITAN_OK)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "the old communicator did not come to rest; a new one is needed");
-
-    struct derive_call *call = calloc(1, sizeof *call);
-    if (call)
-        call->excluded = malloc((size_t)n * sizeof *excluded);
-    if (!call || !call->excluded) {
-        free(call);
-        return titan_fail(err, TITAN_ENOMEM, "no memory to shrink the communicator");
-    }
-    memcpy(call->excluded, excluded, (size_t)n * sizeof *excluded);
-    call->n = n;
-    call->what = "shrinking the communicator";
-    ncclComm_t child = NULL;
-    TRY(derive(parent, call, false, abort_flag, deadline_ns, &child, err));
-    TRY(check_member(dev, child, config->rank, config->world, "shrinking", err));
-    if (parent->peers)
-        nccl_peers_shrink(parent->peers, excluded, n); /* first: the child must not hear what ended its parent */
-    TRY(nccl_comm_make(dev, child, NULL, parent->peers, config->rank, config->world, config->timeout_ms, ret, err));
-    parent->peers = NULL;
-    return TITAN_OK;
 }
 
 /* The own place among the members; -1 where they are not what they should be. */
@@ -240,7 +192,7 @@ static titan_status split_nccl(struct comm *parent, const int *members, int n, i
     call->colour = n > 1 ? members[0] : NCCL_SPLIT_NOCOLOR;
     call->key = rank;
     progress_wait_begin();
-    titan_status st = derive(parent, call, true, abort_flag, nccl_deadline(timeout_ms), ret, err);
+    titan_status st = derive(parent, call, abort_flag, nccl_deadline(timeout_ms), ret, err);
     progress_wait_end();
     if (st == TITAN_OK && n > 1)
         st = check_member(parent->dev, *ret, rank, n, "splitting", err);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.c - the communicator table on NCCL (2.28.9 or later; revoke and shrink are not older).
+/* nccl.c - the communicator table on NCCL (2.28.9 or later; revoke is not older).
  *
  * Every communicator is non-blocking: a call that cannot finish at once says "in progress" and is polled, so each wait
  * here has a deadline or ends at a revoke. NCCL has no time-out of its own, and reports a lost peer only when asked:
- * stream_sync asks (comm_watch), and looks after the peers' connections (peers.h). When something fails, in this order:
+ * the device's watcher thread asks (comm_watch), and looks after the peers' connections (peers.h). When something
+ * fails, in this order:
  *   1. the failure is raised on every stream this communicator worked on, before anything is stopped (cuda.h: so that
  *      no update runs on what an aborted collective left behind);
  *   2. ncclCommRevoke ends the kernels in flight; where it is refused, ncclCommAbort does, on a thread of its own;
@@ -26,7 +27,7 @@
 #include "worker/comm/nccl/share.h"
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 9)
-#error "NCCL 2.28.9 or later is needed: ncclCommRevoke, and shrink without its earlier faults"
+#error "NCCL 2.28.9 or later is needed: ncclCommRevoke"
 #endif
 
 #define LOCK_MS 50      /* how long a revoke waits for a call in flight before it goes ahead */
@@ -310,8 +311,8 @@ titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *ro
     (void)pthread_mutex_init(&c->family_lock, NULL);
     const struct comm_watch watch = {.check = comm_check, .forget = comm_forget, .comm = c};
     titan_status st = nccl ? make_buffers(c, err) : TITAN_OK;
-    if (st == TITAN_OK && !cuda_device_watch(dev, &watch))
-        st = titan_fail(err, TITAN_ELIMIT, "more than %d communicators are open on one GPU", CUDA_COMMS_MAX);
+    if (st == TITAN_OK)
+        st = cuda_device_watch(dev, &watch, err);
     if (st != TITAN_OK) {
         (void)nccl_end(dev, nccl, false);
         comm_free(c, true);
@@ -377,6 +378,7 @@ static void comm_close(struct comm *c)
     cuda_device_unwatch(c->dev, c);
     leave_family(c);
     (void)cudaSetDevice(c->dev->index);
+    progress_wait_begin(); /* NCCL, for what peers still read */
     bool flushed = false;
     if (comm_failed(c) == TITAN_OK && c->nccl) {
         /* Peers may still read what this rank has sent; aborting now would break their last collective. */
@@ -391,6 +393,7 @@ static void comm_close(struct comm *c)
         }
     }
     const bool ended = c->aborted ? ending_join(c->abort_thread) : nccl_end(c->dev, c->nccl, flushed);
+    progress_wait_end();
     nccl_peers_close(c->peers, flushed);
     comm_free(c, ended);
 }
@@ -402,7 +405,6 @@ const struct comm_ops comm_nccl = {
     .close = comm_close,
     .revoke = nccl_comm_revoke,
     .async_error = comm_async_error,
-    .shrink = nccl_comm_shrink,
     .split = nccl_comm_split,
     .group_begin = nccl_group_begin,
     .group_end = nccl_group_end,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.h - the NCCL communicator's own structure, and what its files share: nccl.c (waiting, failing, forming,
- * closing), derive.c (communicators out of another), collectives.c. */
+ * closing), derive.c (communicators of some members of another), collectives.c. */
 #ifndef TITAN_WORKER_COMM_NCCL_NCCL_H
 #define TITAN_WORKER_COMM_NCCL_NCCL_H
 
@@ -39,7 +39,7 @@ struct comm {
     titan_status group_status; /* of its first call */
     ncclResult_t group_result; /* first failure of its calls */
     /* The root's. */
-    struct nccl_peers *peers; /* owned; NULL once shrunk: the child has them */
+    struct nccl_peers *peers; /* owned */
     pthread_mutex_t family_lock;
     struct comm *family; /* all that was split from it, and from those */
 };
@@ -79,8 +79,6 @@ titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *ro
 
 /* --- derive.c ----------------------------------------------------------------------------------------------------- */
 
-titan_status nccl_comm_shrink(struct comm *parent, const int *excluded, int n, const struct comm_config *config,
-                              const atomic_int *abort_flag, struct comm **ret, struct titan_error *err);
 titan_status nccl_comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
                              struct comm **ret, struct titan_error *err);
 

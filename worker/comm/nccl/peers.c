@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.c - see peers.h. What goes over a connection is one byte: a word and the generation it is about, as a shrunk
- * communicator keeps its connections. */
+/* peers.c - see peers.h. What goes over a connection is one byte. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,11 +12,9 @@
 
 #define LEAVES 0x00
 #define FAILED 0x80
-#define GENERATIONS 0x80
 
 struct nccl_peers {
     pthread_mutex_t lock;
-    uint8_t generation;
     int n, capacity;
     struct pollfd *polls;
     int *ranks;
@@ -59,9 +56,8 @@ static void drop_rank(struct nccl_peers *p, int rank)
 
 static void say(struct nccl_peers *p, uint8_t word)
 {
-    const uint8_t byte = (uint8_t)(word | p->generation);
     for (int i = 0; i < p->n; i++)
-        (void)send(p->polls[i].fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)send(p->polls[i].fd, &word, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void nccl_peers_add(struct nccl_peers *p, int fd, int rank)
@@ -83,15 +79,10 @@ static int listen_to(const struct nccl_peers *p, int i)
 {
     titan_assert(i >= 0 && i < p->n);
     uint8_t byte;
-    for (;;) {
-        ssize_t n = recv(p->polls[i].fd, &byte, 1, MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-            return 0;
-        if (n <= 0)
-            return -1;
-        if ((byte & (GENERATIONS - 1)) == p->generation)
-            return byte & FAILED ? -1 : 1;
-    }
+    const ssize_t n = recv(p->polls[i].fd, &byte, 1, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    return n == 1 && byte == LEAVES ? 1 : -1;
 }
 
 int nccl_peers_lost(struct nccl_peers *p)
@@ -119,15 +110,6 @@ void nccl_peers_notify(struct nccl_peers *p)
         return;
     (void)pthread_mutex_lock(&p->lock);
     say(p, FAILED);
-    (void)pthread_mutex_unlock(&p->lock);
-}
-
-void nccl_peers_shrink(struct nccl_peers *p, const int *excluded, int n)
-{
-    (void)pthread_mutex_lock(&p->lock);
-    for (int i = 0; i < n; i++)
-        drop_rank(p, excluded[i]);
-    p->generation = (uint8_t)((p->generation + 1) % GENERATIONS);
     (void)pthread_mutex_unlock(&p->lock);
 }
 

@@ -21,8 +21,6 @@ void nccl_peers_add(struct nccl_peers *p, int fd, int rank);
 int nccl_peers_lost(struct nccl_peers *p);
 /* Tell the others that this rank has failed. NULL is fine. */
 void nccl_peers_notify(struct nccl_peers *p);
-/* The communicator shrinks: connections to the excluded ranks end, what was sent before is forgotten. */
-void nccl_peers_shrink(struct nccl_peers *p, const int *excluded, int n);
 /* Ends the connections; well: after taking leave. NULL is fine. */
 void nccl_peers_close(struct nccl_peers *p, bool well);
 

@@ -378,7 +378,6 @@ const struct comm_ops comm_shm = {
     .close = shm_close,
     .revoke = comm_core_revoke_comm,
     .async_error = shm_async_error,
-    .shrink = NULL,
     .split = shm_split,
     .group_begin = comm_core_group_begin,
     .group_end = comm_core_group_end,

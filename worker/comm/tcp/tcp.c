@@ -625,7 +625,6 @@ const struct comm_ops comm_tcp = {
     .close = tcp_close,
     .revoke = comm_core_revoke_comm,
     .async_error = tcp_async_error,
-    .shrink = NULL,
     .split = tcp_split,
     .group_begin = comm_core_group_begin,
     .group_end = comm_core_group_end,

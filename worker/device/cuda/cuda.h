@@ -29,7 +29,7 @@ struct matmul_plans; /* matmul.c */
 struct comm;
 /* A communicator that works on this device's streams. */
 struct comm_watch {
-    void (*check)(struct comm *comm); /* asked while the host waits: raise the failure, if there is one */
+    void (*check)(struct comm *comm); /* asked by the watcher: raise the failure, if there is one */
     void (*forget)(struct comm *comm, const struct stream *s); /* the stream is closing */
     struct comm *comm;
 };
@@ -37,14 +37,18 @@ struct comm_watch {
 struct device {
     int index;
     char name[64];
-    uint64_t memory_bytes;
+    uint64_t memory_bytes, memory_free;
     double peak_flops_bf16, peak_flops_f32;
     cublasLtHandle_t lt;
     struct matmul_plans *plans;
+    cudaStream_t clearing;      /* new memory is cleared on it */
     pthread_mutex_t lock;       /* every stream's error text */
     pthread_mutex_t watch_lock; /* held while communicators are asked, so that none closes meanwhile */
+    pthread_cond_t watch_wake;  /* of the watcher, which looks after the communicators: device.c */
+    pthread_t watcher;
+    bool has_watcher, closing;
     struct comm_watch watches[CUDA_COMMS_MAX];
-    int n_watches;
+    int n_watches; /* atomic: read without the lock, too */
 };
 
 struct stream {
@@ -80,8 +84,11 @@ bool stream_skips(struct stream *s);
 titan_status stream_fail_now(struct stream *s, titan_status status, const char *text);
 /* Outcome of enqueueing `what`: raises and returns TITAN_EDEVICE when error is not cudaSuccess. */
 titan_status stream_enqueued(struct stream *s, const char *what, int error);
-/* Register a communicator to be asked while the host waits for a stream. False when there are too many. */
-bool cuda_device_watch(struct device *dev, const struct comm_watch *watch);
+/* Clear new memory, and wait for that alone. */
+cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes);
+/* Have a communicator looked after by a thread of its own: NCCL goes on waiting for a lost peer, and the host may be
+ * anywhere meanwhile, also blocked in a launch. */
+titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err);
 void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
 titan_status matmul_plans_open(struct matmul_plans **ret, struct titan_error *err) TITAN_MUST_USE;

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.c - opening a GPU, what it is, and its memory. */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "worker/device/cuda/cuda.h"
+
+#define MIB 1048576.0
+#define LOOK_NS 1000000 /* between the watcher's looks at the communicators */
 
 /* Streams that share a hardware queue wait for each other's kernels. A step has a stream for each direction of each
  * neighbour besides its own, and a send that is stuck behind a receive on two ranks at once would never go: ask for as
@@ -84,6 +90,11 @@ static titan_status describe(struct device *dev, struct titan_error *err)
                           prop.name, prop.major, prop.minor);
     (void)snprintf(dev->name, sizeof dev->name, "%.*s", (int)sizeof dev->name - 1, prop.name);
     dev->memory_bytes = prop.totalGlobalMem;
+    size_t free_bytes = 0, total = 0;
+    e = cudaMemGetInfo(&free_bytes, &total); /* with this process's context there */
+    if (e != cudaSuccess)
+        return cuda_fail(err, e, "asking for the GPU's free memory");
+    dev->memory_free = free_bytes;
     find_peaks(dev);
     return TITAN_OK;
 }
@@ -113,6 +124,71 @@ static bool share_gpus(void)
     return true;
 }
 
+/* --- the watcher -------------------------------------------------------------------------------------------------- */
+
+static void *watch_main(void *arg)
+{
+    struct device *dev = arg;
+    (void)cudaSetDevice(dev->index);
+    (void)pthread_mutex_lock(&dev->watch_lock);
+    while (!dev->closing) {
+        for (int i = 0; i < dev->n_watches; i++)
+            dev->watches[i].check(dev->watches[i].comm);
+        const int64_t next = clock_mono_ns() + LOOK_NS;
+        const struct timespec until = {.tv_sec = next / 1000000000, .tv_nsec = next % 1000000000};
+        if (dev->n_watches > 0)
+            (void)pthread_cond_timedwait(&dev->watch_wake, &dev->watch_lock, &until);
+        else
+            (void)pthread_cond_wait(&dev->watch_wake, &dev->watch_lock);
+    }
+    (void)pthread_mutex_unlock(&dev->watch_lock);
+    return NULL;
+}
+
+/* With the lock held. */
+static titan_status begin_watcher(struct device *dev, struct titan_error *err)
+{
+    sigset_t every, old;
+    if (dev->has_watcher)
+        return TITAN_OK;
+    (void)sigfillset(&every);
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    const int rc = pthread_create(&dev->watcher, NULL, watch_main, dev);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0)
+        return titan_fail(err, TITAN_ENOMEM, "no thread to look after the communicators: %s", strerror(rc));
+    dev->has_watcher = true;
+    return TITAN_OK;
+}
+
+static void end_watcher(struct device *dev)
+{
+    if (!dev->has_watcher)
+        return;
+    (void)pthread_mutex_lock(&dev->watch_lock);
+    dev->closing = true;
+    (void)pthread_cond_signal(&dev->watch_wake);
+    (void)pthread_mutex_unlock(&dev->watch_lock);
+    (void)pthread_join(dev->watcher, NULL);
+    dev->has_watcher = false;
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------ */
+
+static titan_status open_parts(struct device *dev, struct titan_error *err)
+{
+    TRY(cuda_enter(dev, err));
+    TRY(describe(dev, err));
+    TRY(matmul_plans_open(&dev->plans, err));
+    cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);
+    if (e != cudaSuccess)
+        return cuda_fail(err, e, "opening a stream");
+    cublasStatus_t lt = cublasLtCreate(&dev->lt);
+    if (lt != CUBLAS_STATUS_SUCCESS)
+        return titan_fail(err, TITAN_EDEVICE, "starting cuBLASLt: %s", cublasLtGetStatusString(lt));
+    return TITAN_OK;
+}
+
 titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err)
 {
     const char *why = cuda_unusable();
@@ -134,18 +210,14 @@ titan_status cuda_open(const struct device_options *options, struct device **ret
     if (!dev)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a device");
     dev->index = index;
+    pthread_condattr_t monotonic;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&dev->watch_wake, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
     (void)pthread_mutex_init(&dev->lock, NULL);
     (void)pthread_mutex_init(&dev->watch_lock, NULL);
-    titan_status st = cuda_enter(dev, err);
-    if (st == TITAN_OK)
-        st = describe(dev, err);
-    if (st == TITAN_OK)
-        st = matmul_plans_open(&dev->plans, err);
-    if (st == TITAN_OK) {
-        cublasStatus_t lt = cublasLtCreate(&dev->lt);
-        if (lt != CUBLAS_STATUS_SUCCESS)
-            st = titan_fail(err, TITAN_EDEVICE, "starting cuBLASLt: %s", cublasLtGetStatusString(lt));
-    }
+    titan_status st = open_parts(dev, err);
     if (st != TITAN_OK) {
         cuda_close(dev);
         return st;
@@ -158,9 +230,14 @@ void cuda_close(struct device *dev)
 {
     if (!dev)
         return;
+    titan_assert(dev->n_watches == 0);
+    end_watcher(dev);
     matmul_plans_close(dev->plans);
     if (dev->lt)
         (void)cublasLtDestroy(dev->lt);
+    if (dev->clearing)
+        (void)cudaStreamDestroy(dev->clearing);
+    (void)pthread_cond_destroy(&dev->watch_wake);
     (void)pthread_mutex_destroy(&dev->lock);
     (void)pthread_mutex_destroy(&dev->watch_lock);
     free(dev);
@@ -171,10 +248,18 @@ void cuda_info(struct device *dev, struct device_info *ret)
     *ret = (struct device_info){
         .bf16_fast = true,
         .memory_bytes = dev->memory_bytes,
+        .memory_free = dev->memory_free,
         .peak_flops_bf16 = dev->peak_flops_bf16,
         .peak_flops_f32 = dev->peak_flops_f32,
     };
     memcpy(ret->name, dev->name, sizeof ret->name);
+}
+
+cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes)
+{
+    titan_assert(ptr && dev->clearing);
+    cudaError_t e = cudaMemsetAsync(ptr, 0, bytes, dev->clearing);
+    return e == cudaSuccess ? cudaStreamSynchronize(dev->clearing) : e;
 }
 
 titan_status cuda_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err)
@@ -183,13 +268,14 @@ titan_status cuda_alloc(struct device *dev, size_t bytes, void **ret, struct tit
     TRY(cuda_enter(dev, err));
     cudaError_t e = cudaMalloc(&ptr, bytes ? bytes : 1);
     if (e != cudaSuccess) {
+        size_t free_bytes = 0, total = 0;
         titan_status st = cuda_fail(err, e, "GPU memory");
-        (void)titan_error_wrap(err, "%zu bytes", bytes);
+        (void)cudaMemGetInfo(&free_bytes, &total);
+        (void)titan_error_wrap(err, "%.1f MiB wanted, %.1f of %.1f MiB free", (double)bytes / MIB,
+                               (double)free_bytes / MIB, (double)total / MIB);
         return st;
     }
-    e = cudaMemset(ptr, 0, bytes);
-    if (e == cudaSuccess)
-        e = cudaDeviceSynchronize(); /* streams here do not wait for the default one */
+    e = cuda_clear(dev, ptr, bytes);
     if (e != cudaSuccess) {
         (void)cudaFree(ptr);
         return cuda_fail(err, e, "clearing GPU memory");
@@ -225,15 +311,20 @@ void cuda_release_host(struct device *dev, void *ptr)
         (void)cudaFreeHost(ptr);
 }
 
-bool cuda_device_watch(struct device *dev, const struct comm_watch *watch)
+titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err)
 {
     titan_assert(watch->check && watch->forget && watch->comm);
     (void)pthread_mutex_lock(&dev->watch_lock);
-    bool fits = dev->n_watches < CUDA_COMMS_MAX;
-    if (fits)
-        dev->watches[dev->n_watches++] = *watch;
+    titan_status st = begin_watcher(dev, err);
+    if (st == TITAN_OK && dev->n_watches == CUDA_COMMS_MAX)
+        st = titan_fail(err, TITAN_ELIMIT, "more than %d communicators are open on one GPU", CUDA_COMMS_MAX);
+    if (st == TITAN_OK) {
+        dev->watches[dev->n_watches] = *watch;
+        (void)__atomic_add_fetch(&dev->n_watches, 1, __ATOMIC_RELEASE);
+        (void)pthread_cond_signal(&dev->watch_wake);
+    }
     (void)pthread_mutex_unlock(&dev->watch_lock);
-    return fits;
+    return st;
 }
 
 void cuda_device_unwatch(struct device *dev, const struct comm *comm)
@@ -241,8 +332,10 @@ void cuda_device_unwatch(struct device *dev, const struct comm *comm)
     (void)pthread_mutex_lock(&dev->watch_lock);
     for (int i = 0; i < dev->n_watches; i++) {
         titan_assert(dev->n_watches <= CUDA_COMMS_MAX);
-        if (dev->watches[i].comm == comm)
-            dev->watches[i--] = dev->watches[--dev->n_watches];
+        if (dev->watches[i].comm == comm) {
+            dev->watches[i--] = dev->watches[dev->n_watches - 1];
+            (void)__atomic_sub_fetch(&dev->n_watches, 1, __ATOMIC_RELEASE);
+        }
     }
     (void)pthread_mutex_unlock(&dev->watch_lock);
 }

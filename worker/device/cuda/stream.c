@@ -5,11 +5,11 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/progress.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/kernels.h"
 
-#define CHECK_EVERY_NS 1000000 /* how often a waiting host asks the communicators */
-#define SPIN_NS 50000          /* how long it spins before it sleeps between looks */
+#define SPIN_NS 50000 /* how long a waiting host spins before it sleeps between looks */
 
 titan_status cuda_stream_open(struct device *dev, const char *name, bool compute, struct stream **ret,
                               struct titan_error *err)
@@ -32,9 +32,7 @@ titan_status cuda_stream_open(struct device *dev, const char *name, bool compute
     if (e == cudaSuccess)
         e = cudaMalloc((void **)&s->seen, sizeof(int));
     if (e == cudaSuccess)
-        e = cudaMemset(s->seen, 0, sizeof(int));
-    if (e == cudaSuccess)
-        e = cudaDeviceSynchronize();
+        e = cuda_clear(dev, s->seen, sizeof(int));
     if (e != cudaSuccess) {
         titan_status st = cuda_fail(err, e, "opening a stream");
         cuda_stream_close(s);
@@ -142,37 +140,27 @@ titan_status stream_latch(struct stream *s, const struct stream *from)
                            cuda_latch(s->native, s->seen, s->told, s->raised, from ? from->seen : NULL));
 }
 
-/* Ask every communicator whether it has failed; one that has aborts its kernels, so that the wait ends. */
-static void check_watches(struct device *dev)
-{
-    if (pthread_mutex_trylock(&dev->watch_lock) != 0)
-        return; /* another waiter is asking */
-    for (int i = 0; i < dev->n_watches; i++)
-        dev->watches[i].check(dev->watches[i].comm);
-    (void)pthread_mutex_unlock(&dev->watch_lock);
-}
-
-/* Wait for what query() tells, looking after the communicators meanwhile: NCCL reports a lost peer but goes on
- * waiting for it. */
-static cudaError_t wait_watching(struct device *dev, cudaError_t (*query)(void *what), void *what)
+/* Wait for what query() tells. A kernel that hangs and a collective that waits for a peer look alike from here: with
+ * communicators open it counts as waiting for others, or every survivor would be taken for the one that hangs. */
+static cudaError_t wait_polling(struct device *dev, cudaError_t (*query)(void *what), void *what)
 {
     titan_assert(query);
+    const bool peers = __atomic_load_n(&dev->n_watches, __ATOMIC_ACQUIRE) > 0;
     const int64_t begin = clock_mono_ns();
-    int64_t checked = begin;
-    for (;;) {
-        cudaError_t e = query(what);
-        if (e != cudaErrorNotReady)
-            return e;
-        int64_t now = clock_mono_ns();
-        if (now - checked >= CHECK_EVERY_NS) {
-            check_watches(dev);
-            checked = now;
-        }
-        if (now - begin < SPIN_NS)
+    cudaError_t e = query(what);
+    if (e != cudaErrorNotReady)
+        return e;
+    if (peers)
+        progress_wait_begin();
+    while ((e = query(what)) == cudaErrorNotReady) {
+        if (clock_mono_ns() - begin < SPIN_NS)
             (void)sched_yield();
         else
             (void)nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
+    if (peers)
+        progress_wait_end();
+    return e;
 }
 
 static cudaError_t query_stream(void *what)
@@ -187,7 +175,7 @@ static cudaError_t query_event(void *what)
 titan_status cuda_stream_sync(struct stream *s, struct titan_error *err)
 {
     TRY(cuda_enter(s->dev, err));
-    cudaError_t e = s->may_fail ? wait_watching(s->dev, query_stream, s) : cudaStreamSynchronize(s->native);
+    cudaError_t e = s->may_fail ? wait_polling(s->dev, query_stream, s) : cudaStreamSynchronize(s->native);
     if (e != cudaSuccess) {
         titan_status st = cuda_fail(err, e, "waiting for a stream");
         return stream_fail_now(s, st, err ? err->msg : cudaGetErrorString(e));
@@ -306,7 +294,7 @@ titan_status cuda_event_sync(struct event *e, struct titan_error *err)
     if (!e->from)
         return TITAN_OK;
     TRY(cuda_enter(e->dev, err));
-    cudaError_t result = wait_watching(e->dev, query_event, e);
+    cudaError_t result = wait_polling(e->dev, query_event, e);
     if (result != cudaSuccess)
         return cuda_fail(err, result, "waiting for an event");
     return stream_failure(e->from, err);
