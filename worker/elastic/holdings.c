@@ -32,6 +32,8 @@ titan_status holdings_gather_doubles(const struct device_handle *device, const s
     titan_status status = device->ops->copy(s, send, mine, bytes);
     if (status == TITAN_OK)
         status = ops->all_gather(comm, memory, send, count, DTYPE_F64, s);
+    if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
+        status = device->ops->stream_sync(s, err);
     if (status == TITAN_OK)
         status = device->ops->copy(s, ret_all, memory, bytes * (size_t)world);
     const titan_status sync = device->ops->stream_sync(s, err);

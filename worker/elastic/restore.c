@@ -51,6 +51,8 @@ static titan_status share_report(struct restore *r, double *report, struct titan
     titan_status status = mine ? dev->copy(r->s, memory, report, bytes) : TITAN_OK;
     if (status == TITAN_OK)
         status = r->ops->broadcast(r->comm, memory, bytes, h->report_from, r->s);
+    if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
+        status = dev->stream_sync(r->s, err);
     if (status == TITAN_OK && !mine)
         status = dev->copy(r->s, report, memory, bytes);
     const titan_status sync = dev->stream_sync(r->s, err);

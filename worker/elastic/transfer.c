@@ -11,6 +11,7 @@
 
 #define MESSAGE_MAX (INT64_C(16) << 20) /* bytes */
 #define MESSAGE_ALIGN 8                 /* of a box in a message */
+#define COPIES_AHEAD 128                /* enqueued between waits for the stream */
 
 /* A box of a piece, in the state or in a message. */
 struct parcel {
@@ -31,6 +32,7 @@ struct transfer {
     const struct device_ops *dev;
     int *candidates; /* (old world) scratch */
     uint64_t sent;   /* bytes */
+    unsigned copies; /* enqueued */
     /* One message is under way at a time. */
     char *message;
     int64_t room, used; /* bytes */
@@ -114,11 +116,13 @@ static struct parcel in_message(const struct parcel *p, char *at)
     return (struct parcel){.data = at, .type = p->type, .ld = p->cols, .rows = p->rows, .cols = p->cols};
 }
 
-static titan_status copy_box(const struct transfer *t, const struct parcel *dst, const struct parcel *src)
+static titan_status copy_box(struct transfer *t, const struct parcel *dst, const struct parcel *src)
 {
     const int64_t rows = src->rows, cols = src->cols;
 
     titan_assert(dst->type == src->type && dst->rows == rows && dst->cols == cols);
+    if (++t->copies % COPIES_AHEAD == 0) /* a full queue would block the host where it does not count as waiting */
+        TRY(t->dev->stream_sync(t->s, NULL));
     if (rows == 1 || (dst->ld == cols && src->ld == cols))
         return t->dev->copy(t->s, dst->data, src->data, (size_t)(rows * cols) * dtype_bytes(src->type));
     return t->dev->copy_2d(t->s, dst->data, dst->ld, src->data, src->ld, src->type, rows, cols, 1);

@@ -7,7 +7,6 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
-#include "base/progress.h"
 #include "worker/tensor/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
@@ -210,6 +209,11 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     TRY(find_finals(e->p, &e->finals, &e->n_finals, err));
     TRY(bind_buffers(e, err));
     TRY(open_events(e, err));
+    if (!e->opt.device->info.host_memory && e->agree < e->p->n_actions) {
+        const size_t tokens = (size_t)(MAX(e->p->share, 1) * BATCH_ROWS * e->tokens) * sizeof *e->host_tokens;
+        TRY(e->opt.device->ops->alloc_host(e->opt.device->dev, tokens, (void **)&e->host_tokens, err));
+    }
+    TRY(lookahead_open(e->opt.device, &e->lookahead, err));
     return open_report(e, err);
 }
 
@@ -266,6 +270,9 @@ void exec_close(struct exec *e)
             e->ops->release_host(dev, e->reports[i]);
     if (e->host_loads)
         e->ops->release_host(dev, e->host_loads);
+    if (e->host_tokens)
+        e->ops->release_host(dev, e->host_tokens);
+    lookahead_close(e->ops, &e->lookahead);
     free(e->norms);
     free(e->finals);
     free(e->address);
@@ -294,8 +301,14 @@ static int64_t first_row(const struct call *c, int64_t v)
 
 static titan_status load_tokens(const struct call *c, int32_t *tokens)
 {
-    const int64_t each = BATCH_ROWS * c->e->tokens;
-    return c->ops->copy(c->s, tokens, c->e->batch->tokens + c->a->microbatch * each, (size_t)each * sizeof(int32_t));
+    const int64_t each = BATCH_ROWS * c->e->tokens, at = c->a->microbatch * each;
+    const size_t bytes = (size_t)each * sizeof *tokens;
+    int32_t *const pinned = c->e->host_tokens;
+
+    if (!pinned)
+        return c->ops->copy(c->s, tokens, c->e->batch->tokens + at, bytes);
+    memcpy(pinned + at, c->e->batch->tokens + at, bytes); /* the last step's copies have run */
+    return c->ops->copy(c->s, tokens, pinned + at, bytes);
 }
 
 /* Where the loads of a unit's experts stand in the report. */
@@ -386,27 +399,13 @@ static titan_status sum_report(const struct call *c, double *report)
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);
 }
 
-/* From here a kernel that hangs and a collective that waits for a peer look alike on a device of its own: with peers it
- * counts as waiting, or every survivor would be taken for the one that hangs. */
-titan_status exec_wait(const struct exec *e, struct stream *s, struct titan_error *err)
-{
-    const bool unknown = e->p->mesh.world > 1 && !e->opt.device->info.host_memory;
-
-    if (unknown)
-        progress_wait_begin();
-    const titan_status status = e->ops->stream_sync(s, err);
-    if (unknown)
-        progress_wait_end();
-    return status;
-}
-
 /* The second of the two places where the host waits for the device. */
 static titan_status take_decision(const struct call *c, const double *report)
 {
     const struct exec *e = c->e;
 
     TRY(c->ops->copy(c->s, e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof(double)));
-    TRY(exec_wait(e, c->s, c->err));
+    TRY(e->ops->stream_sync(c->s, c->err));
     return failpoint("exec.agreed", c->err);
 }
 

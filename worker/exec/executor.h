@@ -20,6 +20,16 @@ struct final {
     int writer, norm;
 };
 
+/* How far the host is ahead of a device that has a queue: a mark on the compute stream every so many actions, and at
+ * each the host waits for the one before. So a launch never blocks, and little is left to run when an epoch ends. */
+struct lookahead {
+    struct event *marks[2]; /* NULL: the device has no queue */
+    int every;              /* actions from mark to mark */
+    int passed;             /* since the last mark */
+    int placed;             /* marks in this step */
+    int64_t reached_ns;     /* when the last one that was waited for was reached; 0: none was */
+};
+
 struct exec {
     struct exec_options opt;
     const struct program *p;
@@ -33,13 +43,14 @@ struct exec {
     struct event **events; /* of every action that signals, otherwise NULL */
     struct event *joined[STREAM_COUNT];
     void *tables[TABLE_COUNT];
-    int64_t *norms;      /* per unit: where its sums stand in the report */
-    double *scratch;     /* device: partial sums of one operation of the compute stream */
-    double *host_header; /* counts and orders, out */
-    double *reports[2];  /* in: the last step's, and room for the next one's, which may fail on its way */
-    float *host_loads;   /* of the experts, from the report */
-    int agree;           /* index of AGREE; DECIDE follows it. n_actions: the program has none */
-    int meeting;         /* program_meeting */
+    int64_t *norms;       /* per unit: where its sums stand in the report */
+    double *scratch;      /* device: partial sums of one operation of the compute stream */
+    double *host_header;  /* counts and orders, out */
+    double *reports[2];   /* in: the last step's, and room for the next one's, which may fail on its way */
+    float *host_loads;    /* of the experts, from the report */
+    int32_t *host_tokens; /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
+    int agree;            /* index of AGREE; DECIDE follows it. n_actions: the program has none */
+    int meeting;          /* program_meeting */
     struct final *finals;
     int n_finals;
 
@@ -50,6 +61,7 @@ struct exec {
     int newest;                     /* which of reports is the last step's */
     bool has_report;
     int next_final;
+    struct lookahead lookahead;
     struct exec_times times; /* NULL: never taken */
     bool timed;              /* this step's are */
     int done;                /* actions up to here have run, whatever their events say; -1: none */
@@ -68,7 +80,11 @@ struct call {
 
 /* Enqueue the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
-/* Until everything on s has run; its failure, if one has failed. */
-titan_status exec_wait(const struct exec *e, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+/* lookahead.c: an action has been enqueued. */
+titan_status lookahead_bound(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+void lookahead_begin(struct lookahead *p); /* a step begins */
+titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret,
+                            struct titan_error *err) TITAN_MUST_USE;
+void lookahead_close(const struct device_ops *ops, struct lookahead *p); /* the stream is idle */
 
 #endif

@@ -110,6 +110,7 @@ static void begin(struct exec *e, const struct exec_batch *batch)
     e->update = NULL;
     e->next_final = 0;
     e->done = -1;
+    lookahead_begin(&e->lookahead);
 }
 
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
@@ -121,11 +122,12 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
         if (e->opt.revoked && atomic_load(e->opt.revoked))
             return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
         TRY(run_action(e, i, err));
+        TRY(lookahead_bound(e, err));
     }
     titan_assert(e->next_final == e->n_finals);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (e->joined[s])
-            TRY(exec_wait(e, e->opt.streams[s], err));
+            TRY(e->ops->stream_sync(e->opt.streams[s], err));
     e->stage = EXEC_REDUCED;
     return TITAN_OK;
 }
@@ -176,7 +178,7 @@ titan_status exec_update(struct exec *e, const struct update *update, struct tit
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)
 {
     titan_assert(e->stage == EXEC_IDLE);
-    return exec_wait(e, e->opt.streams[STREAM_COMPUTE], err); /* joined with all others */
+    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err); /* joined with all others */
 }
 
 titan_status exec_take_times(struct exec *e, bool on, struct titan_error *err)
@@ -227,8 +229,10 @@ titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct tit
 {
     titan_assert(e->agree == e->p->n_actions);
     begin(e, batch);
-    for (int i = 0; i < e->p->n_actions; i++)
+    for (int i = 0; i < e->p->n_actions; i++) {
         TRY(run_action(e, i, err));
+        TRY(lookahead_bound(e, err));
+    }
     TRY(join_streams(e, err));
     e->stage = EXEC_IDLE;
     return TITAN_OK;

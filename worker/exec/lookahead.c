@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lookahead.c - the host stays a little ahead of the device (struct lookahead in executor.h). What follows the
+ * agreement is not bounded: an update of the state is never left half enqueued because a peer is lost. */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "worker/exec/executor.h"
+
+#define AHEAD_NS 15000000 /* of work from mark to mark: one to two of these are enqueued */
+#define EVERY_FIRST 16
+#define EVERY_LEAST 4
+#define EVERY_MOST 64 /* an action is some launches, and a stream's queue takes a thousand */
+
+titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret, struct titan_error *err)
+{
+    *ret = (struct lookahead){.every = EVERY_FIRST};
+    for (int i = 0; i < 2 && !device->info.host_memory; i++)
+        TRY(device->ops->event_open(device->dev, &ret->marks[i], err));
+    return TITAN_OK;
+}
+
+void lookahead_close(const struct device_ops *ops, struct lookahead *p)
+{
+    for (int i = 0; i < 2; i++)
+        if (p->marks[i])
+            ops->event_close(p->marks[i]);
+}
+
+void lookahead_begin(struct lookahead *p)
+{
+    p->passed = p->placed = 0;
+    p->reached_ns = 0;
+}
+
+/* A mark was reached at now: so long did the device have for `every` actions, where the host had to wait for both. */
+static void adapt(struct lookahead *p, int64_t now, bool waited)
+{
+    if (waited && p->reached_ns > 0) {
+        const int64_t took = MAX(now - p->reached_ns, (int64_t)1), wanted = p->every * (int64_t)AHEAD_NS / took;
+        p->every = (int)MIN(MAX(MIN(MAX(wanted, p->every / 2), p->every * 2), EVERY_LEAST), EVERY_MOST);
+    }
+    p->reached_ns = waited ? now : 0;
+}
+
+titan_status lookahead_bound(struct exec *e, struct titan_error *err)
+{
+    struct lookahead *const p = &e->lookahead;
+
+    if (!p->marks[0] || ++p->passed < p->every)
+        return TITAN_OK;
+    p->passed = 0;
+    TRY(e->ops->event_record(p->marks[p->placed % 2], e->opt.streams[STREAM_COMPUTE], err));
+    if (p->placed++ == 0)
+        return TITAN_OK;
+    const int64_t begin = clock_mono_ns();
+    TRY(e->ops->event_sync(p->marks[p->placed % 2], err)); /* the other one */
+    const int64_t now = clock_mono_ns();
+    adapt(p, now, now - begin > AHEAD_NS / 100);
+    return TITAN_OK;
+}
