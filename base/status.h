@@ -11,8 +11,8 @@
 
 /* X(name, value, text, retryable, gRPC status, exit code)
  * Exit codes are a contract with scripts (docs/operations.md): 1 operation or job failed, 2 usage or bad input,
- * 3 not found, 4 server unreachable, 5 not permitted, 6 conflict or version, 7 cannot be placed, 124 timed out,
- * 130 interrupted. */
+ * 3 not found, 4 server unreachable, 5 not permitted, 6 conflict or version, 7 cannot be placed, 75 device failed,
+ * 124 timed out, 130 interrupted. */
 #define TITAN_STATUS_MAP(X)                                                                                            \
     X(OK, 0, "ok", false, 0, 0)                                                                                        \
     X(EINVAL, -1, "invalid input", false, 3, 2)                                                                        \
@@ -34,7 +34,7 @@
     X(ECANCELLED, -17, "cancelled", false, 1, 130)                                                                     \
     X(EAGAIN, -18, "try again", true, 14, 1)                                                                           \
     X(EUNSUPPORTED, -19, "not supported", false, 12, 2)                                                                \
-    X(EDEVICE, -20, "device error", false, 13, 1)                                                                      \
+    X(EDEVICE, -20, "device error", false, 13, 75)                                                                     \
     X(EJOB, -21, "job failed", false, 9, 1)                                                                            \
     X(EBUG, -22, "internal error", false, 13, 1)
 

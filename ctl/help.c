@@ -24,6 +24,7 @@ static const struct {
     {5, "not permitted"},
     {6, "in conflict with the present state, or another version"},
     {7, "the job cannot be placed: too large for the nodes"},
+    {75, "titan-worker: its device failed, or is not there"},
     {124, "timed out"},
     {130, "interrupted"},
 };

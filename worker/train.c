@@ -105,9 +105,13 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
         *ret = VERDICT_DEPARTED;
     else if (status == TITAN_OK)
         status = run_steps(e, ret, err);
-    epoch_leave(e, status != TITAN_OK);
+    struct titan_error fault = {0};
+    const titan_status left = epoch_leave(e, status != TITAN_OK, &fault);
     recover_keep(t, e);
-    return status;
+    if (left == TITAN_OK)
+        return status;
+    *err = fault;
+    return left;
 }
 
 /* All ranks make these calls in this order: most wait for all of them. */

@@ -100,6 +100,17 @@ static void worker_close(struct worker *w)
         uv_close((uv_handle_t *)&w->watch_poll, on_handle_closed);
 }
 
+/* The slot is what to look at: the next worker there has the same device. */
+static void name_slot(const struct worker *w, struct worker_exit *how)
+{
+    char words[sizeof how->reason];
+    memcpy(words, how->reason, sizeof words);
+    (void)snprintf(how->reason, sizeof how->reason, "the device of slot %u failed%s%.*s", w->slot, words[0] ? ": " : "",
+                   (int)sizeof words - 64, words);
+    tlog_warn(&w->set->log, "the device of a slot failed", "job=%" PRIu64 " worker=%" PRIu64 " slot=%u reason=\"%s\"",
+              w->job_id, w->id, w->slot, words);
+}
+
 static void worker_report(struct worker *w)
 {
     if (w->reported)
@@ -115,6 +126,8 @@ static void worker_report(struct worker *w)
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
     if (how.signal == SIGKILL && !w->killed)
         how.out_of_memory = oom_verdict(&w->set->oom, &w->process, w->rss_max, how.reason, sizeof(how.reason));
+    if (how.signal == 0 && how.code == titan_status_exit(TITAN_EDEVICE))
+        name_slot(w, &how);
     (void)uv_timer_stop(&w->report_timer);
     tlog_info(&w->set->log, "worker ended", "job=%" PRIu64 " worker=%" PRIu64 " code=%d signal=%d", w->job_id, w->id,
               how.code, how.signal);

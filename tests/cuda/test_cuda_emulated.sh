@@ -72,6 +72,40 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "not ok - training on $ranks emulated GPU ranks gives the CPU's losses" && bad=1
         fi
     done
+    # What would block the host where the agent takes it for a hang, or a revoke for longer than it may.
+    rm -f "$dir/counts"
+    TITAN_FAKE_COUNTS=$dir/counts TITAN_FAKE_LAUNCH_US=200 train counted 1 cuda "$dir/titan-worker" \
+        --set checkpoint.enable=true --set checkpoint.interval=2 || bad=1
+    sed 's/^/# /' "$dir/counts"
+    at_most() { # at_most NAME NUMBER WHAT
+        local got
+        got=$(awk -v name="$1" '$1 == name { print $2 }' "$dir/counts")
+        if [ "${got:-none}" != none ] && [ "$got" -le "$2" ]; then
+            echo "ok - $3"
+        else
+            echo "not ok - $3: $1 is ${got:-none}, not at most $2" && bad=1
+        fi
+    }
+    at_most most_queued 300 "the host stays a little ahead of the device"
+    at_most most_copied 67108864 "copies are in pieces"
+    at_most most_pageable 65536 "the state and the tokens go through pinned memory"
+    at_most device_syncs 0 "nothing waits for all streams"
+    TITAN_FAKE_USED_MB=4095 train full 1 cuda "$dir/titan-worker" >"$dir/full.out"
+    if grep -q "emulated GPU, 0.00 of 4.00 GiB free when it was opened: .* needs .* GiB of device memory" "$dir/full.out"; then
+        echo "ok - too little free memory is refused with the numbers"
+    else
+        cat "$dir/full.out"
+        echo "not ok - too little free memory is refused with the numbers" && bad=1
+    fi
+    TITAN_FAKE_BREAK=600 timeout 60 "$dir/titan-worker" run recipes/tiny.toml --device cuda --dir "$dir/broken" \
+        --set training.dataset_path=base --set training.steps=3 --set checkpoint.enable=false >"$dir/broken.out" 2>&1
+    code=$?
+    if [ $code -eq 75 ] && [ "$(grep -c "cudaErrorEmulated" "$dir/broken.out")" -eq 1 ]; then
+        echo "ok - a device that breaks ends the worker with exit code 75 and one line"
+    else
+        cat "$dir/broken.out"
+        echo "not ok - a device that breaks ends the worker with exit code $code, not 75, and one line" && bad=1
+    fi
     "${PYTHON:-python3}" tests/gpu/text.py "$dir/text" && make_documents "$dir/text" "$dir/documents" || bad=1
     rm -rf "$dir"/cpu-*
     for mesh in tp-2 pp-2-1f1b pp-2-zbv cp-2-gather cp-2-masked ep-2 ep-2-latent; do

@@ -9,6 +9,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/tensor/tree.h"
 
+#define GIB 1073741824.0
+
 titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret, struct titan_error *err)
 {
     struct epoch *e = calloc(1, sizeof *e);
@@ -35,13 +37,24 @@ size_t epoch_device_bytes(const struct program *p)
     return bytes;
 }
 
+static titan_status no_room(const struct device_info *info, struct titan_error *err)
+{
+    if (info->memory_free == 0)
+        return TITAN_EUNPLACEABLE;
+    return titan_error_wrap(err, "%s, %.2f of %.2f GiB free when it was opened", info->name,
+                            (double)info->memory_free / GIB, (double)info->memory_bytes / GIB);
+}
+
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
 {
     struct epoch_plan *const p = &e->plan;
     int64_t to;
 
     titan_assert(e->view.rank < e->view.world && !p->plan);
-    TRY(plan_ahead_take(e->t->ahead, e->view.world, &p->plan, &p->programs, err));
+    const titan_status status = plan_ahead_take(e->t->ahead, e->view.world, &p->plan, &p->programs, err);
+    if (status == TITAN_EUNPLACEABLE)
+        return no_room(&e->t->device.info, err);
+    TRY(status);
     titan_assert(p->plan->mesh.world == e->view.world);
     for (int k = 0; k < p->plan->kinds; k++)
         p->channels |= p->programs[k]->channels;
@@ -176,18 +189,19 @@ titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-void epoch_leave(struct epoch *e, bool failed)
+titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err)
 {
     checkpoints_finish(e, failed);
     /* After a failure never wait for a peer; after an agreed end one may still be inside the last collective. */
     if (failed)
         groups_revoke(e);
-    trainer_drain_streams(e->t);
+    const titan_status status = trainer_drain_streams(e->t, err);
     groups_unwatch(e); /* until here an order to revoke ends the wait above */
     buddy_leave(e->state.buddy);
     groups_close(e);
     checkpoints_close(e);
     restore_clear(&e->state.restore);
+    return status;
 }
 
 void epoch_free(struct epoch *e)

@@ -52,8 +52,9 @@ struct epoch {
 titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Out of the epoch: checkpoints are finished or given up, no operation is left that touches what is freed, and the
- * communicators are closed. failed: no peer is waited for; otherwise all ranks leave at an agreed end. */
-void epoch_leave(struct epoch *e, bool failed);
+ * communicators are closed. failed: no peer is waited for; otherwise all ranks leave at an agreed end. TITAN_EDEVICE:
+ * left all the same, and the process cannot go on. */
+titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err) TITAN_MUST_USE;
 void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
 /* The programs of all kinds of rank, built and checked together, ahead of time where the world was expected. */

@@ -101,7 +101,8 @@ struct plan_options trainer_plan_options(const struct trainer *t)
                                  .dt = t->dt,
                                  .ops = t->device.ops,
                                  .dev = t->device.dev,
-                                 .memory_bytes = t->device.info.memory_bytes};
+                                 .memory_bytes = t->device.info.memory_bytes,
+                                 .memory_free = t->device.info.memory_free};
 }
 
 static titan_status open_planning(struct trainer *t, struct titan_error *err)
@@ -186,9 +187,17 @@ titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct ti
     return TITAN_OK;
 }
 
-void trainer_drain_streams(struct trainer *t)
+titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err)
 {
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (t->streams[s] && t->device.ops->stream_sync(t->streams[s], NULL) != TITAN_OK)
-            t->device.ops->stream_clear(t->streams[s]);
+    const struct device_ops *ops = t->device.ops;
+    titan_status status = TITAN_OK;
+
+    for (int s = 0; s < STREAM_COUNT; s++) {
+        if (!t->streams[s] || ops->stream_sync(t->streams[s], NULL) == TITAN_OK)
+            continue;
+        ops->stream_clear(t->streams[s]);
+        if (status == TITAN_OK && ops->stream_sync(t->streams[s], err) == TITAN_EDEVICE)
+            status = TITAN_EDEVICE;
+    }
+    return status;
 }

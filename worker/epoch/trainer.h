@@ -47,7 +47,8 @@ struct plan_options trainer_plan_options(const struct trainer *t);
 void trainer_name_rank(struct trainer *t, int rank);
 /* Those of the streams (bits by enum stream_id) that are not open yet. */
 titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct titan_error *err) TITAN_MUST_USE;
-/* After a failure too: nothing runs any more, and no stream is failed. */
-void trainer_drain_streams(struct trainer *t);
+/* After a failure too: nothing runs any more, and no stream is failed. TITAN_EDEVICE: the device is not usable after
+ * what happened, and this process has no other. */
+titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

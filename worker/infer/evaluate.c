@@ -98,6 +98,7 @@ static titan_status open_program(struct evaluation_tool *e, struct titan_error *
                                          .ops = i->device.ops,
                                          .dev = i->device.dev,
                                          .memory_bytes = i->device.info.memory_bytes,
+                                         .memory_free = i->device.info.memory_free,
                                          .evaluation = true};
 
     TRY(plan_open(&options, &e->plan, err));

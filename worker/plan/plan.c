@@ -265,13 +265,14 @@ titan_status plan_programs(const struct plan *plan, struct program ***ret, struc
 {
     struct program **programs = calloc((size_t)plan->kinds, sizeof(struct program *));
     titan_status status = TITAN_OK;
+    const uint64_t room = plan->opt.memory_free ? plan->opt.memory_free : plan->opt.memory_bytes;
 
     if (!programs)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
     for (int k = 0; status == TITAN_OK && k < plan->kinds; k++) {
         status = plan_program(plan, program_kind_rank(&plan->build, k), &programs[k], err);
         if (status == TITAN_OK)
-            status = program_check(programs[k], plan->opt.memory_bytes, err);
+            status = program_check(programs[k], room, err);
     }
     if (status == TITAN_OK)
         status = programs_check((const struct program *const *)programs, plan->kinds, err);

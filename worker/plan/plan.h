@@ -17,7 +17,8 @@ struct plan_options {
     const struct device_ops *ops; /* attention_work_bytes; NULL: estimated */
     struct device *dev;
     const struct machine *machine; /* for passes that weigh costs and for the memory budget; NULL: none known */
-    uint64_t memory_bytes;         /* of a device; 0 = unknown */
+    uint64_t memory_bytes;         /* of a device, the same on all ranks: passes heed it; 0 = unknown */
+    uint64_t memory_free;          /* of this rank's: programs that need more are refused; 0: memory_bytes counts */
     bool evaluation; /* forward-only programs of an evaluation's step, by [validation], in place of a training step's */
 };
 

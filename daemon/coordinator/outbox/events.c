@@ -135,6 +135,20 @@ void emit_node_fit(struct core *c, struct noderec *n, const char *problem)
                 *problem ? batch_printf(c->out, "gets no workers: %s", problem) : "sees the jobs' folders", NULL);
 }
 
+void emit_device_failed(struct core *c, const struct workrec *w, const char *words)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "worker", w->id);
+    json_put_string(&d.w, "reason", words);
+    emit_event(c, w->job,
+               (struct emit){.type = "worker.device_failed",
+                             .message = batch_printf(c->out, "node %s, worker %llu: %s", w->node->name,
+                                                     (unsigned long long)w->id, words),
+                             .worker = w,
+                             .detail = detail_end(c, &d)});
+}
+
 void emit_job_desired(struct core *c, struct jobrec *j, const char *message)
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_DESIRED);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/phase.h"
@@ -57,6 +58,8 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
     move_worker(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
+    if (report && !report->signal && report->exit_code == titan_status_exit(TITAN_EDEVICE))
+        emit_device_failed(c, w, words);
     if (rank_slot)
         rank_slot->worker = NULL;
     if (report || w->missing)

@@ -573,7 +573,8 @@ static void test_last_words(void **state)
     (void)state;
     start_workers("# crash", 10, 1);
     UNTIL(GOT(0, WORKER_EXITED, 10));
-    assert_string_equal(GOT(0, WORKER_EXITED, 10)->worker_exited->reason, "device on fire");
+    assert_string_equal(GOT(0, WORKER_EXITED, 10)->worker_exited->reason,
+                        "the device of slot 0 failed: device on fire");
     assert_int_equal(GOT(0, WORKER_EXITED, 10)->worker_exited->exit_code, titan_status_exit(TITAN_EDEVICE));
 }
 

@@ -592,6 +592,32 @@ static void test_faulty_workers(void **state)
     close_bench(&b);
 }
 
+/* The device under a worker fails: that is said, with the slot, and counts as a crash of the node. */
+static void test_device_failed(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 5;
+    job.spec.restart_window_s = 3600;
+    submit_job(&b, &job);
+    Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
+    body.job_id = 1;
+    body.worker_id = 1;
+    body.exit_code = 75;
+    body.cause = TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT;
+    body.reason = (char *)"the device of slot 1 failed: Xid 79";
+    MESSAGE(m, WORKER_EXITED, worker_exited, body);
+    assert_int_equal(say(&b, 1, &m), TITAN_OK);
+    assert_true(said(&b, "worker.device_failed"));
+    struct core_losses losses[CORE_LOSSES_MAX];
+    assert_int_equal(core_job_losses(b.core, 1, losses), 1);
+    assert_string_equal(losses[0].cause, "crash");
+    close_bench(&b);
+}
+
 /* An agent that is told to stop: its worker moves, its end costs nothing, and the next agent is in service at once. */
 static void test_agent_leaves(void **state)
 {
@@ -755,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_quarantine_by_one_job),
         cmocka_unit_test(test_faulty_workers),
         cmocka_unit_test(test_one_fault_is_charged_once),
+        cmocka_unit_test(test_device_failed),
         cmocka_unit_test(test_agent_leaves),
         cmocka_unit_test(test_agent_leaves_alone),
         cmocka_unit_test(test_quarantine_kept),
