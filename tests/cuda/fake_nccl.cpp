@@ -3,11 +3,12 @@
  *
  * A communicator is a file in /dev/shm that all its ranks map: a count of arrivals and a slot for each rank. Operations
  * run on the stream's thread and wait for their peers until the abort flag of their own rank is set, as NCCL's kernels
- * do: a dead peer is waited for. Sends and receives go through a mailbox for every pair of ranks. Where NCCL may answer
- * "in progress", this does at least once, and a communicator made of another is handed out when the other is no longer
- * in progress. A revoked or finalized communicator is in progress until all that was enqueued on it, and what stands
- * before that in its streams, has run; an abort waits for the same. Uses that NCCL forbids (a call while one is in
- * progress, a second revoke, a collective on a revoked communicator) are refused. */
+ * do: a dead peer is waited for. Sends and receives go through a mailbox for every pair of ranks; a first message
+ * between two is in progress until both have come to it, as connecting takes both. Where NCCL may answer "in progress",
+ * this does at least once, and a communicator made of another is handed out when the other is no longer in progress. A
+ * revoked or finalized communicator is in progress until all that was enqueued on it, and what stands before that in
+ * its streams, has run; an abort waits for the same. Uses that NCCL forbids (a call while one is in progress, a second
+ * revoke, a collective on a revoked communicator) are refused. */
 #include <atomic>
 #include <condition_variable>
 #include <fcntl.h>
@@ -38,6 +39,7 @@ struct mailbox {
 struct segment {
     std::atomic<uint64_t> arrivals; /* of all barriers so far */
     std::atomic<int> attached;
+    std::atomic<bool> sends[RANKS_MAX][RANKS_MAX], receives[RANKS_MAX][RANKS_MAX]; /* begun: by rank, with peer */
     std::atomic<uint64_t> splitting;               /* ranks that have come to a split, of all splits so far */
     int colours[2][RANKS_MAX], keys[2][RANKS_MAX]; /* of this split and the one before */
     char slots[][SLOT];                            /* and then mailboxes, from x to y */
@@ -53,6 +55,8 @@ struct fake_comm {
     std::atomic<uint64_t> served{0}; /* operations run one after another in the order of their calls, */
     uint64_t issued = 0;             /* whatever their streams are */
     std::atomic<int> busy_looks{0};  /* GetAsyncError answers "in progress" this often */
+    /* First messages connect two ranks: in progress until the other one has come to its side of them. */
+    std::vector<std::atomic<bool> *> connecting;
     bool revoked = false, finalized = false, forming = true;
     int operations = 0;
     /* The child being made of this one: where its handle goes. */
@@ -183,7 +187,7 @@ template <class Take> static bool show(fake_comm *c, const char *send, size_t by
 template <class Run> static ncclResult_t enqueue(ncclComm_t nccl, cudaStream_t stream, Run run)
 {
     ref c = find(nccl);
-    if (c->busy_looks.load() > 0 || c->forming)
+    if (c->busy_looks.load() > 0 || c->forming || !c->connecting.empty())
         return ncclInvalidUsage;
     if (c->revoked || c->finalized || c->abort)
         return ncclInvalidUsage;
@@ -254,13 +258,31 @@ static void pass_all(fake_comm *c, std::vector<pending> messages)
     }
 }
 
+/* What was enqueued is in progress while a peer has not begun its side of a first message. */
+static ncclResult_t connect(ncclComm_t nccl, const std::vector<pending> &calls, ncclResult_t enqueued)
+{
+    if (enqueued != ncclSuccess && enqueued != ncclInProgress)
+        return enqueued;
+    ref c = find(nccl);
+    for (const pending &p : calls) {
+        if (p.collective)
+            continue;
+        segment *shared = c->shared;
+        (p.send ? shared->sends : shared->receives)[c->rank][p.peer] = true;
+        std::atomic<bool> *other = &(p.send ? shared->receives : shared->sends)[p.peer][c->rank];
+        if (!*other)
+            c->connecting.push_back(other);
+    }
+    return c->connecting.empty() ? enqueued : ncclInProgress;
+}
+
 static ncclResult_t end_group(void)
 {
     std::vector<pending> calls;
     calls.swap(group);
     if (calls.empty())
         return ncclSuccess;
-    return enqueue(group_comm, group_stream, [calls](fake_comm *c) {
+    ncclResult_t enqueued = enqueue(group_comm, group_stream, [calls](fake_comm *c) {
         std::vector<pending> messages;
         for (const pending &p : calls)
             if (p.collective)
@@ -269,6 +291,7 @@ static ncclResult_t end_group(void)
                 messages.push_back(p);
         pass_all(c, messages);
     });
+    return connect(group_comm, calls, enqueued);
 }
 
 static ncclResult_t add_to_group(ncclComm_t comm, cudaStream_t stream, const pending &p)
@@ -335,8 +358,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t nccl, ncclResult_t *state)
             return ncclSuccess;
         c->forming = false;
     }
-    if (c->abort.load())
+    if (c->abort.load()) {
         c->splitting = false;
+        c->connecting.clear();
+    }
+    while (!c->connecting.empty() && *c->connecting.back())
+        c->connecting.pop_back();
+    if (!c->connecting.empty())
+        return ncclSuccess;
     if (c->splitting) {
         if (c->shared->splitting.load() < c->splits * (uint64_t)c->world)
             return ncclSuccess;
@@ -480,7 +509,7 @@ static ncclResult_t point_to_point(const pending &p, ncclComm_t comm, cudaStream
         return ncclInvalidArgument;
     if (group_depth > 0)
         return add_to_group(comm, stream, p);
-    return enqueue(comm, stream, [p](fake_comm *c) { pass_all(c, {p}); });
+    return connect(comm, {p}, enqueue(comm, stream, [p](fake_comm *c) { pass_all(c, {p}); }));
 }
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
 {

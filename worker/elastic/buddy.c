@@ -264,14 +264,20 @@ static titan_status receive_all(struct buddy *b, void *data, size_t n, char *scr
     return TITAN_OK;
 }
 
+/* Both ranks of a first message may wait in their calls for each other: in a ring of ranks that all send first, for
+ * ever. A rank that comes before its owner receives first; every ring has one such, and one that does not. */
 static titan_status exchange(struct buddy *b, const struct train_state *own, char *scratch, struct titan_error *err)
 {
     struct train_state *const copy = b->opt.copy;
     const size_t biases = (size_t)layout_biases(copy->layout->model) * sizeof(float);
+    const bool receives_first = b->owner > 0; /* in its communicator of two: the owner comes after this rank */
 
+    if (receives_first)
+        TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
     TRY(send_all(b, own->values, state_bytes(own, own->total), scratch));
     TRY(failpoint("buddy.seeding", err));
-    TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
+    if (!receives_first)
+        TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
     if (biases > 0) {
         TRY(send_all(b, own->biases, biases, scratch));
         TRY(receive_all(b, copy->biases, biases, scratch ? scratch + CHUNK : NULL));
