@@ -77,7 +77,7 @@ static void ref_attention(double *out, double *lse, const double *q, const doubl
                 }
                 for (int64_t j = 0; j < s->tk; j++)
                     sum += p[j] = p[j] == -INFINITY ? 0.0 : exp(p[j] - max);
-                lse[h * s->b * s->tq + row] = max + log(sum);
+                lse[(b * s->h + h) * s->tq + i] = max + log(sum);
                 for (int64_t e = 0; e < s->dv; e++) {
                     double o = 0.0;
                     for (int64_t j = 0; j < s->tk && sum > 0.0; j++)
@@ -121,7 +121,7 @@ static void ref_attention_grad(double *dq, double *dk, double *dv, const double 
                     int64_t to = (b * s->tk + j) * s->kv + g;
                     if (ref_sees(s, b, i, j))
                         ref_attention_pair(dq + at, dk + to * s->d, dv + to * s->dv, q + at, k + to * s->d,
-                                           v + to * s->dv, dout + vat, lse[h * s->b * s->tq + row], delta, s);
+                                           v + to * s->dv, dout + vat, lse[(b * s->h + h) * s->tq + i], delta, s);
                 }
             }
 }
@@ -773,7 +773,7 @@ static void ring_case(struct checker *c, struct attention_shape s, int parts, en
                                    a.wv, &some),
                  "attention");
             if (p)
-                need(c, c->ops->attention_merge(c->s, a.out.p, a.lse.p, part.p, part_lse.p, a.wo, s.dt, n, s.h, s.dv),
+                need(c, c->ops->attention_merge(c->s, a.out.p, a.lse.p, part.p, part_lse.p, a.wo, s.dt, 1, n, s.h, s.dv),
                      "attention_merge");
             continue;
         }
@@ -806,6 +806,33 @@ static void reorder(double *dst, const double *src, const int64_t *token, int64_
             else
                 dst[i * width + j] = src[token[i] * width + j];
         }
+}
+
+/* Several sequences: rows go by sequence, their log-sum-exps by sequence and head. What saw nothing has -inf. */
+static void merge_case(struct checker *c, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
+{
+    const int64_t n = b * t, ld = h * dv + 8;
+    struct tensor out = noise(c, n * ld, dt, 1.0), other = noise(c, n * ld, dt, 1.0);
+    struct tensor lse = noise(c, b * h * t, DTYPE_F32, 2.0), other_lse = noise(c, b * h * t, DTYPE_F32, 2.0);
+    other_lse.x[1] = lse.x[t * h - 1] = -INFINITY;
+    upload(c, &lse), upload(c, &other_lse);
+    double *want = values(c, n * ld), *want_lse = values(c, b * h * t);
+    memcpy(want, out.x, (size_t)(n * ld) * sizeof *want);
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t head = 0; head < h; head++) {
+            const int64_t at = (row / t * h + head) * t + row % t;
+            const double top = fmax(lse.x[at], other_lse.x[at]), mine = exp(lse.x[at] - top);
+            const double theirs = exp(other_lse.x[at] - top), sum = mine + theirs;
+            want_lse[at] = top + log(sum);
+            for (int64_t i = row * ld + head * dv; i < row * ld + (head + 1) * dv; i++)
+                want[i] = out.x[i] * (mine / sum) + other.x[i] * (theirs / sum);
+        }
+    need(c, c->ops->attention_merge(c->s, out.p, lse.p, other.p, other_lse.p, ld, dt, b, t, h, dv), "attention_merge");
+    bool ok = near(c, download(c, &out), want, n * ld, limit_of(dt), "out");
+    ok = near(c, download(c, &lse), want_lse, b * h * t, limit_of(DTYPE_F32), "lse") && ok;
+    result(c, ok, "attention_merge %s B%lld T%lld H%lld Dv%lld", name_of(dt), (long long)b, (long long)t, (long long)h,
+           (long long)dv);
+    sweep(c);
 }
 
 /* Each rank's head and tail rows against the keys of all ranks, which lie in the order of ranks. */
@@ -886,6 +913,7 @@ static void check_attention_masks(struct checker *c, enum dtype dt)
     ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0}, 3, DOCUMENTS, 96);
     ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0}, 4, SCATTERED, 150);
     ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0}, 2, HEAD_TAIL, 64);
+    merge_case(c, dt, 3, 5, 4, 24);
     head_tail_case(c, dt, 4, 20);
     head_tail_case(c, dt, 3, 100);
 }

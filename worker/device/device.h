@@ -214,7 +214,7 @@ struct device_ops {
     titan_status (*rope)(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
                          const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
     /* Grouped-query attention: B times Tq queries look at Tk keys of the same sequence. q (B*Tq,H,D)
-     * with row stride ldq, k (B*Tk,K,D) with ldk, v (B*Tk,K,Dv) with ldv, out (B*Tq,H,Dv) with ldo. lse (H,B*Tq) fp32:
+     * with row stride ldq, k (B*Tk,K,D) with ldk, v (B*Tk,K,Dv) with ldv, out (B*Tq,H,Dv) with ldo. lse (B,H,Tq) fp32:
      * log-sum-exp of each row's scaled scores. The mask says which query sees which key; a row that sees nothing gets
      * out 0 and lse -inf. Blocks of the score matrix that the mask empties cost no product. */
     titan_status (*attention)(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
@@ -230,9 +230,9 @@ struct device_ops {
     /* Of a shape's sizes; masks need not be there yet. */
     size_t (*attention_work_bytes)(struct device *dev, const struct attention_shape *shape);
     /* Two partial results over different keys become one: lse = log(exp(lse) + exp(other_lse)), out = the mean of out
-     * and other weighted by their share, computed in fp32. out, other (N,H,Dv) with row stride ld; lse (H,N). */
+     * and other weighted by their share, computed in fp32. out, other (B*T,H,Dv) with row stride ld; lse (B,H,T). */
     titan_status (*attention_merge)(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
-                                    int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv);
+                                    int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv);
 
     /* --- feed-forward and residual ------------------------------------------------------------------------------- */
     /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). */

@@ -157,9 +157,10 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
             continue;
         }
         const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.od);
-        const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", z.h, z.n);
+        const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", heads.b * z.h, z.n / heads.b);
         emit_attention(k->e, part, part_lse, saved->t[SAVED_Q], keys, values, &heads, &mask);
-        EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, .H = z.h);
+        EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, .B = heads.b,
+             .H = z.h);
     }
 }
 
@@ -169,7 +170,7 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
     const struct attention_heads heads = heads_of(k, &z);
 
     saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
-    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", z.h, z.n);
+    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", heads.b * z.h, z.n / heads.b);
     if (z.cp > 1 && k->ring) {
         attend_ring(k, tokens, saved);
         return;

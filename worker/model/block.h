@@ -62,7 +62,7 @@ enum saved_tensor {
     SAVED_KV_LATENT_NORMED,
     SAVED_KV,      /* cp > 1: k | v (cp*N,K*(D+Dv)) of all cp ranks; where keys go round: (N,K*(D+Dv)) of this one */
     SAVED_ATTN,    /* (N,H*Dv) */
-    SAVED_LSE,     /* (H,N) */
+    SAVED_LSE,     /* (B*H,T), of attention's sequences */
     SAVED_H,       /* (Ns,C)  x + attention */
     SAVED_RSTD2,   /* (Ns) */
     SAVED_XN2,     /* (N,C) */

@@ -173,7 +173,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
 {
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
-    int64_t rows = f->keys.rows;
+    int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK];
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, attention_scale(z),
@@ -183,7 +183,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     for (int64_t i = 0; i < rows; i++) {
         float max, sum = softmax_row(f->s + i * tp, f->keys.columns, &max);
         factor[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
-        a->lse[head * z->b * z->tq + row + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
+        a->lse[lse_at + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
     }
     weigh(&f->keys, f->o, vp, f->s, tp, f->v);
     store_rows(at_mut(a->out, row * a->ldo + head * z->dv, z->dt), a->ldo, f->o, vp, rows, z->dv, factor, (int)z->dt);
@@ -302,7 +302,7 @@ static void backward_block(const struct attention_args *a, const struct backward
     const struct attention_shape *z = &a->shape;
     const enum dtype dt = z->dt;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
-    int64_t rows = f->keys.rows;
+    int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     float scale = attention_scale(z), factor[BLOCK];
     /* Scaled as in forward, so that the scores are the same to the bit. */
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d, scale, (int)dt);
@@ -312,7 +312,7 @@ static void backward_block(const struct attention_args *a, const struct backward
     scores(&f->keys, f->ds, tp, f->dout, vp, f->vt, z->dv);
     attention_keys_mask(&f->keys, f->p, tp, TILE);
     for (int64_t i = 0; i < rows; i++)
-        dsoftmax_row(f->p + i * tp, f->ds + i * tp, f->keys.columns, a->lse[head * z->b * z->tq + row + i],
+        dsoftmax_row(f->p + i * tp, f->ds + i * tp, f->keys.columns, a->lse[lse_at + i],
                      dot(f->dout + i * vp, f->o + i * vp, z->dv));
     weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
     spread(&f->keys, f->dv, vp, f->p, tp, f->dout);
@@ -414,7 +414,7 @@ struct merge_args {
     float *lse;
     const float *other_lse;
     enum dtype dt;
-    int64_t ld, n, h, dv;
+    int64_t ld, b, t, h, dv;
 };
 
 CPU_INLINE void merge_row_as(void *restrict out, const void *restrict other, float mine, float theirs, int64_t n,
@@ -438,7 +438,8 @@ static void merge_range(const void *p, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++)
         for (int64_t head = 0; head < a->h; head++) {
-            float *lse = a->lse + head * a->n + i, x = *lse, y = a->other_lse[head * a->n + i];
+            const int64_t lse_at = (i / a->t * a->h + head) * a->t + i % a->t;
+            float *lse = a->lse + lse_at, x = *lse, y = a->other_lse[lse_at];
             if (y == -INFINITY)
                 continue;
             float top = fmaxf(x, y), ex = expf(x - top), ey = expf(y - top), sum = ex + ey;
@@ -452,15 +453,15 @@ static titan_status run_merge(const struct cpu_context *ctx, const void *p)
 {
     const struct merge_args *a = p;
     titan_assert(a->h > 0 && a->dv > 0 && a->ld >= a->h * a->dv);
-    cpu_for(ctx, a->n, 1 + (1 << 13) / (a->h * a->dv), merge_range, a);
+    cpu_for(ctx, a->b * a->t, 1 + (1 << 13) / (a->h * a->dv), merge_range, a);
     return TITAN_OK;
 }
 
 titan_status cpu_attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
-                                 int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv)
+                                 int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
 {
-    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || n < 0 || h <= 0 || dv <= 0 || ld < h * dv)
+    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || b < 0 || t < 0 || h <= 0 || dv <= 0 || ld < h * dv)
         return TITAN_EINVAL;
-    struct merge_args a = {out, other, lse, other_lse, dt, ld, n, h, dv};
+    struct merge_args a = {out, other, lse, other_lse, dt, ld, b, t, h, dv};
     return cpu_enqueue(s, run_merge, &a, sizeof(a));
 }

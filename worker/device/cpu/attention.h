@@ -18,6 +18,12 @@ struct attention_args {
 };
 static_assert(sizeof(struct attention_args) <= CPU_ARGS_MAX, "attention arguments fit a queue slot");
 
+/* Element of lse (B,H,Tq) of a query: row of all B*Tq. */
+static inline int64_t attention_lse_at(const struct attention_shape *z, int64_t row, int64_t head)
+{
+    return (row / z->tq * z->h + head) * z->tq + row % z->tq;
+}
+
 /* bf16 tensors with rows that start at whole pairs. */
 bool attention_bf16_fits(const struct device *dev, const struct attention_args *a);
 /* Floats of scratch one thread needs. */

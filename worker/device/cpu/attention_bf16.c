@@ -165,7 +165,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
 {
     const struct attention_shape *z = &a->shape;
     int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D);
-    int64_t rows = f->keys.rows;
+    int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK], scale = attention_scale(z);
     scores(&f->keys, f->s, tp, (const uint16_t *)a->q + row * a->ldq + head * z->d, a->ldq, f->kt, z->d / 2);
@@ -173,7 +173,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     for (int64_t i = 0; i < rows; i++) {
         float max, sum = softmax_row((uint16_t *)f->p + i * tp, f->s + i * tp, f->keys.columns, scale, &max);
         factor[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
-        a->lse[head * z->b * z->tq + row + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
+        a->lse[lse_at + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
     }
     weigh(&f->keys, f->o, vp, f->p, tp, f->v);
     store_rows((uint16_t *)a->out + row * a->ldo + head * z->dv, a->ldo, f->o, vp, rows, z->dv, factor);
@@ -301,7 +301,7 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
     const struct attention_shape *z = &a->shape;
     const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
     const uint16_t *out = (const uint16_t *)a->fwd + row * a->ldo + head * z->dv;
-    const float *lse = a->lse + head * z->b * z->tq + row;
+    const float *lse = a->lse + attention_lse_at(z, row, head);
     const int64_t rows = f->keys.rows;
     float delta[BLOCK];
     for (int64_t i = 0; i < rows; i++)

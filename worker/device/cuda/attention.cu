@@ -42,6 +42,12 @@ template <int R, int DJ> struct tile {
     static const int mask_words = 3 * rows;
 };
 
+/* First row of a head's in lse and delta (B,H,Tq). */
+__device__ static inline int64_t rows_at(const struct frame &f, int64_t sequence, int64_t head)
+{
+    return (sequence * f.s.h + head) * f.s.tq;
+}
+
 /* A tensor of `length` rows a sequence, in which heads are `width` wide. */
 struct view {
     int64_t ld;
@@ -321,14 +327,14 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
         const int row = q_first + ty + SIDE * i;
         inverse[i] = total[i] == 0.0f ? 0.0f : 1.0f / total[i]; /* 0: it saw nothing */
         if (tx == 0 && row < f.s.tq)
-            lse[(int64_t)head * f.s.b * f.s.tq + (int64_t)sequence * f.s.tq + row] = top[i] + logf(total[i]);
+            lse[rows_at(f, sequence, head) + row] = top[i] + logf(total[i]);
     }
     store_tile<R, DJ>(out, query_view(f, f.s.ldo, f.s.dv), sequence, head, q_first, acc, inverse);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* delta (H,N) = sum over Dv of out * dout; one warp per element. */
+/* delta (B,H,Tq) = sum over Dv of out * dout; one warp per element. */
 __global__ static void __launch_bounds__(THREADS)
     attention_delta(float *delta, const void *out, const void *dout, struct frame f)
 {
@@ -345,7 +351,7 @@ __global__ static void __launch_bounds__(THREADS)
     for (int offset = WARP / 2; offset > 0; offset /= 2)
         sum += __shfl_xor_sync(FULL_WARP, sum, offset);
     if (lane == 0)
-        delta[head * n + row] = sum;
+        delta[rows_at(f, row / f.s.tq, head) + row % f.s.tq] = sum;
 }
 
 /* p = exp(s scale - lse) and ds = p (dp - delta) scale, for the tile at (q_first, k_first); zero where masked. On entry
@@ -392,7 +398,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
     }
     for (int g = 0; g < shared_by; g++) {
         const int head = kv_head * shared_by + g;
-        const int64_t at = (int64_t)head * f.s.b * f.s.tq + (int64_t)sequence * f.s.tq;
+        const int64_t at = rows_at(f, sequence, head);
         for (int q_first = MASKED ? 0 : k_first; q_first < f.s.tq; q_first += T::rows) {
             __syncthreads(); /* the last tile's readers are done */
             if (MASKED && !any_query_sees(mask, T::rows, low, high, sequence, q_first, f))
@@ -433,7 +439,7 @@ __global__ static void __launch_bounds__(THREADS)
     const int qt = (int)(gridDim.x - 1 - blockIdx.x);
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
     const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
-    const int64_t at = (int64_t)head * f.s.b * f.s.tq + (int64_t)sequence * f.s.tq;
+    const int64_t at = rows_at(f, sequence, head);
     int low = 0, high = 0; /* of all that the tile's queries see */
 
     float sum[R][DJ] = {};
@@ -555,13 +561,13 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
 /* One warp for a head of a row. */
 __global__ static void __launch_bounds__(THREADS)
     attention_merge(void *out, float *lse, const void *other, const float *other_lse, int64_t ld, bool is_bf16,
-                    int64_t n, int64_t h, int64_t dv)
+                    int64_t n, int64_t t, int64_t h, int64_t dv)
 {
     const int64_t element = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP; /* row * H + head */
     const int lane = (int)threadIdx.x % WARP;
     if (element >= n * h)
         return; /* a whole warp at a time */
-    const int64_t row = element / h, head = element % h, at = head * n + row;
+    const int64_t row = element / h, head = element % h, at = (row / t * h + head) * t + row % t;
     const float mine = lse[at], theirs = other_lse[at];
     if (theirs == -INFINITY)
         return;
@@ -577,10 +583,11 @@ __global__ static void __launch_bounds__(THREADS)
 }
 
 int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
-                         bool is_bf16, int64_t n, int64_t h, int64_t dv)
+                         bool is_bf16, int64_t b, int64_t t, int64_t h, int64_t dv)
 {
+    const int64_t n = b * t;
     if (n == 0)
         return 0;
     const unsigned blocks = (unsigned)((n * h + THREADS / WARP - 1) / (THREADS / WARP));
-    return LAUNCH(attention_merge, blocks, THREADS, 0, stream, out, lse, other, other_lse, ld, is_bf16, n, h, dv);
+    return LAUNCH(attention_merge, blocks, THREADS, 0, stream, out, lse, other, other_lse, ld, is_bf16, n, t, h, dv);
 }

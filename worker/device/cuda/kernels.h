@@ -74,12 +74,12 @@ struct attention_problem {
 };
 int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                    const struct attention_problem *problem);
-/* delta (H,B*Tq) fp32: scratch. */
+/* delta (B,H,Tq) fp32: scratch. */
 int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
                          const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
                          const void *k, const void *v, const struct attention_problem *problem, float *delta);
 int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
-                         bool bf16, int64_t n, int64_t h, int64_t dv);
+                         bool bf16, int64_t b, int64_t t, int64_t h, int64_t dv);
 
 /* --- swiglu.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,

@@ -172,12 +172,13 @@ static size_t attention_work_bytes(struct device *dev, const struct attention_sh
 }
 
 static titan_status attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
-                                    int64_t ld, enum dtype dt, int64_t n, int64_t h, int64_t dv)
+                                    int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
 {
-    if (!compute_type(dt) || n < 0 || h <= 0 || dv <= 0 || ld < h * dv || n > GRID_MAX / h)
+    if (!compute_type(dt) || b < 0 || b > GRID_YZ_MAX || t < 0 || t > ROWS_MAX || h <= 0 || dv <= 0 || ld < h * dv ||
+        b * t > GRID_MAX / h)
         return TITAN_EINVAL;
     return ENQUEUE(s, "merging attention",
-                   cuda_attention_merge(s->native, out, lse, other, other_lse, ld, dt == DTYPE_BF16, n, h, dv));
+                   cuda_attention_merge(s->native, out, lse, other, other_lse, ld, dt == DTYPE_BF16, b, t, h, dv));
 }
 
 static titan_status swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,

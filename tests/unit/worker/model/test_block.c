@@ -279,6 +279,7 @@ static void check_layer(const struct written *w, const struct shape *s, int l)
     const int64_t n = TOKENS / s->cp, ns = n / s->tp, d = w->model->head_dim, c = s->dims->dim;
     const int64_t hd = s->dims->n_heads / s->tp * d, kd = s->dims->n_kv_heads / s->tp * d;
     const int64_t f = s->dims->ffn_hidden / s->tp, keys = s->cp > 1 && !s->ring ? TOKENS : n;
+    const int64_t sequences = w->k.masked ? 1 : B;
     const struct tensor *t = w->saved[l].t, *g = w->back[l].t;
     check_size(t[SAVED_X], ns, c);
     check_size(t[SAVED_XN1], n, c);
@@ -286,7 +287,7 @@ static void check_layer(const struct written *w, const struct shape *s, int l)
     check_size(t[SAVED_K], keys, kd);
     check_size(t[SAVED_V], keys, kd);
     check_size(t[SAVED_ATTN], n, hd);
-    check_size(t[SAVED_LSE], s->dims->n_heads / s->tp, n);
+    check_size(t[SAVED_LSE], sequences * s->dims->n_heads / s->tp, n / sequences);
     check_size(t[SAVED_H], ns, c);
     check_size(t[SAVED_XN2], n, c);
     check_size(t[SAVED_GATE], n, f);
