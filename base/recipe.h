@@ -169,6 +169,7 @@ struct recipe {
     } fault_tolerance;
     struct {
         bool canonical;
+        bool deterministic; /* canonical implies it */
     } numerics;
     struct {
         char name[16]; /* "auto", "cpu", "cuda" */

@@ -448,6 +448,10 @@ const struct recipe_key recipe_keys[] = {
     {.section = "numerics", .name = "canonical", .type = KEY_BOOL, AT(numerics.canonical), .initial = "false",
      .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "Sum gradients over microbatches in one fixed tree: losses are bit-identical for any number of workers."},
+    {.section = "numerics", .name = "deterministic", .type = KEY_BOOL, AT(numerics.deterministic), .initial = "true",
+     .flags = KEY_TITAN,
+     .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster. "
+            "Always true on the CPU and with numerics.canonical; no device makes use of false yet."},
 
     {.section = "device", .name = "name", .type = KEY_STRING, AT(device.name), .choices = "auto|cpu|cuda",
      .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},

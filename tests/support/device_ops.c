@@ -773,7 +773,8 @@ static void ring_case(struct checker *c, struct attention_shape s, int parts, en
                                    a.wv, &some),
                  "attention");
             if (p)
-                need(c, c->ops->attention_merge(c->s, a.out.p, a.lse.p, part.p, part_lse.p, a.wo, s.dt, 1, n, s.h, s.dv),
+                need(c,
+                     c->ops->attention_merge(c->s, a.out.p, a.lse.p, part.p, part_lse.p, a.wo, s.dt, 1, n, s.h, s.dv),
                      "attention_merge");
             continue;
         }
@@ -903,16 +904,19 @@ static void head_tail_case(struct checker *c, enum dtype dt, int64_t ranks, int6
 
 static void check_attention_masks(struct checker *c, enum dtype dt)
 {
-    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0}, 0, 2.0, DOCUMENTS, 100);
-    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0}, 4, 1.0, DOCUMENTS, 71);
-    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0}, 0, 1.0, DOCUMENTS, 65);
-    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0}, 0, 1.0, DOCUMENTS, 33);
-    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0}, 0, 2.0, HEAD_TAIL, 256);
-    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0}, 2, 1.0, SCATTERED, 170);
-    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0}, 8, 2.0, SCATTERED, 400);
-    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0}, 3, DOCUMENTS, 96);
-    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0}, 4, SCATTERED, 150);
-    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0}, 2, HEAD_TAIL, 64);
+    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0, false}, 0, 2.0, DOCUMENTS,
+                   100);
+    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0, false}, 4, 1.0, DOCUMENTS, 71);
+    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0, false}, 0, 1.0, DOCUMENTS, 65);
+    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0, false}, 0, 1.0, DOCUMENTS, 33);
+    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0, false}, 0, 2.0, HEAD_TAIL, 256);
+    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0, false}, 2, 1.0, SCATTERED,
+                   170);
+    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0, false}, 8, 2.0, SCATTERED,
+                   400);
+    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0, false}, 3, DOCUMENTS, 96);
+    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0, false}, 4, SCATTERED, 150);
+    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0, false}, 2, HEAD_TAIL, 64);
     merge_case(c, dt, 3, 5, 4, 24);
     head_tail_case(c, dt, 4, 20);
     head_tail_case(c, dt, 3, 100);
@@ -930,21 +934,25 @@ static void check_attention(struct checker *c)
         rope_case(c, both[i], 7, 4, 128, 64, false);
         for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++) {
             const int64_t *z = shapes[j];
-            attention_case(c, (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0},
-                           j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
+            attention_case(
+                c, (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0, false},
+                j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
         }
         /* Of latent attention: heads of odd width, a scale of their own. */
-        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f}, 0, 1.0, CAUSAL, 0);
-        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f}, 5, 1.0, CAUSAL, 0);
-        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0}, 1, 1.0, DOCUMENTS, 40);
+        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f, false}, 0, 1.0,
+                       CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f, false}, 5, 1.0,
+                       CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0, false}, 1, 1.0,
+                       DOCUMENTS, 40);
         check_attention_packed(c, both[i]);
         check_attention_masks(c, both[i]);
     }
     struct tensor x = empty(c, 4096, DTYPE_F32);
-    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0};
+    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0, false};
     bool ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     result(c, ok, "attention refuses query heads that key heads do not divide");
-    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0};
+    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0, false};
     ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     s.tk = 4, s.index = x.p;
     ok = ok && c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;

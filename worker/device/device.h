@@ -9,7 +9,8 @@
  * - Pointers are device memory from alloc() (or host memory on a device with info.host_memory true), 64-byte
  *   aligned. Matrices are row-major; ld* are row strides in elements.
  * - Compute tensors are bf16 or fp32 (the dt argument); all of one call share it. Sums are accumulated in fp32 or
- *   better; softmax, norms and losses are computed in fp32. The same call on the same data gives the same bits.
+ *   better; softmax, norms and losses are computed in fp32. The same call on the same data gives the same bits, unless
+ *   the call allows another order (attention_shape.any_order).
  * - Operations that compute gradients of parameters ADD to fp32 buffers (wgrad, *_dgain, embed_wgrad); gradients of
  *   activations are OVERWRITTEN unless said otherwise.
  * - An operation returns a status only for what can be known when it is enqueued (TITAN_EINVAL for shapes,
@@ -87,6 +88,7 @@ struct attention_shape {
     const int32_t *index, *start; /* (B*Tq), device; NULL = causal */
     const int32_t *key_index;     /* (B*Tk) */
     float scale;                  /* of the scores; 0: 1/sqrt(D) */
+    bool any_order;               /* sums may be taken in any order: the same call need not give the same bits */
 };
 
 /* Which experts a token goes to. scores = softmax or sigmoid of the logits; the top_k largest of scores + bias are

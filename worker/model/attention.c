@@ -15,7 +15,8 @@ static struct attention_heads heads_of(const struct block *k, const struct block
                                     .kv = z->kv,
                                     .d = z->d,
                                     .dv = z->dv,
-                                    .scale = model_score_scale(k->layout->model)};
+                                    .scale = model_score_scale(k->layout->model),
+                                    .any_order = k->any_order};
 }
 
 /* key_index: the keys' places in the batch. */
@@ -42,7 +43,8 @@ static struct tensor dgrad_work(struct block *k, const struct attention_heads *h
                                           .h = heads->h,
                                           .kv = heads->kv,
                                           .d = heads->d,
-                                          .dv = heads->dv};
+                                          .dv = heads->dv,
+                                          .any_order = heads->any_order};
     const size_t bytes = k->ops->attention_work_bytes(k->dev, &shape);
     return emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
 }
@@ -159,8 +161,7 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
         const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.od);
         const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", heads.b * z.h, z.n / heads.b);
         emit_attention(k->e, part, part_lse, saved->t[SAVED_Q], keys, values, &heads, &mask);
-        EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, .B = heads.b,
-             .H = z.h);
+        EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, .B = heads.b, .H = z.h);
     }
 }
 

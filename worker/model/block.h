@@ -24,6 +24,7 @@ struct block {
     int64_t b, t;                /* sequences of a microbatch, tokens of each; global */
     bool masked;                 /* attention within documents, or cp > 1: masks and positions from TOKENS */
     bool ring;                   /* context parallel: keys go round instead of being gathered */
+    bool any_order;              /* attention may sum in any order (device.h) */
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
     double expert_room; /* rows experts have room for where they are shared, in even shares; 0: for the worst case */

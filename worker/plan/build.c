@@ -698,6 +698,7 @@ static void init_block(struct builder *b)
                           .b = o->b,
                           .t = o->t,
                           .masked = o->masked,
+                          .any_order = o->any_order,
                           .ring = o->ring,
                           .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,

@@ -98,6 +98,7 @@ static void set_build_options(struct plan *plan)
                                          .t = r->training.seq_len,
                                          .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
                                          .ring = strcmp(r->parallelism.context_parallel_rotate_method, "ring") == 0,
+                                         .any_order = !r->numerics.deterministic && !r->numerics.canonical,
                                          .loss_chunks = (int)r->training.loss_chunks,
                                          .expert_room = r->parallelism.expert_parallel_room,
                                          .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,

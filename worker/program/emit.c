@@ -392,7 +392,7 @@ void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, str
                                                    .ldv = v.ld,
                                                    .ldo = out.ld,
                                                    .scale = (float)heads->scale},
-                                     .flags = masked ? OP_MASKED : 0,
+                                     .flags = (masked ? OP_MASKED : 0) | (heads->any_order ? OP_ANY_ORDER : 0),
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {out, lse, q, k, v, m->index, m->start, m->key_index};
 
@@ -422,7 +422,7 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
                                                          .lddv = dv.ld,
                                                          .lddo = dout.ld,
                                                          .scale = (float)heads->scale},
-                                     .flags = masked ? OP_MASKED : 0,
+                                     .flags = (masked ? OP_MASKED : 0) | (heads->any_order ? OP_ANY_ORDER : 0),
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {dq, dk, dv, dout, out, lse, q, k, v, work, m->index, m->start, m->key_index};
 

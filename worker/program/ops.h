@@ -36,7 +36,8 @@ enum op_flag {
     OP_MASKED = 32,
     OP_NO_GRADIENT = 64,
     OP_SIGMOID = 128,
-    OP_NORMALIZE = 256
+    OP_NORMALIZE = 256,
+    OP_ANY_ORDER = 512 /* sums may be taken in any order */
 };
 
 /* Each operation's numbers: struct op_matmul {M, N, K, lda, ldb, ldc}. */

@@ -466,13 +466,47 @@ static void pieces_are_as_many_as_asked(void **state)
     planned_close(&p);
 }
 
+/* Every attention of a step, forward and backward, may take its sums in any order: 0, all of them: 1; some: -1. */
+static int any_order(const char *const *sets)
+{
+    struct planned p;
+    int with = 0, without = 0;
+
+    open_plan(&p, 2, "h100", sets, &off);
+    for (int i = 0; i < p.programs[0]->n_actions; i++) {
+        const struct action *a = &p.programs[0]->actions[i];
+        if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD)
+            *(action_params(p.programs[0], a)->flags & OP_ANY_ORDER ? &with : &without) += 1;
+    }
+    planned_close(&p);
+    assert_true(with + without > 0);
+    return with == 0 ? 0 : without == 0 ? 1 : -1;
+}
+
+static void sums_keep_their_order_unless_the_recipe_says(void **state)
+{
+    static const char *const free_order[] = {"numerics.deterministic=false", NULL};
+    static const char *const canonical[] = {"numerics.deterministic=false", "numerics.canonical=true",
+                                            "training.global_batch_size=8", NULL};
+    static const char *const plain[] = {NULL};
+
+    (void)state;
+    assert_int_equal(any_order(plain), 0);
+    assert_int_equal(any_order(free_order), 1);
+    assert_int_equal(any_order(canonical), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_setting_computes_the_same),   cmocka_unit_test(buckets_hold_all_and_no_more),
-        cmocka_unit_test(unequal_shares_bucket_alike),       cmocka_unit_test(reordering_asks_earlier),
-        cmocka_unit_test(passes_give_way_to_a_memory_limit), cmocka_unit_test(held_gradients_hide_their_reduction),
+        cmocka_unit_test(every_setting_computes_the_same),
+        cmocka_unit_test(buckets_hold_all_and_no_more),
+        cmocka_unit_test(unequal_shares_bucket_alike),
+        cmocka_unit_test(reordering_asks_earlier),
+        cmocka_unit_test(passes_give_way_to_a_memory_limit),
+        cmocka_unit_test(held_gradients_hide_their_reduction),
         cmocka_unit_test(pieces_are_as_many_as_asked),
+        cmocka_unit_test(sums_keep_their_order_unless_the_recipe_says),
     };
     return cmocka_run_group_tests_name("passes", tests, NULL, NULL);
 }
