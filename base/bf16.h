@@ -23,4 +23,14 @@ static inline uint16_t bf16_from_f32(float f)
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
 }
 
+/* Away from zero with a chance of what is cut off, in units of the last place kept, so that the mean over the 16 random
+ * bits is f; a NaN stays one. Gupta et al. 2015, arXiv:1502.02551. */
+static inline uint16_t bf16_from_f32_at_random(float f, uint32_t random)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof(bits));
+    uint32_t rounded = bits + (random & 0xffff), quiet_nan = bits | 0x400000;
+    return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
+}
+
 #endif

@@ -78,7 +78,8 @@ struct recipe {
     struct {
         char name[32];
         double lr, beta1, beta2, eps, weight_decay;
-        char state_dtype[16]; /* of the moments: "float32", "bfloat16" */
+        char state_dtype[16];    /* of the moments: "float32", "bfloat16" */
+        char state_rounding[16]; /* of bf16 moments: "nearest", "stochastic" */
     } optimizer;
     struct {
         int64_t warmup_steps;

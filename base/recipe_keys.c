@@ -144,6 +144,11 @@ const struct recipe_key recipe_keys[] = {
      .choices = "float32|bfloat16", .initial = "\"float32\"", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "\"bfloat16\": the moments are kept in bfloat16, 8 bytes a parameter with the master weights instead of 12; the "
             "update's arithmetic stays float32. With training.dtype = \"bfloat16\" they are, whatever this says."},
+    {.section = "optimizer", .name = "state_rounding", .type = KEY_STRING, AT(optimizer.state_rounding),
+     .choices = "nearest|stochastic", .initial = "\"nearest\"", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "How moments in bfloat16 are rounded. \"nearest\": ties to even; \"stochastic\": up or down at random, so that "
+            "the mean is exact and small changes are not lost. The random numbers follow from training.seed, step and "
+            "parameter alone: the same on every device and for every number of workers."},
 
     {.section = "lr_scheduler", .name = "warmup_steps", .type = KEY_INT, AT(lr_scheduler.warmup_steps), .min = 0,
      .max = 1e9, .initial = "200", .flags = KEY_NUMBERS,

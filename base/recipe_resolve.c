@@ -373,6 +373,16 @@ static titan_status check_redundancy(const struct recipe *r, struct titan_error 
         "more: use \"buddy\" where there are no replicas");
 }
 
+static titan_status check_rounding(const struct recipe *r, struct titan_error *err)
+{
+    if (strcmp(r->optimizer.state_rounding, "stochastic") != 0 || recipe_moment_bytes(r) == 2)
+        return TITAN_OK;
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in "
+        "float32 are not rounded");
+}
+
 static titan_status check_mixture(const struct recipe *r, struct titan_error *err)
 {
     static const char *const kinds[] = {"", "text", "jsonl", "c4", "c4_test", "c4_validation"};
@@ -454,6 +464,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(resolve_loss_chunks(r, err));
     TRY(check_selective(r, err));
     TRY(check_redundancy(r, err));
+    TRY(check_rounding(r, err));
     TRY(check_checkpoint(r, err));
     TRY(check_outputs(r, err));
     TRY(check_mixture(r, err));

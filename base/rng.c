@@ -6,37 +6,19 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/philox.h"
 
-#define PHILOX_M0 0xD2511F53u
-#define PHILOX_M1 0xCD9E8D57u
-#define PHILOX_W0 0x9E3779B9u /* golden ratio */
-#define PHILOX_W1 0xBB67AE85u /* sqrt(3) - 1 */
+/* Compiled once per instruction set and picked at load time; sanitizer builds compile it once. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CLONED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONED
+#endif
 
 struct rng_key rng_key(uint64_t seed, const char *name)
 {
     const uint64_t key = hash_mix(hash_text(HASH_INIT, name) ^ hash_mix(seed + HASH_STEP));
     return (struct rng_key){{(uint32_t)key, (uint32_t)(key >> 32)}};
-}
-
-static inline __attribute__((always_inline)) void philox(uint32_t k0, uint32_t k1, uint64_t lo, uint64_t hi,
-                                                         uint32_t ret_words[4])
-{
-    uint32_t c0 = (uint32_t)lo, c1 = (uint32_t)(lo >> 32), c2 = (uint32_t)hi, c3 = (uint32_t)(hi >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)PHILOX_M0 * c0, p1 = (uint64_t)PHILOX_M1 * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
-        k0 += PHILOX_W0;
-        k1 += PHILOX_W1;
-    }
-    ret_words[0] = c0;
-    ret_words[1] = c1;
-    ret_words[2] = c2;
-    ret_words[3] = c3;
 }
 
 void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words[4])
@@ -49,6 +31,30 @@ float rng_uniform(struct rng_key key, uint64_t index)
     uint32_t w[4];
     rng_philox(key, index, 0, w);
     return (float)(w[0] >> 8) * 0x1p-24f;
+}
+
+/* Words of whole counters. */
+CLONED __attribute__((optimize("O3"))) static void counter_words(struct rng_key key, uint64_t counter, uint64_t hi,
+                                                                 uint64_t counters, uint32_t *restrict out)
+{
+    for (uint64_t i = 0; i < counters; i++)
+        philox(key.k[0], key.k[1], counter + i, hi, out + 4 * i);
+}
+
+void rng_words(struct rng_key key, uint64_t index, uint64_t hi, uint64_t count, uint32_t *out)
+{
+    uint32_t edge[4];
+
+    if (count > 0 && index % 4 != 0) {
+        rng_philox(key, index / 4, hi, edge);
+        for (; count > 0 && index % 4 != 0; count--)
+            *out++ = edge[index++ % 4];
+    }
+    counter_words(key, index / 4, hi, count / 4, out);
+    if (count % 4 != 0) {
+        rng_philox(key, (index + count) / 4, hi, edge);
+        memcpy(out + count / 4 * 4, edge, count % 4 * sizeof *out);
+    }
 }
 
 /* --- normals ------------------------------------------------------------------------------------------------------ */
@@ -114,9 +120,7 @@ static inline __attribute__((always_inline)) void sincos_turns(uint32_t turns, d
 #define PAIRS 128 /* computed together */
 
 /* Pairs [pair, pair+count) of a stream: elements 2*pair and so on, two for each. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
+CLONED
 __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off"))) static void
 normal_pairs(struct rng_key key, uint64_t pair, size_t count, float *restrict out)
 {

@@ -18,6 +18,8 @@ struct rng_key {
 struct rng_key rng_key(uint64_t seed, const char *name);
 /* Four independent 32-bit words for one 128-bit counter {lo, hi}: counter words lo, lo>>32, hi, hi>>32. */
 void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words[4]);
+/* Words index..index+count of a stream: word i = philox(lo = i / 4, hi)[i % 4]. */
+void rng_words(struct rng_key key, uint64_t index, uint64_t hi, uint64_t count, uint32_t *out);
 /* Element index of a stream as a uniform in [0,1) with 24 bits: w = philox(lo=index, hi=0); (w[0] >> 8) / 2^24. */
 float rng_uniform(struct rng_key key, uint64_t index);
 /* Element index as a standard normal (Box-Muller in double, rounded once to float). Elements 2i and 2i+1 share a

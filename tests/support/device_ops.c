@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bf16.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "support/device_checker.h"
@@ -1265,6 +1266,74 @@ static void typed_optim_case(struct checker *c, int64_t n, enum dtype wt, enum d
     sweep(c);
 }
 
+/* bf16 moments rounded at random, of a box 24 wide of a matrix 64 wide, in one call or in two: the bits that device.h
+ * states, whatever the device; what rounding adds has a mean of nothing. */
+static void random_rounding_case(struct checker *c, enum dtype wt, bool l2)
+{
+    enum { ROWS = 37, COLS = 24, WIDTH = 64, N = ROWS * COLS, CUT = 401 };
+    struct tensor w = noise(c, N, wt, 1.0), m = noise(c, N, DTYPE_BF16, 0.1), v = noise(c, N, DTYPE_BF16, 0.1);
+    struct tensor g = noise(c, N, DTYPE_F32, 10.0),
+                  split[3] = {noise(c, N, wt, 1.0), empty(c, N, DTYPE_BF16), empty(c, N, DTYPE_BF16)};
+    struct adamw_args a = {.lr = 3e-3f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .weight_decay = 0.1f,
+                           .l2 = l2,
+                           .bias1 = 0.1f,
+                           .bias2 = 0.05f,
+                           .master = wt,
+                           .moment = DTYPE_BF16,
+                           .clip = 0.7f,
+                           .mean = 0.125f,
+                           .rounding = {.random = true,
+                                        .key = rng_key(7, "rounding.x"),
+                                        .step = 3,
+                                        .cols = COLS,
+                                        .ld = WIDTH,
+                                        .origin = 5 * WIDTH + 9}};
+    double bias = 0.0;
+    bool ok = true;
+    a.grad_scale = a.clip * a.mean;
+    for (int64_t i = 0; i < N; i++)
+        v.x[i] = fabs(v.x[i]);
+    upload(c, &v);
+    memcpy(split[0].x, w.x, N * sizeof(double)), memcpy(split[1].x, m.x, N * sizeof(double));
+    memcpy(split[2].x, v.x, N * sizeof(double));
+    for (int i = 0; i < 3; i++)
+        upload(c, &split[i]);
+    need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, NULL, N, &a), "adamw");
+    need(c, c->ops->adamw(c->s, split[0].p, split[1].p, split[2].p, g.p, NULL, CUT, &a), "adamw");
+    a.rounding.first = CUT;
+    need(c,
+         c->ops->adamw(c->s, offset_of(&split[0], CUT), offset_of(&split[1], CUT), offset_of(&split[2], CUT),
+                       offset_of(&g, CUT), NULL, N - CUT, &a),
+         "adamw");
+    double *gm = download(c, &m), *gv = download(c, &v);
+    for (int64_t i = 0; i < N; i++) {
+        const uint64_t place = (uint64_t)(a.rounding.origin + i / COLS * WIDTH + i % COLS);
+        const float sum = (float)g.x[i], half = from_bf16(to_bf16(sum * a.mean));
+        const float clipped = wt == DTYPE_BF16 ? from_bf16(to_bf16(half * a.clip)) : sum * a.grad_scale;
+        const float gi = fmaf(l2 ? a.weight_decay : 0.0f, (float)w.x[i], clipped), square = gi * gi;
+        const float mi = fmaf(a.beta1, (float)m.x[i], (1.0f - a.beta1) * gi);
+        const float vi = fmaf(a.beta2, (float)v.x[i], (1.0f - a.beta2) * square);
+        uint32_t words[4];
+        rng_philox(a.rounding.key, place / 4, a.rounding.step, words);
+        ok = ok && gm[i] == (double)bf16_to_f32(bf16_from_f32_at_random(mi, words[place % 4]));
+        ok = ok && gv[i] == (double)bf16_to_f32(bf16_from_f32_at_random(vi, words[place % 4] >> 16));
+        int exponent;
+        (void)frexp((double)mi, &exponent);
+        bias += (gm[i] - (double)mi) / ldexp(1.0, exponent - 8) / N;
+    }
+    ok = ok && fabs(bias) < 5 * 0.41 / sqrt((double)N); /* one of them is off by 0.41 units, root mean square */
+    ok = same(c, download(c, &split[0]), download(c, &w), N, "weights in two calls") && ok;
+    ok = same(c, download(c, &split[1]), gm, N, "m in two calls") && ok;
+    ok = same(c, download(c, &split[2]), gv, N, "v in two calls") && ok;
+    result(c, ok, "%s, masters %s, moments rounded at random", l2 ? "adam" : "adamw",
+           wt == DTYPE_BF16 ? "bf16" : "fp32");
+    sweep(c);
+}
+
 static void sum_case(struct checker *c, int64_t n)
 {
     struct tensor x = noise(c, n, DTYPE_F64, 1.0), out = noise(c, 1, DTYPE_F64, 1.0);
@@ -1334,6 +1403,10 @@ static void check_sums(struct checker *c)
     for (int l2 = 0; l2 < 2; l2++) {
         typed_optim_case(c, 1003, DTYPE_F32, DTYPE_BF16, l2, false);
         typed_optim_case(c, 40000, DTYPE_BF16, DTYPE_BF16, l2, false);
+    }
+    for (int l2 = 0; l2 < 2; l2++) {
+        random_rounding_case(c, DTYPE_F32, l2);
+        random_rounding_case(c, DTYPE_BF16, l2);
     }
     typed_optim_case(c, 1003, DTYPE_F32, DTYPE_BF16, false, true);
     typed_optim_case(c, 40000, DTYPE_BF16, DTYPE_BF16, false, true);

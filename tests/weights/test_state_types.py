@@ -17,7 +17,8 @@ folder = tempfile.TemporaryDirectory(prefix="titan-state-types-")
 root = Path(folder.name)
 text = titan.headers_text(root / "text")
 STEPS = 12
-KINDS = {"moments": {"optimizer.state_dtype": "bfloat16"}, "bfloat16": {"training.dtype": "bfloat16"}}
+KINDS = {"moments": {"optimizer.state_dtype": "bfloat16"}, "bfloat16": {"training.dtype": "bfloat16"},
+         "stochastic": {"optimizer.state_dtype": "bfloat16", "optimizer.state_rounding": "stochastic"}}
 BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
         "checkpoint.keep_latest_k": 0, "checkpoint.interval": 6}
 OFF = {"checkpoint__enable": "false"}
@@ -82,6 +83,7 @@ def test_checkpoints():
     run("whole", 2, numerics__canonical="true")
     full = size(root / "whole/checkpoint/step-00000006")
     wants = {"moments": ({"parameters": "F32", "moments": "BF16"}, 4, 8 / 12),
+             "stochastic": ({"parameters": "F32", "moments": "BF16"}, 4, 8 / 12),
              "bfloat16": ({"parameters": "BF16", "moments": "BF16"}, 3, 6 / 12)}
     for kind, (types, version, share) in wants.items():
         name = f"stopped-{kind}"

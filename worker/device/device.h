@@ -59,6 +59,18 @@ struct device_info {
     double peak_flops_f32;
 };
 
+/* How bf16 moments are rounded when they are stored: to nearest even, or at random (base/bf16.h). Element i of a call
+ * is element place = origin + (first + i) / cols * ld + (first + i) % cols of its parameter, a box of a matrix ld wide,
+ * and has word place of the stream (key, step) (rng_words): m takes its lower 16 bits, v the upper ones. m and v are
+ * computed as fma(beta1, m, (1-beta1) * g) and fma(beta2, v, (1-beta2) * (g*g)), with g = fma(l2, w, gradient): the
+ * bits do not depend on the device, nor on how a parameter is cut. */
+struct moment_rounding {
+    bool random;
+    struct rng_key key;
+    uint64_t step;
+    int64_t first, cols, ld, origin; /* elements */
+};
+
 struct adamw_args {
     float lr, beta1, beta2, eps, weight_decay;
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
@@ -67,11 +79,15 @@ struct adamw_args {
     /* Types of master, and of m and v: fp32, or bf16 (of the moments, or of all three). */
     enum dtype master, moment;
     float mean, clip; /* bf16 masters: what grad_scale is the product of */
+    struct moment_rounding rounding;
 };
 
 /* Combinations of types that an update has. */
 static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t *shadow)
 {
+    const struct moment_rounding *const r = &a->rounding;
+    if (r->random && (a->moment != DTYPE_BF16 || r->first < 0 || r->cols <= 0 || r->ld < r->cols || r->origin < 0))
+        return false;
     return a->master == DTYPE_BF16 ? a->moment == DTYPE_BF16 && !shadow
                                    : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || a->moment == DTYPE_BF16);
 }
@@ -321,8 +337,9 @@ struct device_ops {
      *   w -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + weight_decay * w)
      * With l2, Adam (Kingma and Ba 2015, arXiv:1412.6980): g has weight_decay * w added, and the last line has not.
      * master, m, v (n) as args says, read as fp32, computed with in fp32, and rounded to nearest even when they are
-     * stored; grad (n) fp32. bf16 masters: g is grad*mean rounded to bf16, then times clip, rounded to bf16, as a
-     * gradient of that type is. shadow (n) bf16 = fp32 master rounded to nearest even, NULL = none. */
+     * stored, m and v as args.rounding says; grad (n) fp32. bf16 masters: g is grad*mean rounded to bf16, then times
+     * clip, rounded to bf16, as a gradient of that type is. shadow (n) bf16 = fp32 master rounded to nearest even, NULL
+     * = none. */
     titan_status (*adamw)(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args);
     /* w -= lr * (g + weight_decay * w), with g as above. */

@@ -413,7 +413,8 @@ static titan_status update_unit(const struct call *c, void *state, void *shard, 
 {
     if (!c->e->update)
         return TITAN_OK;
-    return update_apply(c->e->update, c->ops, state, shard, (enum dtype)c->p->dt, gradient, n, c->s);
+    const struct update_range range = {c->e->p->layout, c->a->unit, c->e->opt.rank};
+    return update_apply(c->e->update, &range, c->ops, state, shard, (enum dtype)c->p->dt, gradient, n, c->s);
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */

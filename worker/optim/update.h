@@ -6,21 +6,30 @@
 #include "base/recipe.h"
 #include "worker/device/device.h"
 #include "worker/program/state_types.h"
+#include "worker/tensor/layout.h"
 
 /* The arithmetic of one update, the same for every range of the model. */
 struct update {
-    bool sgd; /* otherwise Adam or AdamW, as args.l2 says */
-    struct adamw_args args;
+    bool sgd;               /* otherwise Adam or AdamW, as args.l2 says */
+    struct adamw_args args; /* .rounding: random and step; what depends on the parameter comes with the range */
+    uint64_t seed;          /* of the rounding */
+};
+
+/* The elements of an update: a rank's range of a unit. */
+struct update_range {
+    const struct layout *layout;
+    int unit, rank;
 };
 
 /* By the recipe. number: how many updates there have been with this one, from 1 (skipped steps do not count). The
  * summed gradient is divided by tokens and multiplied by clip. */
 struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
                                double clip);
-/* Enqueue the update of n elements. values: masters, m and v, n each, one after the other, in the recipe's types
- * (state_types.h). shard: the range in the compute type dt; it may be the masters themselves, where that is their type;
- * NULL: there is none. */
-titan_status update_apply(const struct update *update, const struct device_ops *ops, void *values, void *shard,
-                          enum dtype dt, const float *grad, int64_t n, struct stream *s) TITAN_MUST_USE;
+/* Enqueue the update of all n elements of a range; NULL will do where moments are not rounded at random. values:
+ * masters, m and v, n each, one after the other, in the recipe's types (state_types.h). shard: the range in the compute
+ * type dt; it may be the masters themselves, where that is their type; NULL: there is none. */
+titan_status update_apply(const struct update *update, const struct update_range *range, const struct device_ops *ops,
+                          void *values, void *shard, enum dtype dt, const float *grad, int64_t n,
+                          struct stream *s) TITAN_MUST_USE;
 
 #endif

@@ -3,7 +3,7 @@
  *
  * Of a range of n parameters it has n masters, then n first and n second moments, dense. fp32 throughout, or moments in
  * bf16 (optimizer.state_dtype), or masters as well (training.dtype); a value is rounded to nearest even when it is
- * stored, and what is computed with it is fp32. */
+ * stored, moments by choice at random (optimizer.state_rounding), and what is computed with it is fp32. */
 #ifndef TITAN_WORKER_PROGRAM_STATE_TYPES_H
 #define TITAN_WORKER_PROGRAM_STATE_TYPES_H
 

@@ -306,6 +306,10 @@ static void test_resolve(void **state)
         "parallelism.data_parallel_replicate_degree = 2 takes a multiple of 2 workers; elastic.max_workers = 3: "
         "use 2 or 4");
     resolve_fails(
+        "[optimizer]\nstate_rounding = \"stochastic\"\n",
+        "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in float32 are "
+        "not rounded");
+    resolve_fails(
         "[fault_tolerance]\nredundancy = \"replica\"\n",
         "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or more: "
         "use \"buddy\" where there are no replicas");

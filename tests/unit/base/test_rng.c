@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/bf16.h"
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -36,6 +37,46 @@ static void test_philox(void **state)
         rng_philox(key, cases[i].lo, cases[i].hi, words);
         assert_memory_equal(words, cases[i].words, sizeof(words));
     }
+}
+
+/* Any part of a stream is what its counters give, one by one. */
+static void test_words(void **state)
+{
+    (void)state;
+    const struct rng_key key = rng_key(42, "words");
+    uint32_t got[71], want[4];
+    for (uint64_t start = 0; start < 9; start++)
+        for (uint64_t count = 0; count < 70; count++) {
+            const uint64_t first = start + (start & 1 ? UINT64_C(1) << 40 : 0);
+            memset(got, 0x5a, sizeof got);
+            rng_words(key, first, 3, count, got);
+            for (uint64_t i = 0; i < count; i++) {
+                rng_philox(key, (first + i) / 4, 3, want);
+                assert_int_equal(got[i], want[(first + i) % 4]);
+            }
+            assert_int_equal(got[count], 0x5a5a5a5a);
+        }
+}
+
+/* Over all 65,536 random numbers the mean of what a number is rounded to is the number. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    const float cases[] = {1.0f, 1.00390625f, 1.001f, -0.3333333f, 3.0e38f, -7.1e-39f, 0.0f, -0.0f, 65535.0f};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        double sum = 0;
+        for (uint32_t random = 0; random < 65536; random++) {
+            const float rounded = bf16_to_f32(bf16_from_f32_at_random(cases[i], random | 0xabcd0000));
+            assert_true(fabs((double)rounded - (double)cases[i]) <= fmax(ldexp(fabs((double)cases[i]), -7), 1e-40));
+            sum += (double)rounded;
+        }
+        if (sum / 65536 != (double)cases[i])
+            fail_msg("%a is rounded to %a", (double)cases[i], sum / 65536);
+    }
+    assert_true(isnan(bf16_to_f32(bf16_from_f32_at_random(NAN, 0xffff))));
+    assert_true(isnan(bf16_to_f32(bf16_from_f32_at_random(-NAN, 0xffff))));
+    assert_true(bf16_to_f32(bf16_from_f32_at_random(INFINITY, 0xffff)) == INFINITY);
+    assert_true(bf16_to_f32(bf16_from_f32_at_random(-INFINITY, 1)) == -INFINITY);
 }
 
 static uint64_t number(const struct json *j)
@@ -147,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox),  cmocka_unit_test(test_reference), cmocka_unit_test(test_keys_differ),
         cmocka_unit_test(test_moments), cmocka_unit_test(test_normals),   cmocka_unit_test(test_permute),
+        cmocka_unit_test(test_words),   cmocka_unit_test(test_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

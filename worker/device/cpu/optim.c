@@ -2,6 +2,7 @@
 /* optim.c - Adam, AdamW and SGD on fp32 or bf16 masters, with an optional bf16 shadow of fp32 ones. One pass over
  * memory: AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 in bf16), so memory
  * bounds it. */
+#include <assert.h>
 #include <math.h>
 
 #include "worker/device/cpu/cpu.h"
@@ -14,6 +15,9 @@ struct optim_args {
     size_t n;
     struct adamw_args adam;
 };
+static_assert(sizeof(struct optim_args) <= CPU_ARGS_MAX, "optimizer arguments fit a queue slot");
+
+enum { RANDOM_CHUNK = 2048 }; /* elements that are given random words together */
 
 CPU_INLINE float rounded_to_bf16(float x)
 {
@@ -26,8 +30,16 @@ CPU_INLINE float gradient_of(float sum, float scale, float mean, float clip, enu
     return master == DTYPE_BF16 ? rounded_to_bf16(rounded_to_bf16(sum * mean) * clip) : sum * scale;
 }
 
-/* of: the range's arguments; their types and whether there is a shadow, as constants. */
-CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtype wt, enum dtype mt, bool with_shadow)
+/* A decaying mean; exact: with one rounding of the sum on every machine, whatever the compiler contracts. */
+CPU_INLINE float mean_of(float decay, float old, float rest, bool exact)
+{
+    return exact ? fmaf(decay, old, rest) : decay * old + rest;
+}
+
+/* of: the range's arguments; their types and whether there is a shadow, as constants. random (n): bf16 moments are
+ * rounded by it; NULL, as a constant: to nearest. */
+CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtype wt, enum dtype mt, bool with_shadow,
+                               const uint32_t *random)
 {
     const struct adamw_args *a = &of->adam;
     void *const master = of->master, *const m = of->m, *const v = of->v;
@@ -40,12 +52,17 @@ CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtyp
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float w = load_as_f32(master, i, wt);
-        float g = gradient_of(grad[i], scale, mean, clip, wt) + l2 * w;
-        float mi = b1 * load_as_f32(m, i, mt) + c1 * g;
-        float vi = b2 * load_as_f32(v, i, mt) + c2 * (g * g);
+        float g = mean_of(l2, w, gradient_of(grad[i], scale, mean, clip, wt), random != NULL);
+        float mi = mean_of(b1, load_as_f32(m, i, mt), c1 * g, random != NULL);
+        float vi = mean_of(b2, load_as_f32(v, i, mt), c2 * (g * g), random != NULL);
         w -= lr * (mi * inv1 / (sqrtf(vi * inv2) + eps) + decay * w);
-        store_f32_as(m, i, mt, mi);
-        store_f32_as(v, i, mt, vi);
+        if (random) {
+            ((uint16_t *)m)[i] = bf16_from_f32_at_random(mi, random[i]);
+            ((uint16_t *)v)[i] = bf16_from_f32_at_random(vi, random[i] >> 16);
+        } else {
+            store_f32_as(m, i, mt, mi);
+            store_f32_as(v, i, mt, vi);
+        }
         store_f32_as(master, i, wt, w);
         if (with_shadow)
             shadow[i] = bf16_from_f32(w);
@@ -55,15 +72,25 @@ CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtyp
 CPU_KERNEL static void adamw_range_run(const struct optim_args *a, int64_t n)
 {
     if (a->adam.master == DTYPE_BF16)
-        adamw_elements(a, n, DTYPE_BF16, DTYPE_BF16, false);
+        adamw_elements(a, n, DTYPE_BF16, DTYPE_BF16, false, NULL);
     else if (a->adam.moment == DTYPE_BF16 && a->shadow)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, true);
+        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, true, NULL);
     else if (a->adam.moment == DTYPE_BF16)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, false);
+        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, false, NULL);
     else if (a->shadow)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, true);
+        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, true, NULL);
     else
-        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, false);
+        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, false, NULL);
+}
+
+CPU_KERNEL static void adamw_range_at_random(const struct optim_args *a, int64_t n, const uint32_t *random)
+{
+    if (a->adam.master == DTYPE_BF16)
+        adamw_elements(a, n, DTYPE_BF16, DTYPE_BF16, false, random);
+    else if (a->shadow)
+        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, true, random);
+    else
+        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, false, random);
 }
 
 /* The same arguments from element `begin` on. */
@@ -76,7 +103,33 @@ static struct optim_args from_element(const struct optim_args *a, int64_t begin)
     part.v = a->v ? at_mut(a->v, begin, a->adam.moment) : NULL;
     part.grad = a->grad + begin;
     part.shadow = a->shadow ? a->shadow + begin : NULL;
+    part.adam.rounding.first += begin;
     return part;
+}
+
+/* The words of n elements, a row of the box at a time. */
+static void random_words(const struct moment_rounding *r, int64_t n, uint32_t *out)
+{
+    titan_assert(r->cols > 0 && r->ld >= r->cols);
+    for (int64_t e = r->first, end = r->first + n; e < end;) {
+        const int64_t count = r->cols == r->ld ? end - e : MIN(end - e, r->cols - e % r->cols);
+        const int64_t place = r->origin + e / r->cols * r->ld + e % r->cols;
+        rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, out);
+        out += count;
+        e += count;
+    }
+}
+
+static void adamw_at_random(const struct optim_args *a, int64_t begin, int64_t end)
+{
+    uint32_t random[RANDOM_CHUNK];
+    titan_assert(begin >= 0 && end >= begin && a->adam.moment == DTYPE_BF16);
+    for (int64_t at = begin; at < end; at += RANDOM_CHUNK) {
+        const int64_t n = MIN(end - at, RANDOM_CHUNK);
+        const struct optim_args part = from_element(a, at);
+        random_words(&part.adam.rounding, n, random);
+        adamw_range_at_random(&part, n, random);
+    }
 }
 
 static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
@@ -84,7 +137,10 @@ static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
     const struct optim_args part = from_element(p, begin);
     (void)thread;
     titan_assert(end >= begin && adamw_types_valid(&part.adam, part.shadow));
-    adamw_range_run(&part, end - begin);
+    if (part.adam.rounding.random)
+        adamw_at_random(p, begin, end);
+    else
+        adamw_range_run(&part, end - begin);
 }
 
 static titan_status run_adamw(const struct cpu_context *ctx, const void *p)

@@ -159,6 +159,10 @@ struct adamw_factors {
     float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, bias1, bias2; /* one of the decays is 0 */
     float mean, clip;                                                        /* grad_scale is their product */
     bool bf16_master, bf16_moment;                                           /* otherwise fp32 */
+    bool random_moments; /* how bf16 moments are rounded, device.h: struct moment_rounding */
+    uint32_t key[2];
+    uint64_t step;
+    int64_t first, cols, ld, origin;
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. shadow may be NULL. */
 int cuda_adamw(void *stream, void *master, void *m, void *v, const float *grad, uint16_t *shadow, size_t n,

@@ -293,6 +293,13 @@ static struct adamw_factors factors_of(const struct adamw_args *args)
         .clip = args->clip,
         .bf16_master = args->master == DTYPE_BF16,
         .bf16_moment = args->moment == DTYPE_BF16,
+        .random_moments = args->rounding.random,
+        .key = {args->rounding.key.k[0], args->rounding.key.k[1]},
+        .step = args->rounding.step,
+        .first = args->rounding.first,
+        .cols = args->rounding.cols,
+        .ld = args->rounding.ld,
+        .origin = args->rounding.origin,
     };
 }
 

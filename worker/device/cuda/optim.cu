@@ -3,6 +3,9 @@
  * with masters and moments in fp32 or bf16. None changes anything on a stream that has failed. */
 #include "worker/device/cuda/kernel.cuh"
 
+#define PHILOX_INLINE __device__ static inline
+#include "base/philox.h"
+
 /* The clipped mean; with bf16 masters each of the two products is a bf16 number. */
 template <typename W> __device__ static float gradient_of(float sum, const struct adamw_factors &a)
 {
@@ -14,6 +17,42 @@ template <typename W> __device__ static float gradient_of(float sum, const struc
     return num_load(&clipped);
 }
 
+/* To nearest, or away from zero with a chance of what is cut off; a NaN stays one. */
+__device__ static void store_at_random(bf16 *x, float value, uint32_t random)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        x->bits = (uint16_t)((bits >> 16) | 0x40u);
+    else
+        x->bits = (uint16_t)((bits + (random & 0xffffu)) >> 16);
+}
+
+__device__ static void store_moments(float *m, float *v, size_t i, float mi, float vi, const struct adamw_factors &a)
+{
+    (void)a;
+    m[i] = mi;
+    v[i] = vi;
+}
+
+__device__ static void store_moments(bf16 *m, bf16 *v, size_t i, float mi, float vi, const struct adamw_factors &a)
+{
+    if (!a.random_moments) {
+        num_store(m + i, mi);
+        num_store(v + i, vi);
+        return;
+    }
+    const int64_t e = a.first + (int64_t)i;
+    const int64_t place = a.origin + (a.cols == a.ld ? e : e / a.cols * a.ld + e % a.cols);
+    uint32_t words[4];
+    philox(a.key[0], a.key[1], (uint64_t)place / 4, a.step, words);
+    const uint32_t low = place & 1 ? words[1] : words[0], high = place & 1 ? words[3] : words[2];
+    const uint32_t random = place & 2 ? high : low;
+    store_at_random(m + i, mi, random);
+    store_at_random(v + i, vi, random >> 16);
+}
+
+/* m and v by explicit fused sums: the same bits on every device (device.h). */
 template <typename W, typename M>
 __global__ static void __launch_bounds__(THREADS)
     adamw(W *master, M *m, M *v, const float *grad, bf16 *shadow, size_t n, struct adamw_factors a, const int *failed)
@@ -22,12 +61,11 @@ __global__ static void __launch_bounds__(THREADS)
         return;
     for (size_t i = grid_first(); i < n; i += grid_stride()) {
         const float w = num_load(master + i);
-        const float g = gradient_of<W>(grad[i], a) + a.l2 * w;
-        const float mi = a.beta1 * num_load(m + i) + (1.0f - a.beta1) * g;
-        const float vi = a.beta2 * num_load(v + i) + (1.0f - a.beta2) * g * g;
+        const float g = fmaf(a.l2, w, gradient_of<W>(grad[i], a));
+        const float mi = fmaf(a.beta1, num_load(m + i), (1.0f - a.beta1) * g);
+        const float vi = fmaf(a.beta2, num_load(v + i), (1.0f - a.beta2) * (g * g));
         const float next = w - a.lr * (mi / a.bias1 / (sqrtf(vi / a.bias2) + a.eps) + a.weight_decay * w);
-        num_store(m + i, mi);
-        num_store(v + i, vi);
+        store_moments(m, v, i, mi, vi, a);
         num_store(master + i, next);
         if (shadow)
             num_store(shadow + i, next);

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update.h: which random numbers round the moments. On random meshes every element of every parameter has the same key,
+ * place and step as on one rank, and parts that several ranks hold alike have them alike. TITAN_TEST_SEED repeats a
+ * run.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "tests/support/random_layout.h"
+#include "worker/optim/update.h"
+
+#define WORLD_MAX 24
+#define ROUNDS 30
+
+/* What rounds an element, as one number that is not 0. */
+static uint16_t mark_of(struct rng_key key, int64_t place, uint64_t step)
+{
+    const uint64_t numbers[] = {key.k[0], key.k[1], (uint64_t)place, step};
+    return (uint16_t)(hash_bytes(HASH_INIT, numbers, sizeof numbers) | 1);
+}
+
+/* Leaves each element's mark in m, and which element of its buffer it is in v: they move together. */
+static titan_status marks(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
+                          size_t n, const struct adamw_args *a)
+{
+    (void)s;
+    assert_true(adamw_types_valid(a, shadow) && a->rounding.random);
+    for (size_t i = 0; i < n; i++) {
+        const struct moment_rounding *const r = &a->rounding;
+        const int64_t e = r->first + (int64_t)i;
+        ((uint16_t *)m)[i] = mark_of(r->key, r->origin + e / r->cols * r->ld + e % r->cols, r->step);
+        ((uint16_t *)v)[i] = (uint16_t)grad[i];
+        assert_true(((float *)master)[i] == grad[i] && (!shadow || shadow[i] == (uint16_t)grad[i]));
+    }
+    return TITAN_OK;
+}
+static const struct device_ops marking = {.adamw = marks};
+
+/* Marks of a rank's range of a unit; free. */
+static uint16_t *marks_of(const struct layout *l, int unit, int rank)
+{
+    const struct update update = {
+        .args = {.master = DTYPE_F32, .moment = DTYPE_BF16, .rounding = {.random = true, .step = 7}}, .seed = 42};
+    const struct update_range range = {l, unit, rank};
+    const int64_t n = l->units[unit].shard;
+    char *const values = calloc((size_t)n + 1, sizeof(float) + 2 * sizeof(uint16_t));
+    float *const grad = calloc((size_t)n + 1, sizeof *grad);
+    uint16_t *const shadow = calloc((size_t)n + 1, sizeof *shadow), *const m = (uint16_t *)(values + 4 * n);
+    uint16_t *const ret = calloc((size_t)n + 1, sizeof *ret);
+
+    assert_true(values && grad && shadow && ret);
+    for (int64_t i = 0; i < n; i++)
+        ((float *)values)[i] = grad[i] = (float)(shadow[i] = (uint16_t)(i % 251));
+    assert_int_equal(update_apply(&update, &range, &marking, values, shadow, DTYPE_BF16, grad, n, NULL), TITAN_OK);
+    memcpy(ret, m, (size_t)n * sizeof *ret);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(ret[i] == 0 || m[n + i] == i % 251);
+    free(values);
+    free(grad);
+    free(shadow);
+    return ret;
+}
+
+/* Every element of the range's parameters is marked by parameter and place; what lies between them is not. */
+static int64_t check_range(const struct layout *l, int unit, int rank)
+{
+    const int64_t begin = layout_begin(l, unit, rank), n = l->units[unit].shard;
+    uint16_t *const got = marks_of(l, unit, rank), *const want = calloc((size_t)n + 1, sizeof *want);
+    const struct model_unit *const u = &l->model->units[unit];
+    int64_t seen = 0;
+
+    assert_non_null(want);
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
+        const struct local_tensor *const local = &l->tensors[t];
+        const struct model_tensor *const tensor = &l->model->tensors[t];
+        const int64_t width = tensor->ndim > 1 ? tensor->shape[1] : tensor->numel;
+        char name[128];
+        int64_t row, col;
+        (void)snprintf(name, sizeof name, "rounding.%s", tensor->name);
+        layout_origin(l, t, rank, &row, &col);
+        for (int64_t y = 0; y < local->rows; y++)
+            for (int64_t x = 0; x < local->cols; x++) {
+                const int64_t at = local->offset + y * local->cols + x - begin;
+                if (at < 0 || at >= n)
+                    continue;
+                want[at] = mark_of(rng_key(42, name), (row + y) * width + col + x, 7);
+                seen++;
+            }
+    }
+    if (memcmp(got, want, (size_t)n * sizeof *got) != 0)
+        fail_msg("unit %d on rank %d of %s", unit, rank, layout_text(l));
+    free(got);
+    free(want);
+    return seen;
+}
+
+static void rounding_follows_the_parameter(void **state)
+{
+    unsigned seed = random_seed();
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        int64_t seen = 0;
+        for (int u = 0; u < m->n_units; u++)
+            for (int rank = 0; rank < l->mesh.world; rank++)
+                seen += check_range(l, u, rank);
+        assert_true(seen > 0);
+        layout_close(l);
+        model_close(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounding_follows_the_parameter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
