@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA plug-in: `make cuda`. Needs a CUDA toolkit (nvcc, cuBLASLt, NCCL) and a C and C++ compiler, nothing else: the
 # plug-in's objects are built apart, without the generated protocol code. Loading it needs no driver; using it does.
-#   CUDA=/path             the toolkit, if not where nvcc is        NCCL=$(CUDA), CUBLAS=$(CUDA)   where those libraries are, if elsewhere
+#   CUDA=/path             the toolkit, if not where nvcc is
+#   NCCL=$(CUDA), CUBLAS=$(CUDA), CUDNN=$(CUDA)   where those libraries are, if elsewhere; cuDNN is not linked to, it is
+#                          loaded where it is found, and can do without
 #   CUDA_ARCH="80 90a 100" compute capabilities to build machine code for
 ifndef CUDA
 CUDA := $(or $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v nvcc 2>/dev/null))),/usr/local/cuda)
 endif
 NCCL      ?= $(CUDA)
 CUBLAS    ?= $(CUDA)
+CUDNN     ?= $(CUDA)
 CUDA_ARCH ?= 80 90a 100
 NVCC      := $(CUDA)/bin/nvcc
 plugin_cuda := $(BUILD)/lib/titan/libtitan-cuda.so
@@ -25,9 +28,9 @@ cuda_gen   = $(if $(cuda_use),$(foreach a,$(cuda_use),-gencode arch=compute_$(a)
 cuda_ptx   = $(if $(filter 80,$(cuda_use)),-gencode arch=compute_80$(comma)code=compute_80)
 # The library file itself, whatever its version: python's packages of the toolkit have no plain .so name.
 cuda_lib   = $(or $(firstword $(wildcard $(foreach d,lib64 lib,$(2)/$(d)/lib$(1).so $(2)/$(d)/lib$(1).so.*))),-l$(1))
-cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) $(call cuda_lib,cublasLt,$(CUBLAS))))),-Wl,-rpath,$(d:%/=%))
+cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) $(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,cudnn,$(CUDNN))))),-Wl,-rpath,$(d:%/=%))
 # The system's own folders are looked in anyway, and must stay behind the compiler's.
-cuda_inc   := $(foreach d,$(filter-out /usr /usr/local,$(sort $(NCCL) $(CUBLAS) $(CUDA))),-isystem $(d)/include)
+cuda_inc   := $(foreach d,$(filter-out /usr /usr/local,$(sort $(NCCL) $(CUBLAS) $(CUDNN) $(CUDA))),-isystem $(d)/include)
 NVCCFLAGS  ?= -O3
 
 .PHONY: cuda cuda-needs
@@ -76,6 +79,16 @@ $(emulated_dir)/libcuda.so.1: $(standins_o)
 $(emulated): $(emulated_o) $(cuda_c:%.c=$(BUILD)/obj/cuda/%.o) $(emulated_dir)/libcuda.so.1 $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CXX) -shared -Wl,-z,defs,-z,nodelete -Wl,--no-as-needed -o $@ $^ '-Wl,-rpath,$$ORIGIN' -ldl -lpthread
+
+# cuDNN: a stand-in that the emulated plug-in loads by TITAN_CUDNN, and a check of the graphs by the real one.
+.PHONY: cudnn-programs
+cudnn-programs: $(emulated_dir)/fake/libcudnn.so.9 $(emulated_dir)/check_cudnn
+$(emulated_dir)/fake/libcudnn.so.9: $(BUILD)/obj/cuda/tests/cuda/fake_cudnn.o
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcudnn.so.9 -o $@ $^ -ldl -lm
+$(emulated_dir)/check_cudnn: $(addprefix $(BUILD)/obj/cuda/,tests/cuda/check_cudnn.o worker/device/cuda/cudnn_graph.o) $(lib_base)
+	@mkdir -p $(@D)
+	$(link) $^ -ldl -lpthread -lm
 
 # --- tests/gpu: what a bare GPU machine checks, without cmocka; `make BARE=1 gpu-programs` needs a C compiler only ---
 gpu_programs := $(patsubst %,$(BUILD)/gpu/%,check_comm check_ops bench_ops)

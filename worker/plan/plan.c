@@ -47,12 +47,13 @@ static int kept_products(const struct recipe *r)
     return strncmp(option, "op:", 3) == 0 ? atoi(option + 3) : 2;
 }
 
-/* Without a device: the same order of magnitude as the plug-ins ask for. */
+/* Without a device: the same order of magnitude as the plug-ins ask for; in any order they add dQ up in fp32. */
 static size_t estimated_work(struct device *dev, const struct attention_shape *s)
 {
     (void)dev;
     return (size_t)(s->b * s->tq * s->h) * sizeof(float) +
-           (size_t)(s->b * s->tk * s->kv * (s->d + s->dv)) * sizeof(float);
+           (size_t)(s->b * s->tk * s->kv * (s->d + s->dv)) * sizeof(float) +
+           (s->any_order ? (size_t)(s->b * s->tq * s->h * s->d) * sizeof(float) : 0);
 }
 
 static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work};

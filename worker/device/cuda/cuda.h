@@ -24,7 +24,8 @@
 #define CUDA_MATMUL_WORK_BYTES ((size_t)32 << 20)
 #define CUDA_COMMS_MAX 64
 
-struct matmul_plans; /* matmul.c */
+struct matmul_plans;    /* matmul.c */
+struct cudnn_attention; /* cudnn_attention.h */
 
 struct comm;
 /* A communicator that works on this device's streams. */
@@ -41,6 +42,7 @@ struct device {
     double peak_flops_bf16, peak_flops_f32;
     cublasLtHandle_t lt;
     struct matmul_plans *plans;
+    struct cudnn_attention *attention;
     cudaStream_t clearing;      /* new memory is cleared on it */
     pthread_mutex_t lock;       /* every stream's error text */
     pthread_mutex_t watch_lock; /* held while communicators are asked, so that none closes meanwhile */
@@ -58,7 +60,7 @@ struct stream {
     int *fault;               /* the same; what a kernel found wrong, enum fault in kernels.h */
     int *seen;                /* device memory */
     bool may_fail;            /* something that can fail later was enqueued, here or on a stream this one waited for */
-    void *work;               /* cuBLASLt's workspace; another than the compute stream gets it at its first product */
+    void *work;               /* workspace of libraries; another than the compute stream gets it at its first product */
     struct titan_error error; /* the text of the first failure raised here */
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/cudnn_attention.h"
 
 #define MIB 1048576.0
 #define LOOK_NS 1000000 /* between the watcher's looks at the communicators */
@@ -180,6 +181,7 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
     TRY(cuda_enter(dev, err));
     TRY(describe(dev, err));
     TRY(matmul_plans_open(&dev->plans, err));
+    TRY(cudnn_attention_open(&dev->attention, err));
     cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);
     if (e != cudaSuccess)
         return cuda_fail(err, e, "opening a stream");
@@ -233,6 +235,7 @@ void cuda_close(struct device *dev)
     titan_assert(dev->n_watches == 0);
     end_watcher(dev);
     matmul_plans_close(dev->plans);
+    cudnn_attention_close(dev->attention);
     if (dev->lt)
         (void)cublasLtDestroy(dev->lt);
     if (dev->clearing)

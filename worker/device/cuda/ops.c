@@ -2,6 +2,8 @@
 /* ops.c - the device table: checks shapes, skips what a failed stream must not run, launches. */
 #include <string.h>
 
+#include "base/cleanup.h"
+#include "worker/device/cuda/cudnn_attention.h"
 #include "worker/device/cuda/enqueue.h"
 
 _Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64 &&
@@ -147,6 +149,10 @@ static titan_status attention(struct stream *s, void *out, int64_t ldo, float *l
 {
     if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo))
         return TITAN_EINVAL;
+    const struct attention_tensors tensors = {
+        .out = out, .lse = lse, .q = q, .k = k, .v = v, .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo};
+    if (stream_skips(s) || cudnn_attention(s, &tensors, shape, false, NULL))
+        return TITAN_OK;
     const struct attention_problem problem = attention_problem(shape, ldq, ldk, ldv, ldo);
     return ENQUEUE(s, "attention", cuda_attention(s->native, out, lse, q, k, v, &problem));
 }
@@ -159,6 +165,25 @@ static titan_status attention_dgrad(struct stream *s, void *dq, int64_t lddq, vo
     if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo) ||
         !strides_fit(shape, lddq, lddk, lddv, lddo) || !work)
         return TITAN_EINVAL;
+    const struct attention_tensors tensors = {.out = (void *)out,
+                                              .lse = (float *)lse,
+                                              .dq = dq,
+                                              .dk = dk,
+                                              .dv = dv,
+                                              .q = q,
+                                              .k = k,
+                                              .v = v,
+                                              .dout = dout,
+                                              .ldq = ldq,
+                                              .ldk = ldk,
+                                              .ldv = ldv,
+                                              .ldo = ldo,
+                                              .lddq = lddq,
+                                              .lddk = lddk,
+                                              .lddv = lddv,
+                                              .lddo = lddo};
+    if (stream_skips(s) || cudnn_attention(s, &tensors, shape, true, work))
+        return TITAN_OK;
     const struct attention_problem problem = attention_problem(shape, ldq, ldk, ldv, ldo);
     return ENQUEUE(
         s, "attention gradient",
@@ -167,8 +192,7 @@ static titan_status attention_dgrad(struct stream *s, void *dq, int64_t lddq, vo
 
 static size_t attention_work_bytes(struct device *dev, const struct attention_shape *z)
 {
-    (void)dev;
-    return (size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float);
+    return MAX((size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float), cudnn_attention_work_bytes(dev, z));
 }
 
 static titan_status attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# cuDNN's part in attention without a GPU: the installed library takes the graphs; a stand-in carries them out in the
+# emulated plug-in, against the fp64 reference; where there is none, or an old one, or none that serves a shape, our own
+# kernels do, which is said once.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+. tests/gpu/toolkit.sh
+dir=$BUILD/cuda-emulated
+n=0 bad=0
+check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
+    local what=$1
+    shift
+    n=$((n + 1))
+    if "$@"; then echo "ok $n - $what"; else echo "not ok $n - $what"; bad=1; fi
+}
+case $BUILD in *san-*) echo "ok 1 # skip the emulator's coroutines and the sanitizers do not mix"; exit 0 ;; esac
+for need in "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit" "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package" \
+    "$CUDNN/include/cudnn.h:no cuDNN in $CUDA or a Python package" "$(command -v g++ || echo /missing):no C++ compiler"; do
+    [ -e "${need%%:*}" ] || { echo "ok 1 # skip ${need#*:}"; exit 0; }
+done
+mkdir -p "$dir"
+if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" gpu-programs cudnn-programs BUILD="$BUILD" WERROR=1 \
+    >"$dir/cudnn-build.log" 2>&1; then
+    tail -n 30 "$dir/cudnn-build.log"
+    echo "not ok - the emulated plug-in builds"
+    exit 1
+fi
+cp "$BUILD/gpu/check_ops" "$dir/"
+
+"$dir/check_cudnn" >"$dir/graphs.log"
+code=$?
+sed 's/^\(ok\|not ok\|1\.\.\)/# \1/' "$dir/graphs.log"
+check "the installed cuDNN takes every graph of attention" [ $code -eq 0 ]
+
+attention() { # attention NAME MODE LIBRARY: the checks in any order, with the stand-in so disposed
+    TITAN_TEST_ONLY=any_order TITAN_FAKE_CUDNN=$2 TITAN_CUDNN=$3 timeout 100 "$dir/check_ops" >"$dir/$1.log" 2>"$dir/$1.err"
+    local code=$?
+    [ $code -eq 0 ] || { grep -v '^ok' "$dir/$1.log"; tail -n 5 "$dir/$1.err"; }
+    return $code
+}
+said() { # said NAME TEXT: in one line, and in no other one
+    [ "$(grep -c "our own kernels" "$dir/$1.err")" -eq 1 ] && grep -q "$2" "$dir/$1.err"
+}
+fake=$PWD/$dir/fake/libcudnn.so.9
+case $BUILD in /*) fake=$dir/fake/libcudnn.so.9 ;; esac
+check "attention by the stand-in of cuDNN agrees with the reference" attention served count "$fake"
+# Five shapes that it serves, forward and twice backward.
+check "it was asked for every shape that it serves, and for no other" grep -q "^cuDNN executed 15 graphs$" "$dir/served.err"
+check "and nothing is said of our own kernels" sh -c "! grep -q 'our own kernels' '$dir/served.err'"
+check "without a library our own kernels serve" attention missing count /nonexistent/libcudnn.so.9
+check "which is said once" said missing "cuDNN cannot be loaded"
+check "with an old one they serve" attention old old "$fake"
+check "which is said once" said old "cuDNN 9.5.1 is too old: 9.10 or later is needed"
+check "without an engine they serve" attention none none "$fake"
+check "which is said of each shape" grep -q "does not serve this attention.*tokens=70.*NOT_SUPPORTED" "$dir/none.err"
+check "where an execution fails they serve" attention fail fail "$fake"
+check "which is said of each shape" grep -q "pass=forward .*tokens=70.*EXECUTION_FAILED" "$dir/fail.err"
+echo "1..$n"
+exit $bad

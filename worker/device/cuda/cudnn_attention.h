@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cudnn_attention.h - attention by cuDNN where it is installed and a call allows it; everything else is attention.cu's.
+ *
+ * It takes bf16, causal, with any_order: its sums of dQ are atomic ones. The library is loaded, and a shape's plan
+ * made, when it is first asked for; plans stay until the device is closed. That there is no library, or no engine for a
+ * shape, is said once. */
+#ifndef TITAN_WORKER_DEVICE_CUDA_CUDNN_ATTENTION_H
+#define TITAN_WORKER_DEVICE_CUDA_CUDNN_ATTENTION_H
+
+#include "worker/device/cuda/cuda.h"
+
+struct cudnn_attention; /* a device's library, handle and plans; thread-safe */
+
+titan_status cudnn_attention_open(struct cudnn_attention **ret, struct titan_error *err) TITAN_MUST_USE;
+void cudnn_attention_close(struct cudnn_attention *c); /* NULL is fine */
+
+struct attention_tensors {
+    void *out, *lse, *dq, *dk, *dv;
+    const void *q, *k, *v, *dout;
+    int64_t ldq, ldk, ldv, ldo, lddq, lddk, lddv, lddo;
+};
+
+/* Enqueue on a stream that has not failed, forward or (backward) the gradients with work as scratch. False: nothing was
+ * enqueued, the caller's own kernels serve. */
+bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, const struct attention_shape *shape,
+                     bool backward, void *work);
+/* Scratch of the gradients with tensors in dense rows; 0: cuDNN does not serve the shape. */
+size_t cudnn_attention_work_bytes(struct device *dev, const struct attention_shape *shape);
+
+#endif
