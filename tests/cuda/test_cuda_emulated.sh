@@ -76,7 +76,8 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     # What would block the host where the agent takes it for a hang, or a revoke for longer than it may.
     rm -f "$dir/counts"
     TITAN_FAKE_COUNTS=$dir/counts TITAN_FAKE_LAUNCH_US=200 train counted 1 cuda "$dir/titan-worker" \
-        --set checkpoint.enable=true --set checkpoint.interval=2 || bad=1
+        $(set_keys checkpoint.enable=true checkpoint.interval=2 model.n_layers=16 training.local_batch_size=8 \
+            training.seq_len=32) || bad=1
     sed 's/^/# /' "$dir/counts"
     at_most() { # at_most NAME NUMBER WHAT
         local got

@@ -10,7 +10,9 @@
 
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
 
-#define HASHED_BYTES ((size_t)256 << 20) /* between waits for the stream: each is progress */
+/* Between waits for the stream, each of which is progress. */
+#define HASHED_BYTES ((size_t)256 << 20)
+#define HASHED_PIECES 128
 
 /* Of the first `tensors` specs, added to *sum (device). */
 static titan_status hash_pieces(const struct train_state *part, const struct piece *pieces, int n, int tensors,
@@ -18,6 +20,7 @@ static titan_status hash_pieces(const struct train_state *part, const struct pie
 {
     const struct device_ops *ops = part->device->ops;
     size_t bytes = 0;
+    int ahead = 0;
 
     for (int i = 0; i < n && pieces[i].tensor < tensors; i++) {
         const struct piece *p = &pieces[i];
@@ -26,10 +29,11 @@ static titan_status hash_pieces(const struct train_state *part, const struct pie
         progress_action();
         TRY(ops->hash(s, sum, data, type, p->rows, p->cols, (uint64_t)p->tensor << 40 | (uint64_t)p->row, p->col));
         bytes += (size_t)(p->rows * p->cols) * dtype_bytes(type);
-        if (bytes < HASHED_BYTES)
+        if (bytes < HASHED_BYTES && ++ahead < HASHED_PIECES)
             continue;
         TRY(ops->stream_sync(s, err));
         bytes = 0;
+        ahead = 0;
     }
     return TITAN_OK;
 }

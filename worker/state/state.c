@@ -289,7 +289,7 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
 #define DRAWN ((int64_t)16 << 20) /* elements drawn at a time, each time counts as progress */
-#define AHEAD 256                 /* operations enqueued between waits */
+#define AHEAD 128                 /* operations enqueued between waits */
 
 static void fill_ones(void *arg, void *piece, size_t bytes)
 {
