@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/float8.h"
 #include "base/rng.h"
 
 #define TITAN_DEVICE_ABI 5
@@ -53,6 +54,7 @@ struct device_info {
     char name[64];          /* "NVIDIA H200", "cpu avx512 amx-bf16" */
     bool host_memory;       /* device memory is host memory */
     bool bf16_fast;         /* bf16 products are faster than fp32 ones; false: recipes with "auto" compute in fp32 */
+    bool float8;            /* has matmul_f8; false: recipes with float8 compute in the compute type, and say so */
     uint64_t memory_bytes;  /* total */
     uint64_t memory_free;   /* of it when the device was opened: what a run can have. 0 = unknown */
     double peak_flops_bf16; /* dense; 0 = unknown. CPU: measured on one core, times the cores used */
@@ -105,6 +107,16 @@ struct attention_shape {
     const int32_t *key_index;     /* (B*Tk) */
     float scale;                  /* of the scores; 0: 1/sqrt(D) */
     bool any_order;               /* sums may be taken in any order: the same call need not give the same bits */
+};
+
+/* How the operands of a product become float8. Each is multiplied by a scale in fp32 and rounded to its type; the sums
+ * of products of such values, fp32, are divided by both scales. A scale is the type's largest value / the largest
+ * magnitude, which is taken to be 1e-12 at least, in fp64 and rounded to fp32, and with power_of_two down to a power of
+ * two: one of the whole operand or, with lines, one of each line along k, a row of op(a) or a column of op(b). A line
+ * or operand with an element that is not finite gives a product that is not. (torchao's dynamic scaling.) */
+struct float8_product {
+    enum float8 a, b;
+    bool a_lines, b_lines, power_of_two;
 };
 
 /* Which experts a token goes to. scores = softmax or sigmoid of the logits; the top_k largest of scores + bias are
@@ -199,6 +211,13 @@ struct device_ops {
     titan_status (*matmul_grouped)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                                    int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
                                    const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta);
+    /* matmul of the operands in float8. work: matmul_f8_work_bytes() of scratch. A device without it (info.float8)
+     * answers TITAN_EUNSUPPORTED. */
+    titan_status (*matmul_f8)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                              int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
+                              int64_t k, float beta, const struct float8_product *how, void *work);
+    /* Enough for every product that is no larger in m, n and k. */
+    size_t (*matmul_f8_work_bytes)(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k);
 
     /* --- embedding --------------------------------------------------------------------------------------------- */
     /* out (N,C) = table[tokens - first]; table (V,C) dt is rows [first, first+V) of the vocabulary; a token outside of
@@ -355,7 +374,8 @@ struct device_ops {
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd)
+    X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd) \
+    X(matmul_f8) X(matmul_f8_work_bytes)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

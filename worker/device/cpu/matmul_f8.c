@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul_f8.c - products in float8, emulated: operands are scaled and rounded to values of their type, which bf16 and
+ * fp32 hold exactly, oneDNN sums their products in fp32, and the sums are divided by the scales. */
+#include "worker/device/cpu/arith.h"
+#include "worker/device/cpu/matmul.h"
+
+struct f8_args {
+    struct matmul_args all;
+    struct float8_product how;
+    char *work;
+};
+
+/* An operand as it lies: rows of cols elements. Scales: one, one a row, or one a column. */
+struct operand {
+    const void *src;
+    void *dst;    /* dense */
+    float *scale; /* first the largest magnitudes, at last the inverse */
+    int64_t rows, cols, ld;
+    enum dtype dt;
+    enum float8 type;
+    bool by_row, by_col, power_of_two;
+};
+
+/* --- scales ------------------------------------------------------------------------------------------------------- */
+
+CPU_INLINE float row_largest(const void *x, int64_t n, const enum dtype dt)
+{
+    float lanes[LANES] = {0}, most;
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (int l = 0; l < LANES; l++) {
+            const float a = fabsf(load_as_f32(x, j + l, dt));
+            lanes[l] = a > lanes[l] ? a : lanes[l];
+        }
+    most = lanes_max(lanes);
+    for (; j < n; j++)
+        most = fmaxf(most, fabsf(load_as_f32(x, j, dt)));
+    return most;
+}
+
+CPU_KERNEL static void rows_largest(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct operand *o = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        o->scale[i] = o->dt == DTYPE_BF16 ? row_largest(at(o->src, i * o->ld, DTYPE_BF16), o->cols, DTYPE_BF16)
+                                          : row_largest(at(o->src, i * o->ld, DTYPE_F32), o->cols, DTYPE_F32);
+}
+
+CPU_INLINE void cols_fold(float *restrict largest, const void *x, int64_t begin, int64_t end, const enum dtype dt)
+{
+    for (int64_t j = begin; j < end; j++) {
+        const float a = fabsf(load_as_f32(x, j, dt));
+        largest[j] = a > largest[j] ? a : largest[j];
+    }
+}
+
+CPU_KERNEL static void cols_largest(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct operand *o = p;
+    (void)thread;
+    for (int64_t j = begin; j < end; j++)
+        o->scale[j] = 0.0f;
+    for (int64_t i = 0; i < o->rows; i++) {
+        if (o->dt == DTYPE_BF16)
+            cols_fold(o->scale, at(o->src, i * o->ld, DTYPE_BF16), begin, end, DTYPE_BF16);
+        else
+            cols_fold(o->scale, at(o->src, i * o->ld, DTYPE_F32), begin, end, DTYPE_F32);
+    }
+}
+
+static float scale_of(float largest, enum float8 type, bool power_of_two)
+{
+    const float scale = (float)((double)float8_max(type) / fmax((double)largest, 1e-12));
+    return power_of_two ? f32_from_bits(f32_bits(scale) & 0xff800000u) : scale;
+}
+
+/* How many there are. */
+static int64_t find_scales(const struct cpu_context *ctx, const struct operand *o)
+{
+    int64_t n = o->by_col ? o->cols : o->rows;
+
+    titan_assert(!o->by_row || !o->by_col);
+    if (o->by_col)
+        cpu_for(ctx, o->cols, MAX(64, (1 << 14) / o->rows), cols_largest, o);
+    else
+        cpu_for(ctx, o->rows, 1 + (1 << 14) / o->cols, rows_largest, o);
+    if (!o->by_row && !o->by_col)
+        for (; n > 1; n--) /* one of all */
+            o->scale[0] = fmaxf(o->scale[0], o->scale[n - 1]);
+    for (int64_t i = 0; i < n; i++)
+        o->scale[i] = scale_of(o->scale[i], o->type, o->power_of_two);
+    return n;
+}
+
+/* --- rounding ----------------------------------------------------------------------------------------------------- */
+
+CPU_INLINE void round_row(void *restrict dst, const void *restrict src, const float *restrict scales, float scale,
+                          int64_t n, const enum dtype dt, const enum float8 type)
+{
+    if (scales)
+        for (int64_t j = 0; j < n; j++)
+            store_f32_as(dst, j, dt, float8_round(load_as_f32(src, j, dt) * scales[j], type));
+    else
+        for (int64_t j = 0; j < n; j++)
+            store_f32_as(dst, j, dt, float8_round(load_as_f32(src, j, dt) * scale, type));
+}
+
+CPU_KERNEL static void round_rows(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct operand *o = p;
+    const float *scales = o->by_col ? o->scale : NULL;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const void *src = at(o->src, i * o->ld, o->dt);
+        void *dst = at_mut(o->dst, i * o->cols, o->dt);
+        const float scale = o->scale[o->by_row ? i : 0];
+        if (o->dt == DTYPE_BF16 && o->type == FLOAT8_E4M3)
+            round_row(dst, src, scales, scale, o->cols, DTYPE_BF16, FLOAT8_E4M3);
+        else if (o->dt == DTYPE_BF16)
+            round_row(dst, src, scales, scale, o->cols, DTYPE_BF16, FLOAT8_E5M2);
+        else if (o->type == FLOAT8_E4M3)
+            round_row(dst, src, scales, scale, o->cols, DTYPE_F32, FLOAT8_E4M3);
+        else
+            round_row(dst, src, scales, scale, o->cols, DTYPE_F32, FLOAT8_E5M2);
+    }
+}
+
+/* The operand's values, and what its scales are to be undone with. */
+static void make_float8(const struct cpu_context *ctx, const struct operand *o)
+{
+    const int64_t scales = find_scales(ctx, o);
+
+    cpu_for(ctx, o->rows, 1 + (1 << 13) / o->cols, round_rows, o);
+    for (int64_t i = 0; i < scales; i++)
+        o->scale[i] = 1.0f / o->scale[i];
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+struct unscale_args {
+    void *c;
+    const float *sums, *a, *b; /* sums may be c; inverse scales */
+    int64_t n, ldc, ld;
+    bool a_lines, b_lines, accumulate;
+    enum dtype dt;
+};
+
+CPU_INLINE void unscale_row(const struct unscale_args *u, int64_t i, const enum dtype dt)
+{
+    void *c = at_mut(u->c, i * u->ldc, dt);
+    const float *sums = u->sums + i * u->ld, by_a = u->a[u->a_lines ? i : 0];
+
+    for (int64_t j = 0; j < u->n; j++) {
+        const float x = sums[j] * by_a * u->b[u->b_lines ? j : 0];
+        store_f32_as(c, j, dt, u->accumulate ? load_as_f32(c, j, dt) + x : x);
+    }
+}
+
+/* No clones: a product is not to be fused with the sum on some machines alone. */
+static void unscale_rows(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct unscale_args *u = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        if (u->dt == DTYPE_BF16)
+            unscale_row(u, i, DTYPE_BF16);
+        else
+            unscale_row(u, i, DTYPE_F32);
+    }
+}
+
+/* --- the product -------------------------------------------------------------------------------------------------- */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static void *cut(char **from, size_t bytes)
+{
+    void *const piece = *from;
+    *from += aligned(bytes);
+    return piece;
+}
+
+static void operand_place(struct operand *o, char **from)
+{
+    o->dst = cut(from, (size_t)(o->rows * o->cols) * dtype_bytes(o->dt));
+    o->scale = cut(from, (size_t)MAX(o->rows, o->cols) * sizeof(float));
+}
+
+size_t cpu_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
+{
+    const size_t elem = dtype_bytes(ab_dt);
+    (void)dev;
+    return aligned((size_t)(m * k) * elem) + aligned((size_t)MAX(m, k) * sizeof(float)) +
+           aligned((size_t)(n * k) * elem) + aligned((size_t)MAX(n, k) * sizeof(float)) +
+           aligned((size_t)(m * n) * sizeof(float));
+}
+
+static titan_status run_parts(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
+                              struct operand *b, float *sums)
+{
+    struct matmul_args product = g->all;
+    const struct matmul_shape *z = &g->all.shape;
+
+    make_float8(ctx, a);
+    make_float8(ctx, b);
+    product.a = a->dst;
+    product.b = b->dst;
+    product.c = sums ? sums : g->all.c;
+    product.shape.lda = a->cols;
+    product.shape.ldb = b->cols;
+    product.shape.ldc = sums ? z->n : z->ldc;
+    product.shape.c_dt = DTYPE_F32;
+    product.shape.accumulate = false;
+    TRY(matmul_run(ctx, &product));
+    const struct unscale_args u = {.c = g->all.c,
+                                   .sums = product.c,
+                                   .a = a->scale,
+                                   .b = b->scale,
+                                   .n = z->n,
+                                   .ldc = z->ldc,
+                                   .ld = product.shape.ldc,
+                                   .a_lines = g->how.a_lines,
+                                   .b_lines = g->how.b_lines,
+                                   .accumulate = z->accumulate,
+                                   .dt = (enum dtype)z->c_dt};
+    cpu_for(ctx, z->m, 1 + (1 << 14) / z->n, unscale_rows, &u);
+    return TITAN_OK;
+}
+
+static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
+{
+    const struct f8_args *g = p;
+    const struct matmul_shape *z = &g->all.shape;
+    const bool apart = z->accumulate || z->c_dt != DTYPE_F32; /* sums do not fit where the result goes */
+    struct operand a = {.src = g->all.a,
+                        .rows = z->ta ? z->k : z->m,
+                        .cols = z->ta ? z->m : z->k,
+                        .ld = z->lda,
+                        .dt = (enum dtype)z->ab_dt,
+                        .type = g->how.a,
+                        .by_row = g->how.a_lines && !z->ta,
+                        .by_col = g->how.a_lines && z->ta,
+                        .power_of_two = g->how.power_of_two};
+    struct operand b = {.src = g->all.b,
+                        .rows = z->tb ? z->n : z->k,
+                        .cols = z->tb ? z->k : z->n,
+                        .ld = z->ldb,
+                        .dt = (enum dtype)z->ab_dt,
+                        .type = g->how.b,
+                        .by_row = g->how.b_lines && z->tb,
+                        .by_col = g->how.b_lines && !z->tb,
+                        .power_of_two = g->how.power_of_two};
+    char *at = g->work;
+
+    titan_assert(z->m > 0 && z->n > 0);
+    if (z->k == 0)
+        return matmul_run(ctx, &g->all);
+    operand_place(&a, &at);
+    operand_place(&b, &at);
+    return run_parts(ctx, g, &a, &b, apart ? (float *)(void *)at : NULL);
+}
+
+titan_status cpu_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                           const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
+                           float beta, const struct float8_product *how, void *work)
+{
+    struct f8_args g = {.all = {.a = a, .b = b, .c = c}, .how = *how, .work = work};
+    g.all.shape = (struct matmul_shape){.m = m,
+                                        .n = n,
+                                        .k = k,
+                                        .lda = lda,
+                                        .ldb = ldb,
+                                        .ldc = ldc,
+                                        .ta = ta,
+                                        .tb = tb,
+                                        .ab_dt = (uint8_t)ab_dt,
+                                        .c_dt = (uint8_t)c_dt,
+                                        .accumulate = beta != 0.0f};
+    if (!matmul_valid(&g.all.shape) || (beta != 0.0f && beta != 1.0f))
+        return TITAN_EINVAL;
+    if (m == 0 || n == 0)
+        return TITAN_OK;
+    return cpu_enqueue(s, run_matmul_f8, &g, sizeof(g));
+}
