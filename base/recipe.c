@@ -224,28 +224,32 @@ static titan_status set_word_of_switch(const struct recipe_key *k, bool on, cons
 }
 
 /* "float8,quantize.linear.float8": every word turns the switch on. */
-static titan_status set_words(const struct recipe_key *k, const char *words, bool *on, const struct place *at,
-                              struct titan_error *err)
+static titan_status set_words(const struct recipe_key *k, const char *words, bool *on, bool *idle,
+                              const struct place *at, struct titan_error *err)
 {
     titan_assert(k->type == KEY_BOOL && k->on);
     char spelled[64], word[64], lack[160];
     for (const char *p = words; *p;) {
         size_t len = strcspn(p, ",");
         (void)snprintf(word, sizeof(word), "%.*s", (int)len, p);
+        p += len + (p[len] == ',');
+        if (k->nothing && among(k->nothing, word, false, spelled)) {
+            *idle = true;
+            continue;
+        }
         describe_lack(k->section, k->name, word, lack, sizeof(lack));
         if (len && !among(k->on, word, false, spelled))
             return fail_at(at, err, any_or_among(k->later, word) ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
                            "%s.%s: \"%s\" is not supported by this version%s; use true or false", k->section, k->name,
                            word, lack);
         *on = *on || len;
-        p += len + (p[len] == ',');
     }
     return TITAN_OK;
 }
 
 /* A switch as true or false, as words, or as a list of words. */
 static titan_status set_bool(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
-                             char *field, struct titan_error *err)
+                             char *field, bool *idle, struct titan_error *err)
 {
     titan_assert(k->type == KEY_BOOL && k->size == sizeof(bool));
     bool on = v->type == TOML_BOOL && v->boolean;
@@ -253,7 +257,7 @@ static titan_status set_bool(const struct recipe_key *k, const struct toml_value
     for (; word; word = v->type == TOML_ARRAY ? word->next : NULL) {
         if (word->type != TOML_STRING)
             return wrong_type(k, word, at, err);
-        TRY(set_words(k, word->string, &on, at, err));
+        TRY(set_words(k, word->string, &on, idle, at, err));
     }
     memcpy(field, &on, sizeof(on));
     return TITAN_OK;
@@ -353,7 +357,7 @@ static titan_status set_choices(const struct recipe_key *k, const struct toml_va
 {
     titan_assert(k->type == KEY_LIST && k->choices);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    char legal[320], spelled[64];
+    char legal[320];
     const struct toml_value *e = v->type == TOML_ARRAY ? v->first : v;
     list_choices(k->choices, legal, sizeof(legal));
     for (; e; e = v->type == TOML_ARRAY ? e->next : NULL) {
@@ -362,8 +366,10 @@ static titan_status set_choices(const struct recipe_key *k, const struct toml_va
             return wrong_type(k, e, at, err);
         for (; *word; word += strcspn(word, ","), word += strspn(word, ",")) {
             char one[64];
-            (void)snprintf(one, sizeof(one), "%.*s", (int)strcspn(word, ","), word);
-            if (!among(k->choices, one, false, spelled))
+            if (snprintf(one, sizeof(one), "%.*s", (int)strcspn(word, ","), word) >= (int)sizeof(one))
+                return fail_at(at, err, TITAN_EINVAL, "%s.%s: \"%.16s...\" is too long (at most %zu bytes)", k->section,
+                               k->name, one, sizeof(one) - 1);
+            if (!any_or_among(k->choices, one))
                 return fail_at(at, err, TITAN_EINVAL, "%s.%s: \"%s\": expected %s", k->section, k->name, one, legal);
             buf_printf(&text, "%s%s", text.len ? "," : "", one);
         }
@@ -376,6 +382,14 @@ static titan_status set_choices(const struct recipe_key *k, const struct toml_va
     return TITAN_OK;
 }
 
+/* Does the key ask for something without effect? An override comes after the file. */
+static void mark_idle(struct recipe *r, int index, bool idle)
+{
+    titan_assert(index >= 0 && index < recipe_keys_count);
+    uint64_t *mask = &r->idle_mask[index / 64], bit = UINT64_C(1) << (index % 64);
+    *mask = idle ? *mask | bit : *mask & ~bit;
+}
+
 static titan_status set_supported(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                                   struct titan_error *err)
 {
@@ -383,6 +397,7 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
     const struct recipe_key *k = &recipe_keys[index];
     titan_assert(k->support == KEY_SUPPORTED && k->offset + k->size <= sizeof(*r));
     char *field = (char *)r + k->offset;
+    bool idle = false;
     double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
     switch (k->type) {
     case KEY_STRING:
@@ -399,7 +414,8 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         memcpy(field, &number, sizeof(number));
         break;
     case KEY_BOOL:
-        TRY(set_bool(k, v, at, field, err));
+        TRY(set_bool(k, v, at, field, &idle, err));
+        mark_idle(r, index, idle);
         break;
     case KEY_LIST:
         TRY(k->choices ? set_choices(k, v, at, field, err) : set_points(k, v, at, field, err));
@@ -480,14 +496,12 @@ static bool same_value(const struct toml_value *a, const struct toml_value *b)
     return a->type == TOML_ARRAY && !x && !y;
 }
 
-/* Keep a value that asks for something, drop one that does not: an override comes after the file. */
 static titan_status set_idle(struct recipe *r, int index, const struct toml_value *v, struct titan_error *err)
 {
     titan_assert(index >= 0 && index < recipe_keys_count && recipe_keys[index].support == KEY_NOTE);
     struct toml_value *initial = NULL;
-    uint64_t *mask = &r->idle_mask[index / 64], bit = UINT64_C(1) << (index % 64);
     TRY(toml_parse_value(recipe_keys[index].initial, "default", &initial, err));
-    *mask = same_value(v, initial) ? *mask & ~bit : *mask | bit;
+    mark_idle(r, index, !same_value(v, initial));
     toml_free(initial);
     return TITAN_OK;
 }
@@ -695,7 +709,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
 static bool is_idle(const struct recipe *r, int i)
 {
     titan_assert(i >= 0 && i < recipe_keys_count);
-    return (r->idle_mask[i / 64] >> (i % 64) & 1) &&
+    return recipe_keys[i].support == KEY_NOTE && (r->idle_mask[i / 64] >> (i % 64) & 1) &&
            (r->checkpoint.enable || strcmp(recipe_keys[i].section, "checkpoint") != 0);
 }
 
@@ -712,13 +726,23 @@ static void warn_of_exclusions(const struct recipe *r, struct buf *out)
                        parts[i]);
 }
 
+/* What model.converters asks for and is not there. */
+static void warn_of_float8(const struct recipe *r, struct buf *out)
+{
+    const bool automatic = strcmp(r->training.mixed_precision_param, "auto") == 0;
+    const char *type =
+        automatic ? "bfloat16 or float32, whichever the device is fast at" : r->training.mixed_precision_param;
+    const int at = recipe_key_find("model", "float8");
+
+    if (r->model.float8 && strcmp(r->device.name, "cpu") != 0)
+        buf_printf(out, "model.converters: on GPUs products are in %s, not in float8; CPUs emulate it\n", type);
+    if (r->idle_mask[at / 64] >> (at % 64) & 1)
+        buf_printf(out, "model.converters: products of routed experts are in %s, not in float8\n", type);
+}
+
 void recipe_warnings(const struct recipe *r, struct buf *out)
 {
-    if (r->model.float8)
-        buf_printf(out, "model.converters: products are in %s, not in float8\n",
-                   strcmp(r->training.mixed_precision_param, "auto") == 0
-                       ? "bfloat16 or float32, whichever the device is fast at"
-                       : r->training.mixed_precision_param);
+    warn_of_float8(r, out);
     for (int i = 0; i < recipe_keys_count; i++) {
         if (!is_idle(r, i))
             continue;
@@ -983,14 +1007,25 @@ bool recipe_writes_checkpoints(const struct recipe *r)
     return r->checkpoint.enable && !r->checkpoint.load_only;
 }
 
-bool recipe_excludes(const struct recipe *r, const char *part)
+/* "a,b,c" */
+static bool has_word(const char *list, const char *word)
 {
-    const size_t len = strlen(part);
+    const size_t len = strlen(word);
     titan_assert(len > 0);
-    for (const char *at = r->checkpoint.exclude_from_loading; *at; at += strcspn(at, ","), at += strspn(at, ","))
-        if (strcspn(at, ",") == len && strncmp(at, part, len) == 0)
+    for (const char *at = list; *at; at += strcspn(at, ","), at += strspn(at, ","))
+        if (strcspn(at, ",") == len && strncmp(at, word, len) == 0)
             return true;
     return false;
+}
+
+bool recipe_filters_float8(const struct recipe *r, const char *word)
+{
+    return has_word(r->float8.filter_fqns, word);
+}
+
+bool recipe_excludes(const struct recipe *r, const char *part)
+{
+    return has_word(r->checkpoint.exclude_from_loading, part);
 }
 
 /* --- reference ---------------------------------------------------------------------------------------------------- */
@@ -1015,7 +1050,7 @@ static void print_legal(const struct recipe_key *k, struct buf *out)
 {
     char all[256];
     const char *choices = choices_of(k, all, sizeof(all));
-    if (choices) {
+    if (choices && strcmp(choices, "*") != 0) {
         print_choices(choices, out);
     } else if (k->type == KEY_INT || k->type == KEY_REAL) {
         if (k->minus_one)

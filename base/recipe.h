@@ -72,9 +72,12 @@ struct recipe {
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        bool float8;            /* products of the linear layers in float8; in plans only */
+        bool float8;            /* products of linear layers in float8 */
         struct model_dims dims; /* resolved */
     } model;
+    struct {
+        char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of the names of layers that are left out */
+    } float8;
     struct {
         char name[32];
         double lr, beta1, beta2, eps, weight_decay;
@@ -262,6 +265,8 @@ void recipe_print(const struct recipe *r, struct buf *out);
 uint64_t recipe_hash(const struct recipe *r);
 /* Does the run write checkpoints by itself? */
 bool recipe_writes_checkpoints(const struct recipe *r);
+/* Does float8.filter_fqns have this word? */
+bool recipe_filters_float8(const struct recipe *r, const char *word);
 /* Is a part of the state ("optimizer", "train_state") left out of what the run begins from? */
 bool recipe_excludes(const struct recipe *r, const char *part);
 /* Where a run keeps its checkpoints: an absolute path without "//" and "/./", alike in all programs. job_dir: for a run

@@ -35,6 +35,9 @@
         .section = (sec), .name = (key), .type = (kind), .support = KEY_PART, .initial = (theirs), .doc = (of)         \
     }
 
+#define FLOAT8_GATHER "Weights are gathered in mixed_precision_param, and become float8 where they are used"
+#define FLOAT8_EMULATE "Whether float8 is emulated follows from the device"
+
 /* clang-format off */
 const struct recipe_key recipe_keys[] = {
     {.section = "job", .name = "description", .type = KEY_STRING, AT(job.description), .initial = "\"\"",
@@ -64,10 +67,11 @@ const struct recipe_key recipe_keys[] = {
      .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
             "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."},
     {.section = "model", .name = "float8", .type = KEY_BOOL, AT(model.float8),
-     .on = "quantize.linear.float8|float8|quantize.grouped_mm.float8", .later = "*",
+     .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8", .later = "*",
      .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "Products of the linear layers in float8, in plans; a run has them in mixed_precision_param and says so. Also "
-            "read as model.converters = [\"float8\"]."},
+     .doc = "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on CPUs, "
+            "planned for GPUs, where a run has them in mixed_precision_param and says so. Also read as model.converters = "
+            "[\"float8\"]."},
     DIM("dim", dim, 1, 1 << 20, "Width of the residual stream."),
     DIM("n_layers", n_layers, 1, 4096, "Transformer blocks."),
     DIM("n_heads", n_heads, 1, 4096, "Query heads."),
@@ -125,6 +129,19 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("route_scale", KEY_REAL, route_scale, "Factor of the scores."),
     TRAIT("balance_rate", KEY_REAL, balance_rate,
           "Change of an expert's bias a step, towards equal loads. 0: none."),
+
+    {.section = "float8", .name = "recipe_name", .type = KEY_STRING, AT(float8.recipe_name),
+     .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"", .theirs = "none",
+     .flags = KEY_NUMBERS,
+     .doc = "Scales, each from the operand at hand. \"tensorwise\": one for an operand; gradients of outputs are e5m2, the "
+            "rest e4m3. \"rowwise\": one for each row or column along which is summed, powers of two, all e4m3. "
+            "\"rowwise_with_gw_hp\": the same, with a scale for the whole weight in the input gradient, and the weight "
+            "gradient in the compute type."},
+    {.section = "float8", .name = "filter_fqns", .type = KEY_LIST, AT(float8.filter_fqns), .choices = "*",
+     .initial = "[]", .flags = KEY_NUMBERS,
+     .doc = "Layers that are left out: those with one of these texts in their names (\"attention.wk\"). "
+            "\"auto_filter_small_kn\": those too small to gain. Head, embedding and router always are, and layers with a "
+            "side that is no multiple of 16."},
 
     {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|Adam|SGD",
      .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
@@ -528,22 +545,18 @@ const struct recipe_key recipe_keys[] = {
     PART("compile", "components", KEY_LIST, "[\"model\", \"loss\"]", "compile.enable"),
     PART("compile", "backend", KEY_STRING, "\"inductor\"", "compile.enable"),
 
-    PART("float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", "model.converters"),
-    PART("float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", "model.converters"),
-    PART("float8", "force_recompute_fp8_weight_in_bwd", KEY_BOOL, "false", "model.converters"),
-    PART("float8", "recipe_name", KEY_STRING, "\"\"", "model.converters"),
-    PART("float8", "filter_fqns", KEY_LIST, "[]", "model.converters"),
-    PART("float8", "emulate", KEY_BOOL, "false", "model.converters"),
+    NOTE("float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", FLOAT8_GATHER),
+    NOTE("float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_GATHER),
+    NOTE("float8", "force_recompute_fp8_weight_in_bwd", KEY_BOOL, "false", "No weights in float8 are kept"),
+    NOTE("float8", "emulate", KEY_BOOL, "false", FLOAT8_EMULATE),
     PART("float8", "moe_fqns_prototype", KEY_LIST, "[]", "model.converters"),
     PART("mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", "model.converters"),
     PART("mx", "recipe_name", KEY_STRING, "\"mxfp8_cublas\"", "model.converters"),
     PART("mx", "filter_fqns", KEY_LIST, "[\"output\"]", "model.converters"),
     PART("mx", "moe_fqns_prototype", KEY_LIST, "[]", "model.converters"),
-    PART("quantize.linear.float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", "model.converters"),
-    PART("quantize.linear.float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", "model.converters"),
-    PART("quantize.linear.float8", "recipe_name", KEY_STRING, "\"\"", "model.converters"),
-    PART("quantize.linear.float8", "filter_fqns", KEY_LIST, "[]", "model.converters"),
-    PART("quantize.linear.float8", "emulate", KEY_BOOL, "false", "model.converters"),
+    NOTE("quantize.linear.float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", FLOAT8_GATHER),
+    NOTE("quantize.linear.float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_GATHER),
+    NOTE("quantize.linear.float8", "emulate", KEY_BOOL, "false", FLOAT8_EMULATE),
     PART("quantize.linear.mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", "model.converters"),
     PART("quantize.linear.mx", "recipe_name", KEY_STRING, "\"mxfp8_cublas\"", "model.converters"),
     PART("quantize.linear.mx", "filter_fqns", KEY_LIST, "[\"output\"]", "model.converters"),
@@ -610,6 +623,8 @@ const struct recipe_alias recipe_aliases[] = {
     {"model", "hf_assets_path", "model.tokenizer", "\"./tests/assets/tokenizer\""},
     {"model", "tokenizer_path", "model.tokenizer", "none"},
     {"model", "converters", "model.float8", "[]"},
+    {"quantize.linear.float8", "recipe_name", "float8.recipe_name", "none"},
+    {"quantize.linear.float8", "filter_fqns", "float8.filter_fqns", "[]"},
     {"parallelism", "module_fqns_per_model_part", "parallelism.pipeline_parallel_split_points", "none"},
     {"parallelism", "context_parallel_load_balancer", "parallelism.context_parallel_load_balance", "\"headtail\""},
 };

@@ -33,11 +33,12 @@ struct recipe_key {
     double min, max;            /* numbers; max 0 = no upper bound */
     bool above_min;             /* reals: min itself is not legal */
     bool minus_one;             /* -1 is legal beside the range: "not set" */
-    const char *choices;        /* strings: "a|b"; NULL = any text */
+    const char *choices;        /* strings: "a|b"; NULL = any text. Lists: words, "*" = any; NULL = layers */
     const char *(*names)(void); /* strings: further choices, in the same form */
     const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
     const char *yes_no;  /* strings: "a|b", what true and false stand for, as files of earlier versions have them */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
+    const char *nothing; /* booleans: words that ask for something without effect, and are warned of */
     const char *initial; /* default as TOML; of keys that are not supported TorchTitan's */
     const char *theirs;  /* TorchTitan's default as TOML where it is another; "none": unset */
     const char *doc;     /* one line */

@@ -363,6 +363,17 @@ static titan_status check_selective(const struct recipe *r, struct titan_error *
         "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0", option);
 }
 
+/* torchao has measured no bounds for this one. */
+static titan_status check_float8(const struct recipe *r, struct titan_error *err)
+{
+    if (!r->model.float8 || strcmp(r->float8.recipe_name, "rowwise_with_gw_hp") != 0 ||
+        !recipe_filters_float8(r, "auto_filter_small_kn"))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
+                      "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
+}
+
 static titan_status check_redundancy(const struct recipe *r, struct titan_error *err)
 {
     if (strcmp(r->fault_tolerance.redundancy, "replica") != 0 || r->parallelism.data_parallel_replicate_degree > 1)
@@ -463,6 +474,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(check_validation(r, err));
     TRY(resolve_loss_chunks(r, err));
     TRY(check_selective(r, err));
+    TRY(check_float8(r, err));
     TRY(check_redundancy(r, err));
     TRY(check_rounding(r, err));
     TRY(check_checkpoint(r, err));

@@ -135,7 +135,7 @@ static titan_status add_evaluation(const struct plan_options *of_step, struct fo
 static titan_status report_plan(const struct planner *p, const struct plan *plan, struct buf *out,
                                 struct titan_error *err)
 {
-    const struct cost cost = {.machine = p->machine, .float8 = p->recipe.model.float8};
+    const struct cost cost = {.machine = p->machine};
     struct program **programs = NULL;
     struct simulation *s = NULL;
     struct forecast f = {0};

@@ -164,6 +164,10 @@ def canonical():
     for words in fixed:
         for degrees in ("dps2", "dps4", "dpr2", "dpr4", "dpr2 dps2"):
             yield Case(f"{words} canonical=true {degrees}", exact=f"{words} canonical=true")
+    for scales in ("tensorwise", "rowwise", "rowwise_with_gw_hp"):
+        words = f"float8=true scales={scales} canonical=true"
+        for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full"):
+            yield Case(f"{words} {degrees}", exact=words)
     for degrees in ("dps3", "dps5", "dpr3", "dpr3 dps2 batch=11", "dps3 ac=full", "dps3 reshard=never bucketing=greedy",
                     "dps8"):
         batch = " batch=11" if "batch" in degrees else ""

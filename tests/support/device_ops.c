@@ -1635,7 +1635,6 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     check_cast(&c);
     check_streams(&c);
     check_matmul(&c);
-    check_matmul_f8(&c);
     check_embed(&c);
     check_norm(&c);
     check_attention(&c);
@@ -1643,6 +1642,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     check_sums(&c);
     device_experts_check(&c);
     check_repeat(&c);
+    check_matmul_f8(&c);
 out:
     if (c.side)
         c.ops->stream_close(c.side);

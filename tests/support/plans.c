@@ -30,7 +30,7 @@ static titan_status open_parts(struct planned *p, int world, const char *machine
 
     TRY(read_keys(&p->recipe, world, sets, err));
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
-    p->cost = (struct cost){.machine = cost_machine_find(machine), .float8 = p->recipe.model.float8};
+    p->cost = (struct cost){.machine = cost_machine_find(machine)};
     const struct plan_options options = {.recipe = &p->recipe,
                                          .model = p->model,
                                          .world = world,

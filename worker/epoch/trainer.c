@@ -102,7 +102,8 @@ struct plan_options trainer_plan_options(const struct trainer *t)
                                  .ops = t->device.ops,
                                  .dev = t->device.dev,
                                  .memory_bytes = t->device.info.memory_bytes,
-                                 .memory_free = t->device.info.memory_free};
+                                 .memory_free = t->device.info.memory_free,
+                                 .no_float8 = !t->device.info.float8};
 }
 
 static titan_status open_planning(struct trainer *t, struct titan_error *err)
@@ -141,6 +142,9 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     t->dt = compute_dtype(r, &t->device.info);
+    if (r->model.float8 && !t->device.info.float8)
+        tlog_warn(&t->log, "this device has no products in float8, the linear layers compute without it",
+                  "device=\"%s\" type=%s", t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
     TRY(evaluator_plan(t, err));
     TRY(open_planning(t, err));
     return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);

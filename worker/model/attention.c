@@ -76,7 +76,8 @@ static struct tensor by_head(struct tensor t, int64_t d)
     return tensor_reshape(t, tensor_numel(t) / d, d);
 }
 
-/* One product: q | k | v (N,(H+2K)*D). Where keys and values travel they are a product of their own. */
+/* q | k | v (N,(H+2K)*D), one product unless converted. Where keys and values travel they are a product of their own.
+ */
 static void project(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -85,14 +86,14 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
 
     if (z.cp == 1) {
         const struct tensor qkv = block_new(k, BUF_ACTIVATION, "qkv", z.n, z.hd + z.kd + z.vd);
-        block_linear(k, qkv, xn, block_param(k, u, ROLE_WQ, 3));
+        block_linear(k, u, ROLE_WQ, 3, qkv, xn);
         saved->t[SAVED_Q] = tensor_cols(qkv, 0, z.hd);
         kv = tensor_cols(qkv, z.hd, z.kd + z.vd);
     } else {
         saved->t[SAVED_Q] = block_new(k, BUF_ACTIVATION, "q", z.n, z.hd);
-        block_linear(k, saved->t[SAVED_Q], xn, block_param(k, u, ROLE_WQ, 1));
+        block_linear(k, u, ROLE_WQ, 1, saved->t[SAVED_Q], xn);
         saved->t[SAVED_KV] = kv = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
-        block_linear(k, kv, xn, block_param(k, u, ROLE_WK, 2));
+        block_linear(k, u, ROLE_WK, 2, kv, xn);
     }
     saved->t[SAVED_K] = tensor_cols(kv, 0, z.kd);
     saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.vd);
@@ -118,11 +119,11 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
     const struct tensor xn = saved->t[SAVED_XN1];
 
     saved->t[SAVED_Q_RAW] = block_new(k, BUF_ACTIVATION, "q_raw", z.n, z.hd);
-    block_linear(k, saved->t[SAVED_Q_RAW], xn, block_param(k, u, ROLE_WQ, 1));
+    block_linear(k, u, ROLE_WQ, 1, saved->t[SAVED_Q_RAW], xn);
     saved->t[SAVED_Q] =
         norm_heads(k, "q", saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1), &saved->t[SAVED_Q_RSTD]);
     saved->t[SAVED_K_RAW] = block_new(k, BUF_ACTIVATION, "k_raw", z.n, z.kd);
-    block_linear(k, saved->t[SAVED_K_RAW], xn, block_param(k, u, ROLE_WK, 1));
+    block_linear(k, u, ROLE_WK, 1, saved->t[SAVED_K_RAW], xn);
     saved->t[SAVED_K] =
         norm_heads(k, "k", saved->t[SAVED_K_RAW], block_param(k, u, ROLE_K_NORM, 1), &saved->t[SAVED_K_RSTD]);
     if (z.cp == 1) {
@@ -133,7 +134,7 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
         emit_copy(k->e, tensor_cols(saved->t[SAVED_KV], 0, z.kd), saved->t[SAVED_K]);
         saved->t[SAVED_K] = tensor_cols(saved->t[SAVED_KV], 0, z.kd);
     }
-    block_linear(k, saved->t[SAVED_V], xn, block_param(k, u, ROLE_WV, 1));
+    block_linear(k, u, ROLE_WV, 1, saved->t[SAVED_V], xn);
 }
 
 /* Keys and values (N,K*(D+Dv)) go round the cp ranks, each step to the next one; the step after this one's travels
@@ -308,7 +309,7 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
     }
     back->t[BACK_DQKV] = dqkv;
     const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
-    block_linear_dgrad(k, dxn, dqkv, block_param(k, u, ROLE_WQ, 3));
+    block_linear_dgrad(k, u, ROLE_WQ, 3, dxn, dqkv);
     return dxn;
 }
 
@@ -319,7 +320,7 @@ void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct
 {
     const int64_t d = k->layout->model->head_dim;
 
-    block_linear_wgrad(k, block_grad(k, u, ROLE_WQ, 3), u->first, back->t[BACK_DQKV], saved->t[SAVED_XN1]);
+    block_linear_wgrad(k, u, ROLE_WQ, 3, back->t[BACK_DQKV], saved->t[SAVED_XN1]);
     if (!k->layout->model->dims.qk_norm)
         return;
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), by_head(back->t[BACK_DQ_NORMED], d),

@@ -131,19 +131,84 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
 
 /* --- linear layers and norms -------------------------------------------------------------------------------------- */
 
-void block_linear(struct block *k, struct tensor y, struct tensor x, struct tensor w)
+void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags)
 {
-    EMIT(k->e, matmul, y, x, w, .flags = OP_TB);
+    struct tensor work = TENSOR_NONE;
+
+    if (flags & OP_F8) {
+        const int64_t sum = flags & OP_TA ? a.rows : a.cols;
+        const size_t bytes = k->ops->matmul_f8_work_bytes(k->dev, a.dt, c.rows, c.cols, sum);
+        work = emit_tensor(k->e, BUF_WORK, "float8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
+    }
+    EMIT(k->e, matmul, c, a, b, work, .flags = flags);
 }
 
-void block_linear_dgrad(struct block *k, struct tensor dx, struct tensor dy, struct tensor w)
+/* Layers of a product: their rows of the glued matrix, flags by the model's converters. */
+struct layers {
+    int64_t from, rows;
+    uint32_t converted;
+};
+
+static uint32_t converted(const struct block *k, int tensor, enum linear_product product)
 {
-    EMIT(k->e, matmul, dx, dy, w, .flags = 0);
+    return k->converters && k->converters->converted[tensor] ? k->converters->flags[product] : 0;
 }
 
-void block_linear_wgrad(struct block *k, struct tensor dw, bool first, struct tensor dy, struct tensor x)
+uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                         enum linear_product product)
 {
-    EMIT(k->e, matmul, dw, dy, x, .flags = OP_TA | (first ? 0 : OP_ADD_TO));
+    return converted(k, model_find(k->layout->model, u->unit, role), product);
+}
+
+/* Those of the next product, from *at on of count: all, unless one of them is converted. False: no more. */
+static bool next_layers(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                        enum linear_product product, int *at, struct layers *ret)
+{
+    const int first = model_find(k->layout->model, u->unit, role);
+    bool apart = false;
+
+    titan_assert(first >= 0 && *at >= 0);
+    for (int i = 0; i < count; i++)
+        apart |= converted(k, first + i, product) != 0;
+    ret->from = *at == 0 ? 0 : ret->from + ret->rows;
+    ret->rows = 0;
+    ret->converted = *at < count ? converted(k, first + *at, product) : 0;
+    const int end = apart ? MIN(*at + 1, count) : count;
+    for (; *at < end; ++*at)
+        ret->rows += k->layout->tensors[first + *at].rows;
+    return ret->rows > 0;
+}
+
+void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
+                  struct tensor x)
+{
+    const struct tensor w = block_param(k, u, role, count);
+    struct layers l;
+
+    for (int i = 0; next_layers(k, u, role, count, LINEAR_FORWARD, &i, &l);)
+        block_product(k, tensor_cols(y, l.from, l.rows), x, tensor_rows(w, l.from, l.rows), OP_TB | l.converted);
+}
+
+void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                        struct tensor dx, struct tensor dy)
+{
+    const struct tensor w = block_param(k, u, role, count);
+    struct layers l;
+
+    for (int i = 0; next_layers(k, u, role, count, LINEAR_DGRAD, &i, &l);)
+        block_product(k, dx, tensor_cols(dy, l.from, l.rows), tensor_rows(w, l.from, l.rows),
+                      (l.from > 0 ? OP_ADD_TO : 0) | l.converted);
+}
+
+void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                        struct tensor dy, struct tensor x)
+{
+    const struct tensor dw = block_grad(k, u, role, count);
+    struct layers l;
+
+    for (int i = 0; next_layers(k, u, role, count, LINEAR_WGRAD, &i, &l);)
+        block_product(k, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
+                      OP_TA | (u->first ? 0 : OP_ADD_TO) | l.converted);
 }
 
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
@@ -166,12 +231,12 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
     return dx;
 }
 
-struct tensor block_project_out(struct block *k, const char *name, struct tensor x, struct tensor w,
-                                struct tensor residual)
+struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
+                                struct tensor x, struct tensor residual)
 {
-    struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, w.rows);
+    struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, block_param(k, u, role, 1).rows);
 
-    block_linear(k, out, x, w);
+    block_linear(k, u, role, 1, out, x);
     out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, name, out);
     EMIT(k->e, add, out, out, residual);
     return out;
@@ -201,21 +266,20 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
 /* --- feed-forward ------------------------------------------------------------------------------------------------- */
 
 /* gate, up (N,F): side by side from one product, or apart */
-static void gate_and_up(struct block *k, struct tensor w13, struct layer_saved *saved)
+static void gate_and_up(struct block *k, const struct unit_buffers *u, int64_t f, struct layer_saved *saved)
 {
-    const int64_t n = block_tokens_local(k), f = w13.rows / 2;
+    const int64_t n = block_tokens_local(k);
     struct tensor *s = saved->t;
 
-    titan_assert(w13.rows % 2 == 0);
     if (k->apart) {
         s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
         s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
-        block_linear(k, s[SAVED_GATE], s[SAVED_XN2], tensor_rows(w13, 0, f));
-        block_linear(k, s[SAVED_UP], s[SAVED_XN2], tensor_rows(w13, f, f));
+        block_linear(k, u, ROLE_W1, 1, s[SAVED_GATE], s[SAVED_XN2]);
+        block_linear(k, u, ROLE_W3, 1, s[SAVED_UP], s[SAVED_XN2]);
         return;
     }
     const struct tensor gu = block_new(k, BUF_ACTIVATION, "gate | up", n, 2 * f);
-    block_linear(k, gu, s[SAVED_XN2], w13);
+    block_linear(k, u, ROLE_W1, 2, gu, s[SAVED_XN2]);
     s[SAVED_GATE] = tensor_cols(gu, 0, f);
     s[SAVED_UP] = tensor_cols(gu, f, f);
 }
@@ -224,17 +288,15 @@ static void gate_and_up(struct block *k, struct tensor w13, struct layer_saved *
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved)
 {
-    const struct tensor w13 = block_param(k, u, ROLE_W1, 2);
-    const int64_t n = block_tokens_local(k), f = w13.rows / 2;
+    const int64_t n = block_tokens_local(k), f = block_param(k, u, ROLE_W1, 1).rows;
     struct tensor *s = saved->t;
 
-    titan_assert(w13.rows % 2 == 0);
-    gate_and_up(k, w13, saved);
+    gate_and_up(k, u, f, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
     EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP]);
     /* y (Ns,C) */
-    return block_project_out(k, "y", s[SAVED_ACT], block_param(k, u, ROLE_W2, 1), residual);
+    return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual);
 }
 
 struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
@@ -247,14 +309,14 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     g[BACK_DY] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy", dy);
     /* dact (N,F) */
     const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
-    block_linear_dgrad(k, dact, g[BACK_DY], block_param(k, u, ROLE_W2, 1));
+    block_linear_dgrad(k, u, ROLE_W2, 1, dact, g[BACK_DY]);
     /* dgu (N,2F) */
     g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
     EMIT(k->e, swiglu_dgrad, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
          s[SAVED_UP]);
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
-    block_linear_dgrad(k, dxn2, g[BACK_DGU], block_param(k, u, ROLE_W1, 2));
+    block_linear_dgrad(k, u, ROLE_W1, 2, dxn2, g[BACK_DGU]);
     return emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn2);
 }
 
@@ -264,9 +326,9 @@ void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, con
     const struct tensor *s = saved->t, *g = back->t;
 
     /* dw2 (C,F) */
-    block_linear_wgrad(k, block_grad(k, u, ROLE_W2, 1), u->first, g[BACK_DY], s[SAVED_ACT]);
+    block_linear_wgrad(k, u, ROLE_W2, 1, g[BACK_DY], s[SAVED_ACT]);
     /* dw1 | dw3 (2F,C) */
-    block_linear_wgrad(k, block_grad(k, u, ROLE_W1, 2), u->first, g[BACK_DGU], s[SAVED_XN2]);
+    block_linear_wgrad(k, u, ROLE_W1, 2, g[BACK_DGU], s[SAVED_XN2]);
 }
 
 /* --- layer -------------------------------------------------------------------------------------------------------- */
@@ -304,7 +366,7 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
-    s[SAVED_H] = block_project_out(k, "h", s[SAVED_ATTN], block_param(k, u.own, ROLE_WO, 1), x);
+    s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, "h", s[SAVED_ATTN], x);
     return second_half(k, u, saved);
 }
 
@@ -334,7 +396,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     g[BACK_DH] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dh", dh);
     /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
-    block_linear_dgrad(k, dattn, g[BACK_DH], block_param(k, u.own, ROLE_WO, 1));
+    block_linear_dgrad(k, u.own, ROLE_WO, 1, dattn, g[BACK_DH]);
     /* dxn1 (N,C) -> (Ns,C) */
     const struct tensor dxn1 = (is_latent(k) ? latent_dgrad : attention_dgrad)(k, u.own, tokens, saved, dattn, back);
     g[BACK_DXN1] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn1", dxn1);
@@ -355,7 +417,7 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
         block_feed_forward_wgrad(k, own, saved, back);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
     /* dwo (C,H*Dv) */
-    block_linear_wgrad(k, block_grad(k, own, ROLE_WO, 1), own->first, g[BACK_DH], s[SAVED_ATTN]);
+    block_linear_wgrad(k, own, ROLE_WO, 1, g[BACK_DH], s[SAVED_ATTN]);
     (is_latent(k) ? latent_wgrad : attention_wgrad)(k, own, saved, back);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
 }
@@ -373,11 +435,23 @@ static void losses_of(struct block *k, struct tensor losses, struct tensor logit
     EMIT(k->e, loss_finish, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats, .parts = z.tp);
 }
 
+/* Buffers that hold the head's matrix. A tied one is found in the embedding's unit. */
+static const struct unit_buffers *output_unit(const struct block *k, const struct unit_buffers *u,
+                                              const struct unit_buffers *tied)
+{
+    titan_assert(!k->layout->model->dims.tied_embeddings || tied);
+    return k->layout->model->dims.tied_embeddings ? tied : u;
+}
+
+static enum tensor_role output_role(const struct block *k)
+{
+    return k->layout->model->dims.tied_embeddings ? ROLE_EMBEDDING : ROLE_OUTPUT;
+}
+
 /* What the pieces of a head have in common. */
 struct head {
-    struct tensor xn, dxn; /* (N,C); dxn none without gradients */
-    struct tensor w, dw;   /* (V,C) */
-    bool first;            /* dw is overwritten by the first piece */
+    struct tensor xn, dxn;   /* (N,C); dxn none without gradients */
+    struct unit_buffers out; /* with the matrix (V,C); of its gradient the first piece may be the unit's first */
     struct tensor report, losses;
 };
 
@@ -390,10 +464,11 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     const struct tensor losses =
         tensor_exists(head->losses) ? tensor_cols(head->losses, from, n) : block_new_f32(k, BUF_WORK, "losses", 1, n);
     /* logits (n,V) */
-    const struct tensor logits = block_new(k, BUF_ACTIVATION, "logits", n, head->w.rows);
+    const struct tensor logits = block_new(k, BUF_ACTIVATION, "logits", n, block_sizes(k).v);
+    struct unit_buffers out = head->out;
 
     titan_assert(from >= 0 && n > 0 && from + n <= head->xn.rows);
-    block_linear(k, logits, xn, head->w);
+    block_linear(k, &out, output_role(k), 1, logits, xn);
     losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
     if (tensor_exists(head->report))
         EMIT(k->e, loss_sum, head->report, losses);
@@ -401,9 +476,10 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
         return;
     /* The gradient is that of the sum over tokens; the mean over the global batch is the optimizer's factor. */
     k->e->phase = PHASE_DGRAD;
-    block_linear_dgrad(k, tensor_rows(head->dxn, from, n), logits, head->w);
+    block_linear_dgrad(k, &out, output_role(k), 1, tensor_rows(head->dxn, from, n), logits);
     k->e->phase = PHASE_WGRAD;
-    block_linear_wgrad(k, head->dw, head->first && from == 0, logits, xn);
+    out.first = head->out.first && from == 0;
+    block_linear_wgrad(k, &out, output_role(k), 1, logits, xn);
     k->e->phase = phase;
 }
 
@@ -422,19 +498,6 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, st
     return dx;
 }
 
-/* Buffers that hold the head's matrix. A tied one is found in the embedding's unit. */
-static const struct unit_buffers *output_unit(const struct block *k, const struct unit_buffers *u,
-                                              const struct unit_buffers *tied)
-{
-    titan_assert(!k->layout->model->dims.tied_embeddings || tied);
-    return k->layout->model->dims.tied_embeddings ? tied : u;
-}
-
-static enum tensor_role output_role(const struct block *k)
-{
-    return k->layout->model->dims.tied_embeddings ? ROLE_EMBEDDING : ROLE_OUTPUT;
-}
-
 struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
                         const struct block_tokens *tokens, struct tensor x, struct tensor report, struct tensor losses)
 {
@@ -445,9 +508,7 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
     struct tensor rstd;
     struct head head = {.xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd),
                         .dxn = TENSOR_NONE,
-                        .w = block_param(k, out, output_role(k), 1),
-                        .dw = TENSOR_NONE,
-                        .first = out->first,
+                        .out = *out,
                         .report = report,
                         .losses = losses};
 
@@ -457,7 +518,6 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
     if (gradient) {
         const enum phase phase = k->e->phase;
         head.dxn = block_new(k, BUF_DACTIVATION, "dxn", z.n, z.c);
-        head.dw = block_grad(k, out, output_role(k), 1);
         k->e->phase = PHASE_WGRAD;
         block_begin_grads(k, u);
         if (out != u)
@@ -475,5 +535,5 @@ void head_logits(struct block *k, const struct unit_buffers *u, const struct uni
     struct tensor rstd;
     const struct tensor xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd);
 
-    block_linear(k, logits, xn, block_param(k, output_unit(k, u, tied), output_role(k), 1));
+    block_linear(k, output_unit(k, u, tied), output_role(k), 1, logits, xn);
 }

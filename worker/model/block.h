@@ -14,6 +14,7 @@
 #ifndef TITAN_WORKER_MODEL_BLOCK_H
 #define TITAN_WORKER_MODEL_BLOCK_H
 
+#include "worker/model/converters.h"
 #include "worker/program/emit.h"
 
 /* What the parts of one program share. */
@@ -28,7 +29,8 @@ struct block {
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
     double expert_room; /* rows experts have room for where they are shared, in even shares; 0: for the worst case */
-    const struct device_ops *ops; /* attention_work_bytes */
+    const struct converters *converters; /* NULL: none */
+    const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */
     /* Of each unit with experts: bias (E) of their choice, and load (E) where choices are counted; NULL: none. */

@@ -74,7 +74,7 @@ static void route(struct block *k, struct layer_units u, struct layer_saved *sav
 
     titan_assert(u.experts);
     s[SAVED_LOGITS] = block_new_f32(k, BUF_ACTIVATION, "router_logits", z.ns, z.e);
-    block_linear(k, s[SAVED_LOGITS], s[SAVED_XN2_OWN], block_param(k, u.own, ROLE_GATE, 1));
+    block_linear(k, u.own, ROLE_GATE, 1, s[SAVED_LOGITS], s[SAVED_XN2_OWN]);
     s[SAVED_CHOSEN] = new_table(k, "chosen", z.ns, z.top_k);
     s[SAVED_WEIGHTS] = block_new_f32(k, BUF_ACTIVATION, "router_weights", z.ns, z.top_k);
     EMIT(k->e, route, s[SAVED_CHOSEN], s[SAVED_WEIGHTS], s[SAVED_LOGITS], of_unit(k->bias, u.experts->unit),
@@ -219,7 +219,7 @@ static void route_dgrad(struct block *k, const struct unit_buffers *u, const str
         back->t[BACK_DLOGITS] = block_new(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
         EMIT(k->e, cast, back->t[BACK_DLOGITS], dlogits);
     }
-    EMIT(k->e, matmul, dxn, back->t[BACK_DLOGITS], block_param(k, u, ROLE_GATE, 1), .flags = OP_ADD_TO);
+    block_product(k, dxn, back->t[BACK_DLOGITS], block_param(k, u, ROLE_GATE, 1), OP_ADD_TO);
 }
 
 struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, struct tensor dy,
@@ -260,7 +260,7 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
          .flags = OP_TA | (x->first ? 0 : OP_ADD_TO));
     EMIT(k->e, matmul_grouped, block_grad(k, x, ROLE_W3, 1), dup, s[SAVED_ROWS], counts, .rows = z.rows,
          .flags = OP_TA | (x->first ? 0 : OP_ADD_TO));
-    block_linear_wgrad(k, block_grad(k, u.own, ROLE_GATE, 1), u.own->first, g[BACK_DLOGITS], s[SAVED_XN2_OWN]);
+    block_linear_wgrad(k, u.own, ROLE_GATE, 1, g[BACK_DLOGITS], s[SAVED_XN2_OWN]);
     if (k->layout->model->dims.n_shared_experts > 0)
         block_feed_forward_wgrad(k, u.own, saved, back);
 }

@@ -81,13 +81,13 @@ static void project_queries(struct block *k, const struct unit_buffers *u, const
 
     s[SAVED_Q] = block_new(k, BUF_ACTIVATION, "q", z.n, z.hd);
     if (w.q_rank == 0) {
-        block_linear(k, s[SAVED_Q], s[SAVED_XN1], block_param(k, u, ROLE_WQ, 1));
+        block_linear(k, u, ROLE_WQ, 1, s[SAVED_Q], s[SAVED_XN1]);
     } else {
         s[SAVED_Q_LATENT] = block_new(k, BUF_ACTIVATION, "q_latent", z.n, w.q_rank);
-        block_linear(k, s[SAVED_Q_LATENT], s[SAVED_XN1], block_param(k, u, ROLE_WQ_A, 1));
+        block_linear(k, u, ROLE_WQ_A, 1, s[SAVED_Q_LATENT], s[SAVED_XN1]);
         s[SAVED_Q_LATENT_NORMED] = norm_latent(k, "q_latent_normed", s[SAVED_Q_LATENT],
                                                block_param(k, u, ROLE_Q_NORM, 1), &s[SAVED_Q_LATENT_RSTD]);
-        block_linear(k, s[SAVED_Q], s[SAVED_Q_LATENT_NORMED], block_param(k, u, ROLE_WQ_B, 1));
+        block_linear(k, u, ROLE_WQ_B, 1, s[SAVED_Q], s[SAVED_Q_LATENT_NORMED]);
     }
     rotate_heads(k, tokens, s[SAVED_Q], false);
 }
@@ -114,18 +114,19 @@ static void project_keys_and_values(struct block *k, const struct unit_buffers *
     const struct block_sizes z = block_sizes(k);
     const struct widths w = widths_of(k);
     const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
+    const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_FORWARD);
     struct tensor *s = saved->t;
 
     s[SAVED_KV_LATENT] = block_new(k, BUF_ACTIVATION, "kv_latent", z.n, w.kv_rank);
-    block_linear(k, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a));
+    block_product(k, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a), OP_TB | converted);
     const struct tensor k_rope = block_new(k, BUF_ACTIVATION, "k_rope", z.n, w.rope);
-    block_linear(k, k_rope, s[SAVED_XN1], rope_rows(k, wkv_a));
+    block_product(k, k_rope, s[SAVED_XN1], rope_rows(k, wkv_a), OP_TB | converted);
     rotate(k, tokens, k_rope, false);
     s[SAVED_KV_LATENT_NORMED] = norm_latent(k, "kv_latent_normed", s[SAVED_KV_LATENT],
                                             block_param(k, u, ROLE_KV_NORM, 1), &s[SAVED_KV_LATENT_RSTD]);
     /* (N,H*(nope+v)) */
     const struct tensor kv_b = block_new(k, BUF_ACTIVATION, "kv_b", z.n, z.h * (w.nope + w.v));
-    block_linear(k, kv_b, s[SAVED_KV_LATENT_NORMED], block_param(k, u, ROLE_WKV_B, 1));
+    block_linear(k, u, ROLE_WKV_B, 1, kv_b, s[SAVED_KV_LATENT_NORMED]);
     s[SAVED_K] = block_new(k, BUF_ACTIVATION, "k", z.n, z.kd);
     emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, 0, w.nope), part_of_heads(kv_b, w.nope + w.v, 0, w.nope));
     emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, w.nope, w.rope), k_rope);
@@ -163,14 +164,14 @@ static void queries_dgrad(struct block *k, const struct unit_buffers *u, const s
     struct tensor *g = back->t;
 
     if (w.q_rank == 0) {
-        block_linear_dgrad(k, dxn, g[BACK_DQ], block_param(k, u, ROLE_WQ, 1));
+        block_linear_dgrad(k, u, ROLE_WQ, 1, dxn, g[BACK_DQ]);
         return;
     }
     g[BACK_DQ_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dq_latent_normed", dxn.rows, w.q_rank);
-    block_linear_dgrad(k, g[BACK_DQ_LATENT_NORMED], g[BACK_DQ], block_param(k, u, ROLE_WQ_B, 1));
+    block_linear_dgrad(k, u, ROLE_WQ_B, 1, g[BACK_DQ_LATENT_NORMED], g[BACK_DQ]);
     g[BACK_DQ_LATENT] = norm_latent_dgrad(k, "dq_latent", g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
                                           block_param(k, u, ROLE_Q_NORM, 1), s[SAVED_Q_LATENT_RSTD]);
-    block_linear_dgrad(k, dxn, g[BACK_DQ_LATENT], block_param(k, u, ROLE_WQ_A, 1));
+    block_linear_dgrad(k, u, ROLE_WQ_A, 1, dxn, g[BACK_DQ_LATENT]);
 }
 
 /* Gradients of keys (N,H*D) and values (N,H*Dv) -> BACK_DKV_B, BACK_DK_ROPE: the shared key gets every head's. */
@@ -196,14 +197,15 @@ static void keys_and_values_dgrad(struct block *k, const struct unit_buffers *u,
 {
     const struct widths w = widths_of(k);
     const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1), *s = saved->t;
+    const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_DGRAD);
     struct tensor *g = back->t;
 
     g[BACK_DKV_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dkv_latent_normed", dxn.rows, w.kv_rank);
-    block_linear_dgrad(k, g[BACK_DKV_LATENT_NORMED], g[BACK_DKV_B], block_param(k, u, ROLE_WKV_B, 1));
+    block_linear_dgrad(k, u, ROLE_WKV_B, 1, g[BACK_DKV_LATENT_NORMED], g[BACK_DKV_B]);
     g[BACK_DKV_LATENT] = norm_latent_dgrad(k, "dkv_latent", g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
                                            block_param(k, u, ROLE_KV_NORM, 1), s[SAVED_KV_LATENT_RSTD]);
-    EMIT(k->e, matmul, dxn, g[BACK_DKV_LATENT], latent_rows(k, wkv_a), .flags = OP_ADD_TO);
-    EMIT(k->e, matmul, dxn, g[BACK_DK_ROPE], rope_rows(k, wkv_a), .flags = OP_ADD_TO);
+    block_product(k, dxn, g[BACK_DKV_LATENT], latent_rows(k, wkv_a), OP_ADD_TO | converted);
+    block_product(k, dxn, g[BACK_DK_ROPE], rope_rows(k, wkv_a), OP_ADD_TO | converted);
 }
 
 struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
@@ -231,18 +233,19 @@ void latent_wgrad(struct block *k, const struct unit_buffers *u, const struct la
 {
     const struct tensor *s = saved->t, *g = back->t;
     const struct tensor dwkv_a = block_grad(k, u, ROLE_WKV_A, 1);
+    const uint32_t flags = OP_TA | (u->first ? 0 : OP_ADD_TO) | block_converted(k, u, ROLE_WKV_A, LINEAR_WGRAD);
 
-    block_linear_wgrad(k, block_grad(k, u, ROLE_WKV_B, 1), u->first, g[BACK_DKV_B], s[SAVED_KV_LATENT_NORMED]);
+    block_linear_wgrad(k, u, ROLE_WKV_B, 1, g[BACK_DKV_B], s[SAVED_KV_LATENT_NORMED]);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_KV_NORM, 1), g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
          s[SAVED_KV_LATENT_RSTD]);
-    block_linear_wgrad(k, latent_rows(k, dwkv_a), u->first, g[BACK_DKV_LATENT], s[SAVED_XN1]);
-    block_linear_wgrad(k, rope_rows(k, dwkv_a), u->first, g[BACK_DK_ROPE], s[SAVED_XN1]);
+    block_product(k, latent_rows(k, dwkv_a), g[BACK_DKV_LATENT], s[SAVED_XN1], flags);
+    block_product(k, rope_rows(k, dwkv_a), g[BACK_DK_ROPE], s[SAVED_XN1], flags);
     if (widths_of(k).q_rank == 0) {
-        block_linear_wgrad(k, block_grad(k, u, ROLE_WQ, 1), u->first, g[BACK_DQ], s[SAVED_XN1]);
+        block_linear_wgrad(k, u, ROLE_WQ, 1, g[BACK_DQ], s[SAVED_XN1]);
         return;
     }
-    block_linear_wgrad(k, block_grad(k, u, ROLE_WQ_B, 1), u->first, g[BACK_DQ], s[SAVED_Q_LATENT_NORMED]);
+    block_linear_wgrad(k, u, ROLE_WQ_B, 1, g[BACK_DQ], s[SAVED_Q_LATENT_NORMED]);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
          s[SAVED_Q_LATENT_RSTD]);
-    block_linear_wgrad(k, block_grad(k, u, ROLE_WQ_A, 1), u->first, g[BACK_DQ_LATENT], s[SAVED_XN1]);
+    block_linear_wgrad(k, u, ROLE_WQ_A, 1, g[BACK_DQ_LATENT], s[SAVED_XN1]);
 }

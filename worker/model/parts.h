@@ -29,19 +29,30 @@ struct tensor block_grad(const struct block *k, const struct unit_buffers *u, en
 /* Where this is the first weight gradient of a step: zero what no product overwrites, the vectors and the gaps. */
 void block_begin_grads(struct block *k, const struct unit_buffers *u);
 
-/* The three products of a linear layer with weight w (out,in): y (n,out) = x (n,in) w^T */
-void block_linear(struct block *k, struct tensor y, struct tensor x, struct tensor w);
+/* MATMUL with such flags: c = or += op(a) op(b). */
+void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags);
+
+/* The three products of the linear layer with tensor `role` as weight w (out,in), or of it and those glued to it,
+ * `count` in all, outputs side by side: one product, or where a converter has one of them one of each layer.
+ * y (n,out) = x (n,in) w^T */
+void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
+                  struct tensor x);
 /* dx (n,in) = dy (n,out) w */
-void block_linear_dgrad(struct block *k, struct tensor dx, struct tensor dy, struct tensor w);
-/* dw (out,in) = or += dy^T x */
-void block_linear_wgrad(struct block *k, struct tensor dw, bool first, struct tensor dy, struct tensor x);
+void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                        struct tensor dx, struct tensor dy);
+/* dw (out,in) = dy^T x, or += where it is not the unit's first */
+void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                        struct tensor dy, struct tensor x);
+/* Flags of such a product by the model's converters; 0: none. */
+uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                         enum linear_product product);
 
 /* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
-/* out (Ns,C) = x w^T, summed over tp, + residual. */
-struct tensor block_project_out(struct block *k, const char *name, struct tensor x, struct tensor w,
-                                struct tensor residual);
+/* out (Ns,C) = x w^T with tensor `role`, summed over tp, + residual. */
+struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
+                                struct tensor x, struct tensor residual);
 /* A copy of residual with the norm's gradient added: the end of a half layer. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);

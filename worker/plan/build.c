@@ -703,6 +703,7 @@ static void init_block(struct builder *b)
                           .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,
                           .expert_room = o->expert_room,
+                          .converters = o->converters,
                           .ops = o->ops,
                           .dev = o->dev,
                           .bias = b->bias,

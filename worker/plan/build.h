@@ -48,8 +48,9 @@ struct build_options {
     int64_t b, t;                 /* of a microbatch */
     bool masked, ring, any_order; /* of struct block */
     int loss_chunks;
-    double expert_room;           /* of struct block */
-    const struct device_ops *ops; /* attention_work_bytes */
+    double expert_room;                  /* of struct block */
+    const struct converters *converters; /* NULL: none */
+    const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
     int64_t microbatches; /* of the global batch */
     enum reshard reshard;

@@ -55,6 +55,7 @@ struct values {
     /* Of plain actions, FUSE_ACTIONS places for each action: */
     uint64_t *hash, *exact; /* of those of visits */
     int *visit;             /* NONE: of no visit */
+    uint64_t *converted;    /* per unit: which of its layers are in float8 */
 };
 
 static uint64_t mix(uint64_t h, uint64_t x)
@@ -369,14 +370,15 @@ static titan_status refuse_visit(const struct values *v, const uint64_t *hash, i
                   model_ends ? "nothing more" : plain_name(c, j), model_ends ? NONE : j / FUSE_ACTIONS);
 }
 
-/* Units with visits that are alike: -1 ends the list. Layers are computed again or not each on its own. */
-static bool alike(const struct checker *c, int a, int b, int phase)
+/* Units with visits that are alike. Layers are computed again or not each on its own. */
+static bool alike(const struct values *v, int a, int b, int phase)
 {
-    const struct model *m = c->model;
+    const struct model *m = v->c->model;
 
     if (a == b)
         return true;
-    if (phase == PHASE_RECOMPUTE || m->units[a].kind != UNIT_LAYER || m->units[b].kind != UNIT_LAYER)
+    if (phase == PHASE_RECOMPUTE || m->units[a].kind != UNIT_LAYER || m->units[b].kind != UNIT_LAYER ||
+        v->converted[a] != v->converted[b])
         return false;
     return (model_experts_unit(m, m->units[a].layer) < 0) == (model_experts_unit(m, m->units[b].layer) < 0);
 }
@@ -397,7 +399,7 @@ static titan_status check_alike(const struct values *v, int unit, int phase, boo
 #define SUM(n) (exact ? v->visits[n].exact : v->visits[n].sum)
     for (int pass = 0; pass < 2; pass++)
         for (int u = unit; u < units; u++)
-            for (int s = 0; is_mine(c, u) && alike(c, unit, u, phase) && s < c->p->share; s++) {
+            for (int s = 0; is_mine(c, u) && alike(v, unit, u, phase) && s < c->p->share; s++) {
                 const int n = visit_number(v, u, phase, s);
                 if (pass == 1 && (SUM(n) != SUM(model) || v->visits[n].n != v->visits[model].n))
                     return refuse_visit(v, exact ? v->exact : v->hash, n, model);
@@ -428,10 +430,10 @@ static bool must_be(const struct program *p, enum unit_kind kind, int phase)
 }
 
 /* Is a unit like one before it, and covered by the check of that one? */
-static bool covered(const struct checker *c, int unit, int phase)
+static bool covered(const struct values *v, int unit, int phase)
 {
     for (int u = 0; u < unit; u++)
-        if (is_mine(c, u) && alike(c, u, unit, phase))
+        if (is_mine(v->c, u) && alike(v, u, unit, phase))
             return true;
     return false;
 }
@@ -471,7 +473,7 @@ static titan_status check_unit(const struct values *v, int unit)
         }
         if (is_mine(c, unit))
             TRY(check_alike(v, unit, phase, true));
-        if (is_mine(c, unit) && !covered(c, unit, phase))
+        if (is_mine(c, unit) && !covered(v, unit, phase))
             TRY(check_alike(v, unit, phase, false));
     }
     return TITAN_OK;
@@ -490,6 +492,19 @@ static void free_values(struct values *v)
     free(v->hash);
     free(v->exact);
     free(v->visit);
+    free(v->converted);
+}
+
+/* By the places of the weights of forward's products. */
+static void find_converted(const struct values *v)
+{
+    const struct program *p = v->c->p;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
+            v->converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);
+    }
 }
 
 static titan_status alloc_values(struct values *v)
@@ -506,8 +521,10 @@ static titan_status alloc_values(struct values *v)
     v->hash = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->hash);
     v->exact = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->exact);
     v->visit = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->visit);
-    if (!v->contents || !v->names || !v->visits || !v->slots || !v->hash || !v->exact || !v->visit)
+    v->converted = calloc((size_t)v->c->model->n_units + 1, sizeof *v->converted);
+    if (!v->contents || !v->names || !v->visits || !v->slots || !v->hash || !v->exact || !v->visit || !v->converted)
         return checker_no_memory(v->c);
+    find_converted(v);
     for (int i = 0; i < p->n_buffers; i++) {
         v->names[i] = mix(p->buffers[i].kind, p->buffers[i].kind == BUF_TABLE ? (uint64_t)p->buffers[i].unit : 0);
         for (const char *s = p->buffers[i].name; s && *s; s++)

@@ -145,7 +145,10 @@ static double touched_bytes(const struct program *p, const struct action *a)
     const struct operand *o = action_operands(p, a);
     double bytes = 0;
 
-    for (int i = 0; i < a->n_operands; i++)
+    /* Float8 operands are counted with what makes them. */
+    const int n = a->op == OP_MATMUL ? OPERAND_OF(matmul, work) : a->n_operands;
+
+    for (int i = 0; i < n; i++)
         bytes += (double)o[i].bytes * (o[i].access == ACCESS_UPDATE ? 2 : 1) *
                  (a->op == OP_MATMUL_GROUPED ? filled(action_params(p, a), i) : 1);
     return bytes;
@@ -156,13 +159,9 @@ static double memory_time(const struct machine *m, double bytes)
     return bytes / (m->memory_bandwidth * m->memory_efficiency);
 }
 
-/* Products of layers alone, and none with an fp32 gradient of its input as the result. */
 static bool in_float8(const struct cost *c, const struct program *p, const struct action *a)
 {
-    const struct op_params *q = action_params(p, a);
-    const bool head = a->unit == p->layout->model->n_units - 1;
-    return op_class((enum op)a->op) == OP_CLASS_PRODUCT && c->float8 && c->machine->flops_f8 > 0 && !head &&
-           !(q->flags & OP_F32 && !(q->flags & OP_TA));
+    return a->op == OP_MATMUL && action_params(p, a)->flags & OP_F8 && c->machine->flops_f8 > 0;
 }
 
 /* FLOP/s */
@@ -170,6 +169,17 @@ static double peak_of(const struct cost *c, const struct program *p, const struc
 {
     const struct machine *m = c->machine;
     return action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
+}
+
+/* Does the product before make the same float8 operand? q, k and v have one input. */
+static bool made_before(const struct program *p, const struct action *a, int operand)
+{
+    const struct action *before = a - 1;
+
+    if (a == p->actions || before->op != OP_MATMUL || !(action_params(p, before)->flags & OP_F8))
+        return false;
+    const struct operand *x = &action_operands(p, a)[operand], *y = &action_operands(p, before)[operand];
+    return x->buffer == y->buffer && x->offset == y->offset && x->bytes == y->bytes;
 }
 
 static double matmul_time(const struct cost *c, const struct program *p, const struct action *a)
@@ -183,8 +193,12 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double flops = cost_flops(p, a), mnk = flops / 2;
     const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
-    /* fp8 operands are made from bf16 ones first: read 2 bytes, write 1 */
-    const double casts = f8 ? 3.0 * (M * K + N * K) : 0;
+    /* float8 operands are made first: read 2 bytes, write 1; emulated, read twice and written as they are */
+    const double elem = (double)dtype_bytes((enum dtype)q->dt);
+    const bool a_made = f8 && made_before(p, a, OPERAND_OF(matmul, a)),
+               b_made = f8 && made_before(p, a, OPERAND_OF(matmul, b));
+    const double made = (a_made ? 0 : M * K) + (b_made ? 0 : N * K);
+    const double casts = (q->flags & OP_F8 ? made : 0) * (f8 ? elem + 1 : 3 * elem);
 
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }

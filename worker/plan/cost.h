@@ -40,7 +40,6 @@ const char *cost_machine_names(void); /* "h100|h200|b200|cpu" */
 
 struct cost {
     const struct machine *machine;
-    bool float8; /* products of layers in fp8 */
 };
 
 /* Seconds on the action's stream. */

@@ -506,10 +506,12 @@ static bool divides(const struct pieces *k, int64_t n)
     return n % k->n == 0;
 }
 
-/* A product with rows of `buffer` as this operand: its left factor or its result. */
+/* A product with rows of `buffer` as this operand: its left factor or its result, which may be the last of a sum. */
 static bool is_product_of(const struct pieces *k, const struct action *a, int buffer, int operand)
 {
-    return a->op == OP_MATMUL && !(action_params(k->p, a)->flags & (OP_TA | OP_ADD_TO)) &&
+    const uint32_t never = operand == OPERAND_OF(matmul, c) ? OP_TA : OP_TA | OP_ADD_TO;
+
+    return a->op == OP_MATMUL && !(action_params(k->p, a)->flags & never) &&
            action_operands(k->p, a)[operand].buffer == buffer && action_operands(k->p, a)[operand].offset == 0 &&
            divides(k, action_params(k->p, a)->matmul.M);
 }

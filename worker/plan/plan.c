@@ -56,7 +56,16 @@ static size_t estimated_work(struct device *dev, const struct attention_shape *s
            (s->any_order ? (size_t)(s->b * s->tq * s->h * s->d) * sizeof(float) : 0);
 }
 
-static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work};
+/* A byte an element, and scales. */
+static size_t estimated_float8(struct device *dev, enum dtype dt, int64_t m, int64_t n, int64_t k)
+{
+    (void)dev;
+    (void)dt;
+    return (size_t)(m * k + n * k) + (size_t)(m + n) * sizeof(float);
+}
+
+static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work,
+                                             .matmul_f8_work_bytes = estimated_float8};
 
 /* --- open --------------------------------------------------------------------------------------------------------- */
 
@@ -102,6 +111,7 @@ static void set_build_options(struct plan *plan)
                                          .any_order = !r->numerics.deterministic && !r->numerics.canonical,
                                          .loss_chunks = (int)r->training.loss_chunks,
                                          .expert_room = r->parallelism.expert_parallel_room,
+                                         .converters = plan->converters,
                                          .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,
                                          .dev = plan->opt.dev,
                                          .microbatches = r->training.global_batch_size / rows,
@@ -133,8 +143,7 @@ static void set_evaluation_options(struct plan *plan)
 /* Passes and budget weigh costs; without a machine they take the host's. */
 static struct cost cost_of(const struct plan *plan)
 {
-    return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : cost_machine_find("cpu"),
-                         .float8 = plan->opt.recipe->model.float8};
+    return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : cost_machine_find("cpu")};
 }
 
 static titan_status apply_budget(struct plan *plan, struct titan_error *err)
@@ -159,6 +168,8 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
     if (!plan->checkpointing)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
     choose_checkpointing(r, layers, plan->checkpointing);
+    if (!plan->opt.no_float8)
+        TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
     if (plan->opt.evaluation)
         set_evaluation_options(plan);
@@ -191,6 +202,7 @@ void plan_close(struct plan *plan)
     schedule_close(plan->schedule);
     layout_close(plan->layout);
     free(plan->checkpointing);
+    free(plan->converters);
     free(plan);
 }
 

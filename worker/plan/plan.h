@@ -14,11 +14,12 @@ struct plan_options {
     const struct model *model;   /* borrowed */
     int world;
     enum dtype dt;
-    const struct device_ops *ops; /* attention_work_bytes; NULL: estimated */
+    const struct device_ops *ops; /* sizes of work; NULL: estimated */
     struct device *dev;
     const struct machine *machine; /* for passes that weigh costs and for the memory budget; NULL: none known */
     uint64_t memory_bytes;         /* of a device, the same on all ranks: passes heed it; 0 = unknown */
     uint64_t memory_free;          /* of this rank's: programs that need more are refused; 0: memory_bytes counts */
+    bool no_float8;                /* of the device: what the recipe converts computes in dt like everything else */
     bool evaluation; /* forward-only programs of an evaluation's step, by [validation], in place of a training step's */
 };
 
@@ -28,6 +29,7 @@ struct plan {
     struct layout *layout;
     struct schedule *schedule;         /* NULL without a pipeline */
     enum checkpointing *checkpointing; /* of every layer */
+    struct converters *converters;     /* NULL: none */
     struct sequence_cut cut;           /* of a microbatch */
     struct build_options build;
     int kinds;

@@ -140,7 +140,7 @@ static titan_status forecast_of(const struct search *s, const struct candidate *
     struct recipe r = c->recipe;
     const struct plan_options options = {
         .recipe = &r, .model = s->model, .world = s->world, .dt = s->dt, .machine = s->machine};
-    const struct cost cost = {.machine = s->machine, .float8 = r.model.float8};
+    const struct cost cost = {.machine = s->machine};
     struct plan *plan = NULL;
     struct program **programs = NULL;
 

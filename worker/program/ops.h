@@ -37,7 +37,12 @@ enum op_flag {
     OP_NO_GRADIENT = 64,
     OP_SIGMOID = 128,
     OP_NORMALIZE = 256,
-    OP_ANY_ORDER = 512 /* sums may be taken in any order */
+    OP_ANY_ORDER = 512, /* sums may be taken in any order */
+    OP_F8 = 1024,       /* a product's operands become float8, e4m3 and one scale each, unless told otherwise */
+    OP_F8_A_E5M2 = 2048,
+    OP_F8_A_LINES = 4096, /* a scale for each line along k */
+    OP_F8_B_LINES = 8192,
+    OP_F8_POWER = 16384 /* scales are powers of two */
 };
 
 /* Each operation's numbers: struct op_matmul {M, N, K, lda, ldb, ldc}. */

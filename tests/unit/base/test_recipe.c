@@ -198,9 +198,17 @@ static void test_set(void **state)
     assert_string_equal(r.parallelism.pipeline_parallel_schedule, "Interleaved1F1B");
     assert_true(r.model.float8);
     assert_int_equal(recipe_set(&r, "model.converters=false", &err), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "model.converters=quantize.grouped_mm.float8", &err), TITAN_OK);
+    assert_false(r.model.float8);
     assert_int_equal(recipe_set(&r, "model.converters=quantize.linear.float8,quantize.grouped_mm.float8", &err),
                      TITAN_OK);
     assert_true(r.model.float8);
+    assert_string_equal(r.float8.recipe_name, "tensorwise");
+    assert_int_equal(recipe_set(&r, "quantize.linear.float8.recipe_name=rowwise_with_gw_hp", &err), TITAN_OK);
+    assert_string_equal(r.float8.recipe_name, "rowwise_with_gw_hp");
+    assert_int_equal(recipe_set(&r, "float8.filter_fqns=[\"output\", \"attention.wk\"]", &err), TITAN_OK);
+    assert_string_equal(r.float8.filter_fqns, "output,attention.wk");
+    assert_true(recipe_filters_float8(&r, "output") && !recipe_filters_float8(&r, "attention"));
     assert_false(r.parallelism.context_parallel_load_balance);
     static const struct {
         const char *assignment, *msg;
@@ -213,6 +221,11 @@ static void test_set(void **state)
         {"training.steps=x", "--set training.steps:1:1: not a value: x (text must stand in quotes)"},
         {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
         {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
+        {"float8.recipe_name=rowise", "--set: float8.recipe_name = \"rowise\": expected \"tensorwise\", \"rowwise\" or "
+                                      "\"rowwise_with_gw_hp\""},
+        {"float8.filter_fqns=[1]", "--set: float8.filter_fqns: expected an array, got an integer"},
+        {"float8.filter_fqns=a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t.u.v.w.x.y.z.0.1.2.3.4.5.6.7",
+         "--set: float8.filter_fqns: \"a.b.c.d.e.f.g.h....\" is too long (at most 63 bytes)"},
         {"checkpoint.initial_load_in_hf_quantized=true", "--set: checkpoint.initial_load_in_hf_quantized = true is not "
                                                          "supported by this version; use false or leave it out"},
     };
@@ -243,7 +256,8 @@ static void test_warnings(void **state)
     recipe_warnings(&r, &lines);
     assert_string_equal(
         lines.data,
-        "model.converters: products are in bfloat16 or float32, whichever the device is fast at, not in float8\n"
+        "model.converters: on GPUs products are in bfloat16 or float32, whichever the device is fast at, not in "
+        "float8; CPUs emulate it\n"
         "metrics.disable_color_printing has no effect: Output to a file has no colours anyway\n"
         "training.dataloader.num_workers, training.dataloader.pin_memory have no effect: A worker reads its samples "
         "itself\n"
@@ -262,6 +276,24 @@ static void test_warnings(void **state)
     r = fresh();
     recipe_warnings(&r, &lines);
     assert_int_equal(lines.len, 0);
+    /* Where float8 takes effect there is nothing to say, but of experts, and of what it is not made by. */
+    assert_int_equal(recipe_set(&r, "model.converters=float8", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "device.name=cpu", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
+    assert_int_equal(recipe_set(&r, "model.converters=quantize.grouped_mm.float8", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "training.mixed_precision_param=bfloat16", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "quantize.linear.float8.emulate=true", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data,
+                        "model.converters: products of routed experts are in bfloat16, not in float8\n"
+                        "quantize.linear.float8.emulate has no effect: Whether float8 is emulated follows from the "
+                        "device\n");
+    buf_clear(&lines);
+    assert_int_equal(recipe_set(&r, "model.converters=float8", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "quantize.linear.float8.emulate=false", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
 }
 
 /* --- resolving ---------------------------------------------------------------------------------------------------- */
@@ -278,6 +310,10 @@ static void resolve_fails(const char *text, const char *msg)
 static void test_resolve(void **state)
 {
     (void)state;
+    resolve_fails("[model]\nfloat8 = true\n[float8]\nrecipe_name = \"rowwise_with_gw_hp\"\nfilter_fqns = "
+                  "[\"auto_filter_small_kn\"]\n",
+                  "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
+                  "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
     resolve_fails("[model]\nn_heads = 3\n",
                   "model.n_heads = 3 does not fit model.dim = 256: dim / n_heads must be an even number");
     resolve_fails("[model]\nn_kv_heads = 3\n", "model.n_kv_heads = 3 does not divide model.n_heads = 16");

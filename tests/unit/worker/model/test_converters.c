@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which layers converters.h turns to float8, and that the written programs have the flags in the right products. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "worker/model/converters.h"
+#include "worker/plan/plan.h"
+
+static void open_recipe(struct recipe *r, const char *const *sets)
+{
+    struct titan_error err = {0};
+    recipe_init(r);
+    for (; *sets; sets++)
+        if (recipe_set(r, *sets, &err) != TITAN_OK)
+            fail_msg("%s: %s", *sets, err.msg);
+    if (recipe_resolve(r, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+}
+
+/* Names of what is converted in layer 1, without "layers.1." and ".weight". */
+static void names_of(const char *const *sets, char ret[512])
+{
+    struct recipe r;
+    struct model *model = NULL;
+    struct converters *c = NULL;
+    struct titan_error err = {0};
+    open_recipe(&r, sets);
+    ret[0] = '\0';
+    assert_int_equal(model_open(&r.model.dims, &model, &err), TITAN_OK);
+    assert_int_equal(converters_open(&r, model, &c, &err), TITAN_OK);
+    for (int i = 0; c && i < model->n_tensors; i++) {
+        const struct model_tensor *t = &model->tensors[i];
+        if (strncmp(t->name, "layers.1.", 9) != 0) {
+            assert_true(!c->converted[i] || strncmp(t->name, "layers.", 7) == 0); /* neither embedding nor head */
+            continue;
+        }
+        if (c->converted[i])
+            (void)snprintf(ret + strlen(ret), 512 - strlen(ret), "%s%.*s", ret[0] ? " " : "",
+                           (int)strlen(t->name) - 9 - 7, t->name + 9);
+    }
+    free(c);
+    model_close(model);
+}
+
+#define NAMES(want, ...)                                                                                               \
+    do {                                                                                                               \
+        char names_[512];                                                                                              \
+        names_of((const char *const[]){__VA_ARGS__, NULL}, names_);                                                    \
+        assert_string_equal(names_, want);                                                                             \
+    } while (0)
+
+static void test_layers(void **state)
+{
+    (void)state;
+    NAMES("", "model.flavor=tiny");
+    NAMES("attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2",
+          "model.flavor=tiny", "model.converters=float8");
+    NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3", "model.flavor=tiny", "model.converters=float8",
+          "quantize.linear.float8.filter_fqns=[\"attention.wk\", \"wv\", \"w2\", \"output\"]");
+    NAMES("", "model.flavor=tiny", "model.converters=float8", "float8.filter_fqns=layers.1.,nothing");
+    /* A side that is no multiple of 16. */
+    NAMES("attention.wq attention.wk attention.wv attention.wo", "model.flavor=tiny", "model.converters=float8",
+          "model.ffn_hidden=120");
+    NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2", "model.flavor=tiny",
+          "model.converters=float8", "model.n_kv_heads=1", "model.n_heads=8");
+    /* Latent attention; neither the router nor what is routed, but the shared experts. */
+    NAMES("attention.wq_a attention.wq_b attention.wkv_b attention.wo moe.shared_experts.w1 moe.shared_experts.w3 "
+          "moe.shared_experts.w2",
+          "model.name=deepseek_v3", "model.flavor=tiny", "model.converters=float8");
+    /* torchao's bounds: outputs to 4096 by inputs to 1024; by rows, other ones. */
+    NAMES("", "model.flavor=tiny", "model.converters=float8", "float8.filter_fqns=auto_filter_small_kn");
+    NAMES("attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2",
+          "model.flavor=8B", "model.converters=float8", "float8.filter_fqns=auto_filter_small_kn");
+    NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2", "model.flavor=8B",
+          "model.converters=float8", "float8.filter_fqns=auto_filter_small_kn", "float8.recipe_name=rowwise");
+    NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3", "model.flavor=8B", "model.converters=float8",
+          "float8.filter_fqns=auto_filter_small_kn,w2", "float8.recipe_name=rowwise");
+    NAMES("", "model.flavor=tiny", "model.converters=quantize.grouped_mm.float8");
+}
+
+/* Products of a step by their flags; those of one layer and phase are told apart by their places. */
+static int count(const struct program *p, uint32_t mask, uint32_t flags)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        n += p->actions[i].op == OP_MATMUL && (action_params(p, &p->actions[i])->flags & mask) == flags;
+    return n;
+}
+
+static struct program *program_of(const struct recipe *r, bool no_float8, struct model **model, struct plan **plan)
+{
+    struct titan_error err = {0};
+    struct program *p = NULL;
+    assert_int_equal(model_open(&r->model.dims, model, &err), TITAN_OK);
+    const struct plan_options options = {
+        .recipe = r, .model = *model, .world = 1, .dt = DTYPE_BF16, .no_float8 = no_float8};
+    if (plan_open(&options, plan, &err) != TITAN_OK || plan_program(*plan, 0, &p, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return p;
+}
+
+static void test_programs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *recipe;
+        int converted, lines, e5m2, others;
+    } of[] = {{"tensorwise", 21, 0, 14, 0}, {"rowwise", 21, 21, 0, 0}, {"rowwise_with_gw_hp", 14, 14, 0, 4}};
+    const uint32_t ways = OP_TA | OP_TB;
+    for (size_t i = 0; i < ARRAY_SIZE(of); i++)
+        for (int without = 0; without < 2; without++) {
+            struct recipe r;
+            struct model *model;
+            struct plan *plan = NULL;
+            char name[64];
+            (void)snprintf(name, sizeof(name), "float8.recipe_name=%s", of[i].recipe);
+            open_recipe(&r, (const char *const[]){"model.flavor=tiny", "model.n_layers=1", "model.converters=float8",
+                                                  "training.loss_chunks=1", "training.local_batch_size=1",
+                                                  "training.global_batch_size=1", "activation_checkpoint.mode=none",
+                                                  name, NULL});
+            struct program *p = program_of(&r, without, &model, &plan);
+            if (without) {
+                assert_int_equal(count(p, OP_F8, OP_F8), 0);
+                assert_int_equal(count(p, 0, 0), 4 * 3 + 3);
+            } else {
+                /* Seven layers apart where they are converted; the head's three products are not. */
+                assert_int_equal(count(p, OP_F8, OP_F8), of[i].converted);
+                assert_int_equal(count(p, OP_F8, 0), 3 + of[i].others);
+                assert_int_equal(count(p, OP_F8 | OP_F8_A_E5M2, OP_F8 | OP_F8_A_E5M2), of[i].e5m2);
+                assert_int_equal(count(p, OP_F8_A_LINES | OP_F8_POWER, OP_F8_A_LINES | OP_F8_POWER), of[i].lines);
+                assert_int_equal(count(p, ways | OP_F8, OP_TB | OP_F8), 7);
+                assert_int_equal(count(p, ways | OP_F8, OP_F8), 7);
+            }
+            program_close(p);
+            plan_close(plan);
+            model_close(model);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_programs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* converters.c - see converters.h. */
+#include "worker/model/converters.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* Recipe and the flags of its products. */
+static const struct float8_recipe {
+    const char *name;
+    uint32_t flags[LINEAR_PRODUCTS];
+} float8_recipes[] = {
+    {"tensorwise", {OP_F8, OP_F8 | OP_F8_A_E5M2, OP_F8 | OP_F8_A_E5M2}},
+    {"rowwise",
+     {OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER, OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER,
+      OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER}},
+    {"rowwise_with_gw_hp",
+     {OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER, OP_F8 | OP_F8_A_LINES | OP_F8_POWER, 0}},
+};
+
+static bool is_linear_layer(const struct model_tensor *t)
+{
+    switch (t->role) {
+    case ROLE_WQ:
+    case ROLE_WK:
+    case ROLE_WV:
+    case ROLE_WO:
+    case ROLE_WQ_A:
+    case ROLE_WQ_B:
+    case ROLE_WKV_A:
+    case ROLE_WKV_B:
+    case ROLE_W1:
+    case ROLE_W2:
+    case ROLE_W3:
+        return t->experts == 0;
+    default:
+        return false;
+    }
+}
+
+/* Does a word of the list occur in the layer's name ("layers.0.attention.wq")? */
+static bool is_filtered(const char *filter, const struct model_tensor *t)
+{
+    static const char of_layer[] = ".weight";
+    char name[sizeof t->name], word[sizeof t->name];
+    const size_t length = strlen(t->name), ending = sizeof of_layer - 1;
+
+    titan_assert(length > ending && strcmp(t->name + length - ending, of_layer) == 0);
+    memcpy(name, t->name, sizeof name);
+    name[length - ending] = '\0';
+    for (const char *at = filter; *at; at += strcspn(at, ","), at += strspn(at, ",")) {
+        const size_t n = strcspn(at, ",");
+        if (n >= sizeof word)
+            continue;
+        memcpy(word, at, n);
+        word[n] = '\0';
+        if (strstr(name, word))
+            return true;
+    }
+    return false;
+}
+
+/* Sides by torchao's names: K of its thresholds is the number of outputs. */
+static bool is_small(const struct recipe *r, const struct model_tensor *t)
+{
+    const int64_t k = t->shape[0], n = t->shape[1];
+
+    if (!recipe_filters_float8(r, "auto_filter_small_kn"))
+        return false;
+    if (strcmp(r->float8.recipe_name, "tensorwise") == 0)
+        return k <= 4096 && n <= 1024;
+    return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
+}
+
+titan_status converters_open(const struct recipe *r, const struct model *model, struct converters **ret,
+                             struct titan_error *err)
+{
+    const struct float8_recipe *how = float8_recipes;
+
+    *ret = NULL;
+    if (!r->model.float8)
+        return TITAN_OK;
+    while (strcmp(how->name, r->float8.recipe_name) != 0)
+        titan_assert(++how < float8_recipes + ARRAY_SIZE(float8_recipes));
+    struct converters *c = calloc(1, sizeof *c + (size_t)model->n_tensors * sizeof c->converted[0]);
+    if (!c)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    memcpy(c->flags, how->flags, sizeof c->flags);
+    for (int i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *t = &model->tensors[i];
+        c->converted[i] = is_linear_layer(t) && t->shape[0] % 16 == 0 && t->shape[1] % 16 == 0 &&
+                          !is_filtered(r->float8.filter_fqns, t) && !is_small(r, t);
+    }
+    *ret = c;
+    return TITAN_OK;
+}
