@@ -40,6 +40,8 @@ static int set_up(void **state)
 {
     (void)state;
     const char *seed_text = getenv("FUZZ_SEED"), *rounds_text = getenv("FUZZ_ROUNDS");
+    if (!seed_text)
+        seed_text = getenv("TITAN_TEST_SEED");
     uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : (uint64_t)clock_wall_ms();
     rounds = rounds_text ? strtol(rounds_text, NULL, 10) : 20000;
     key = rng_key(seed, "rpc fuzz");

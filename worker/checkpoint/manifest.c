@@ -112,6 +112,8 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
             return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has a shape that cannot be", name);
         spec->shape[spec->ndim++] = d->integer;
     }
+    if (spec->ndim == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has a shape without dimensions", name);
     return TITAN_OK;
 }
 
