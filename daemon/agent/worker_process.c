@@ -118,7 +118,8 @@ static void oom_before_us(pid_t pid)
     buf_free(&own);
 }
 
-/* Signals as after a fresh login, a session of its own. */
+/* Signals as after a fresh login. A process group and not a session: Linux gives each session an equal share of the
+ * CPUs (autogroup), and that many groups on few CPUs keep the agent waiting for a tenth of a second and more. */
 static int spawn_attributes(posix_spawnattr_t *attr)
 {
     sigset_t none, all;
@@ -126,7 +127,7 @@ static int spawn_attributes(posix_spawnattr_t *attr)
     (void)sigfillset(&all);
     (void)sigdelset(&all, SIGKILL);
     (void)sigdelset(&all, SIGSTOP);
-    int rc = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    int rc = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     rc = rc ? rc : posix_spawnattr_setsigmask(attr, &none);
     return rc ? rc : posix_spawnattr_setsigdefault(attr, &all);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_process.h - one worker as the kernel sees it: start, kill with all it started, reap. Any thread.
  *
- * A worker leads a session and process group of its own, has a clean environment, no descriptors but stdin
+ * A worker leads a process group of its own in the agent's session, has a clean environment, no descriptors but stdin
  * (/dev/null), stdout and stderr (its log), and the job's folder as working directory. It does not get a death signal
  * from its parent: it must outlive the agent, to be adopted by the next one. Where the agent may make
  * cgroups in its own (v2, a delegated subtree), the worker gets one of those, so that killing it is atomic. When memory
