@@ -2,6 +2,7 @@
 #include "state/metric.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -65,6 +66,21 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
     const bool is_step = json_get(j, "loss");
     json_free(j);
     return is_step && step > 0 && epoch > 0 && tokens >= 0 && memory >= 0;
+}
+
+void metric_skip(struct buf *text, uint64_t after)
+{
+    static const char start[] = "{\"step\":";
+    const size_t n = sizeof(start) - 1;
+    size_t at = 0;
+    while (text->len - at > n && memcmp(text->data + at, start, n) == 0 &&
+           strtoull(text->data + at + n, NULL, 10) <= after) {
+        const char *newline = memchr(text->data + at, '\n', text->len - at);
+        if (!newline)
+            break;
+        at = (size_t)(newline - text->data) + 1;
+    }
+    buf_consume(text, at);
 }
 
 titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct titan_error *err)

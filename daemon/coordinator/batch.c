@@ -23,7 +23,7 @@ void batch_free(struct batch *b)
 
 bool batch_empty(const struct batch *b)
 {
-    return !b->changes && !b->messages && !b->answers && !b->metrics && !b->drops;
+    return !b->changes && !b->messages && !b->answers && !b->metrics && !b->gaps && !b->drops;
 }
 
 void *batch_alloc(struct batch *b, size_t bytes)
@@ -100,6 +100,15 @@ struct metric *batch_metric(struct batch *b)
     *b->metrics_tail = m;
     b->metrics_tail = &m->next;
     return &m->metric;
+}
+
+void batch_gap(struct batch *b, uint64_t job_id, uint64_t after)
+{
+    struct batch_gap *g = batch_alloc(b, sizeof(*g));
+    g->job_id = job_id;
+    g->after = after;
+    g->next = b->gaps;
+    b->gaps = g;
 }
 
 void batch_drop(struct batch *b, uint64_t session)

@@ -15,9 +15,14 @@ struct batch_message {
     Titan__Internal__CoordinatorMessage *message; /* StartWorkers: recipe is left empty, the shell fills it in. Others
                                                      may have the same one */
 };
+#define METRICS_UNSTORED 1024 /* at most, on their way from a batch into the store */
 struct batch_metric {
     struct batch_metric *next;
     struct metric metric;
+};
+struct batch_gap {
+    struct batch_gap *next;
+    uint64_t job_id, after; /* the metrics of steps behind that one were not all heard */
 };
 struct batch_drop {
     struct batch_drop *next;
@@ -30,6 +35,7 @@ struct batch {
     struct batch_message *messages, **messages_tail;
     struct batch_message *answers, **answers_tail; /* rest on nothing that is not stored: they leave at once */
     struct batch_metric *metrics, **metrics_tail;
+    struct batch_gap *gaps;
     struct batch_drop *drops;
     struct arena memory; /* of all the above */
 };
@@ -55,6 +61,7 @@ void batch_message_again(struct batch *b, uint64_t session, Titan__Internal__Coo
 Titan__Internal__CoordinatorMessage *batch_answer(struct batch *b, uint64_t session,
                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
 struct metric *batch_metric(struct batch *b);
+void batch_gap(struct batch *b, uint64_t job_id, uint64_t after);
 void batch_drop(struct batch *b, uint64_t session);
 
 #endif

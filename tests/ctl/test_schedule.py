@@ -23,11 +23,12 @@ def keys(**more):
     return {**KEYS, **{k.replace("__", "."): v for k, v in more.items()}}
 
 
-def one_by_one(points):
-    """Every step once, none twice: nothing that was committed was lost."""
-    steps = [p["step"] for p in points]
-    assert steps == list(range(1, len(steps) + 1)), steps
-    return [p["loss"] for p in points]
+def one_by_one(metrics):
+    """Every step once, none twice: nothing that was committed was lost. What the coordinator did not hear it reads a moment later."""
+    def told():
+        points = metrics()
+        return [p["step"] for p in points] == list(range(1, len(points) + 1)) and points
+    return [p["loss"] for p in until("each step is told of once", told, 10)]
 
 
 def world_of(daemon, job):
@@ -49,8 +50,8 @@ def resized_run_is_the_same_run():
             until("it goes on", lambda: d.status(job)["step"] > before)
         d.ok("wait", job)
         assert d.status(job)["restarts"] == 0
-        losses = one_by_one(d.lines("metrics", job))
-        assert losses == one_by_one(d.lines("metrics", calm)), "the losses differ"
+        losses = one_by_one(lambda: d.lines("metrics", job))
+        assert losses == one_by_one(lambda: d.lines("metrics", calm)), "the losses differ"
         events = [e["type"] for e in d.lines("events", job)]
         assert events.count("resize.finished") >= 4 and "epoch.revoked" not in events, events
 
@@ -111,7 +112,7 @@ def drained_node():
         until("the node is empty", lambda: c.nodes()["n1"] == "drained")
         s = c.training(job, 2, c.status(job)["step"])
         assert s["restarts"] == 0 and s["state"] == "RUNNING", s
-        one_by_one([json.loads(x) for x in c.ctl("-o", "json", "metrics", job).splitlines()])
+        one_by_one(lambda: [json.loads(x) for x in c.ctl("-o", "json", "metrics", job).splitlines()])
         events = c.events(job)
         assert "epoch.revoked" not in [e["type"] for e in events]
         assert "2 of 2 workers move" in [e for e in events if e["type"] == "job.state"][-2]["message"], events
@@ -137,7 +138,7 @@ def drain_deadline():
         assert s["restarts"] == 0 and s["preemptions"] == 1 and s["checkpoint"], s
         c.ctl("undrain", "n1")
         c.training(job, 2, s["step"])
-        one_by_one([json.loads(x) for x in c.ctl("-o", "json", "metrics", job).splitlines()])
+        one_by_one(lambda: [json.loads(x) for x in c.ctl("-o", "json", "metrics", job).splitlines()])
         c.ctl("cancel", job)
 
 
@@ -158,7 +159,7 @@ def preemption():
         step = d.status(low)["step"]
         until("it goes on", lambda: d.status(low)["step"] > step)
         assert d.status(low)["restarts"] == 0 and d.status(low)["preemptions"] == 1
-        one_by_one(d.lines("metrics", low))
+        one_by_one(lambda: d.lines("metrics", low))
         d.ok("cancel", low, mid)
         d.ok("admin", "verify", "--rederive", d.state)
 

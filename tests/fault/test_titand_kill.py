@@ -56,6 +56,8 @@ def ten_rounds():
         print(f"# {same} of {ROUNDS} rounds with the same worker processes; from start to a further step, in ms: {back_ms}")
         s = d.status(job)
         assert same >= ROUNDS - 2, f"the workers survived {same} of {ROUNDS} rounds only"
+        told = lambda: [m["step"] for m in d.lines("metrics", job)]
+        until("each step is told of while it runs", lambda: (t := told()) == list(range(1, len(t) + 1)) and len(t) >= step, 10)
         d.ok("cancel", job)
         d.wait_state(job, "CANCELLED", seconds=30)
         written = {json.loads(line)["step"] for line in (d.state / f"jobs/{job}/metrics.jsonl").read_text().splitlines()}

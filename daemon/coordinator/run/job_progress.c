@@ -34,6 +34,8 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
 
 static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
 {
+    if (metric->step > j->progress.metric_step + 1)
+        batch_gap(c->out, j->id, j->progress.metric_step);
     j->progress.metric_step = metric->step;
     j->status.loss = metric->loss;
     j->status.tokens_per_second = metric->tokens_per_second;
@@ -92,6 +94,7 @@ void job_progress_unsaved(struct jobrec *j)
 
 void job_progress_restored(struct jobrec *j)
 {
-    j->progress.metric_step = j->status.step;
+    /* The newest may not have got into the store: the first one heard makes a gap, and they are read from the file. */
+    j->progress.metric_step = j->status.step - MIN(j->status.step, METRICS_UNSTORED);
     j->progress.evaluated_step = j->status.evaluation.step;
 }

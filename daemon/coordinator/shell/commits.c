@@ -82,13 +82,13 @@ void shell_flush_metrics(struct coordinator *c)
     c->n_metrics = 0;
 }
 
-/* --- what was not heard of: agents and coordinators that were away pass nothing on, but the workers write it down --- */
+/* --- what was not heard of: agents that were away pass no metrics on, but the workers write them down --- */
 
 struct backfill {
     struct file_task task; /* first */
     struct backfill *next; /* of the coordinator's */
     struct coordinator *owner;
-    uint64_t job_id;
+    uint64_t job_id, after;
     char path[PATH_MAX];
     struct buf text;
     struct titan_error err;
@@ -136,7 +136,8 @@ static void metrics_filled(void *arg, const struct titan_error *err)
 static void backfill_run(struct file_task *k)
 {
     struct backfill *b = (struct backfill *)(void *)k;
-    (void)!file_read(b->path, BACKFILL_BYTES_MAX, &b->text, &b->err);
+    if (file_read(b->path, BACKFILL_BYTES_MAX, &b->text, &b->err) == TITAN_OK)
+        metric_skip(&b->text, b->after);
 }
 
 static void backfill_read(struct file_task *k)
@@ -166,7 +167,8 @@ bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id)
     return b;
 }
 
-static void backfill_metrics(struct coordinator *c, uint64_t job_id)
+/* after: the steps up to it are there. */
+static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t after)
 {
     static const struct file_calls backfill_calls = {
         .run = backfill_run, .done = backfill_read, .given_up = backfill_given_up, .free = backfill_free};
@@ -175,6 +177,7 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id)
         return;
     b->owner = c;
     b->job_id = job_id;
+    b->after = after;
     if (snprintf(b->path, sizeof(b->path), "%s/%llu/metrics.jsonl", c->jobs_dir, (unsigned long long)job_id) >=
         (int)sizeof(b->path)) {
         free(b);
@@ -202,6 +205,9 @@ static void take_metrics(struct coordinator *c, const struct batch *batch)
         c->metrics[c->n_metrics++] = m->metric;
         c->metrics_taken++;
     }
+    for (const struct batch_gap *g = batch->gaps; g; g = g->next)
+        if (!shell_fills_metrics(c, g->job_id))
+            backfill_metrics(c, g->job_id, g->after);
 }
 
 static bool forms_an_epoch(const struct batch *batch)
@@ -305,7 +311,7 @@ static void poke_watchers(struct coordinator *c, const struct batch *batch)
     uint64_t last = UINT64_MAX;
     for (const struct change *k = batch->changes; k; k = k->next)
         if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
-            backfill_metrics(c, k->job.id);
+            backfill_metrics(c, k->job.id, 0);
     for (const struct change *k = batch->changes; k; k = k->next) {
         if (!k->has_event || k->event.job_id == last)
             continue;

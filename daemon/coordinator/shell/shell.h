@@ -25,7 +25,7 @@ struct watcher;
 struct log_request;
 struct check_request;
 
-#define METRICS_BUFFER 1024
+#define METRICS_BUFFER METRICS_UNSTORED
 #define SESSION_BUCKETS 1024
 
 struct coordinator {
@@ -60,7 +60,7 @@ struct coordinator {
     size_t n_metrics;
     uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
     bool metrics_failed;                    /* said once */
-    struct backfill *backfills;             /* of jobs that have ended, until they are stored */
+    struct backfill *backfills;             /* of jobs that have ended or have gaps, until they are stored */
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;

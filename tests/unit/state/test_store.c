@@ -695,6 +695,16 @@ static void test_metrics(void **state)
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 6.5);
     assert_int_equal(metric_backfill(db, 1, &(struct buf){.data = NULL}, NULL), TITAN_OK);
+    struct buf rest = BUF_INIT;
+    assert_int_equal(buf_append(&rest, lines, sizeof(lines) - 1), TITAN_OK);
+    metric_skip(&rest, 1);
+    assert_int_equal(rest.len, sizeof(lines) - 1);
+    metric_skip(&rest, 2);
+    assert_true(strncmp(rest.data, "{\"step\":3,", 10) == 0);
+    metric_skip(&rest, 8); /* up to what is no row */
+    assert_true(strncmp(rest.data, "not JSON", 8) == 0);
+    buf_free(&rest);
+    metric_skip(&rest, 8);
     db_close(db);
 }
 
