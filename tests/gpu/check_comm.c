@@ -484,7 +484,7 @@ static void check_split_death(struct rank *r)
     (void)pthread_join(control, NULL);
 }
 
-/* --- how long things take ------------------------------------------------------------------------------------------ */
+/* --- how long things take ----------------------------------------------------------------------------------------- */
 
 static void figure(const struct rank *r, const char *name, double value)
 {

@@ -42,7 +42,7 @@ static const struct sizes small = {.t = 256,
                                    .vocabulary = 8016,
                                    .different = 13};
 
-/* --- bf16 numbers, on the host as the device has them ---------------------------------------------------------------- */
+/* --- bf16 numbers, on the host as the device has them ------------------------------------------------------------- */
 
 struct halves {
     uint16_t *x; /* malloc */
@@ -91,7 +91,7 @@ static void add_scaled(double *y, double factor, const double *x, int64_t n)
         y[i] += factor * x[i];
 }
 
-/* --- results on the device ------------------------------------------------------------------------------------------ */
+/* --- results on the device ---------------------------------------------------------------------------------------- */
 
 /* Whether two results are the same to the bit. */
 static bool twice_same(struct checker *c, const void *a, const void *b, size_t bytes, const char *what)
@@ -144,7 +144,7 @@ static void draw(struct checker *c, int64_t *out, int count, int64_t n)
     }
 }
 
-/* --- attention ------------------------------------------------------------------------------------------------------ */
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 struct attention_run {
     const struct sizes *z;
@@ -299,7 +299,7 @@ static void check_attention(struct checker *c, const struct sizes *z)
     sweep(c);
 }
 
-/* --- products ------------------------------------------------------------------------------------------------------- */
+/* --- products ----------------------------------------------------------------------------------------------------- */
 
 /* op(a) (M,K) times op(b) (K,N), as the device's matmul has them. */
 struct product {
@@ -375,7 +375,7 @@ static void check_products(struct checker *c, const struct sizes *z)
     sweep(c);
 }
 
-/* --- loss ----------------------------------------------------------------------------------------------------------- */
+/* --- loss --------------------------------------------------------------------------------------------------------- */
 
 struct loss_run {
     struct halves logits; /* on the host `different` rows, on the device one after the other, again and again */

@@ -82,7 +82,7 @@ void shell_flush_metrics(struct coordinator *c)
     c->n_metrics = 0;
 }
 
-/* --- what was not heard of: agents that were away pass no metrics on, but the workers write them down --- */
+/* --- what was not heard of: agents that were away pass no metrics on, but the workers write them down ------------- */
 
 struct backfill {
     struct file_task task; /* first */
