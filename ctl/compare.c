@@ -241,3 +241,15 @@ const struct command command_compare = {
                                          {NULL}},
     .run = run,
 };
+
+const struct command command_diff = {
+    .name = "diff",
+    .summary = "what differs between two jobs; the same as compare",
+    .arguments = "JOB JOB",
+    .min_args = 2,
+    .max_args = 2,
+    .word = WORD_JOB,
+    .options = (const struct option_spec[]){{NULL}},
+    .examples = (const struct example[]){{"titanctl diff 12 15", "keys, losses, speed"}, {NULL}},
+    .run = run,
+};

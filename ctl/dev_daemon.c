@@ -24,6 +24,13 @@ enum { READY_MS = 20000, STOP_MS = 30000, LOG_TAIL = 4096 };
 
 /* --- folder ------------------------------------------------------------------------------------------------------- */
 
+void dev_daemon_folders(char *out, size_t cap)
+{
+    const char *tmp = getenv("TMPDIR");
+    titan_assert(cap > 0);
+    (void)snprintf(out, cap, "%s", tmp && *tmp ? tmp : "/tmp");
+}
+
 static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, struct titan_error *err)
 {
     titan_assert(!d->own_dir);
@@ -33,9 +40,9 @@ static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, stru
             return titan_fail_errno(err, "state directory %s", state_dir);
         return TITAN_OK;
     }
-    const char *tmp = getenv("TMPDIR");
-    char made[PATH_MAX];
-    (void)snprintf(made, sizeof(made), "%s/titan-run-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    char made[PATH_MAX], folders[PATH_MAX - 32];
+    dev_daemon_folders(folders, sizeof(folders));
+    (void)snprintf(made, sizeof(made), "%s/" DEV_DAEMON_FOLDER "XXXXXX", folders);
     if (!mkdtemp(made))
         return titan_fail_errno(err, "cannot make the folder %s", made);
     d->own_dir = true;

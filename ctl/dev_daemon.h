@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -18,6 +19,9 @@ struct dev_daemon {
     int pidfd;
 };
 
+#define DEV_DAEMON_FOLDER "titan-run-" /* names of its new folders begin so */
+/* Where they are made: $TMPDIR, else /tmp. */
+void dev_daemon_folders(char *out, size_t cap);
 /* `titand dev` (from titanctl's folder) with so many slots (0: its own default) on this device ("auto": what there is)
  * over state_dir, or over a new folder in $TMPDIR when that is NULL; returns when
  * it serves. It dies with this process. Must come before the first call of gRPC: it forks. Its log is titand.log in the

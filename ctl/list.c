@@ -10,9 +10,8 @@
 #include "base/units.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/jobs.h"
 #include "ctl/output.h"
-
-enum { PAGE = 500, STATES_MAX = 16 };
 
 struct listing {
     struct ctl *ctl;
@@ -20,7 +19,8 @@ struct listing {
     struct table_out table;
     struct buf text;
     int64_t now_ms;
-    bool more; /* jobs than the limit */
+    bool labels; /* with their column */
+    bool more;   /* jobs than the limit */
 };
 
 static void listing_begin(struct listing *l)
@@ -30,16 +30,27 @@ static void listing_begin(struct listing *l)
         json_begin_object(&l->json, NULL);
         json_begin_array(&l->json, "jobs");
     } else {
-        table_begin(&l->table, (const char *const[]){"JOB>", "NAME~", "USER", "STATE", "STEP>", "LOSS>", "TOKENS/S>",
-                                                     "WORKERS>", "RESTARTS>", "SUBMITTED", "REASON~", NULL});
+        table_begin(&l->table,
+                    (const char *const[]){"JOB>", "NAME~", "USER", "STATE", "STEP>", "LOSS>", "TOKENS/S>", "WORKERS>",
+                                          "RESTARTS>", "SUBMITTED", l->labels ? "LABELS~" : "REASON~",
+                                          l->labels ? "REASON~" : NULL, NULL});
     }
 }
 
-static void listing_add(struct listing *l, const Titan__V1__Job *job)
+/* "optimizer.lr=3e-4 team=nlp". */
+static const char *labels_text(const Titan__V1__Job *job, struct buf *out)
 {
+    for (size_t i = 0; i < job->n_labels; i++)
+        buf_printf(out, "%s%s", i ? " " : "", job->labels[i]);
+    return out->len ? out->data : "";
+}
+
+static bool listing_add(const Titan__V1__Job *job, void *data)
+{
+    struct listing *l = data;
     if (l->ctl->json) {
         output_message(&l->json, NULL, &job->base);
-        return;
+        return true;
     }
     char count[UNITS_TEXT], ago[48];
     struct table_out *t = &l->table;
@@ -56,7 +67,12 @@ static void listing_add(struct listing *l, const Titan__V1__Job *job)
     table_cell(t, "%u", job->world_size);
     table_cell(t, "%u", job->restarts);
     table_cell(t, "%s", output_ago(job->submitted_at_ms, l->now_ms, ago));
+    if (l->labels) {
+        _cleanup_(buf_free) struct buf labels = BUF_INIT;
+        table_cell(t, "%s", labels_text(job, &labels));
+    }
     table_cell(t, "%s", ctl_state_final(job->state) ? "" : job->reason);
+    return true;
 }
 
 static void listing_end(struct listing *l)
@@ -73,72 +89,16 @@ static void listing_end(struct listing *l)
         (void)fputs("titanctl: there are older ones (--limit N lists more)\n", stderr);
 }
 
-/* --state may be repeated and may hold several, with commas. */
-static titan_status parse_states(const struct args *args, Titan__V1__JobState *states, size_t *ret_n,
-                                 struct titan_error *err)
-{
-    const char *given;
-    size_t n = 0;
-    for (int i = 0; (given = args_each(args, "state", i)); i++) {
-        while (*given) {
-            char word[32];
-            size_t len = strcspn(given, ",");
-            (void)snprintf(word, sizeof(word), "%.*s", (int)MIN(len, sizeof(word) - 1), given);
-            int state = ctl_state_parse(word);
-            if (state < 0) {
-                titan_status status = titan_fail(err, TITAN_EINVAL, "--state: there is no state '%s'", word);
-                titan_error_hint(err, "PENDING FORMING RUNNING RECOVERING RESIZING CANCELLING COMPLETED FAILED "
-                                      "CANCELLED");
-                return status;
-            }
-            if (n == STATES_MAX)
-                return titan_fail(err, TITAN_EINVAL, "--state: more than %d", STATES_MAX);
-            states[n++] = (Titan__V1__JobState)state;
-            given += len + (given[len] == ',');
-        }
-    }
-    titan_assert(n <= STATES_MAX);
-    *ret_n = n;
-    return TITAN_OK;
-}
-
-static titan_status add_pages(struct listing *l, Titan__V1__ListJobsRequest *request, int64_t limit,
-                              struct titan_error *err)
-{
-    titan_assert(limit > 0);
-    _cleanup_free_ char *token = NULL;
-    int64_t left = limit + 1; /* one that is not shown tells that there are more */
-    do {
-        request->page_size = (uint32_t)MIN(left, (int64_t)PAGE);
-        request->page_token = token ? token : (char *)(uintptr_t) "";
-        _cleanup_message_ Titan__V1__ListJobsResponse *page = NULL;
-        TRY(ctl_call(l->ctl, TITAN_METHOD("ListJobs"), &request->base, &titan__v1__list_jobs_response__descriptor,
-                     &page, err));
-        for (size_t i = 0; i < page->n_jobs && left > 0; i++, left--)
-            if (left > 1)
-                listing_add(l, page->jobs[i]);
-            else
-                l->more = true;
-        free(token);
-        token = *page->next_page_token ? strdup(page->next_page_token) : NULL;
-    } while (token && left > 0);
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
-    Titan__V1__JobState states[STATES_MAX];
-    Titan__V1__ListJobsRequest request = TITAN__V1__LIST_JOBS_REQUEST__INIT;
     int64_t limit;
-    TRY(parse_states(args, states, &request.n_states, err));
     TRY(args_int(args, "limit", 1, INT32_MAX, 100, &limit, err));
-    request.states = states;
-    request.user = (char *)(uintptr_t)args_text(args, "user", "");
-    struct listing listing = {.ctl = ctl, .now_ms = clock_wall_ms()};
+    struct listing listing = {
+        .ctl = ctl, .now_ms = clock_wall_ms(), .labels = args_has(args, "labels") || args_has(args, "label")};
     listing_begin(&listing);
     listing.table.room = args_has(args, "wide") ? 0 : output_columns();
-    titan_status status = add_pages(&listing, &request, limit, err);
+    titan_status status = jobs_each(ctl, args, 0, limit, listing_add, &listing, &listing.more, err);
     if (status == TITAN_OK)
         listing_end(&listing);
     buf_free(&listing.table.cells);
@@ -152,13 +112,14 @@ const struct command command_list = {
     .arguments = "",
     .options =
         (const struct option_spec[]){
-            {"state", 0, "STATE", "only jobs in this state; several with commas", WORD_STATE},
-            {"user", 'u', "USER", "only jobs of this user", WORD_NONE},
+            JOBS_FILTERS,
+            {"labels", 'L', NULL, "show labels, as it does with --label", WORD_NONE},
             {"limit", 'n', "N", "at most so many (default 100); it says when there are more", WORD_NONE},
             {"wide", 'w', NULL, "names and reasons in full; else a terminal's width cuts them", WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl list --state PENDING,RUNNING", "what waits and what runs"},
                                          {"titanctl list --user alice --limit 10", "the last ten of one user"},
+                                         {"titanctl list --label team=nlp --name 'lr-*'", "by label and name"},
                                          {NULL}},
     .run = run,
 };

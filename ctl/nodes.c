@@ -35,17 +35,22 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return TITAN_OK;
     }
     struct table_out table;
-    table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "DEVICE", "ADDRESS", "VERSION",
-                                              "LAST SEEN", "REASON~", NULL});
+    table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "JOBS~", "DEVICE", "ADDRESS",
+                                              "VERSION", "LAST SEEN", "REASON~", NULL});
     table.room = args_has(args, "wide") ? 0 : output_columns();
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Titan__V1__Node *node = reply->nodes[i];
         char ago[48];
+        _cleanup_(buf_free) struct buf jobs = BUF_INIT;
         table_cell(&table, "%s", node->name);
         table_cell(&table, "%s", node->state);
         table_cell(&table, "%u", node->slots_used);
         table_cell(&table, "%u", node->slots);
+        for (size_t k = 0; k < node->n_jobs; k++)
+            buf_printf(&jobs, "%s%llu (%u)", k ? ", " : "", (unsigned long long)node->jobs[k]->job_id,
+                       node->jobs[k]->workers);
+        table_cell(&table, "%s", jobs.len ? jobs.data : "");
         table_cell(&table, "%s", node->device);
         table_cell(&table, "%s", node->address);
         table_cell(&table, "%s", node->version);
@@ -60,7 +65,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
 const struct command command_nodes = {
     .name = "nodes",
-    .summary = "list the nodes and their slots",
+    .summary = "list the nodes, their slots and what runs there",
     .arguments = "",
     .options =
         (const struct option_spec[]){

@@ -24,8 +24,9 @@ struct run_source {
 
 #define RUN_FILE_OPTIONS                                                                                               \
     {"set", 0, "KEY=VALUE", "override a key of the run file, as in training.steps=100; may be repeated", WORD_NONE},   \
+        {"name", 0, "NAME", "name of the job (default: job.description of the run file)", WORD_NONE},                  \
     {                                                                                                                  \
-        "name", 0, "NAME", "name of the job (default: job.description of the run file)", WORD_NONE                     \
+        "label", 'l', "KEY=VALUE", "a label of the job, to find it by; may be repeated", WORD_NONE                     \
     }
 
 /* Path "-" reads standard input. workers > 0: exactly so many, or fewer if elastic.min_workers allows. local: the

@@ -3,11 +3,13 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "ctl/submit.h"
 
 static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t now_ms)
 {
@@ -59,6 +61,9 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
     if (job->mfu > 0)
         buf_printf(out, "  %-12s %.1f %%\n", "mfu", 100 * job->mfu);
     buf_printf(out, "  %-12s %u (from %u to %u)\n", "workers", job->world_size, job->min_workers, job->max_workers);
+    for (size_t i = 0; i < job->n_nodes; i++)
+        buf_printf(out, "%s%s (%u)%s", i ? ", " : "  nodes        ", job->nodes[i]->node, job->nodes[i]->workers,
+                   i + 1 == job->n_nodes ? "\n" : "");
     buf_printf(out, "  %-12s %llu\n", "epoch", (unsigned long long)job->epoch);
     if (job->wanted_max)
         buf_printf(out, "  %-12s %u to %u\n", "asked for", job->wanted_min ? job->wanted_min : job->min_workers,
@@ -70,6 +75,8 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
         buf_printf(out, "  %-12s %u times\n", "preempted", job->preemptions);
     if (*job->user)
         buf_printf(out, "  %-12s %s\n", "user", job->user);
+    for (size_t i = 0; i < job->n_labels; i++)
+        buf_printf(out, "  %-12s %s\n", i ? "" : "labels", job->labels[i]);
     put_time(out, "submitted", job->submitted_at_ms, now_ms);
     put_time(out, "started", job->started_at_ms, now_ms);
     put_time(out, "finished", job->finished_at_ms, now_ms);
@@ -81,12 +88,26 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
         buf_printf(out, "  %-12s %s\n", "directory", job->directory);
 }
 
+/* The run file itself: what titanctl submit takes. */
+static titan_status print_recipe(struct ctl *ctl, uint64_t id, struct titan_error *err)
+{
+    _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
+    TRY(submit_recipe_of(ctl, id, &reply, err));
+    if (ctl->json)
+        (void)output_json(&reply->base, false);
+    else
+        (void)fputs(reply->recipe, stdout);
+    return TITAN_OK;
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
+    if (args_has(args, "recipe"))
+        return print_recipe(ctl, id, err);
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
     TRY(ctl_job(ctl, id, &reply, err));
     if (ctl->json) {
@@ -100,6 +121,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     return TITAN_OK;
 }
 
+static const struct option_spec options[] = {
+    {"recipe", 0, NULL, "its run file as it was stored: every key with its value", WORD_NONE}, {NULL}};
+
 const struct command command_status = {
     .name = "status",
     .summary = "show one job in full",
@@ -107,8 +131,21 @@ const struct command command_status = {
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,
+    .options = options,
     .examples = (const struct example[]){{"titanctl status 12", "how job 12 is doing"},
                                          {"titanctl -o json status 12 | jq -r .state", "one field, in a script"},
                                          {NULL}},
+    .run = run,
+};
+
+const struct command command_show = {
+    .name = "show",
+    .summary = "show one job in full, or its run file; the same as status",
+    .arguments = "JOB",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .options = options,
+    .examples = (const struct example[]){{"titanctl show 12 --recipe > again.toml", "the run file of job 12"}, {NULL}},
     .run = run,
 };

@@ -6,12 +6,15 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/labels.h"
+#include "base/utf8.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/follow.h"
 #include "ctl/output.h"
 #include "ctl/run_file.h"
 #include "ctl/submit.h"
+#include "ctl/sweep.h"
 
 /* Lines on stderr, as what a script reads from stdout stays as it is. Ours first: overridden keys are sent as they came
  * out, so the server may know of fewer; then what only the server knows. */
@@ -44,6 +47,21 @@ static void print_origin(const struct submit_from *from, const Titan__V1__Submit
         (void)fprintf(stderr, "titanctl: its keys are those of job %llu\n", other);
 }
 
+/* --label's, then those of the sweep; the server would refuse the same ones. */
+static titan_status collect_labels(const struct args *args, const struct submit_from *from, char *ret[LABELS_MAX + 1],
+                                   size_t *ret_n, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf joined = BUF_INIT;
+    const char *one;
+    size_t n = 0;
+    for (int i = 0; n <= LABELS_MAX && (one = args_each(args, "label", i)); i++)
+        ret[n++] = (char *)(uintptr_t)one;
+    for (size_t i = 0; n <= LABELS_MAX && from->labels && from->labels[i]; i++)
+        ret[n++] = (char *)(uintptr_t)from->labels[i];
+    *ret_n = n;
+    return labels_join(ret, n, "label", &joined, err);
+}
+
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
                         const struct submit_from *from, uint64_t *ret_job, bool *ret_existed, struct titan_error *err)
 {
@@ -51,10 +69,23 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
     if (!from)
         from = &none;
+    char *labels[LABELS_MAX + 1];
+    char name[256], key[256];
+    (void)snprintf(name, sizeof(name), "%s", args_text(args, "name", ""));
+    (void)snprintf(key, sizeof(key), "%s", args_text(args, "idempotency-key", ""));
+    if (from->number) {
+        const char *described = *file->recipe.job.description ? file->recipe.job.description : "run";
+        (void)snprintf(name, sizeof(name), "%.200s-%zu", args_text(args, "name", described), from->number);
+        text_fit(name, ' ');
+        if (*key)
+            (void)snprintf(key, sizeof(key), "%.200s-%zu", args_text(args, "idempotency-key", ""), from->number);
+    }
+    TRY(collect_labels(args, from, labels, &request.n_labels, err));
+    request.labels = labels;
     request.recipe = file->text.data;
     request.recipe_path = (char *)(uintptr_t)file->path;
-    request.name = (char *)(uintptr_t)args_text(args, "name", "");
-    request.idempotency_key = (char *)(uintptr_t)args_text(args, "idempotency-key", "");
+    request.name = name;
+    request.idempotency_key = key;
     request.user = (char *)(uintptr_t)args_text(args, "for", "");
     request.resume_job = from->resume ? from->job : 0;
     request.folder = from->folder;
@@ -63,7 +94,8 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
     *ret_job = reply->job_id;
     *ret_existed = reply->existed;
     output_fit(&reply->base);
-    print_warnings(file, reply);
+    if (from->number <= 1)
+        print_warnings(file, reply);
     print_origin(from, reply);
     return TITAN_OK;
 }
@@ -118,7 +150,8 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
     bool existed;
     TRY(submit_run(ctl, file, args, from, &id, &existed, err));
     print_id(ctl, id, existed);
-    print_unplaceable(ctl, id);
+    if (!from || from->number <= 1)
+        print_unplaceable(ctl, id);
     if (!args_has(args, "follow"))
         return TITAN_OK;
 
@@ -150,12 +183,14 @@ static titan_status parse_from(const char *text, uint64_t *ret_job, int64_t *ret
 
 /* A new run from a job's checkpoint: of the file, or of that job's own recipe, then with checkpoints in its own folder.
  */
-static titan_status load_from(struct ctl *ctl, const struct args *args, const char *text, struct run_file *file,
-                              struct submit_from *from, struct titan_error *err)
+static titan_status load_from(struct ctl *ctl, const struct args *args, const char *const *chosen,
+                              struct run_file *file, struct submit_from *from, struct titan_error *err)
 {
     char path[64], step_key[64], named[32];
     int64_t step;
-    const char *assignments[FROM_KEYS + 1] = {path, step_key, "checkpoint.initial_load_model_only=false"};
+    const char *text = args_text(args, "from", ""), *assignments[FROM_KEYS + SWEEP_KEYS_MAX + 1] = {
+                                                        path, step_key, "checkpoint.initial_load_model_only=false"};
+    size_t n = 3;
     struct titan_error refused = {0};
     TRY(parse_from(text, &from->job, &step, err));
     (void)snprintf(path, sizeof(path), "checkpoint.initial_load_path=" RECIPE_JOB_PREFIX "%llu",
@@ -169,30 +204,94 @@ static titan_status load_from(struct ctl *ctl, const struct args *args, const ch
         *err = refused;
         return status;
     }
+    if (args->n == 0) {
+        assignments[n++] = "checkpoint.folder=checkpoint";
+        assignments[n++] = "job.dump_folder=";
+    }
+    for (; *chosen; chosen++)
+        assignments[n++] = *chosen;
+    titan_assert(n <= FROM_KEYS + SWEEP_KEYS_MAX);
     if (args->n > 0)
         return run_file_load(file, &(struct run_source){.path = args->words[0], .assignments = assignments}, args, 0,
                              false, err);
-    assignments[3] = "checkpoint.folder=checkpoint";
-    assignments[4] = "job.dump_folder=";
     return run_file_load(file, &(struct run_source){named, reply->recipe, assignments}, args, 0, false, err);
+}
+
+/* The data is where the workers are, which may be no machine of ours. */
+static titan_status load(struct ctl *ctl, const struct args *args, const char *const *chosen, struct run_file *file,
+                         struct submit_from *from, struct titan_error *err)
+{
+    if (args_has(args, "from"))
+        return load_from(ctl, args, chosen, file, from, err);
+    return run_file_load(file, &(struct run_source){.path = args->words[0], .assignments = chosen}, args, 0, false,
+                         err);
+}
+
+/* Job i of the sweep: checked, and submitted where `send` says so. */
+static titan_status sweep_job(struct ctl *ctl, const struct args *args, const struct sweep *sweep, size_t i, bool send,
+                              struct submit_from from, struct titan_error *err)
+{
+    const char *chosen[SWEEP_KEYS_MAX + 1], *labels[SWEEP_KEYS_MAX + 3];
+    char id[32], number[32];
+    _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
+    size_t n = 0;
+    sweep_choose(sweep, i, chosen);
+    (void)snprintf(id, sizeof(id), "sweep=%s", sweep->id);
+    (void)snprintf(number, sizeof(number), "sweep.number=%zu", i + 1);
+    while (chosen[n]) {
+        labels[n] = chosen[n];
+        n++;
+    }
+    labels[n++] = id;
+    labels[n++] = number;
+    labels[n] = NULL;
+    from.labels = labels;
+    from.number = i + 1;
+    titan_status status = load(ctl, args, chosen, &file, &from, err);
+    if (status == TITAN_OK && send)
+        status = submit_and_show(ctl, &file, args, &from, err);
+    if (status != TITAN_OK && err)
+        titan_error_wrap(err, "job %zu of %zu of the sweep", i + 1, sweep->jobs);
+    return status;
+}
+
+/* All are checked before the first is sent. */
+static titan_status run_sweep(struct ctl *ctl, const struct args *args, const struct sweep *sweep,
+                              const struct submit_from *from, struct titan_error *err)
+{
+    if (args_has(args, "follow"))
+        return titan_fail(err, TITAN_EINVAL, "--follow watches one job; titanctl wait waits for those of a --sweep");
+    if (args->n > 0 && strcmp(args->words[0], "-") == 0)
+        return titan_fail(err, TITAN_EINVAL, "--sweep needs a FILE: standard input is read once only");
+    for (size_t i = 0; i < sweep->jobs; i++)
+        TRY(sweep_job(ctl, args, sweep, i, false, *from, err));
+    titan_status status = TITAN_OK;
+    size_t sent = 0;
+    while (sent < sweep->jobs && status == TITAN_OK)
+        if ((status = sweep_job(ctl, args, sweep, sent, true, *from, err)) == TITAN_OK)
+            sent++;
+    if (sent > 0)
+        (void)fprintf(stderr, "titanctl: %zu of %zu jobs are queued, with the label sweep=%s\n", sent, sweep->jobs,
+                      sweep->id);
+    return status;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    static const char *const nothing[] = {NULL};
     struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
-    const char *text = args_text(args, "from", NULL);
-    struct submit_from from = {0};
-    if (!text && args->n == 0)
+    _cleanup_(sweep_free) struct sweep sweep = {.jobs = 0};
+    const bool begins = args_has(args, "from");
+    struct submit_from from = {.folder = args_has(args, "fresh") ? TITAN__V1__CHECKPOINT_FOLDER__FRESH
+                                         : begins                ? TITAN__V1__CHECKPOINT_FOLDER__EMPTY
+                                                                 : TITAN__V1__CHECKPOINT_FOLDER__CONTINUE};
+    if (!begins && args->n == 0)
         return titan_fail(err, TITAN_EINVAL, "submit needs a FILE, or --from JOB");
-    /* The data is where the workers are, which may be no machine of ours. */
-    if (text)
-        TRY(load_from(ctl, args, text, &file, &from, err));
-    else
-        TRY(run_file_load(&file, &(struct run_source){.path = args->words[0]}, args, 0, false, err));
-    from.folder = args_has(args, "fresh") ? TITAN__V1__CHECKPOINT_FOLDER__FRESH
-                  : text                  ? TITAN__V1__CHECKPOINT_FOLDER__EMPTY
-                                          : TITAN__V1__CHECKPOINT_FOLDER__CONTINUE;
+    TRY(sweep_parse(args, &sweep, err));
+    if (sweep.jobs)
+        return run_sweep(ctl, args, &sweep, &from, err);
+    TRY(load(ctl, args, nothing, &file, &from, err));
     return submit_and_show(ctl, &file, args, &from, err);
 }
 
@@ -210,7 +309,9 @@ const struct command command_submit = {
         "at "
         "step 0.\nWithout FILE it is that job's own run file, with checkpoints in the new job's folder. To go on with "
         "a "
-        "job as it\nwas there is titanctl resume.",
+        "job as it\nwas there is titanctl resume.\n\nWith --sweep all jobs are checked before the first is queued; a "
+        "number is added to each one's name, and it is\nlabelled with its values, with sweep.number, and with sweep, "
+        "which is the same for all.",
     .min_args = 0,
     .max_args = 1,
     .word = WORD_FILE,
@@ -222,6 +323,8 @@ const struct command command_submit = {
              "where a run has had the folder of checkpoints, take a new one beside it: FOLDER-2, FOLDER-3, ...",
              WORD_NONE},
             SUBMIT_OPTIONS,
+            {"sweep", 0, "KEY=V1,V2,...", "a job for each value; repeated for other keys: for each combination",
+             WORD_NONE},
             {"for", 0, "USER", "the job is to be this user's, not one's own (operators)", WORD_NONE},
             {NULL}},
     .examples =
@@ -229,6 +332,7 @@ const struct command command_submit = {
             {"titanctl submit recipes/debug.toml --set training.dataset_path=/usr/include", "queue a small run"},
             {"titanctl submit run.toml --idempotency-key nightly-2026-11-20 --follow", "at most once, and watch it"},
             {"titanctl submit --from 12@500 --set optimizer.lr=1e-4", "from step 500 of job 12, with another rate"},
+            {"titanctl submit run.toml --sweep optimizer.lr=1e-4,3e-4 --sweep training.seed=1,2", "four jobs"},
             {"job=$(titanctl submit run.toml) && titanctl wait $job", "in a script"},
             {NULL}},
     .run = run,

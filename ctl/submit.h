@@ -12,6 +12,9 @@ struct submit_from {
     bool resume;  /* in its folder */
     bool whole;   /* its recipe may be read, so what differs is told */
     Titan__V1__CheckpointFolder folder;
+    /* The job as one of a sweep. */
+    size_t number;             /* among its jobs, in name and idempotency key; 0: of none */
+    const char *const *labels; /* besides --label's; NULL ends them, and NULL: none */
 };
 
 /* The options of submit that resume has, too. */
@@ -23,7 +26,7 @@ struct submit_from {
             WORD_NONE                                                                                                  \
     }
 
-/* Name and idempotency key come from the options; from: NULL is a job of its own. */
+/* Name, labels and idempotency key come from the options; from: NULL is a job of its own. */
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
                         const struct submit_from *from, uint64_t *ret_job, bool *ret_existed,
                         struct titan_error *err) TITAN_MUST_USE;

@@ -1,51 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait.c - titanctl wait: until a job has ended. */
+/* wait.c - titanctl wait and attach: until jobs have ended, without and with their progress. */
+#include <stdio.h>
+
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/follow.h"
+#include "ctl/jobs.h"
 #include "ctl/output.h"
 
-static titan_status run(void *with, const struct args *args, struct titan_error *err)
+/* *ret: the job as it ended. Fails at once for a job or a server that is not there; only later losses of the server are
+ * waited out. until_ms: of the monotonic clock, 0 = for ever. */
+static titan_status await(struct ctl *ctl, uint64_t id, bool progress, int64_t until_ms,
+                          Titan__V1__GetJobResponse **ret, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
-    struct ctl *ctl = with;
-    uint64_t id;
-    double timeout_s;
-    TRY(args_job(args, 0, &id, err));
-    TRY(args_real(args, "timeout", 0.001, 4000000, 0, &timeout_s, err));
-    /* Fails at once for a job or a server that is not there; only later losses of the server are waited out. */
-    _cleanup_message_ Titan__V1__GetJobResponse *now = NULL, *end = NULL;
+    _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
+    const int64_t left = until_ms - (clock_mono_ns() / 1000000);
     TRY(ctl_job(ctl, id, &now, err));
-    const struct follow_options options = {.server = ctl->server,
-                                           .job_id = id,
-                                           .progress = args_has(args, "follow"),
-                                           .timeout_ms = (uint32_t)(timeout_s * 1000)};
-    if (ctl_state_final(now->job->state))
-        end = TAKE(now);
-    else
-        TRY(follow_job(&options, &end, err));
+    if (ctl_state_final(now->job->state)) {
+        *ret = TAKE(now);
+        return TITAN_OK;
+    }
+    if (until_ms && left <= 0)
+        return titan_fail(err, TITAN_ETIMEDOUT, "job %llu is %s still", (unsigned long long)id,
+                          ctl_state_name(now->job->state));
+    return follow_job(
+        &(struct follow_options){
+            .server = ctl->server, .job_id = id, .progress = progress, .timeout_ms = until_ms ? (uint32_t)left : 0},
+        ret, err);
+}
+
+/* All of them, in turn; what has gone wrong is said of each. */
+static titan_status await_all(struct ctl *ctl, const struct jobs *jobs, bool progress, int64_t until_ms,
+                              struct titan_error *err)
+{
+    size_t bad = 0;
+    titan_assert(jobs->n != 1);
+    for (size_t i = 0; i < jobs->n; i++) {
+        _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
+        struct titan_error why = {0};
+        TRY(await(ctl, jobs->ids[i], progress, until_ms, &end, err));
+        if (ctl->json)
+            (void)output_json(&end->job->base, false);
+        if (follow_outcome(end->job, &why) == TITAN_OK)
+            continue;
+        (void)fprintf(stderr, "titanctl: %s\n", why.msg);
+        bad++;
+    }
+    if (jobs->n == 0)
+        (void)fputs("titanctl: there are none to wait for\n", stderr);
+    return bad ? titan_fail(err, TITAN_EJOB, "%zu of %zu jobs have not completed", bad, jobs->n) : TITAN_OK;
+}
+
+static titan_status wait_for(struct ctl *ctl, const struct args *args, bool progress, double timeout_s,
+                             struct titan_error *err)
+{
+    _cleanup_(jobs_free) struct jobs jobs = {0};
+    _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
+    const int64_t until_ms = timeout_s > 0 ? (clock_mono_ns() / 1000000) + (int64_t)(timeout_s * 1000) : 0;
+    TRY(jobs_chosen(ctl, args, false, 0, &jobs, err));
+    if (jobs.n != 1)
+        return await_all(ctl, &jobs, progress, until_ms, err);
+    TRY(await(ctl, jobs.ids[0], progress, until_ms, &end, err));
     if (ctl->json)
         (void)output_json(&end->job->base, true);
     return follow_outcome(end->job, err);
 }
 
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    double timeout_s;
+    TRY(args_real(args, "timeout", 0.001, 4000000, 0, &timeout_s, err));
+    return wait_for(with, args, args_has(args, "follow"), timeout_s, err);
+}
+
 const struct command command_wait = {
     .name = "wait",
-    .summary = "wait until a job has ended",
+    .summary = "wait until jobs have ended",
+    .arguments = "[JOB...]",
+    .text = "Ends with 0 when all have completed, 1 when one has failed or was cancelled, 124 after the timeout. "
+            "Jobs are named,\nor found by options: those that are there at the moment. A server that restarts in "
+            "between is waited for.",
+    .min_args = 0,
+    .max_args = ANY_NUMBER,
+    .word = WORD_JOB,
+    .options =
+        (const struct option_spec[]){
+            {"timeout", 't', "SECONDS", "give up after so long (default: never)", WORD_NONE},
+            {"follow", 'f', NULL, "show progress meanwhile, of one job after the other", WORD_NONE},
+            JOBS_FILTERS,
+            {NULL}},
+    .examples = (const struct example[]){{"titanctl wait 12 --timeout 3600", "at most an hour"},
+                                         {"titanctl wait 12 13 14", "until all three have ended"},
+                                         {"titanctl wait --label sweep=4f1c2a90", "for the jobs of a sweep"},
+                                         {NULL}},
+    .run = run,
+};
+
+static titan_status attach(void *with, const struct args *args, struct titan_error *err)
+{
+    titan_assert(args->n == 1);
+    return wait_for(with, args, true, 0, err);
+}
+
+const struct command command_attach = {
+    .name = "attach",
+    .summary = "show a job's progress again, until it has ended",
     .arguments = "JOB",
-    .text =
-        "Ends with 0 when the job completed, 1 when it failed or was cancelled, 124 after the timeout. A server that\n"
-        "restarts in between is waited for.",
+    .text = "What titanctl submit --follow shows; Ctrl-C leaves, the job goes on. Exit codes are those of titanctl "
+            "wait.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,
-    .options =
-        (const struct option_spec[]){{"timeout", 't', "SECONDS", "give up after so long (default: never)", WORD_NONE},
-                                     {"follow", 'f', NULL, "show progress meanwhile", WORD_NONE},
-                                     {NULL}},
-    .examples = (const struct example[]){{"titanctl wait 12 --timeout 3600", "at most an hour"},
-                                         {"titanctl wait 12 --follow", "watch a job that runs already"},
-                                         {NULL}},
-    .run = run,
+    .options = (const struct option_spec[]){{NULL}},
+    .examples = (const struct example[]){{"titanctl attach 12", "watch a job that runs already"}, {NULL}},
+    .run = attach,
 };

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/labels.h"
+
 #define TO(s) SM_BIT(JOB_##s)
 static const struct sm_state job_states[] = {
     [JOB_NONE] = {"none", SM_INITIAL, TO(PENDING)},
@@ -96,14 +98,15 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(db_run(db, err,
                "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
                " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, request_hash, mesh,"
-               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid, folder)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiiutiiiiiiit", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
+               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid, folder, labels)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+               "uttituiibiiiiiutiiiiiiitt", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
                (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
                (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
                (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->request_hash, s->mesh,
                (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs, (int64_t)s->max_ooms,
-               (int64_t)s->restart_window_s, job->uid, job->gid, job->folder && job->holds_folder ? job->folder : ""));
+               (int64_t)s->restart_window_s, job->uid, job->gid, job->folder && job->holds_folder ? job->folder : "",
+               job->labels ? job->labels : ""));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     if (job->key)
         TRY(db_run(db, err, "INSERT INTO job_keys VALUES (?, ?, ?)", "ttu", job->key_owner, job->key, job->id));
@@ -214,7 +217,8 @@ titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_si
     " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
     " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, request_hash, mesh,"                                 \
     " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
-    " uid, gid, checkpoint_failures, evaluation_step, evaluation_loss, evaluation_tokens, evaluation_bytes"
+    " uid, gid, checkpoint_failures, evaluation_step, evaluation_loss, evaluation_tokens, evaluation_bytes,"           \
+    " labels"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -261,6 +265,7 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
                                                         .loss = col_real(stmt, 40),
                                                         .tokens = col_uint(stmt, 41),
                                                         .bytes = col_uint(stmt, 42)};
+    job->labels = col_text(stmt, 43);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
@@ -268,7 +273,7 @@ titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *
 {
     titan_assert(with);
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE id = ?", "u", id));
+    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE id = ? AND removed_at_ms = 0", "u", id));
     bool row = false;
     titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && !row)
@@ -305,20 +310,47 @@ bool job_owned_by(const struct job *job, const struct job_owner *owner)
     return *owner->name && strcmp(job->user, owner->name) == 0;
 }
 
+struct matching {
+    const struct job_filter *filter;
+    int left; /* of the limit */
+    bool (*each)(const struct job *job, void *data);
+    void *data;
+};
+
+static bool has_name(const struct job *job, const char *wanted)
+{
+    const size_t n = strlen(wanted);
+    return wanted[n - 1] == '*' ? strncmp(job->name, wanted, n - 1) == 0 : strcmp(job->name, wanted) == 0;
+}
+
+/* Name and labels, which are looked at row by row: a pattern of SQL's may take for ever. */
+static bool each_matching(const struct job *job, void *data)
+{
+    struct matching *m = data;
+    const struct job_filter *f = m->filter;
+    titan_assert(m->left > 0);
+    if (f->name && *f->name && !has_name(job, f->name))
+        return true;
+    for (size_t i = 0; i < f->n_labels; i++)
+        if (!labels_have(job->labels, f->labels[i]))
+            return true;
+    return m->each(job, m->data) && --m->left > 0;
+}
+
 titan_status job_list(struct db *db, const struct job_filter *f, int limit,
                       bool (*each)(const struct job *job, void *data), void *data, struct titan_error *err)
 {
-    titan_assert(!f->owner || f->owner->name);
+    titan_assert(limit > 0 && (!f->owner || f->owner->name));
     sqlite3_stmt *stmt = NULL;
     const struct job_owner all = {.uid = JOB_NO_ID, .name = ""}, *owner = f->owner ? f->owner : &all;
     TRY(db_query(db, &stmt, err,
-                 "SELECT " COLUMNS " FROM jobs WHERE id < ?1 AND (?2 = 0 OR ?2 >> state & 1)"
+                 "SELECT " COLUMNS " FROM jobs WHERE id < ?1 AND removed_at_ms = 0 AND (?2 = 0 OR ?2 >> state & 1)"
                  " AND (?3 = '' OR user = ?3)"
-                 " AND (?5 = '' OR CASE WHEN uid >= 0 AND ?6 >= 0 THEN uid = ?6 ELSE user = ?5 END)"
-                 " ORDER BY id DESC LIMIT ?4",
-                 "iititi", f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states, f->user ? f->user : "",
-                 (int64_t)limit, owner->name, owner->uid));
-    return each_job(db, stmt, each, data, err);
+                 " AND (?4 = '' OR CASE WHEN uid >= 0 AND ?5 >= 0 THEN uid = ?5 ELSE user = ?4 END)"
+                 " ORDER BY id DESC",
+                 "iitti", f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states, f->user ? f->user : "",
+                 owner->name, owner->uid));
+    return each_job(db, stmt, each_matching, &(struct matching){f, limit, each, data}, err);
 }
 
 titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,

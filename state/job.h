@@ -101,7 +101,8 @@ struct job_owner {
 struct job {
     uint64_t id;
     const char *name, *user;
-    int64_t uid, gid; /* of the submitter; -1 = that identity has none here */
+    const char *labels; /* as labels_join() has them; NULL for job_submit: none */
+    int64_t uid, gid;   /* of the submitter; -1 = that identity has none here */
     enum job_state state;
     const char *reason;
     struct job_spec spec;
@@ -151,6 +152,9 @@ struct job_filter {
     uint32_t states;               /* bit set of enum job_state; 0 = all */
     const char *user;              /* NULL or "" = of all */
     const struct job_owner *owner; /* and of this one only; NULL = of all */
+    const char *name;              /* this one, or with a * at its end what begins so; NULL or "" = all */
+    char *const *labels;           /* has all of them (labels_have) */
+    size_t n_labels;
 };
 /* Newest first. */
 titan_status job_list(struct db *db, const struct job_filter *filter, int limit,

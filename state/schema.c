@@ -164,8 +164,12 @@ static const char store_v5[] = "ALTER TABLE jobs ADD COLUMN evaluation_step INTE
 /* Each submit asks whether a job that has not ended has its folder. */
 static const char store_v6[] = "CREATE INDEX jobs_folder ON jobs(folder) WHERE state < 7 AND folder <> '';";
 
-static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3,
-                                                             store_v4, store_v5, store_v6};
+/* Labels, as labels_join() has them; when the job was taken out (job_removal.h), 0: it is there. */
+static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL DEFAULT '';"
+                               "ALTER TABLE jobs ADD COLUMN removed_at_ms INTEGER NOT NULL DEFAULT 0;";
+
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4,
+                                                             store_v5, store_v6, store_v7};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2};
 
 static titan_status store_after(struct db *db, int v, struct titan_error *err)

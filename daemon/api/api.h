@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, jobs.c, watch.c, logs.c,
+/* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, remove.c, jobs.c, watch.c, logs.c,
  * tokens.c, certificates.c, backup.c; access.c decides what a caller may do. data is the coordinator. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
@@ -55,6 +55,8 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *request, void *da
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_remove_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_remove_job_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/cleanup.h"
+#include "base/labels.h"
 #include "base/vec.h"
 #include "base/version.h"
 #include "daemon/api/api.h"
@@ -60,6 +61,49 @@ static void add_losses(struct reply *r, uint64_t job_id, Titan__V1__Job *m)
     }
 }
 
+static Titan__V1__Placement *placement_message(struct reply *r, const struct core_placement *p)
+{
+    Titan__V1__Placement *m = arena_alloc(&r->memory, sizeof(*m));
+    titan__v1__placement__init(m);
+    m->job_id = p->job_id;
+    m->node = arena_strdup(&r->memory, p->node);
+    m->workers = p->workers;
+    return m;
+}
+
+struct placements {
+    struct reply *reply;
+    size_t n;
+    Titan__V1__Placement **messages; /* NULL: they are counted */
+};
+
+static void each_placement(const struct core_placement *p, void *data)
+{
+    struct placements *all = data;
+    if (all->messages)
+        all->messages[all->n] = placement_message(all->reply, p);
+    all->n++;
+}
+
+static void add_nodes(struct reply *r, uint64_t job_id, Titan__V1__Job *m)
+{
+    struct placements all = {.reply = r};
+    core_placements(r->c->core, job_id, each_placement, &all);
+    all.messages = arena_alloc(&r->memory, (all.n + 1) * sizeof(*all.messages));
+    all.n = 0;
+    core_placements(r->c->core, job_id, each_placement, &all);
+    m->nodes = all.messages;
+    m->n_nodes = all.n;
+}
+
+static void add_labels(struct reply *r, const char *joined, Titan__V1__Job *m)
+{
+    char *rest = arena_strdup(&r->memory, joined ? joined : "");
+    m->labels = arena_alloc(&r->memory, LABELS_MAX * sizeof(*m->labels));
+    for (char *one; m->n_labels < LABELS_MAX && (one = strsep(&rest, "\n")) && *one;)
+        m->labels[m->n_labels++] = one;
+}
+
 /* The stored row, with the progress made since it was written. */
 static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
 {
@@ -82,6 +126,8 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
         m->reason =
             arena_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
     add_losses(r, job->id, m);
+    add_labels(r, job->labels, m);
+    add_nodes(r, job->id, m);
     m->step = s.step;
     m->steps = job->spec.steps;
     m->loss = s.loss;
@@ -192,6 +238,12 @@ static titan_status list_jobs(struct reply *r, const struct auth_user *u, const 
     TRY(parse_page_token(request->page_token, &before, err));
     TRY(parse_states(request, &states, err));
     TRY(api_check_text("user", request->user, API_USER_MAX, err));
+    TRY(api_check_text("name", request->name, API_NAME_MAX + 1, err));
+    if (request->n_labels > LABELS_MAX)
+        return titan_fail(err, TITAN_EINVAL, "there are %zu labels; at most %d are possible", request->n_labels,
+                          LABELS_MAX);
+    for (size_t i = 0; i < request->n_labels; i++)
+        TRY(api_check_text("labels", request->labels[i], LABEL_KEY_MAX + 1 + LABEL_VALUE_MAX, err));
     if (request->page_size > API_PAGE_MAX)
         return titan_fail(err, TITAN_EINVAL, "page_size = %u; at most %d is possible", request->page_size,
                           API_PAGE_MAX);
@@ -200,6 +252,9 @@ static titan_status list_jobs(struct reply *r, const struct auth_user *u, const 
     const struct job_filter filter = {.before = before,
                                       .states = states,
                                       .user = request->user,
+                                      .name = request->name,
+                                      .labels = request->labels,
+                                      .n_labels = request->n_labels,
                                       .owner = api_sees_all(r->c, u, POLICY_LIST_JOBS) ? NULL : &owner};
     return job_list(store_reader(r->c->store), &filter, (int)*ret_limit, each_job, r, err);
 }
@@ -304,11 +359,47 @@ static void each_node(const struct core_node *n, void *data)
     reply_add(r, api_node_message(&r->memory, n));
 }
 
+struct node_jobs {
+    struct reply *reply;
+    const struct auth_user *user;
+    bool all; /* it sees those of others */
+};
+
+static void with_user(const struct job *job, void *data)
+{
+    struct node_jobs *of = data;
+    of->all = job_owned_by(job, &(struct job_owner){of->user->uid, of->user->name});
+}
+
+static void add_job_of_node(const struct core_placement *p, void *data)
+{
+    const struct node_jobs *of = data;
+    struct reply *r = of->reply;
+    struct node_jobs own = *of;
+    if (!of->all)
+        (void)!job_cache_get(r->c->jobs, store_reader(r->c->store), p->job_id, with_user, &own, NULL);
+    for (size_t i = 0; own.all && i < r->n; i++) {
+        Titan__V1__Node *m = r->items[i];
+        if (strcmp(m->name, p->node) != 0)
+            continue;
+        Titan__V1__Placement **more = arena_alloc(&r->memory, (m->n_jobs + 1) * sizeof(Titan__V1__Placement *));
+        if (m->n_jobs)
+            memcpy(more, m->jobs, m->n_jobs * sizeof(Titan__V1__Placement *));
+        more[m->n_jobs++] = placement_message(r, p);
+        m->jobs = more;
+        return;
+    }
+}
+
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     _cleanup_(reply_free) struct reply r = {.c = data};
+    struct auth_user u;
     (void)base;
+    api_user(r.c, call, &u);
     core_nodes(r.c->core, each_node, &r);
+    core_placements(r.c->core, 0, add_job_of_node,
+                    &(struct node_jobs){&r, &u, api_sees_all(r.c, &u, POLICY_LIST_JOBS)});
     Titan__V1__ListNodesResponse reply = TITAN__V1__LIST_NODES_RESPONSE__INIT;
     reply.n_nodes = r.n;
     reply.nodes = (Titan__V1__Node **)r.items;

@@ -12,11 +12,14 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/hash.h"
+#include "base/labels.h"
 #include "base/utf8.h"
 #include "base/recipe.h"
 #include "daemon/api/api.h"
 #include "daemon/api/checkpoint_place.h"
 #include "daemon/api/origin.h"
+
+enum { OVERRIDES_MAX = 256, OVERRIDE_BYTES = 4096 };
 
 /* Of the nodes there are, by kind of device: the most memory a connected one has for a slot, which is what the largest
  * run may need, and the slots of those that take jobs. */
@@ -41,6 +44,7 @@ struct submit {
     struct event on_record;
     struct recipe recipe;    /* resolved */
     struct buf text;         /* printed */
+    struct buf labels;       /* joined */
     struct buf warnings;     /* lines */
     struct buf changes;      /* likewise: keys that differ from the origin's */
     struct origin origin;    /* the job that it goes on from; none */
@@ -56,6 +60,7 @@ static void submit_free(struct submit *s)
     if (s->request)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
     buf_free(&s->text);
+    buf_free(&s->labels);
     buf_free(&s->warnings);
     buf_free(&s->changes);
     origin_clear(&s->origin);
@@ -174,6 +179,8 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     const char *path = request->recipe_path[0] ? request->recipe_path : "<recipe>";
     recipe_init(r);
     TRY(recipe_parse(r, request->recipe, path, err));
+    for (size_t i = 0; i < request->n_overrides; i++)
+        TRY(recipe_set(r, request->overrides[i], err));
     TRY(place_paths(s, request->recipe_path, err));
     if (s->asks)
         return TITAN_OK;
@@ -223,6 +230,18 @@ static titan_status choose_owner(struct submit *s, const char *wanted, struct ti
     return TITAN_OK;
 }
 
+static titan_status check_lists(struct submit *s, const Titan__V1__SubmitRequest *request, struct titan_error *err)
+{
+    if (request->n_overrides > OVERRIDES_MAX)
+        return titan_fail(err, TITAN_EINVAL, "there are %zu overrides; at most %d are possible", request->n_overrides,
+                          OVERRIDES_MAX);
+    for (size_t i = 0; i < request->n_overrides; i++)
+        TRY(api_check_text("overrides", request->overrides[i], OVERRIDE_BYTES, err));
+    TRY(labels_join(request->labels, request->n_labels, "labels", &s->labels, err));
+    s->job.labels = s->labels.len ? s->labels.data : "";
+    return TITAN_OK;
+}
+
 static titan_status check_request(struct coordinator *c, struct submit *s, const Titan__V1__SubmitRequest *request,
                                   struct titan_error *err)
 {
@@ -239,6 +258,7 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
     if (request->resume_job)
         TRY(origin_find(c, &s->user, request->resume_job, true, &s->origin, err));
     TRY(choose_owner(s, request->user, err));
+    TRY(check_lists(s, request, err));
     size_t len = strlen(request->recipe);
     if (len == 0)
         return titan_fail(err, TITAN_EINVAL, "the recipe is empty");
@@ -314,6 +334,10 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     hash = hash_field(hash, request->name);
     hash = hash_field(hash, s->job.user);
     hash = hash_field(hash, request->recipe_path);
+    for (size_t i = 0; i < request->n_overrides; i++)
+        hash = hash_field(hash, request->overrides[i]);
+    if (s->labels.len)
+        hash = hash_field(hash, s->labels.data);
     if (request->resume_job || request->folder)
         hash = hash_field(
             hash, arena_printf(&s->memory, "%llu %d", (unsigned long long)request->resume_job, (int)request->folder));

@@ -37,6 +37,7 @@ enum policy_cell {
     X(GET_RECIPE, "/titan.v1.Titan/GetRecipe", "-yoyy-", READS)                                                        \
     X(LIST_JOBS, "/titan.v1.Titan/ListJobs", "-yvyy-", READS)                                                          \
     X(CANCEL_JOB, "/titan.v1.Titan/CancelJob", "-yoyy-", AUDIT)                                                        \
+    X(REMOVE_JOB, "/titan.v1.Titan/RemoveJob", "-yoyy-", AUDIT)                                                        \
     X(RESIZE_JOB, "/titan.v1.Titan/ResizeJob", "-yoyy-", AUDIT)                                                        \
     X(CHECKPOINT_JOB, "/titan.v1.Titan/CheckpointJob", "-yoyy-", AUDIT)                                                \
     X(WATCH_EVENTS, "/titan.v1.Titan/WatchEvents", "-yvyy-", READS)                                                    \

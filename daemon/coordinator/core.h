@@ -252,5 +252,13 @@ struct core_node {
     int64_t last_seen_ms; /* wall */
 };
 void core_nodes(const struct core *c, void (*each)(const struct core_node *n, void *data), void *data);
+/* Nodes with workers of this job (0: of each job), once for each job and node. */
+struct core_placement {
+    uint64_t job_id;
+    const char *node;
+    uint32_t workers;
+};
+void core_placements(const struct core *c, uint64_t job_id, void (*each)(const struct core_placement *p, void *data),
+                     void *data);
 
 #endif

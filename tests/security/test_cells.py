@@ -49,7 +49,7 @@ for name, path in o["methods"].items():
             out[name + " " + job] = [e.code().name, e.details()]
 print(json.dumps(out))
 """
-OF_JOBS = ["GetJob", "GetRecipe", "CancelJob", "ResizeJob", "CheckpointJob", "WatchEvents", "Logs", "Metrics", "ListCheckpoints"]
+OF_JOBS = ["GetJob", "GetRecipe", "CancelJob", "RemoveJob", "ResizeJob", "CheckpointJob", "WatchEvents", "Logs", "Metrics", "ListCheckpoints"]
 
 
 def table():
@@ -131,6 +131,7 @@ def finished_job(d, text):
     """Of root, and over: those that may cancel or resize it change nothing."""
     job = int(d.submit("tiny", {"training.dataset_path": text, "training.steps": 2}))
     d.wait_state(job, "COMPLETED")
+    d.wait_state(d.ok("resume", job, "--set", "training.steps=3").strip(), "COMPLETED")  # so that it cannot be removed
     return job
 
 

@@ -205,3 +205,31 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .last_seen_ms = n->seen_wall},
              data);
 }
+
+static void job_placements(const struct jobrec *j, void (*each)(const struct core_placement *p, void *data), void *data)
+{
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct noderec *n = j->workers[i]->node;
+        uint32_t workers = 0;
+        size_t before = i;
+        titan_assert(n);
+        while (before > 0 && j->workers[before - 1]->node != n)
+            before--;
+        if (before > 0)
+            continue; /* told with an earlier one */
+        for (size_t k = i; k < j->n_workers; k++)
+            workers += j->workers[k]->node == n;
+        each(&(struct core_placement){j->id, n->name, workers}, data);
+    }
+}
+
+void core_placements(const struct core *c, uint64_t job_id, void (*each)(const struct core_placement *p, void *data),
+                     void *data)
+{
+    const struct jobrec *one = job_id ? core_find_job(c, job_id) : NULL;
+    titan_assert(each && (!one || one->id == job_id));
+    if (one)
+        job_placements(one, each, data);
+    for (const struct jobrec *j = job_id ? NULL : c->active; j; j = j->next)
+        job_placements(j, each, data);
+}

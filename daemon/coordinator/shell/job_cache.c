@@ -45,7 +45,7 @@ static struct slot *slot_of(struct job_cache *c, uint64_t id)
 /* Everything of the job that points elsewhere, one behind the other. */
 static void keep(struct slot *s, const struct job *job)
 {
-    const char *const from[] = {job->name, job->user, job->reason, job->status.checkpoint};
+    const char *const from[] = {job->name, job->user, job->labels, job->reason, job->status.checkpoint};
     const char *to[ARRAY_SIZE(from)] = {0};
     size_t bytes = 0;
     for (size_t i = 0; i < ARRAY_SIZE(from); i++)
@@ -63,8 +63,9 @@ static void keep(struct slot *s, const struct job *job)
     s->job = *job;
     s->job.name = to[0];
     s->job.user = to[1];
-    s->job.reason = to[2];
-    s->job.status.checkpoint = to[3];
+    s->job.labels = to[2];
+    s->job.reason = to[3];
+    s->job.status.checkpoint = to[4];
 }
 
 struct reading {
@@ -105,6 +106,13 @@ static struct slot *slot_changed(struct job_cache *c, const struct change *chang
     default:
         return NULL;
     }
+}
+
+void job_cache_drop(struct job_cache *c, uint64_t id)
+{
+    titan_assert(id > 0);
+    if (c && slot_of(c, id)->job.id == id)
+        clear(slot_of(c, id));
 }
 
 void job_cache_begin(struct job_cache *c, const struct change *list)

@@ -36,12 +36,13 @@ static void test_job(void **state)
     job.tokens_per_second = 1500.5;
     job.world_size = 4;
     job.submitted_at_ms = INT64_C(1763668800123);
-    json_is(&job.base, "{\"id\":12,\"name\":\"a \\\"name\\\"\",\"state\":\"RUNNING\",\"reason\":null,\"step\":3,"
-                       "\"steps\":10,\"loss\":null,\"tokens_per_second\":1500.5,\"mfu\":0.0,\"world_size\":4,"
-                       "\"epoch\":0,\"restarts\":0,\"submitted_at\":\"2025-11-20T20:00:00.123Z\",\"started_at\":null,"
-                       "\"finished_at\":null,\"checkpoint\":null,\"user\":null,\"min_workers\":0,\"max_workers\":0,"
-                       "\"directory\":null,\"priority\":0,\"wanted_min\":0,\"wanted_max\":0,\"preemptions\":0,"
-                       "\"losses\":[],\"uid\":0,\"checkpoint_failures\":0,\"validation\":null}");
+    json_is(&job.base,
+            "{\"id\":12,\"name\":\"a \\\"name\\\"\",\"state\":\"RUNNING\",\"reason\":null,\"step\":3,"
+            "\"steps\":10,\"loss\":null,\"tokens_per_second\":1500.5,\"mfu\":0.0,\"world_size\":4,"
+            "\"epoch\":0,\"restarts\":0,\"submitted_at\":\"2025-11-20T20:00:00.123Z\",\"started_at\":null,"
+            "\"finished_at\":null,\"checkpoint\":null,\"user\":null,\"min_workers\":0,\"max_workers\":0,"
+            "\"directory\":null,\"priority\":0,\"wanted_min\":0,\"wanted_max\":0,\"preemptions\":0,"
+            "\"losses\":[],\"uid\":0,\"checkpoint_failures\":0,\"validation\":null,\"labels\":[],\"nodes\":[]}");
 }
 
 static void test_event(void **state)
@@ -96,7 +97,8 @@ static void test_lists(void **state)
     Titan__V1__JobState wanted[] = {TITAN__V1__JOB_STATE__PENDING, TITAN__V1__JOB_STATE__FAILED};
     states.states = wanted;
     states.n_states = 2;
-    json_is(&states.base, "{\"states\":[\"PENDING\",\"FAILED\"],\"user\":null,\"page_size\":0,\"page_token\":null}");
+    json_is(&states.base, "{\"states\":[\"PENDING\",\"FAILED\"],\"user\":null,\"page_size\":0,\"page_token\":null,"
+                          "\"name\":null,\"labels\":[]}");
 }
 
 static void test_table(void **state)

@@ -490,6 +490,24 @@ static void test_lists_and_pages(void **state)
         job_list(db, &(struct job_filter){.owner = &(struct job_owner){JOB_NO_ID, "alice"}}, 64, each_job, &l, NULL),
         TITAN_OK);
     assert_int_equal(l.n, 2);
+    /* By name and labels; a limit counts what is found. */
+    assert_int_equal(db_exec(db,
+                             "UPDATE jobs SET name = 'lr-' || id, labels = 'a=' || (id % 2) || char(10) || 'b=x' ||"
+                             " char(10) WHERE id > 4",
+                             NULL),
+                     TITAN_OK);
+    l.n = 0;
+    assert_int_equal(job_list(db, &(struct job_filter){.name = "lr-7"}, 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 1);
+    l.n = 0;
+    assert_int_equal(job_list(db, &(struct job_filter){.name = "lr-*"}, 64, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 6);
+    l.n = 0;
+    char *odd[] = {"a=1", "b"};
+    assert_int_equal(job_list(db, &(struct job_filter){.labels = odd, .n_labels = 2}, 2, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 2);
+    assert_int_equal(l.ids[0], 9);
+    assert_int_equal(l.ids[1], 7);
     assert_true(job_owned_by(&(struct job){.uid = 5, .user = "a"}, &(struct job_owner){5, "b"}));
     assert_false(job_owned_by(&(struct job){.uid = 5, .user = "a"}, &(struct job_owner){6, "a"}));
     assert_true(job_owned_by(&(struct job){.uid = -1, .user = "a"}, &(struct job_owner){6, "a"}));
@@ -557,6 +575,10 @@ static void test_migration(void **state)
     assert_int_equal(job_get(db, 3, with_mesh, &l, NULL), TITAN_OK);
     assert_string_equal(l.last.spec.mesh, "");
     assert_int_equal(l.last.spec.steps, 7);
+    int64_t n = 0;
+    assert_int_equal(db_int(db, 0, &n, NULL, "SELECT count(*) FROM jobs WHERE labels = '' AND removed_at_ms = 0", ""),
+                     TITAN_OK);
+    assert_int_equal(n, 2);
     assert_int_equal(job_get(db, 4, with_mesh, &l, NULL), TITAN_OK);
     assert_string_equal(l.last.spec.mesh, "pp=2 tp=2");
     assert_string_equal(l.reason, "waiting");

@@ -27,19 +27,19 @@ static const struct expected {
 } expected[] = {
     {POLICY_UNAUTHENTICATED, "Enroll", "", ""},
     {POLICY_ANONYMOUS,
-     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Enroll",
      "", ""},
     {POLICY_USER, "Submit ListNodes Counters Version Enroll", "GetJob ListJobs WatchEvents Metrics ListCheckpoints",
-     "GetRecipe CancelJob ResizeJob CheckpointJob Logs"},
+     "GetRecipe CancelJob RemoveJob ResizeJob CheckpointJob Logs"},
     {POLICY_OPERATOR,
-     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Enroll",
      "", ""},
     {POLICY_ADMIN,
-     "Submit GetJob GetRecipe ListJobs CancelJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
      "JoinNode RevokeCertificate Enroll",
@@ -47,7 +47,7 @@ static const struct expected {
     {POLICY_NODE, "Version Session Enroll Renew", "", ""},
 };
 /* Calls that are on record when they succeed. */
-static const char changing[] = "Submit CancelJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode Backup "
+static const char changing[] = "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode Backup "
                                "CreateToken RevokeToken JoinNode RevokeCertificate Enroll Renew";
 
 static bool names(const char *list, const char *word)

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* jobs.h - the jobs that a command is about: by their numbers, or by state, name, labels and user. */
+#ifndef TITAN_CTL_JOBS_H
+#define TITAN_CTL_JOBS_H
+
+#include "base/options.h"
+#include "ctl/client.h"
+
+#define JOBS_FILTERS                                                                                                   \
+    {"state", 0, "STATE", "only jobs in this state; several with commas", WORD_STATE},                                 \
+        {"name", 0, "NAME", "only jobs of this name; 'NAME*': of names that begin so", WORD_NONE},                     \
+        {"label", 'l', "KEY=VALUE", "only jobs with this label, or KEY alone; may be repeated: with all of them",      \
+         WORD_NONE},                                                                                                   \
+    {                                                                                                                  \
+        "user", 'u', "USER", "only jobs of this user", WORD_NONE                                                       \
+    }
+
+/* Bit sets of states. */
+#define JOBS_BIT(state) (1u << (state))
+#define JOBS_ENDED                                                                                                     \
+    (JOBS_BIT(TITAN__V1__JOB_STATE__COMPLETED) | JOBS_BIT(TITAN__V1__JOB_STATE__FAILED) |                              \
+     JOBS_BIT(TITAN__V1__JOB_STATE__CANCELLED))
+#define JOBS_OPEN (JOBS_BIT(TITAN__V1__JOB_STATE__CANCELLED + 1) - 2u - JOBS_ENDED)
+
+/* Is one of JOBS_FILTERS among the options? */
+bool jobs_filtered(const struct args *args);
+/* Those that the filters leave, newest first, page by page; of `among` (a bit set; 0: all states). At most limit of
+ * them, *ret_more tells of others; each() returns false to end it. */
+titan_status jobs_each(struct ctl *ctl, const struct args *args, uint32_t among, int64_t limit,
+                       bool (*each)(const Titan__V1__Job *job, void *data), void *data, bool *ret_more,
+                       struct titan_error *err) TITAN_MUST_USE;
+
+struct jobs {
+    uint64_t *ids;
+    size_t n, cap;
+};
+/* The command's words, in their order and each once; or, where there are filters or `all`, what jobs_each() finds,
+ * oldest first. TITAN_EINVAL: both, or neither. */
+titan_status jobs_chosen(struct ctl *ctl, const struct args *args, bool all, uint32_t among, struct jobs *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
+void jobs_free(struct jobs *jobs);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rm.c - titanctl rm and gc: jobs that have ended are deleted, and what titanctl run has left behind. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/lock.h"
+#include "base/vec.h"
+#include "ctl/client.h"
+#include "ctl/command.h"
+#include "ctl/dev_daemon.h"
+#include "ctl/jobs.h"
+#include "ctl/output.h"
+#include "ctl/when.h"
+
+#define OLD_MS (INT64_C(30) * 86400 * 1000)
+#define STARTING_MS 60000 /* a run that starts has no lock yet */
+
+/* "job 12", "folder /tmp/titan-run-x1": what is deleted, or would be. */
+static void print_one(const struct ctl *ctl, const char *what, const char *name, bool dry)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (ctl->json) {
+        struct json_writer w = {.out = &text};
+        json_begin_object(&w, NULL);
+        json_put_string(&w, what, name);
+        json_put_bool(&w, "removed", !dry);
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "%s %s %s", what, name, dry ? "would be removed" : "removed");
+    }
+    (void)output_line(&text);
+}
+
+static titan_status remove_job(struct ctl *ctl, uint64_t id, bool dry, struct titan_error *err)
+{
+    Titan__V1__RemoveJobRequest request = TITAN__V1__REMOVE_JOB_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__RemoveJobResponse *reply = NULL;
+    char name[24];
+    request.job_id = id;
+    (void)snprintf(name, sizeof(name), "%llu", (unsigned long long)id);
+    if (!dry)
+        TRY(ctl_call(ctl, TITAN_METHOD("RemoveJob"), &request.base, &titan__v1__remove_job_response__descriptor, &reply,
+                     err));
+    print_one(ctl, "job", name, dry);
+    if (reply && *reply->directory_left) {
+        output_fit(&reply->base);
+        (void)fprintf(stderr, "titanctl: job %s: %s is left: %s\n", name, reply->directory_left, reply->why);
+    }
+    return TITAN_OK;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* The newest first, as it may have gone on from an older one. Where they were searched for, those that cannot go are
+ * passed over. */
+static titan_status remove_jobs(struct ctl *ctl, struct jobs *jobs, bool searched, bool dry, struct titan_error *err)
+{
+    size_t kept = 0;
+    if (jobs->n)
+        qsort(jobs->ids, jobs->n, sizeof(jobs->ids[0]), newest_first);
+    for (size_t i = 0; i < jobs->n; i++) {
+        struct titan_error why = {0};
+        const titan_status status = remove_job(ctl, jobs->ids[i], dry, &why);
+        if (status != TITAN_OK && (!searched || (status != TITAN_ECONFLICT && status != TITAN_EPERM))) {
+            *err = why;
+            return status;
+        }
+        if (status == TITAN_ECONFLICT)
+            (void)fprintf(stderr, "titanctl: job %llu stays: %s\n", (unsigned long long)jobs->ids[i], why.msg);
+        kept += status == TITAN_EPERM;
+    }
+    if (kept)
+        (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", kept);
+    return TITAN_OK;
+}
+
+static titan_status run_rm(void *with, const struct args *args, struct titan_error *err)
+{
+    struct ctl *ctl = with;
+    _cleanup_(jobs_free) struct jobs jobs = {0};
+    TRY(jobs_chosen(ctl, args, false, JOBS_ENDED, &jobs, err));
+    if (jobs.n == 0)
+        (void)fputs("titanctl: there are none to remove\n", stderr);
+    return remove_jobs(ctl, &jobs, args->n == 0, args_has(args, "dry-run"), err);
+}
+
+#define DRY_RUN                                                                                                        \
+    {                                                                                                                  \
+        "dry-run", 0, NULL, "say what would be removed, and remove nothing", WORD_NONE                                 \
+    }
+
+const struct command command_rm = {
+    .name = "rm",
+    .summary = "delete jobs that have ended, with logs, metrics and checkpoints",
+    .arguments = "[JOB...]",
+    .text = "A job's directory is deleted and it is in no list any more; its events stay in the log. A folder of "
+            "checkpoints that\nthe run file named elsewhere stays. A job that has not ended is refused (exit code 6). "
+            "So is one while another job has\nits checkpoints in that directory, or has not ended and names one there.",
+    .min_args = 0,
+    .max_args = ANY_NUMBER,
+    .word = WORD_JOB,
+    .options = (const struct option_spec[]){DRY_RUN, JOBS_FILTERS, {NULL}},
+    .examples =
+        (const struct example[]){{"titanctl rm 12 13", "two jobs"},
+                                 {"titanctl rm --label sweep=4f1c2a90 --state FAILED", "those of a sweep that failed"},
+                                 {NULL}},
+    .run = run_rm,
+};
+
+/* --- gc ----------------------------------------------------------------------------------------------------------- */
+
+struct old_jobs {
+    struct jobs jobs;
+    int64_t before_ms;
+    bool failed; /* no memory */
+};
+
+static bool add_old(const Titan__V1__Job *job, void *data)
+{
+    struct old_jobs *old = data;
+    if (job->finished_at_ms > old->before_ms)
+        return true;
+    old->failed = !VEC_PUSH(old->jobs.ids, old->jobs.n, old->jobs.cap, job->id);
+    return !old->failed;
+}
+
+static titan_status collect_jobs(struct ctl *ctl, const struct args *args, int64_t before_ms, bool dry,
+                                 struct titan_error *err)
+{
+    struct old_jobs old = {.before_ms = before_ms};
+    bool more;
+    titan_status status = jobs_each(ctl, args, JOBS_ENDED, INT32_MAX, add_old, &old, &more, err);
+    if (status == TITAN_OK && old.failed)
+        status = titan_fail(err, TITAN_ENOMEM, "out of memory");
+    if (status == TITAN_OK)
+        status = remove_jobs(ctl, &old.jobs, true, dry, err);
+    jobs_free(&old.jobs);
+    return status;
+}
+
+/* Of ours, not changed since, and without a titand that holds its lock. */
+static bool left_behind(const char *path, int64_t before_ms)
+{
+    struct stat st;
+    char lock[PATH_MAX];
+    _cleanup_fd_ int fd = -1;
+    if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+        (int64_t)st.st_mtim.tv_sec * 1000 > before_ms ||
+        snprintf(lock, sizeof(lock), "%s/lock", path) >= (int)sizeof(lock))
+        return false;
+    return access(lock, F_OK) != 0 || lock_dir(path, &fd, NULL) == TITAN_OK;
+}
+
+static titan_status collect_runs(const struct ctl *ctl, int64_t before_ms, bool dry, struct titan_error *err)
+{
+    char folder[PATH_MAX];
+    dev_daemon_folders(folder, sizeof(folder));
+    DIR *dir = opendir(folder);
+    titan_status status = dir ? TITAN_OK : titan_fail_errno(err, "%s", folder);
+    for (const struct dirent *e; status == TITAN_OK && (e = readdir(dir));) {
+        char path[PATH_MAX];
+        if (strncmp(e->d_name, DEV_DAEMON_FOLDER, strlen(DEV_DAEMON_FOLDER)) != 0 ||
+            snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= (int)sizeof(path) ||
+            !left_behind(path, before_ms))
+            continue;
+        if (!dry)
+            status = dir_remove(path, err);
+        if (status == TITAN_OK)
+            print_one(ctl, "folder", path, dry);
+    }
+    if (dir)
+        (void)closedir(dir);
+    return status;
+}
+
+static titan_status run_gc(void *with, const struct args *args, struct titan_error *err)
+{
+    struct ctl *ctl = with;
+    const char *older = args_text(args, "older-than", NULL);
+    const bool dry = args_has(args, "dry-run");
+    const int64_t now_ms = clock_wall_ms();
+    int64_t age_ms = OLD_MS;
+    if (older)
+        TRY(when_duration(older, &age_ms, err));
+    if (!jobs_filtered(args))
+        TRY(collect_runs(ctl, now_ms - MAX(age_ms, (int64_t)STARTING_MS), dry, err));
+    return args_has(args, "runs") ? TITAN_OK : collect_jobs(ctl, args, now_ms - age_ms, dry, err);
+}
+
+const struct command command_gc = {
+    .name = "gc",
+    .summary = "delete old jobs, and folders that titanctl run has left behind",
+    .arguments = "",
+    .text = "Jobs that ended longer ago than --older-than are deleted as by titanctl rm, but for those that others go "
+            "on from. With\nfilters only such jobs; without them, folders of titanctl run in $TMPDIR, too, with the "
+            "jobs in them: those of this\nuser that nothing has changed for so long, and at least for a minute.",
+    .min_args = 0,
+    .max_args = 0,
+    .options =
+        (const struct option_spec[]){{"older-than", 0, "AGE", "90s, 30m, 2h, 1d, ... (default 30d)", WORD_NONE},
+                                     DRY_RUN,
+                                     {"runs", 0, NULL, "only folders of titanctl run; no server is asked", WORD_NONE},
+                                     JOBS_FILTERS,
+                                     {NULL}},
+    .examples = (const struct example[]){{"titanctl gc --dry-run", "what is older than 30 days"},
+                                         {"titanctl gc --older-than 7d --user alice", "jobs of one user"},
+                                         {NULL}},
+    .run = run_gc,
+};

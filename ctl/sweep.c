@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sweep.c - see sweep.h. */
+#include "ctl/sweep.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/hash.h"
+#include "base/vec.h"
+
+/* Bytes of the first value in a list. */
+static size_t value_bytes(const char *list)
+{
+    int depth = 0;
+    char quote = '\0';
+    size_t i = 0;
+    for (; list[i] && (list[i] != ',' || depth > 0 || quote); i++) {
+        if (quote && list[i] == quote)
+            quote = '\0';
+        else if (!quote && (list[i] == '"' || list[i] == '\''))
+            quote = list[i];
+        else if (!quote)
+            depth += (list[i] == '[' || list[i] == '{') - (list[i] == ']' || list[i] == '}');
+    }
+    return i;
+}
+
+static titan_status add_values(struct sweep_key *key, const char *given, struct titan_error *err)
+{
+    const size_t name = strcspn(given, "=");
+    const char *at = given + name;
+    if (name == 0 || !*at)
+        return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': KEY=VALUE,VALUE,... is possible", given);
+    do {
+        const size_t n = value_bytes(++at);
+        char *one = NULL;
+        if (n == 0)
+            return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': a value is empty", given);
+        if (asprintf(&one, "%.*s=%.*s", (int)name, given, (int)n, at) < 0)
+            return titan_fail(err, TITAN_ENOMEM, "out of memory");
+        if (!VEC_PUSH(key->assignments, key->n, key->cap, one)) {
+            free(one);
+            return titan_fail(err, TITAN_ENOMEM, "out of memory");
+        }
+        at += n;
+    } while (*at);
+    return TITAN_OK;
+}
+
+/* Is the key among the assignments of this option from number i on? */
+static bool assigned(const struct args *args, const char *option, int i, const char *given)
+{
+    const size_t n = strcspn(given, "=") + 1;
+    for (const char *other; (other = args_each(args, option, i)); i++)
+        if (strncmp(other, given, n) == 0)
+            return true;
+    return false;
+}
+
+static void draw_id(const struct args *args, struct sweep *s)
+{
+    const char *key = args_text(args, "idempotency-key", NULL);
+    uint64_t id = 0;
+    if (key)
+        id = hash_bytes(HASH_INIT, key, strlen(key));
+    else
+        titan_assert(getrandom(&id, sizeof(id), 0) == (ssize_t)sizeof(id));
+    (void)snprintf(s->id, sizeof(s->id), "%08x", (unsigned)(id ^ id >> 32));
+}
+
+titan_status sweep_parse(const struct args *args, struct sweep *ret, struct titan_error *err)
+{
+    const char *given;
+    titan_assert(ret->n_keys == 0 && ret->jobs == 0);
+    for (int i = 0; (given = args_each(args, "sweep", i)); i++) {
+        if (i == SWEEP_KEYS_MAX)
+            return titan_fail(err, TITAN_EINVAL, "--sweep: more than %d keys", SWEEP_KEYS_MAX);
+        if (assigned(args, "set", 0, given) || assigned(args, "sweep", i + 1, given))
+            return titan_fail(err, TITAN_EINVAL, "--sweep: %.*s is given twice", (int)strcspn(given, "="), given);
+        ret->n_keys++;
+        TRY(add_values(&ret->keys[i], given, err));
+        ret->jobs = (ret->jobs ? ret->jobs : 1) * ret->keys[i].n;
+        if (ret->jobs > SWEEP_JOBS_MAX)
+            return titan_fail(err, TITAN_EINVAL, "--sweep: %zu jobs or more; at most %d are possible", ret->jobs,
+                              SWEEP_JOBS_MAX);
+    }
+    draw_id(args, ret);
+    return TITAN_OK;
+}
+
+void sweep_choose(const struct sweep *s, size_t i, const char *ret_assignments[SWEEP_KEYS_MAX + 1])
+{
+    titan_assert(i < s->jobs);
+    for (size_t k = s->n_keys; k-- > 0; i /= s->keys[k].n)
+        ret_assignments[k] = s->keys[k].assignments[i % s->keys[k].n];
+    ret_assignments[s->n_keys] = NULL;
+}
+
+void sweep_free(struct sweep *s)
+{
+    for (size_t k = 0; k < s->n_keys; k++) {
+        for (size_t i = 0; i < s->keys[k].n; i++)
+            free(s->keys[k].assignments[i]);
+        free(s->keys[k].assignments);
+    }
+    *s = (struct sweep){0};
+}

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""titanctl with many jobs: sweeps, labels, filters, several at once, attach, nodes, rm and gc, against a real titand."""
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
+
+CTL, TINY, FOR_EVER = BIN / "titanctl", SOURCE / "recipes/tiny.toml", 1000000
+
+
+class World:
+    """What the tests share: a folder, a text, a daemon."""
+
+
+def keys(steps=2, **more):
+    return {"training.dataset_path": World.text, "training.steps": steps, "training.local_batch_size": 2, "device.threads": 1,
+            "elastic.min_workers": 1, "elastic.max_workers": 1, **{k.replace("__", "."): v for k, v in more.items()}}
+
+
+def submit(*args, steps=2, **more):
+    return World.daemon.submit(TINY, keys(steps, **more), *args)
+
+
+def listed(*args):
+    return [j["id"] for j in json.loads(World.daemon.ok("-o", "json", "list", *args))["jobs"]]
+
+
+def refused(done, code, *words):
+    assert done.code == code, f"exit {done.code} instead of {code}: {done.err}"
+    assert all(word in done.err for word in words), done.err
+
+
+def sweep():
+    """submit --sweep: a job for each combination, checked before the first is sent, labelled, named and found again"""
+    d = World.daemon
+    before = listed()
+    for args, words in ((["optimizer.lr=1e-4,-1"], ["job 2 of 2", "optimizer.lr"]), (["optimizer.lr="], ["empty"]), (["lr"], ["KEY=VALUE"]),
+                        (["training.steps=3,4"], ["training.steps is given twice"]),
+                        (["optimizer.lr=1", "optimizer.lr=2"], ["given twice"]), (["training.seed=" + ",".join("1" * 1001)], ["1000"])):
+        given = [w for a in args for w in ("--sweep", a)]
+        refused(d.ctl("submit", TINY, *overrides(keys()), *given), 2, "--sweep" if "2 of 2" not in words[0] else "", *words)
+    refused(d.ctl("submit", TINY, "--follow", "--sweep", "optimizer.lr=1,2"), 2, "titanctl wait")
+    refused(d.ctl("submit", "-", "--sweep", "optimizer.lr=1,2", stdin=""), 2, "standard input")
+    assert listed() == before
+    done = d.ctl("submit", TINY, *overrides(keys()), "--name", "lr", "--label", "team=nlp", "--sweep", "optimizer.lr=1e-4,3e-4",
+                 "--sweep", "lr_scheduler.decay_type=\"linear\",cosine", "--idempotency-key", "k")
+    assert done.code == 0, done.err
+    World.sweep = [int(line) for line in done.out.split()]
+    label = done.err.split("the label ")[1].strip()
+    assert len(World.sweep) == 4 and "4 of 4 jobs" in done.err, done.err
+    assert listed("--label", label) == World.sweep[::-1]
+    jobs = [d.status(j) for j in World.sweep]
+    assert [j["name"] for j in jobs] == ["lr-1", "lr-2", "lr-3", "lr-4"]
+    assert jobs[2]["labels"] == ['lr_scheduler.decay_type="linear"', "optimizer.lr=3e-4", label, "sweep.number=3", "team=nlp"], jobs[2]
+    recipe = d.ok("show", World.sweep[3], "--recipe")
+    assert "lr = 0.0003\n" in recipe and 'decay_type = "cosine"\n' in recipe, recipe
+    assert "optimizer.lr = 0.0001, there 0.0003" in d.ok("diff", World.sweep[0], World.sweep[2])
+    again = d.ctl("submit", TINY, *overrides(keys()), "--name", "lr", "--label", "team=nlp", "--sweep", "optimizer.lr=1e-4,3e-4",
+                  "--sweep", "lr_scheduler.decay_type=\"linear\",cosine", "--idempotency-key", "k")
+    assert [int(line) for line in again.out.split()] == World.sweep, again.err
+    assert d.ctl("wait", "--label", label).code == 0
+    assert all(d.status(j)["state"] == "COMPLETED" for j in World.sweep)
+    World.label = label
+
+
+def filters():
+    """list: by label, name and state, all at once; labels that cannot be are refused"""
+    d = World.daemon
+    assert listed("--label", "optimizer.lr=3e-4", "--label", World.label, "--name", "lr-*", "--state", "completed") == World.sweep[:1:-1]
+    assert listed("--label", "sweep", "--name", "lr-2") == [World.sweep[1]]
+    assert listed("--name", "lr") == [] and listed("--label", "team=nl") == [] and listed("--label", World.label, "--state", "RUNNING") == []
+    table = d.ok("list", "--label", World.label, "--wide")
+    assert "LABELS" in table and "team=nlp" in table and "LABELS" not in d.ok("list"), table
+    assert "team=nlp" in d.ok("status", World.sweep[0])
+    for label in ("x", "=x", "a b=c", "k=" + "v" * 200):
+        refused(d.ctl("submit", TINY, *overrides(keys()), "--label", label), 2, "label")
+
+
+def several():
+    """wait and cancel of several, by filters, --all; nodes of a job and jobs of a node; attach leaves and comes back"""
+    d = World.daemon
+    one, two = (submit("--label", "kind=long", "--name", f"long-{i}", steps=FOR_EVER) for i in (1, 2))
+    waits = submit("--label", "kind=long", steps=FOR_EVER)
+    for job in (one, two):
+        until("it trains", lambda: d.status(job)["step"] > 0, 30)
+    (place,) = d.status(one)["nodes"]
+    assert place["workers"] == 1 and f"{place['node']} (1)" in d.ok("status", one) and d.status(waits)["nodes"] == []
+    (node,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
+    assert [(p["job_id"], p["workers"]) for p in node["jobs"]] == [(int(one), 1), (int(two), 1)], node
+    assert f"{one} (1), {two} (1)" in d.ok("nodes")
+    process = subprocess.Popen([CTL, "-s", d.server, "attach", one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "running" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and f"job {one} goes on" in err, err
+    refused(d.ctl("wait", one, two, "--timeout", "0.2"), 124, one)
+    refused(d.ctl("cancel"), 2, "--all")
+    refused(d.ctl("cancel", one, "--all"), 2, "not both")
+    refused(d.ctl("rm", one), 6, f"job {one} is running", "titanctl cancel")
+    assert d.ok("cancel", "--state", "PENDING", "--label", "kind=long") == f"job {waits} CANCELLED\n"
+    assert sorted(line.split()[1] for line in d.ok("cancel", "--all").splitlines()) == sorted([one, two])
+    refused(d.ctl("wait", one, two, World.sweep[0]), 1, f"job {one} was cancelled", f"job {two} was cancelled", "2 of 3 jobs")
+    refused(d.ctl("attach", one), 1, f"job {one} was cancelled")
+    assert "none to cancel" in d.ctl("cancel", "--all").err
+    World.long = [int(one), int(two), int(waits)]
+
+
+def removed():
+    """rm: records and folder of ended jobs, but for those that others go on from; no number comes twice; the log still fits"""
+    d = World.daemon
+    base = World.long[0]
+    resumed = int(d.ok("resume", base, "--set", "training.steps=1000001").strip())
+    folder = Path(d.status(base)["directory"])
+    assert folder.is_dir()
+    refused(d.ctl("rm", base), 6, f"job {resumed} uses checkpoints of job {base}")
+    until("it trains", lambda: d.status(resumed)["step"] > d.status(base)["step"], 30)
+    d.ok("cancel", resumed)
+    d.ctl("wait", resumed)
+    assert "would be removed" in d.ok("rm", base, "--dry-run") and folder.is_dir()
+    assert d.ok("rm", base, resumed) == f"job {resumed} removed\njob {base} removed\n"
+    assert not folder.exists()
+    for args in (("status", base), ("metrics", base), ("show", base, "--recipe"), ("rm", base), ("events", base), ("logs", base)):
+        refused(d.ctl(*args), 3, f"there is no job {base}")
+    assert not {base, resumed} & set(listed())
+    assert any(e["type"] == "job.removed" and e["job_id"] == base for e in d.lines("events"))
+    d.ok("admin", "verify", "--rederive", d.state)
+    d.kill()
+    d.start()
+    refused(d.ctl("status", resumed), 3, "there is no job")
+    assert int(submit()) == resumed + 1
+
+
+def collected():
+    """gc: only what is old, newest first; folders that run has left, but not those in use"""
+    d = World.daemon
+    assert d.ok("gc", "--older-than", "1d", "--label", "sweep") == ""
+    lines = d.ok("gc", "--older-than", "0", "--dry-run", "--label", "sweep").splitlines()
+    assert lines == [f"job {j} would be removed" for j in World.sweep[::-1]] and set(World.sweep) <= set(listed())
+    assert len(d.ok("gc", "--older-than", "0s", "--label", World.label).splitlines()) == 4
+    assert not set(World.sweep) & set(listed())
+    refused(d.ctl("gc", "--older-than", "soon"), 2, "soon")
+    home = World.dir / "runs"
+    home.mkdir()
+    names = ["titan-run-old", "titan-run-new", "titan-run-used", "other"]
+    for name in names:
+        (home / name / "jobs/1").mkdir(parents=True)
+    shutil.copy2(d.state / "lock", home / "titan-run-used/lock")
+    for name in ("titan-run-old", "other"):
+        os.utime(home / name, (1, 1))
+    env = {**os.environ, "TMPDIR": str(home)}
+    with open(home / "titan-run-used/lock", "r+") as held:
+        fcntl.fcntl(held, 37, b"\1\0\0\0\0\0\0\0" + b"\0" * 24)  # F_OFD_SETLK of a write lock on the whole file
+        os.utime(home / "titan-run-used", (1, 1))
+        dry = command(CTL, "gc", "--runs", "--dry-run", "--older-than", "0", env=env)
+        assert dry.code == 0 and dry.out == f"folder {home}/titan-run-old would be removed\n", (dry.out, dry.err)
+        assert command(CTL, "gc", "--runs", env=env).code == 0
+    assert sorted(p.name for p in home.iterdir()) == sorted(names[1:])
+
+
+def main():
+    World.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
+    World.text = headers_text(World.dir / "text", 1 << 18)
+    try:
+        with Daemon(None, "--slots", 2) as World.daemon:
+            try:
+                tap(sweep, filters, several, removed, collected)
+            except SystemExit as end:
+                if end.code:
+                    raise  # the daemon's log is shown
+    finally:
+        shutil.rmtree(World.dir, ignore_errors=True)
+
+
+main()
