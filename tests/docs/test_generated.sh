@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# docs/published.md and docs/step.svg are what the planner says today, and its predictions are within their bounds.
+# docs/published.md, the operations in docs/gpu.md and docs/step.svg are what the planner says today, and its predictions are within their bounds.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 : "${BUILD:=build}" "${PYTHON:=/usr/bin/python3}"
@@ -13,5 +13,7 @@ report() { # report NAME STATUS
 }
 "$PYTHON" tests/docs/published.py "$BUILD/bin/titan-worker" recipes --check docs/published.md >"$tmp/out" 2>&1
 report "docs/published.md is current and within bounds" $?
+"$PYTHON" tests/docs/gpu_operations.py "$BUILD/bin/titan-worker" --check >"$tmp/out" 2>&1
+report "docs/gpu.md has the operations of the tree (make docs)" $?
 { make --no-print-directory step-picture OUT="$tmp/step.svg" && cmp "$tmp/step.svg" docs/step.svg; } >"$tmp/out" 2>&1
 report "docs/step.svg is current (make docs)" $?

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The table of operations in docs/gpu.md: which are checked on the emulator, and what each takes at least on an H200.
+
+    gpu_operations.py WORKER            writes the table into docs/gpu.md
+    gpu_operations.py WORKER --check    exit 1 when it is not what would be written
+
+An operation's row is that of its most expensive shape in the first recipe that has it. It counts as checked alone when
+tests/support calls it by the device's table; measured times are tests/gpu/measured.tsv's, once there are any.
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+PAGE, MEASURED = SOURCE / "docs/gpu.md", SOURCE / "tests/gpu/measured.tsv"
+RECIPES = [("8B", ["llama3_8b_h200.toml"]), ("16B, EP 8", ["deepseek_v3_16b.toml", "--world", "8"])]
+EXECUTOR = "".join(path.read_text() for path in sorted((SOURCE / "worker/exec").glob("*.c")))
+UNTIMED = ("COLLECTIVE", "MESSAGE")
+LINE = re.compile(r" +([\d.]+) +([\d.]+) +[\d.]+% +(\d+)  (\w+)(.*)")
+
+
+def operations():
+    """{NAME: (calls of the device's or the communicator's table, class)} in the order of ops.def."""
+    text = (SOURCE / "worker/program/ops.def").read_text()
+    parts = re.split(r"^OP(?:_BY_HAND)?\((\w+), (\w+), (\w+),", text, flags=re.M)[1:]
+    return {name: (calls_of(body) or {call}, kind) for name, call, kind, body in zip(*[iter(parts)] * 4) if kind != "NO_TIME"}
+
+
+def calls_of(body):
+    """Of an operation's `run`: of the table itself, or of the executor's function that it names."""
+    found = set(re.findall(r"\bops->(\w+)\(", body))
+    for function in re.findall(r"\b(\w+)\(call, ", body):
+        found |= set(re.findall(r"\bops->(\w+)\(", EXECUTOR.split(f" {function}(const struct", 1)[-1].split("\n}\n")[0]))
+    return found
+
+
+def checked_alone():
+    calls = r"\b(?:ops|comm)->(\w+)\("
+    return {m for path in (SOURCE / "tests/support").glob("*.c") for m in re.findall(calls, path.read_text())}
+
+
+def shapes(worker, recipe):
+    """{NAME: (seconds, floor, times, shape)}: the shape that takes the most of a step."""
+    out = subprocess.run([worker, "plan", "--device", "h200", "--operations", SOURCE / "recipes" / recipe[0], *recipe[1:]],
+                         check=True, capture_output=True, text=True).stdout
+    found = {}
+    for m in map(LINE.fullmatch, out.splitlines()):
+        if m and m[4] not in found:
+            found[m[4]] = (float(m[1]), float(m[2]), int(m[3]), " ".join(m[5].split()))
+    return found
+
+
+def short(shape):
+    """Without strides, which follow from the rest as a rule."""
+    return " ".join(word for word in shape.split() if not word.startswith("ld"))
+
+
+def table(worker):
+    plans = [(name, shapes(worker, recipe)) for name, recipe in RECIPES]
+    alone = checked_alone()
+    measured = dict(line.split("\t")[:2] for line in MEASURED.read_text().splitlines()) if MEASURED.exists() else {}
+    rows = ["| Operation | Checked alone on the emulator | Run on a GPU | In a step of | Shape | Floor, µs | Predicted, µs | Measured, µs | Share |",
+            "|---|---|---|---|---|---|---|---|---|"]
+    for name, (calls, kind) in operations().items():
+        model, (seconds, floor, times, shape) = next(((n, p[name]) for n, p in plans if name in p), ("", (0, 0, 1, "")))
+        timed = model and seconds / times > 1e-6 and kind not in UNTIMED
+        got = measured.get(name)
+        rows.append("| " + " | ".join((
+            f"`{name}`", "yes" if calls <= alone else "in training steps", "yes" if got else "no", model, short(shape),
+            f"{floor / times * 1e6:.0f}" if timed else "", f"{seconds / times * 1e6:.0f}" if timed else "", got or "",
+            f"{floor / times * 1e8 / float(got):.0f} %" if got and timed else "")) + " |")
+    return "\n".join(rows)
+
+
+def main():
+    page, (begin, end) = PAGE.read_text(), ("<!-- operations: begin -->\n", "<!-- operations: end -->")
+    head, rest = page.split(begin)
+    wanted = head + begin + table(sys.argv[1]) + "\n" + end + rest.split(end)[1]
+    if "--check" not in sys.argv:
+        PAGE.write_text(wanted)
+    elif wanted != page:
+        sys.exit(f"{PAGE}: the table of operations is out of date; make docs")
+
+
+main()
