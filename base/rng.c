@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/philox.h"
+#include "base/normal.h"
 
 /* Compiled once per instruction set and picked at load time; sanitizer builds compile it once. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -59,64 +59,6 @@ void rng_words(struct rng_key key, uint64_t index, uint64_t hi, uint64_t count, 
 
 /* --- normals ------------------------------------------------------------------------------------------------------ */
 
-/* Logarithm, sine and cosine are written out here, in plain double arithmetic without contraction, so that a model's
- * initial weights are the same bits on every machine (a libm's differ with its version and the CPU's features), and so
- * that whole ranges are computed in vectors. Both are good to a few units of double's last place. */
-
-/* ln(u), u in (0,1] normal: u = 2^e m, m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh((m-1)/(m+1)). */
-static inline __attribute__((always_inline)) double log_unit(double u)
-{
-    uint64_t bits;
-    memcpy(&bits, &u, sizeof(bits));
-    uint64_t shifted = bits - UINT64_C(0x3fe6a09e667f3bcd); /* sqrt(1/2) */
-    int64_t e = (int64_t)shifted >> 52;
-    bits -= (uint64_t)e << 52;
-    double m;
-    memcpy(&m, &bits, sizeof(m));
-    double z = (m - 1.0) / (m + 1.0), y = z * z;
-    double p = 1.0 / 23;
-    p = p * y + 1.0 / 21;
-    p = p * y + 1.0 / 19;
-    p = p * y + 1.0 / 17;
-    p = p * y + 1.0 / 15;
-    p = p * y + 1.0 / 13;
-    p = p * y + 1.0 / 11;
-    p = p * y + 1.0 / 9;
-    p = p * y + 1.0 / 7;
-    p = p * y + 1.0 / 5;
-    p = p * y + 1.0 / 3;
-    return (double)e * 0.693147180559945309417 + 2.0 * (z + z * (y * p));
-}
-
-/* Sine and cosine of turns / 2^32 of a full turn: the quarter is exact, what is left is at most an eighth. */
-static inline __attribute__((always_inline)) void sincos_turns(uint32_t turns, double *ret_sin, double *ret_cos)
-{
-    uint32_t quarter = (turns + UINT32_C(0x20000000)) >> 30;
-    double x = (double)(int32_t)(turns - (quarter << 30)) * (6.283185307179586476925 * 0x1p-32), y = x * x;
-    double s = 1.0 / 355687428096000.0, c = -1.0 / 6402373705728000.0;
-    s = s * y - 1.0 / 1307674368000.0;
-    s = s * y + 1.0 / 6227020800.0;
-    s = s * y - 1.0 / 39916800.0;
-    s = s * y + 1.0 / 362880.0;
-    s = s * y - 1.0 / 5040.0;
-    s = s * y + 1.0 / 120.0;
-    s = s * y - 1.0 / 6.0;
-    s = x + x * (y * s);
-    c = c * y + 1.0 / 20922789888000.0;
-    c = c * y - 1.0 / 87178291200.0;
-    c = c * y + 1.0 / 479001600.0;
-    c = c * y - 1.0 / 3628800.0;
-    c = c * y + 1.0 / 40320.0;
-    c = c * y - 1.0 / 720.0;
-    c = c * y + 1.0 / 24.0;
-    c = c * y - 0.5;
-    c = 1.0 + y * c;
-    /* Branch-free, and exact: one factor is 1, the other 0. */
-    double odd = (double)(int32_t)(quarter & 1), even = 1.0 - odd;
-    *ret_sin = (s * even + c * odd) * (1.0 - (double)(int32_t)(quarter & 2));
-    *ret_cos = (c * even + s * odd) * (1.0 - (double)(int32_t)((quarter + 1) & 2));
-}
-
 #define PAIRS 128 /* computed together */
 
 /* Pairs [pair, pair+count) of a stream: elements 2*pair and so on, two for each. */
@@ -135,9 +77,9 @@ normal_pairs(struct rng_key key, uint64_t pair, size_t count, float *restrict ou
             w1[i] = w[1];
         }
         for (size_t i = 0; i < n; i++)
-            r[i] = sqrt(-2.0 * log_unit(((double)w0[i] + 1.0) * 0x1p-32)); /* (0,1]: the logarithm is finite */
+            r[i] = sqrt(-2.0 * normal_log(((double)w0[i] + 1.0) * 0x1p-32)); /* (0,1]: the logarithm is finite */
         for (size_t i = 0; i < n; i++)
-            sincos_turns(w1[i], &s[i], &c[i]);
+            normal_sincos(w1[i], &s[i], &c[i]);
         for (size_t i = 0; i < n; i++) {
             out[2 * (done + i)] = (float)(r[i] * c[i]);
             out[2 * (done + i) + 1] = (float)(r[i] * s[i]);
