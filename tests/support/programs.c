@@ -118,7 +118,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
         TRY(program_build(&p->options, program_kind_rank(&p->options, k), &p->kinds[k], err));
         if (!c->fuse)
             continue;
-        TRY(pass_fuse(p->kinds[k], err));
+        TRY(pass_fuse(p->kinds[k], &(struct pass_options){0}, err));
         TRY(program_finish(p->kinds[k], err));
     }
     return TITAN_OK;

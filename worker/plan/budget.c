@@ -3,6 +3,7 @@
 #include "worker/plan/budget.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 
@@ -15,7 +16,7 @@ struct measured {
 };
 
 static titan_status measure(const struct build_options *options, const struct cost *cost, enum checkpointing mode,
-                            struct measured *ret, struct titan_error *err)
+                            bool apart, struct measured *ret, struct titan_error *err)
 {
     const int layers = (int)options->layout->model->dims.n_layers;
     _cleanup_free_ enum checkpointing *all = malloc((size_t)layers * sizeof *all);
@@ -30,6 +31,7 @@ static titan_status measure(const struct build_options *options, const struct co
         all[l] = mode;
     with.checkpointing = all;
     with.draft = true;
+    with.apart = apart;
     TRY(program_build(&with, 0, &p, err));
     (void)program_peak(p, bytes, NULL);
     *ret = (struct measured){.bytes = (double)bytes[MEMORY_ACTIVATIONS]};
@@ -40,27 +42,38 @@ static titan_status measure(const struct build_options *options, const struct co
     return TITAN_OK;
 }
 
-/* count[mode] of `layers` layers, least time within `limit` bytes; everything recomputed always fits. */
-static void best_mix(const struct measured *m, int layers, double limit, int count[MODES])
+/* Shares of the layers in each mode; a layer takes what it takes in any mix. */
+static struct measured mixed(const struct measured *m, const int count[MODES], int layers)
+{
+    struct measured sum = {0};
+
+    for (int mode = 0; mode < MODES; mode++) {
+        const double share = (double)count[mode] / layers;
+        sum.bytes += share * m[mode].bytes;
+        sum.time += share * m[mode].time;
+    }
+    return sum;
+}
+
+/* count[mode] of `layers` layers, least time within `limit` bytes; everything recomputed always fits. m[1]: as the
+ * modes are in a mix with CHECKPOINT_OPS. */
+static void best_mix(const struct measured (*m)[MODES], int layers, double limit, int ret[MODES])
 {
     titan_assert(layers > 0);
-    double best = m[CHECKPOINT_FULL].time;
+    double best = m[0][CHECKPOINT_FULL].time;
 
-    count[CHECKPOINT_NONE] = count[CHECKPOINT_OPS] = 0;
-    count[CHECKPOINT_FULL] = layers;
+    memset(ret, 0, MODES * sizeof *ret);
+    ret[CHECKPOINT_FULL] = layers;
     for (int none = 0; none <= layers; none++)
-        for (int ops = 0; none + ops <= layers; ops++) {
-            const double a = (double)none / layers, b = (double)ops / layers, c = 1 - a - b;
-            const double bytes =
-                a * m[CHECKPOINT_NONE].bytes + b * m[CHECKPOINT_OPS].bytes + c * m[CHECKPOINT_FULL].bytes;
-            const double time = a * m[CHECKPOINT_NONE].time + b * m[CHECKPOINT_OPS].time + c * m[CHECKPOINT_FULL].time;
-            if (bytes <= limit * (1 + 1e-9) && time < best) {
-                best = time;
-                count[CHECKPOINT_NONE] = none;
-                count[CHECKPOINT_OPS] = ops;
-                count[CHECKPOINT_FULL] = layers - none - ops;
+        for (int products = 0; none + products <= layers; products++)
+            for (int ops = 0; none + products + ops <= layers; ops++) {
+                const int count[MODES] = {none, products, ops, layers - none - products - ops};
+                const struct measured sum = mixed(m[ops > 0], count, layers);
+                if (sum.bytes > limit * (1 + 1e-9) || sum.time >= best)
+                    continue;
+                best = sum.time;
+                memcpy(ret, count, sizeof count);
             }
-        }
 }
 
 /* Each layer takes the mode that is furthest behind its share so far. */
@@ -68,7 +81,8 @@ static void spread(const int count[MODES], int layers, enum checkpointing *ret)
 {
     int given[MODES] = {0};
 
-    titan_assert(count[0] + count[1] + count[2] == layers);
+    titan_assert(count[CHECKPOINT_NONE] + count[CHECKPOINT_PRODUCTS] + count[CHECKPOINT_OPS] + count[CHECKPOINT_FULL] ==
+                 layers);
     for (int l = 0; l < layers; l++) {
         int next = CHECKPOINT_FULL;
         for (int mode = 0; mode < MODES; mode++)
@@ -84,14 +98,15 @@ titan_status budget_choose(const struct build_options *options, const struct cos
                            enum checkpointing *ret, struct titan_error *err)
 {
     const int layers = (int)options->layout->model->dims.n_layers;
-    struct measured m[MODES];
+    struct measured m[2][MODES];
     int count[MODES];
 
     titan_assert(cost->machine);
-    for (int mode = 0; mode < MODES; mode++)
-        TRY(measure(options, cost, (enum checkpointing)mode, &m[mode], err));
-    const double least = m[CHECKPOINT_FULL].bytes;
-    best_mix(m, layers, least + budget * (m[CHECKPOINT_NONE].bytes - least), count);
+    for (int apart = 0; apart < 2; apart++)
+        for (int mode = 0; mode < MODES; mode++)
+            TRY(measure(options, cost, (enum checkpointing)mode, apart, &m[apart][mode], err));
+    const double least = m[0][CHECKPOINT_FULL].bytes;
+    best_mix(m, layers, least + budget * (m[0][CHECKPOINT_NONE].bytes - least), count);
     spread(count, layers, ret);
     return TITAN_OK;
 }

@@ -3,8 +3,8 @@
  *
  * budget is a share of the activation memory between recomputing everything (0) and keeping everything (1), as in
  * torch.compile's activation_memory_budget. Programs with all layers in each mode tell what a layer's activations take
- * and what its recomputation costs; the best mix of modes is found by trying all of them and spread evenly over the
- * layers, so that every pipeline stage has its part of each. */
+ * and what its recomputation costs, with gate and up as one product and apart; the best mix of modes is found by trying
+ * all of them and spread evenly over the layers, so that every pipeline stage has its part of each. */
 #ifndef TITAN_WORKER_PLAN_BUDGET_H
 #define TITAN_WORKER_PLAN_BUDGET_H
 

@@ -394,12 +394,11 @@ static void forward(struct builder *b, const struct visit *v)
 
 struct kept {
     const struct program *p;
-    int from, every;
+    int from, every; /* every-th product; 1: all of them, with those of experts */
 };
 
-/* Selective recomputation by operation: attention, scattered and exchanged results are kept, of products every second,
- * or all of them, with those of experts. A gathered input is as large as what it is gathered from times tp, and is
- * gathered again. */
+/* Selective recomputation by operation: attention, scattered and exchanged results are kept, and products. A gathered
+ * input is as large as what it is gathered from times tp, and is gathered again. */
 static bool keep_ops(void *arg, const struct action *a, int buffer)
 {
     const struct kept *kept = arg;
@@ -439,8 +438,8 @@ static void take_params(struct builder *b, int from_action, int was, int is)
 static void recompute(struct builder *b, const struct visit *v, struct layer_pass *layer)
 {
     const enum checkpointing mode = b->opt->checkpointing[b->model->units[v->use[0].unit].layer];
-    struct kept kept = {
-        .p = b->e.p, .from = layer->from, .every = b->opt->keep_products > 0 ? b->opt->keep_products : 2};
+    const int some = b->opt->keep_products > 0 ? b->opt->keep_products : 2;
+    struct kept kept = {.p = b->e.p, .from = layer->from, .every = mode == CHECKPOINT_PRODUCTS ? 1 : some};
     const int from = b->e.p->n_actions;
     struct tensor *needed[SAVED_COUNT];
     int n = 0;
@@ -452,7 +451,7 @@ static void recompute(struct builder *b, const struct visit *v, struct layer_pas
         if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
             needed[n++] = &layer->saved.t[i];
     b->e.phase = PHASE_RECOMPUTE;
-    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_OPS ? keep_ops : keep_nothing, &kept, needed,
+    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_FULL ? keep_nothing : keep_ops, &kept, needed,
                       n);
     for (int j = 0; j < VISIT_UNITS && b->e.status == TITAN_OK; j++)
         take_params(b, from, layer->params[j], params_of(b, &v->use[j]));
@@ -680,10 +679,10 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
 /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
 static bool any_parts_products(const struct builder *b)
 {
-    for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only && b->opt->keep_products != 1; l++)
+    for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only; l++)
         if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
             return true;
-    return false;
+    return b->opt->apart;
 }
 
 static void init_block(struct builder *b)

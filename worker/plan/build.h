@@ -35,9 +35,10 @@ enum reduce_when {
 
 /* What a layer keeps from its forward for its backward; the rest is computed again. */
 enum checkpointing {
-    CHECKPOINT_NONE, /* everything is kept */
-    CHECKPOINT_OPS,  /* attention, every keep_products-th product, what was reduced or exchanged between ranks */
-    CHECKPOINT_FULL  /* the layer's input alone */
+    CHECKPOINT_NONE,     /* everything is kept */
+    CHECKPOINT_PRODUCTS, /* attention, all products, what was reduced or exchanged between ranks */
+    CHECKPOINT_OPS,      /* the same, but of products every keep_products-th alone, and of experts' none */
+    CHECKPOINT_FULL      /* the layer's input alone */
 };
 
 struct build_options {
@@ -59,7 +60,8 @@ struct build_options {
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
-    int keep_products;                       /* of CHECKPOINT_OPS; 0: 2; 1: all, experts' too */
+    int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
+    bool apart;        /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
     bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, nor canonical */
     bool draft;        /* unfinished (program_finish): passes come first */
 };

@@ -234,7 +234,7 @@ static int neighbour(const struct program *p, int i)
     return NONE;
 }
 
-titan_status pass_fuse(struct program *p, struct titan_error *err)
+static titan_status fuse(struct program *p, struct titan_error *err)
 {
     int n = 0;
 
@@ -247,6 +247,24 @@ titan_status pass_fuse(struct program *p, struct titan_error *err)
             p->actions[n++] = p->actions[i];
     }
     titan_assert(n <= p->n_actions);
+    p->n_actions = n;
+    return TITAN_OK;
+}
+
+titan_status pass_fuse(struct program *p, const struct pass_options *options, struct titan_error *err)
+{
+    const int n = p->n_actions;
+    const bool fitted = pass_fits(p, options);
+    _cleanup_free_ struct action *before = malloc(((size_t)n + 1) * sizeof *before);
+
+    if (!before)
+        return titan_fail(err, TITAN_ENOMEM, "pass: out of memory");
+    memcpy(before, p->actions, (size_t)n * sizeof *before);
+    TRY(fuse(p, err));
+    if (!fitted || pass_fits(p, options))
+        return TITAN_OK;
+    titan_assert(p->n_actions < n && n <= p->cap_actions);
+    memcpy(p->actions, before, (size_t)n * sizeof *before);
     p->n_actions = n;
     return TITAN_OK;
 }

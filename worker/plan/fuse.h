@@ -7,7 +7,7 @@
 #ifndef TITAN_WORKER_PLAN_FUSE_H
 #define TITAN_WORKER_PLAN_FUSE_H
 
-#include "worker/program/program.h"
+#include "worker/plan/passes.h"
 
 #define FUSE_ACTIONS 2  /* that one may stand for */
 #define FUSE_OPERANDS 5 /* of each of them */
@@ -33,7 +33,8 @@ void fuse_undo(const struct program *p, const struct action *a, struct plain *re
  *   ADD, RMSNORM of the sum                       ADD_RMSNORM
  *   COPY, RMSNORM_DGRAD added to the copy         ADD_RMSNORM_DGRAD
  *   LOSS_STATS, LOSS_FINISH of one part           LOSS
- * Takes a built program and leaves one that program_finish has yet to see. */
-titan_status pass_fuse(struct program *p, struct titan_error *err) TITAN_MUST_USE;
+ * What the first one reads lives as long as what the second one writes: a program that fits in memory as it is, and
+ * would not with this, is left. Takes a built program and leaves one that program_finish has yet to see. */
+titan_status pass_fuse(struct program *p, const struct pass_options *options, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -56,7 +56,7 @@ static titan_status rearrange(struct program *p, const double *places, struct ti
     return TITAN_OK;
 }
 
-static bool fits(struct program *p, const struct pass_options *o)
+bool pass_fits(struct program *p, const struct pass_options *o)
 {
     size_t external = 0;
 
@@ -135,7 +135,7 @@ titan_status pass_reorder(struct program *p, const struct pass_options *options,
     for (int halvings = 0; halvings < HORIZON_HALVINGS; halvings++) {
         place_gathers(p, options->cost, HORIZON / (1 << halvings), places);
         TRY(rearrange(p, places, err));
-        if (fits(p, options))
+        if (pass_fits(p, options))
             return TITAN_OK;
         memcpy(p->actions, before, (size_t)p->n_actions * sizeof *before);
     }
@@ -329,7 +329,7 @@ titan_status pass_bucket(struct program *p, const struct pass_options *options, 
         return no_memory(err);
     memcpy(before, p->actions, (size_t)n_before * sizeof *before);
     TRY(bucket(leader, options, joins, stretch, false, err));
-    if (!fits(leader, options)) {
+    if (!pass_fits(leader, options)) {
         memcpy(p->actions, before, (size_t)n_before * sizeof *before);
         p->n_actions = n_before;
         return TITAN_OK;
@@ -419,7 +419,7 @@ titan_status pass_hold(struct program *p, const struct pass_options *options, st
         p->actions = out;
         p->n_actions = n;
         titan_assert(n >= n_before && n <= n_before + pairs);
-        if (fits(p, options)) {
+        if (pass_fits(p, options)) {
             p->cap_actions = n_before + pairs;
             free(before);
             return TITAN_OK;

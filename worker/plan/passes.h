@@ -17,6 +17,9 @@ struct pass_options {
                                up. NULL: the program itself decides */
 };
 
+/* Does the program's peak stay within memory, with what is not of the arena? */
+bool pass_fits(struct program *p, const struct pass_options *options);
+
 /* Greedy buckets: neighbouring gathers (reductions) of one channel become one launch, as long as the bucket still hides
  * under the compute before its first use, the peak stays within memory and the bucket within a fifth of all gathered
  * bytes (techniques of autobucketing: the largest message a cost model can be trusted with). */

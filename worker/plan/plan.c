@@ -27,6 +27,12 @@ static enum reduce_when reduce_of(const char *text)
     return strcmp(text, "microbatch") == 0 ? REDUCE_MICROBATCH : REDUCE_DEFAULT;
 }
 
+static int kept_products(const struct recipe *r)
+{
+    const char *option = r->activation_checkpoint.selective_ac_option;
+    return strncmp(option, "op:", 3) == 0 ? atoi(option + 3) : 2;
+}
+
 /* Selective: "op" keeps the results of expensive operations in every layer ("op:N": every N-th product), a number N
  * recomputes every N-th layer. */
 static void choose_checkpointing(const struct recipe *r, int layers, enum checkpointing *ret)
@@ -34,17 +40,12 @@ static void choose_checkpointing(const struct recipe *r, int layers, enum checkp
     const char *mode = r->activation_checkpoint.mode, *option = r->activation_checkpoint.selective_ac_option;
     const bool full = strcmp(mode, "full") == 0, selective = strcmp(mode, "selective") == 0;
     const int every = selective && strncmp(option, "op", 2) != 0 ? atoi(option) : 0;
+    const enum checkpointing ops = kept_products(r) == 1 ? CHECKPOINT_PRODUCTS : CHECKPOINT_OPS;
 
     for (int l = 0; l < layers; l++)
         ret[l] = full || (every > 0 && (l + 1) % every == 0) ? CHECKPOINT_FULL
-                 : selective && every == 0                   ? CHECKPOINT_OPS
+                 : selective && every == 0                   ? ops
                                                              : CHECKPOINT_NONE;
-}
-
-static int kept_products(const struct recipe *r)
-{
-    const char *option = r->activation_checkpoint.selective_ac_option;
-    return strncmp(option, "op:", 3) == 0 ? atoi(option + 3) : 2;
 }
 
 /* Without a device: the same order of magnitude as the plug-ins ask for; in any order they add dQ up in fp32. */
@@ -208,14 +209,15 @@ void plan_close(struct plan *plan)
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
-/* Passes that weigh nothing: every program has them, a leader's that decides for others too. */
+/* Passes that no other kind of rank decides: every program has them, a leader's that decides for others too. */
 static titan_status rewrite(const struct plan *plan, struct program *p, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
+    const struct pass_options options = {.memory_bytes = plan->opt.memory_bytes};
 
     if (r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1)
         TRY(pass_async_tensor(p, plan->mesh.size[AXIS_TP], err));
-    return r->compile.fuse ? pass_fuse(p, err) : TITAN_OK;
+    return r->compile.fuse ? pass_fuse(p, &options, err) : TITAN_OK;
 }
 
 static titan_status draft_program(const struct plan *plan, int kind, struct program **ret, struct titan_error *err)

@@ -40,6 +40,14 @@ static bool checkpoints(const struct recipe *r, const char *mode)
     return strcmp(r->activation_checkpoint.mode, mode) == 0;
 }
 
+/* What is computed in all, by what is computed once. */
+static double recomputation(const struct recipe *r)
+{
+    if (!checkpoints(r, "selective"))
+        return checkpoints(r, "full") ? 4.0 / 3 : 1;
+    return strcmp(r->activation_checkpoint.selective_ac_option, "op:1") == 0 ? 1.02 : 1.1;
+}
+
 /* Products at large-product efficiency, recomputation, bubble, and the transfers nothing hides: those of tp and cp. */
 static double estimate(const struct search *s, const struct candidate *c)
 {
@@ -48,7 +56,7 @@ static double estimate(const struct search *s, const struct candidate *c)
     const double peak = s->dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
     const double tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
     const double share = (double)(c->mesh.dp_replicate * c->mesh.dp_shard * c->mesh.cp);
-    const double recompute = checkpoints(r, "full") ? 4.0 / 3 : checkpoints(r, "selective") ? 1.1 : 1;
+    const double recompute = recomputation(r);
     const double compute = recompute * recipe_flops_per_token(r) * tokens / s->world / (peak * m->matmul_efficiency);
     const double rows = tokens / share, width = (double)r->model.dims.dim * (s->dt == DTYPE_F32 ? 4 : 2);
     const double layers = (double)r->model.dims.n_layers / (double)c->mesh.pp;
@@ -86,12 +94,14 @@ static titan_status add(struct search *s, const struct recipe *r, struct titan_e
 
 static titan_status add_checkpointing(struct search *s, struct recipe *r, struct titan_error *err)
 {
-    static const char *const modes[] = {"none", "selective", "full"};
+    static const struct {
+        const char *mode, *option;
+    } choices[] = {{"none", "op"}, {"selective", "op:1"}, {"selective", "op"}, {"full", "op"}};
 
-    for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
-        (void)snprintf(r->activation_checkpoint.mode, sizeof r->activation_checkpoint.mode, "%s", modes[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
+        (void)snprintf(r->activation_checkpoint.mode, sizeof r->activation_checkpoint.mode, "%s", choices[i].mode);
         (void)snprintf(r->activation_checkpoint.selective_ac_option,
-                       sizeof r->activation_checkpoint.selective_ac_option, "op");
+                       sizeof r->activation_checkpoint.selective_ac_option, "%s", choices[i].option);
         TRY(add(s, r, err));
     }
     return TITAN_OK;
@@ -255,7 +265,13 @@ static void print_keys(const struct candidate *c, struct buf *out)
     buf_puts(out, "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 1\n");
     buf_printf(out, "\n[activation_checkpoint]\nmode = \"%s\"\n", c->recipe.activation_checkpoint.mode);
     if (checkpoints(&c->recipe, "selective"))
-        buf_puts(out, "selective_ac_option = \"op\"\n");
+        buf_printf(out, "selective_ac_option = \"%s\"\n", c->recipe.activation_checkpoint.selective_ac_option);
+}
+
+/* The mode, or which operations it keeps. */
+static const char *recompute_name(const struct recipe *r)
+{
+    return checkpoints(r, "selective") ? r->activation_checkpoint.selective_ac_option : r->activation_checkpoint.mode;
 }
 
 static void print_text(const struct search *s, int n, struct buf *out)
@@ -268,9 +284,9 @@ static void print_text(const struct search *s, int n, struct buf *out)
         const struct candidate *c = &s->candidates[i];
         buf_printf(out, "%4ld %4ld %4ld %8ld  %-16s %-10s %9.3f %9.0f %7.1f %7.1f %8.1f%s\n", (long)c->mesh.pp,
                    (long)c->mesh.cp, (long)c->mesh.tp, (long)c->mesh.dp_shard,
-                   c->mesh.pp > 1 ? c->recipe.parallelism.pipeline_parallel_schedule : "-",
-                   c->recipe.activation_checkpoint.mode, c->step, c->tokens_per_second, 100 * c->mfu, 100 * c->bubble,
-                   c->memory / GIB, c->fits ? "" : "  does not fit");
+                   c->mesh.pp > 1 ? c->recipe.parallelism.pipeline_parallel_schedule : "-", recompute_name(&c->recipe),
+                   c->step, c->tokens_per_second, 100 * c->mfu, 100 * c->bubble, c->memory / GIB,
+                   c->fits ? "" : "  does not fit");
     }
     if (n == 0 || !s->candidates[0].fits)
         buf_puts(out, "\nnone of them fits\n");
@@ -287,11 +303,13 @@ static void print_json(const struct search *s, int n, struct buf *out)
         buf_printf(out,
                    "%s{\"pipeline_parallel_degree\":%ld,\"context_parallel_degree\":%ld,\"tensor_parallel_degree\":%ld,"
                    "\"data_parallel_shard_degree\":%ld,\"pipeline_parallel_schedule\":\"%s\","
-                   "\"activation_checkpoint\":\"%s\",\"step_seconds\":%.6f,\"tokens_per_second_per_device\":%.2f,"
+                   "\"activation_checkpoint\":\"%s\",\"selective_ac_option\":\"%s\",\"step_seconds\":%.6f,\"tokens_per_"
+                   "second_per_device\":%.2f,"
                    "\"mfu\":%.4f,\"bubble\":%.4f,\"memory_bytes\":%.0f,\"fits\":%s}",
                    i ? "," : "", (long)c->mesh.pp, (long)c->mesh.cp, (long)c->mesh.tp, (long)c->mesh.dp_shard,
-                   c->recipe.parallelism.pipeline_parallel_schedule, c->recipe.activation_checkpoint.mode, c->step,
-                   c->tokens_per_second, c->mfu, c->bubble, c->memory, c->fits ? "true" : "false");
+                   c->recipe.parallelism.pipeline_parallel_schedule, c->recipe.activation_checkpoint.mode,
+                   c->recipe.activation_checkpoint.selective_ac_option, c->step, c->tokens_per_second, c->mfu,
+                   c->bubble, c->memory, c->fits ? "true" : "false");
     }
     buf_puts(out, "]}\n");
 }

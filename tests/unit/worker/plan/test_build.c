@@ -514,8 +514,7 @@ static void test_recomputation_without_products(void **state)
                                         .cp = 1,
                                         .tp = 1 + i / 2,
                                         .microbatches = 2,
-                                        .checkpointing = CHECKPOINT_OPS,
-                                        .keep_products = 1};
+                                        .checkpointing = CHECKPOINT_PRODUCTS};
         struct programs_case all = c;
         struct programs p, kept;
         open_case(&c, &p);

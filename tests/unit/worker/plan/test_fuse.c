@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuse.h: a fused program, undone, is the plain one action for action; the checker accepts it; as many are fused as the
- * model has, none where something comes between or the two do not fit; it touches fewer bytes and needs no more memory.
- */
+ * model has, none where something comes between or the two do not fit; it touches fewer bytes and needs no more memory,
+ * or is left where that is not there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -314,7 +314,7 @@ static void only_neighbours_that_fit_are_fused(void **state)
         struct titan_error err = {0};
         assert_int_equal(programs_open(c, &p, &err), TITAN_OK);
         spoil(p.kinds[0], (enum way)way);
-        assert_int_equal(pass_fuse(p.kinds[0], &err), TITAN_OK);
+        assert_int_equal(pass_fuse(p.kinds[0], &(struct pass_options){0}, &err), TITAN_OK);
         norms[way] = count(p.kinds[0], OP_ADD_RMSNORM, -1);
         grads[way] = count(p.kinds[0], OP_ADD_RMSNORM_DGRAD, -1);
         programs_close(&p);
@@ -325,12 +325,72 @@ static void only_neighbours_that_fit_are_fused(void **state)
     assert_int_equal(norms[NOT_ADDED], norms[AS_IT_IS]);
 }
 
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+/* Forward alone, so that a sum's operand is over with the sum; that operand and the norm are made so large that both at
+ * once are the most that is needed. */
+static void open_crowded(struct programs *ret)
+{
+    struct programs_case c = cases[0];
+    struct titan_error err = {0};
+
+    c.forward_only = true;
+    if (programs_open(&c, ret, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    struct program *const p = ret->kinds[0];
+    const int i = find_two(p, OP_ADD, OP_RMSNORM);
+    p->buffers[action_operands(p, &p->actions[i])[OPERAND_OF(add, b)].buffer].bytes += 1 << 24;
+    p->buffers[action_operands(p, &p->actions[i + 1])[OPERAND_OF(rmsnorm, out)].buffer].bytes += 1 << 24;
+}
+
+static int fused_within(uint64_t bytes)
+{
+    const struct pass_options options = {.memory_bytes = bytes};
+    struct programs p;
+    struct titan_error err = {0};
+
+    open_crowded(&p);
+    const int before = p.kinds[0]->n_actions;
+    assert_int_equal(pass_fuse(p.kinds[0], &options, &err), TITAN_OK);
+    const int fewer = before - p.kinds[0]->n_actions;
+    assert_int_equal(fewer, count(p.kinds[0], OP_ADD_RMSNORM, -1) + count(p.kinds[0], OP_LOSS, -1));
+    programs_close(&p);
+    return fewer;
+}
+
+static void a_memory_limit_is_kept(void **state)
+{
+    struct programs p;
+    struct titan_error err = {0};
+    size_t external = 0;
+
+    (void)state;
+    open_crowded(&p);
+    struct program *const q = p.kinds[0];
+    const size_t less = program_peak(q, NULL, NULL);
+    for (int i = 0; i < q->n_buffers; i++)
+        if (buffer_is_external(q->buffers[i].kind))
+            external += q->buffers[i].bytes;
+    assert_int_equal(pass_fuse(q, &(struct pass_options){0}, &err), TITAN_OK);
+    const size_t more = program_peak(q, NULL, NULL);
+    programs_close(&p);
+    assert_true(more > less + (1 << 23));
+
+    const int all = fused_within(0);
+    assert_true(all > 0);
+    assert_int_equal(fused_within(external + more), all);
+    assert_int_equal(fused_within(external + more - 1), 0);
+    assert_int_equal(fused_within(external + less), 0);
+    assert_int_equal(fused_within(external + less - 1), all); /* too large anyway: that is not this pass's doing */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fused_program_is_the_plain_one),
         cmocka_unit_test(all_that_can_be_are_fused),
         cmocka_unit_test(only_neighbours_that_fit_are_fused),
+        cmocka_unit_test(a_memory_limit_is_kept),
     };
     return cmocka_run_group_tests_name("fuse", tests, NULL, NULL);
 }

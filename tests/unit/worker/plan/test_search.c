@@ -55,7 +55,7 @@ static bool truth(const struct json *layout, const char *key)
 /* The layout's keys, planned on their own, give the numbers that are listed. */
 static void check_layout(const struct json *layout, int world, const struct machine *m)
 {
-    char keys[6][96];
+    char keys[7][96];
     const char *sets[ARRAY_SIZE(keys) + 4];
     struct forecast f = {0};
     struct titan_error err = {0};
@@ -70,12 +70,13 @@ static void check_layout(const struct json *layout, int world, const struct mach
                    json_string(layout, "pipeline_parallel_schedule", ""));
     (void)snprintf(keys[5], sizeof keys[5], "activation_checkpoint.mode=%s",
                    json_string(layout, "activation_checkpoint", ""));
+    (void)snprintf(keys[6], sizeof keys[6], "activation_checkpoint.selective_ac_option=%s",
+                   json_string(layout, "selective_ac_option", ""));
     size_t n = 0;
     for (; debug[n]; n++)
         sets[n] = debug[n];
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
         sets[n++] = keys[i];
-    sets[n++] = "activation_checkpoint.selective_ac_option=op";
     sets[n] = NULL;
     open_plan(&p, world, sets); /* the checker has nothing against it */
     if (forecast_make(p.plan, p.programs, &p.cost, &f, NULL, &err) != TITAN_OK)
@@ -97,9 +98,11 @@ static void layouts_are_what_they_say(void **state)
     open_plan(&p, 8, debug);
     struct json *doc = search(&p, 8, m);
     assert_int_equal(json_int(doc, "world", 0), 8);
-    int n = 0;
+    int n = 0, cheap = 0;
     double before = 0;
     for (const struct json *l = json_get(doc, "layouts")->first; l; l = l->next, n++) {
+        cheap += strcmp(json_string(l, "activation_checkpoint", ""), "selective") == 0 &&
+                 strcmp(json_string(l, "selective_ac_option", ""), "op:1") == 0;
         assert_int_equal(degree(l, "pipeline") * degree(l, "context") * degree(l, "tensor") *
                              json_int(l, "data_parallel_shard_degree", 0),
                          8);
@@ -108,7 +111,7 @@ static void layouts_are_what_they_say(void **state)
         before = json_real(l, "step_seconds", 0);
         check_layout(l, 8, m);
     }
-    assert_true(n > 3);
+    assert_true(n > 3 && cheap > 0);
     assert_int_equal(json_int(doc, "simulated", 0), n);
     assert_true(json_int(doc, "legal", 0) >= n);
     json_free(doc);
