@@ -675,6 +675,8 @@ titan_status recipe_load_with(struct recipe *r, const char *path, const struct a
     return recipe_parse_with(r, text.len ? text.data : "", path, args, err);
 }
 
+#define WORD_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
 /* A value without quotes, as a shell hands it over: text, words of a list or of a switch. */
 static bool is_word(const struct recipe_key *k, const char *value)
 {
@@ -697,8 +699,14 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
     struct toml_value *v = NULL;
     char where[SECTION_MAX + DISTANCE_TEXT_MAX + 16];
     snprintf(where, sizeof(where), "--set %s.%s", a.section, a.name);
-    TRY(toml_parse_value(a.value, where, &v, err));
-    titan_status status = set_value(r, a.section, a.name, v, &at, NULL, err);
+    titan_status status = toml_parse_value(a.value, where, &v, err);
+    if (status != TITAN_OK && a.value[strspn(a.value, WORD_CHARACTERS)] == '\0' && a.value[0] > '9') {
+        /* A word where none can be: what is expected there says more than how TOML writes words. */
+        struct toml_value word = {.type = TOML_STRING, .string = (char *)(uintptr_t)a.value};
+        return set_value(r, a.section, a.name, &word, &at, NULL, err);
+    }
+    if (status == TITAN_OK)
+        status = set_value(r, a.section, a.name, v, &at, NULL, err);
     toml_free(v);
     return status;
 }
@@ -726,6 +734,17 @@ static void warn_of_exclusions(const struct recipe *r, struct buf *out)
                        parts[i]);
 }
 
+/* Braces and all. */
+static void warn_of_text(const struct recipe *r, struct buf *out)
+{
+    const char *dot = strrchr(r->training.dataset_path, '.');
+
+    if (dot && strcmp(dot, ".jsonl") == 0 && strcmp(r->training.dataset, "text") == 0)
+        buf_printf(out,
+                   "training.dataset_path: a .jsonl file is read as plain text; training.dataset = \"jsonl\" reads "
+                   "the text of its records\n");
+}
+
 /* What model.converters asks for and is not there. */
 static void warn_of_float8(const struct recipe *r, struct buf *out)
 {
@@ -743,6 +762,7 @@ static void warn_of_float8(const struct recipe *r, struct buf *out)
 void recipe_warnings(const struct recipe *r, struct buf *out)
 {
     warn_of_float8(r, out);
+    warn_of_text(r, out);
     for (int i = 0; i < recipe_keys_count; i++) {
         if (!is_idle(r, i))
             continue;

@@ -77,7 +77,8 @@ titan_status recipe_place_path(const struct recipe_path *p, const char *folder, 
     char full[PATH_MAX];
     if (p->path[0] == '/')
         return TITAN_OK;
-    if ((size_t)snprintf(full, sizeof(full), "%s/%s", folder, p->path) >= MIN(sizeof(full), p->size))
+    if ((size_t)snprintf(full, sizeof(full), "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, p->path) >=
+        MIN(sizeof(full), p->size))
         return titan_fail(err, TITAN_EINVAL, "%s: '%.64s...' is too long", p->key, full);
     memcpy(p->path, full, strlen(full) + 1);
     return TITAN_OK;

@@ -14,6 +14,7 @@
 struct answer {
     struct rpc_call *call; /* NULL when the client has gone */
     struct arena memory;
+    const char *by; /* the caller, for people */
     const ProtobufCMessage *reply;
 };
 
@@ -63,8 +64,10 @@ static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufC
     batch_init(&batch);
     api_user(c, call, &u);
     bool may = status == TITAN_OK && (!of_job || (status = api_may(c, &u, method, job_id, &err)) == TITAN_OK);
-    if (status == TITAN_OK)
+    if (status == TITAN_OK) {
+        a->by = arena_strdup(&a->memory, *u.name ? u.name : u.actor);
         status = ask(c, request, a, &batch, &err);
+    }
     if (status != TITAN_OK) {
         if (a)
             answer_free(a);
@@ -109,7 +112,8 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
     TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
     if (request->checkpoint)
         core_want_checkpoint(c->core, request->job_id);
-    titan_status status = core_cancel(c->core, request->job_id, request->reason, grace, shell_now(), out, &state, err);
+    const char *reason = *request->reason ? request->reason : arena_printf(&a->memory, "asked for by %s", a->by);
+    titan_status status = core_cancel(c->core, request->job_id, reason, grace, shell_now(), out, &state, err);
     if (status == TITAN_ENOTFOUND)
         status = job_is_over(c, request->job_id, err);
     reply->state = (Titan__V1__JobState)state;

@@ -108,7 +108,7 @@ def several():
     refused(d.ctl("rm", one), 6, f"job {one} is running", "titanctl cancel")
     assert d.ok("cancel", "--state", "PENDING", "--label", "kind=long") == f"job {waits} CANCELLED\n"
     assert sorted(line.split()[1] for line in d.ok("cancel", "--all").splitlines()) == sorted([one, two])
-    refused(d.ctl("wait", one, two, World.sweep[0]), 1, f"job {one} was cancelled", f"job {two} was cancelled", "2 of 3 jobs")
+    refused(d.ctl("wait", one, two, World.sweep[0]), 1, f"job {one} was cancelled: asked for by ", f"job {two} was cancelled", "2 of 3 jobs")
     refused(d.ctl("attach", one), 1, f"job {one} was cancelled")
     assert "none to cancel" in d.ctl("cancel", "--all").err
     World.long = [int(one), int(two), int(waits)]

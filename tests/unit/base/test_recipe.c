@@ -218,7 +218,8 @@ static void test_set(void **state)
         {".steps=3", "--set: expected section.key=value, got '.steps=3'"},
         {"training.=3", "--set: expected section.key=value, got 'training.=3'"},
         {"training.stepz=3", "--set: unknown key training.stepz; did you mean training.steps?"},
-        {"training.steps=x", "--set training.steps:1:1: not a value: x (text must stand in quotes)"},
+        {"training.steps=x", "--set: training.steps: expected an integer, got a string"},
+        {"training.steps=3x", "--set training.steps:1:1: not a value: 3x (text must stand in quotes)"},
         {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
         {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
         {"float8.recipe_name=rowise", "--set: float8.recipe_name = \"rowise\": expected \"tensorwise\", \"rowwise\" or "
@@ -276,6 +277,13 @@ static void test_warnings(void **state)
     r = fresh();
     recipe_warnings(&r, &lines);
     assert_int_equal(lines.len, 0);
+    assert_int_equal(recipe_set(&r, "training.dataset=text", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "training.dataset_path=/d/a.jsonl", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data, "training.dataset_path: a .jsonl file is read as plain text; training.dataset = "
+                                    "\"jsonl\" reads the text of its records\n");
+    buf_clear(&lines);
+    r = fresh();
     /* Where float8 takes effect there is nothing to say, but of experts, and of what it is not made by. */
     assert_int_equal(recipe_set(&r, "model.converters=float8", NULL), TITAN_OK);
     assert_int_equal(recipe_set(&r, "device.name=cpu", NULL), TITAN_OK);
