@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/flight.h"
 #include "base/progress.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
@@ -215,6 +216,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
 
     titan_assert(e->state.installed && e->state.shards.own->step < (uint64_t)e->t->recipe->training.steps);
     e->step.began_ns = clock_mono_ns();
+    flight_step(e->state.shards.own->step + 1);
     if (e->state.buddy)
         TRY(buddy_expect(e->state.buddy, err));
     TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));

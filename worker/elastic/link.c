@@ -27,6 +27,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/flight.h"
 #include "base/frame.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -497,6 +498,16 @@ static titan_status page_map(struct link *l, const struct link_options *o, struc
     return TITAN_OK;
 }
 
+/* An older agent makes none, a full disk neither: then nothing is recorded. */
+static void recorder_start(const struct link *l, const struct link_options *o)
+{
+    char path[PATH_MAX];
+    struct titan_error err = {0};
+    flight_path(o->page, path);
+    if (flight_attach(path, &err) != TITAN_OK)
+        tlog_debug(&l->log, "no flight recorder", "reason=\"%s\"", err.msg);
+}
+
 #define STARTED_WAIT_MS 1000
 
 /* The agent moves a process into its cgroup after it has started it, and names it in the page then: what this process
@@ -591,6 +602,7 @@ titan_status membership_link_open(const struct link_options *o, struct membershi
         return status;
     }
     progress_start(l->page);
+    recorder_start(l, o);
     *ret = &l->base;
     return TITAN_OK;
 }

@@ -7,7 +7,10 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "base/flight.h"
 #include "worker/epoch/epoch.h"
+
+#define EVERYONE CHANNEL_COUNT /* in the flight recorder, the group of all ranks, departing ones too */
 
 int groups_ranks(const struct epoch_view *view)
 {
@@ -32,6 +35,19 @@ void groups_revoke(struct epoch *e)
         e->groups.ops->revoke(comm);
 }
 
+/* The flight recorder's groups before there is a mesh. */
+static void record_ranks(const struct epoch *e)
+{
+    int members[FLIGHT_RANKS_MAX];
+    const int ranks = MIN(groups_ranks(&e->view), FLIGHT_RANKS_MAX);
+
+    for (int r = 0; r < ranks; r++)
+        members[r] = r;
+    flight_epoch(e->view.epoch, e->view.rank, groups_ranks(&e->view));
+    flight_group(EVERYONE, "everyone", members, ranks);
+    flight_group(CHANNEL_WORLD, recorder_group_name(CHANNEL_WORLD), members, MIN(e->view.world, ranks));
+}
+
 titan_status groups_connect(struct epoch *e, struct titan_error *err)
 {
     struct membership *m = e->t->members;
@@ -48,6 +64,7 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err)
 
     titan_assert(!g->ops);
     titan_assert(e->view.rank >= 0 && e->view.rank < groups_ranks(&e->view));
+    record_ranks(e);
     if (groups_ranks(&e->view) == 1)
         return TITAN_OK;
     memcpy(config.id, e->view.comm_id, sizeof config.id);
@@ -70,26 +87,37 @@ void groups_unwatch(struct epoch *e)
         m->ops->on_revoke(m, NULL, NULL);
 }
 
-static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks, struct titan_error *err)
+/* group: whose barrier it is, in the flight recorder. */
+static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks, int group, struct titan_error *err)
 {
     struct stream *const s = e->t->streams[STREAM_COMPUTE];
 
     if (ranks == 1)
         return TITAN_OK;
     titan_assert(comm);
+    const struct flight_mark mark =
+        flight_begin(&(struct flight_what){.op = "BARRIER",
+                                           .kind = FLIGHT_COLLECTIVE,
+                                           .group = (uint8_t)group,
+                                           .number = flight_number(group, FLIGHT_COLLECTIVE),
+                                           .step = flight_steps(),
+                                           .microbatch = -1,
+                                           .peer = -1});
     TRY(e->groups.ops->barrier(comm, s));
-    return e->t->device.ops->stream_sync(s, err);
+    TRY(e->t->device.ops->stream_sync(s, err));
+    flight_end(mark);
+    return TITAN_OK;
 }
 
 titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err)
 {
-    return wait_together(e, atomic_load(&e->groups.comm), groups_ranks(&e->view), err);
+    return wait_together(e, atomic_load(&e->groups.comm), groups_ranks(&e->view), EVERYONE, err);
 }
 
 titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->view.rank < e->view.world);
-    return wait_together(e, e->groups.comms[CHANNEL_WORLD], e->view.world, err);
+    return wait_together(e, e->groups.comms[CHANNEL_WORLD], e->view.world, CHANNEL_WORLD, err);
 }
 
 /* --- groups of the mesh ------------------------------------------------------------------------------------------- */
@@ -159,6 +187,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
         if (c == CHANNEL_WORLD || n == 1 || !(e->plan.channels >> c & 1))
             continue;
         mesh_group_members(mesh, group, e->view.rank, members);
+        flight_group(c, recorder_group_name((enum channel)c), members, n);
         if (group == GROUP_PP)
             TRY(split_edges(e, (enum channel)c, err));
         else

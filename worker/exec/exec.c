@@ -214,6 +214,7 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
         TRY(e->opt.device->ops->alloc_host(e->opt.device->dev, tokens, (void **)&e->host_tokens, err));
     }
     TRY(lookahead_open(e->opt.device, &e->lookahead, err));
+    TRY(recorder_open(e, err));
     return open_report(e, err);
 }
 
@@ -275,6 +276,7 @@ void exec_close(struct exec *e)
     lookahead_close(e->ops, &e->lookahead);
     free(e->norms);
     free(e->finals);
+    free(e->recorded);
     free(e->address);
     free(e->events);
     free(e->times.began);

@@ -102,6 +102,9 @@ titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const
 /* The whole of a program without AGREE (inference). It may still be running on return. */
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
 
+/* A channel's group in the flight recorder, by the name that people know it by: "dp_shard". */
+const char *recorder_group_name(enum channel channel);
+
 /* The units of the gradient shards that this rank's program makes, in the order in which they become final and
  * `reduced` is called. Owned (free). */
 titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n,

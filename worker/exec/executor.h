@@ -4,6 +4,7 @@
 #ifndef TITAN_WORKER_EXEC_EXECUTOR_H
 #define TITAN_WORKER_EXEC_EXECUTOR_H
 
+#include "base/flight.h"
 #include "worker/exec/exec.h"
 
 /* Where a step stands. Opened, it is idle; a failure leaves the stage it happened in. */
@@ -30,6 +31,12 @@ struct lookahead {
     int64_t reached_ns;     /* when the last one that was waited for was reached; 0: none was */
 };
 
+/* An action in the flight recorder. Its stream has run it before it is enqueued again. */
+struct recorded {
+    struct flight_what what;
+    struct flight_mark mark;
+};
+
 struct exec {
     struct exec_options opt;
     const struct program *p;
@@ -53,6 +60,7 @@ struct exec {
     int meeting;          /* program_meeting */
     struct final *finals;
     int n_finals;
+    struct recorded *recorded; /* [n_actions]; NULL: there is no flight recorder */
 
     /* --- written by step.c only */
     enum exec_stage stage;
@@ -80,6 +88,10 @@ struct call {
 
 /* Enqueue the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
+/* recorder.c: around an action's operation, where there is a flight recorder. */
+titan_status recorder_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+titan_status recorder_begin(const struct call *c, int index) TITAN_MUST_USE;
+titan_status recorder_end(const struct call *c, int index) TITAN_MUST_USE;
 /* lookahead.c: an action has been enqueued. */
 titan_status lookahead_bound(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void lookahead_begin(struct lookahead *p); /* a step begins */

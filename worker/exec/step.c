@@ -21,7 +21,8 @@ static titan_status take_time(void *arg, struct titan_error *err)
 static titan_status issue(const struct call *c, int index)
 {
     const struct exec *e = c->e;
-    const bool timed = e->timed && op_class((enum op)c->a->op) != OP_CLASS_NO_TIME;
+    const bool takes_time = op_class((enum op)c->a->op) != OP_CLASS_NO_TIME;
+    const bool timed = e->timed && takes_time, recorded = e->recorded && takes_time;
 
     for (int i = 0; i < c->a->n_waits; i++) {
         const int other = e->p->waits[c->a->wait + i];
@@ -31,7 +32,11 @@ static titan_status issue(const struct call *c, int index)
     }
     if (timed)
         TRY(c->ops->stream_call(c->s, take_time, &e->times.began[index], c->err));
+    if (recorded)
+        TRY(recorder_begin(c, index));
     TRY(exec_dispatch(c));
+    if (recorded)
+        TRY(recorder_end(c, index));
     if (timed)
         TRY(c->ops->stream_call(c->s, take_time, &e->times.ended[index], c->err));
     if (index == e->meeting && e->opt.met)

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recorder.c - the executor's actions in the flight recorder (base/flight.h): each from when its stream comes to it
+ * until it is through; on a device with a queue of its own, while the host enqueues it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/exec/executor.h"
+
+/* The names that people know the groups by; the channels of one group differ by what they do. */
+static const char *const group_names[GROUP_COUNT] = {
+    [GROUP_WORLD] = "world", [GROUP_FSDP] = "dp_shard", [GROUP_REPLICATE] = "dp_replicate",    [GROUP_CP] = "cp",
+    [GROUP_TP] = "tp",       [GROUP_EP] = "ep",         [GROUP_EXPERT_SHARD] = "expert_shard", [GROUP_PP] = "pp",
+};
+static_assert(CHANNEL_COUNT < FLIGHT_GROUPS, "each channel has a group, and all ranks of an epoch");
+
+const char *recorder_group_name(enum channel channel)
+{
+    const enum group group = channel_group(channel);
+    titan_assert(group_names[group]);
+    return group_names[group];
+}
+
+static enum flight_kind kind_of(enum op op)
+{
+    return op == OP_SEND          ? FLIGHT_SEND
+           : op == OP_RECV        ? FLIGHT_RECEIVE
+           : op_is_collective(op) ? FLIGHT_COLLECTIVE
+                                  : FLIGHT_ACTION;
+}
+
+/* The rank of the epoch that is this pp rank beside us. */
+static int world_rank(const struct exec *e, int pp_rank)
+{
+    int at[AXIS_COUNT];
+    memcpy(at, e->at, sizeof at);
+    at[AXIS_PP] = pp_rank;
+    return mesh_rank(&e->p->mesh, at);
+}
+
+titan_status recorder_open(struct exec *e, struct titan_error *err)
+{
+    const struct program *const p = e->p;
+    if (!flight_attached())
+        return TITAN_OK;
+    e->recorded = calloc((size_t)p->n_actions, sizeof *e->recorded);
+    if (!e->recorded)
+        return titan_fail(err, TITAN_ENOMEM, "flight recorder: out of memory");
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *const a = &p->actions[i];
+        struct flight_what *const what = &e->recorded[i].what;
+        const enum flight_kind kind = p->mesh.world > 1 ? kind_of((enum op)a->op) : FLIGHT_ACTION;
+        *what = (struct flight_what){.op = op_name((enum op)a->op),
+                                     .place = a->unit >= 0 ? p->layout->model->units[a->unit].name : NULL,
+                                     .phase = phase_name((enum phase)a->phase),
+                                     .bytes = kind == FLIGHT_ACTION ? 0 : action_sent_bytes(p, a),
+                                     .microbatch = a->microbatch,
+                                     .peer = -1,
+                                     .kind = (uint8_t)kind};
+        if (kind == FLIGHT_SEND || kind == FLIGHT_RECEIVE)
+            what->peer = world_rank(e, a->peer);
+        if (kind == FLIGHT_RECEIVE)
+            what->bytes = action_operands(p, a)[0].bytes;
+        if (kind != FLIGHT_ACTION)
+            what->group = (uint8_t)a->channel;
+    }
+    return TITAN_OK;
+}
+
+static titan_status begin(void *arg, struct titan_error *err)
+{
+    struct recorded *const r = arg;
+    (void)err;
+    r->mark = flight_begin(&r->what);
+    return TITAN_OK;
+}
+
+static titan_status end(void *arg, struct titan_error *err)
+{
+    (void)err;
+    flight_end(((struct recorded *)arg)->mark);
+    return TITAN_OK;
+}
+
+/* On the stream, where that is a thread of this host. */
+static titan_status call(const struct call *c, titan_status (*fn)(void *, struct titan_error *), struct recorded *r)
+{
+    return c->e->opt.device->info.host_memory ? c->ops->stream_call(c->s, fn, r, c->err) : fn(r, c->err);
+}
+
+titan_status recorder_begin(const struct call *c, int index)
+{
+    struct recorded *const r = &c->e->recorded[index];
+    titan_debug_assert(index >= 0 && index < c->e->p->n_actions);
+    r->what.step = flight_steps();
+    if (r->what.kind != FLIGHT_ACTION)
+        r->what.number = flight_number(r->what.group, (enum flight_kind)r->what.kind);
+    return call(c, begin, r);
+}
+
+titan_status recorder_end(const struct call *c, int index)
+{
+    return call(c, end, &c->e->recorded[index]);
+}
