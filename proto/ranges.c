@@ -231,7 +231,8 @@ static const struct range stop_workers[] = {
     FLAG(must_checkpoint),
 };
 static const struct range log_request[] = {
-    COUNT(request_id), JOB(job_id), SIGNED(rank, INT32_MIN, INT32_MAX), FLAG(follow), COUNT32(tail_lines), FLAG(cancel),
+    COUNT(request_id), JOB(job_id),  SIGNED(rank, INT32_MIN, INT32_MAX), FLAG(follow), COUNT32(tail_lines),
+    FLAG(cancel),      FLAG(flight),
 };
 static const struct range log_chunk[] = {
     COUNT(request_id),

@@ -8,6 +8,7 @@
  *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
  *   node_check.c      what would not work here   reach.c          whether other nodes are reached
  *   job_folders.c     where folders of jobs are  daemon/common/peers.c   datagrams
+ *   flight_dumps.c    workers' flight recorders
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
@@ -32,6 +33,7 @@
 #include "daemon/agent/agent_session.h"
 #include "daemon/agent/agent_settings.h"
 #include "daemon/agent/comm_segments.h"
+#include "daemon/agent/flight_dumps.h"
 #include "daemon/agent/job_folders.h"
 #include "daemon/agent/log_bounds.h"
 #include "daemon/agent/node_check.h"
@@ -144,6 +146,19 @@ static void tick_arm(struct agent *a)
 
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
 
+/* One that this node killed for standing still has been dumped as it stood. */
+static void dump_exited(const struct agent *a, struct worker *w, const struct worker_exit *how)
+{
+    char detail[160];
+    if (how->code == 0 || (w->killed && w->dumped_ns))
+        return;
+    if (how->signal)
+        (void)snprintf(detail, sizeof detail, "signal %d", how->signal);
+    else
+        (void)snprintf(detail, sizeof detail, "code %d: %.120s", how->code, how->reason);
+    dump_worker(w, DUMP_EXIT, detail, a->files, &a->log);
+}
+
 static void on_worker_exit(struct worker *w, const struct worker_exit *how, void *data)
 {
     struct agent *a = data;
@@ -153,6 +168,7 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
                                    .last_step = how->last_step,
                                    .out_of_memory = how->out_of_memory};
     (void)!failpoint("agent.exit", NULL);
+    dump_exited(a, w, how);
     CORE(a, agent_core_exited, w->id, &end);
     comm_segments_sweep(&a->segments, a->workers);
 }
@@ -301,10 +317,21 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
         not_started(a, m->job_id, worker_id, &err);
 }
 
+/* What all of the job's wait for here, and what the one at fault is in. */
+static void dump_stalled(const struct agent *a, const Titan__Internal__WorkerStalled *m)
+{
+    struct worker *w = workers_find(a->workers, m->worker_id);
+    if (w)
+        dump_worker(w, DUMP_HANG, m->stopped ? "stopped" : "no progress", a->files, &a->log);
+    dump_job(a->workers, m->job_id, DUMP_HANG, a->files, &a->log);
+}
+
 static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
 {
     struct worker *w = workers_find(a->workers, worker_id);
     bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    if (w && !w->dying && m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
+        dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* what it waits for, before the waits end */
     if (w && !w->dying)
         worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
 }
@@ -329,6 +356,8 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
     /* A request may come before the command to start: it then follows what will be there. */
     const bool known = job_folder_find(a->settings.run_dir, m->job_id, job_dir) ||
                        job_folder_link(a->settings.run_dir, m->job_id, job_dir);
+    if (m->flight) /* before it is read: the tasks of a folder are done in order */
+        dump_job(a->workers, m->job_id, DUMP_REQUEST, a->files, &a->log);
     logs_request(a->logs, m, known ? job_dir : NULL);
 }
 
@@ -390,6 +419,8 @@ static void carry_out(struct agent *a, struct action_batch *batch)
             record_forget_job(a->settings.run_dir, x->job_id);
             break;
         case AGENT_SEND:
+            if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED)
+                dump_stalled(a, x->send->stalled);
             note_sent(a, session_send(a->session, x->send), x->send->kind_case);
             break;
         case AGENT_END_SESSION:

@@ -2,6 +2,7 @@
 /* worker_logs.c - workers' output; see worker_logs.h. */
 #include "daemon/agent/worker_logs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/vec.h"
+#include "daemon/agent/flight_dumps.h"
 #include "daemon/common/file_pool.h"
 
 #define CHUNK_BYTES 65536
@@ -23,10 +25,12 @@
 #define REQUESTS_MAX 256
 #define RANKS_BYTES_MAX (1u << 20)
 #define FILES_MAX 4096
+#define NOT_OURS (-2) /* a rank: the worker is another node's */
 
-/* One worker's output as a request reads it: first the .1, then the file itself. */
+/* One worker's output as a request reads it: first the .1, then the file itself. Or a dump of its flight recorder. */
 struct log_file {
     uint64_t worker_id;
+    uint64_t epoch; /* of a dump */
     int32_t rank;
     bool old; /* reading the .1 */
     uint64_t offset;
@@ -49,9 +53,9 @@ struct log_request {
     bool cancelled;
     uint64_t id;
     int32_t rank;
-    bool follow, ending, full, over; /* full: there is more to read; over: all is read */
+    bool flight, follow, ending, full, over; /* full: there is more to read; over: all is read */
     uint32_t tail_lines;
-    char node[256], key[PATH_MAX], folder[PATH_MAX]; /* folder: JOBDIR/logs */
+    char node[256], key[PATH_MAX + 8], folder[PATH_MAX]; /* folder: JOBDIR */
     struct log_file *files;
     size_t n_files, cap_files;
     struct log_piece *pieces[PIECES_MAX];
@@ -72,7 +76,12 @@ struct logs {
 
 static void file_path(const struct log_request *r, const struct log_file *f, bool old, char out[PATH_MAX + 64])
 {
-    (void)snprintf(out, PATH_MAX + 64, "%s/worker-%" PRIu64 ".log%s", r->folder, f->worker_id, old ? ".1" : "");
+    if (r->flight)
+        (void)snprintf(out, PATH_MAX + 64, "%s/flight/worker-%" PRIu64 "-epoch-%" PRIu64 ".json%s", r->folder,
+                       f->worker_id, f->epoch, old ? ".1" : "");
+    else
+        (void)snprintf(out, PATH_MAX + 64, "%s/logs/worker-%" PRIu64 ".log%s", r->folder, f->worker_id,
+                       old ? ".1" : "");
 }
 
 static uint64_t file_size(const struct log_request *r, const struct log_file *f, bool old)
@@ -173,12 +182,12 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
     return READ_DONE;
 }
 
-static struct log_file *request_file(struct log_request *r, uint64_t worker_id)
+static struct log_file *request_file(struct log_request *r, uint64_t worker_id, uint64_t epoch)
 {
     for (size_t i = 0; i < r->n_files; i++)
-        if (r->files[i].worker_id == worker_id)
+        if (r->files[i].worker_id == worker_id && r->files[i].epoch == epoch)
             return &r->files[i];
-    const struct log_file file = {.worker_id = worker_id, .rank = -1};
+    const struct log_file file = {.worker_id = worker_id, .epoch = epoch, .rank = -1};
     if (r->n_files == FILES_MAX || !VEC_PUSH(r->files, r->n_files, r->cap_files, file))
         return NULL;
     struct log_file *f = &r->files[r->n_files - 1];
@@ -186,12 +195,39 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id)
     return f;
 }
 
+/* All dumps there are; whose worker is ours is not known yet. */
+static void request_dumps(struct log_request *r)
+{
+    char path[PATH_MAX + 16];
+    (void)snprintf(path, sizeof(path), "%s/flight", r->folder);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        uint64_t worker_id = 0, epoch = 0;
+        struct log_file *f = dump_parse_name(e->d_name, &worker_id, &epoch) ? request_file(r, worker_id, epoch) : NULL;
+        if (f)
+            f->rank = NOT_OURS;
+    }
+    if (dir)
+        (void)closedir(dir);
+}
+
+static void note_rank(struct log_request *r, uint64_t worker_id, int32_t rank)
+{
+    if (!r->flight)
+        (void)request_file(r, worker_id, 0);
+    for (size_t i = 0; i < r->n_files; i++)
+        if (r->files[i].worker_id == worker_id)
+            r->files[i].rank = rank;
+}
+
 /* Read JOBDIR/logs/ranks: which workers are ours, and their last rank. */
 static void request_files(struct log_request *r)
 {
     char path[PATH_MAX + 16];
     struct buf text = BUF_INIT;
-    (void)snprintf(path, sizeof(path), "%s/ranks", r->folder);
+    if (r->flight)
+        request_dumps(r);
+    (void)snprintf(path, sizeof(path), "%s/logs/ranks", r->folder);
     if (file_read(path, RANKS_BYTES_MAX, &text, NULL) != TITAN_OK) {
         buf_free(&text);
         return;
@@ -203,9 +239,7 @@ static void request_files(struct log_request *r)
         char node[256];
         if (sscanf(line, "%" SCNu64 " %" SCNd32 " %255s", &worker_id, &rank, node) != 3 || strcmp(node, r->node) != 0)
             continue;
-        struct log_file *f = request_file(r, worker_id);
-        if (f)
-            f->rank = rank;
+        note_rank(r, worker_id, rank);
     }
     buf_free(&text);
 }
@@ -214,12 +248,12 @@ static void request_read(struct file_task *k)
 {
     struct log_request *r = (struct log_request *)(void *)k;
     r->full = false;
-    if (r->folder[0])
+    if (r->folder[0] && !(r->flight && r->n_files > 0))
         request_files(r);
     for (size_t i = 0; i < r->n_files && !r->full; i++) {
         struct log_file *f = &r->files[i];
         enum read_result result = READ_MORE;
-        if (r->rank >= 0 && f->rank != r->rank)
+        if (f->rank == NOT_OURS || (r->rank >= 0 && f->rank != r->rank))
             continue;
         while (result == READ_MORE)
             result = file_read_on(r, f);
@@ -357,12 +391,13 @@ void logs_request(struct logs *l, const Titan__Internal__LogRequest *request, co
     r->owner = l;
     r->id = request->request_id;
     r->rank = request->rank;
-    r->follow = request->follow && n < REQUESTS_MAX;
-    r->tail_lines = request->tail_lines;
+    r->flight = request->flight;
+    r->follow = request->follow && !r->flight && n < REQUESTS_MAX;
+    r->tail_lines = r->flight ? 0 : request->tail_lines;
     r->task.key = r->key;
     (void)snprintf(r->node, sizeof(r->node), "%s", l->node);
-    (void)snprintf(r->key, sizeof(r->key), "%s", job_dir ? job_dir : "");
-    if (!job_dir || snprintf(r->folder, sizeof(r->folder), "%s/logs", job_dir) >= (int)sizeof(r->folder)) {
+    (void)snprintf(r->key, sizeof(r->key), "%s%s", job_dir ? job_dir : "", r->flight ? "/flight" : "");
+    if (!job_dir || snprintf(r->folder, sizeof(r->folder), "%s", job_dir) >= (int)sizeof(r->folder)) {
         r->folder[0] = '\0';
         r->follow = false;
     }

@@ -33,8 +33,9 @@ void logs_record(const struct logs *logs, const char *job_dir, uint64_t worker_i
 /* The same at once, for a thread of the pool. */
 void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, int32_t rank);
 
-/* Send what is kept; with follow, also what comes, until cancelled. The last chunk has end set, and comes early where
- * the folder does not answer. job_dir NULL: this node knows nothing of the job. */
+/* Send what is kept, or the dumps of flight recorders (flight_dumps.h) that are there then; with follow, also what
+ * comes, until cancelled. The last chunk has end set, and comes early where the folder does not answer. job_dir NULL:
+ * this node knows nothing of the job. */
 void logs_request(struct logs *logs, const Titan__Internal__LogRequest *request, const char *job_dir);
 void logs_cancel(struct logs *logs, uint64_t request_id);
 void logs_forget(struct logs *logs); /* all requests, silently: the session that asked is gone */

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "daemon/agent/job_folders.h"
@@ -42,6 +43,27 @@ struct workers {
     void (*done)(void *);
     void *done_data;
 };
+
+/* --- a worker's page, and its flight recorder beside it ---------------------------------------------------------- */
+
+static void page_remove(const char *page_path)
+{
+    char path[PATH_MAX];
+    flight_path(page_path, path);
+    (void)unlink(path);
+    (void)unlink(page_path);
+}
+
+/* Without it nothing is recorded, and the worker runs all the same. */
+static void recorder_create(const struct worker *w)
+{
+    struct titan_error err = {0};
+    char path[PATH_MAX];
+    flight_path(w->page_path, path);
+    if (flight_create(path, &err) != TITAN_OK)
+        tlog_warn(&w->set->log, "no flight recorder", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id,
+                  w->id, err.msg);
+}
 
 /* --- end of a worker ---------------------------------------------------------------------------------------------- */
 
@@ -170,7 +192,7 @@ static void on_process(uv_poll_t *handle, int status, int events)
         return;
     (void)uv_poll_stop(&w->process_poll);
     worker_report(w);
-    (void)unlink(w->page_path);
+    page_remove(w->page_path);
     worker_close(w);
 }
 
@@ -311,6 +333,11 @@ struct worker *workers_find(struct workers *set, uint64_t worker_id)
     return NULL;
 }
 
+const char *workers_node(const struct workers *set)
+{
+    return set->node;
+}
+
 struct worker *workers_first(struct workers *set)
 {
     return set->first;
@@ -436,7 +463,7 @@ static void worker_not_started(struct worker *w, const struct titan_error *why)
     titan_assert(!w->start && !w->dying && !w->process_polled && why->status != TITAN_OK);
     w->dying = true;
     w->start_error = *why;
-    (void)unlink(w->page_path);
+    page_remove(w->page_path);
     (void)uv_timer_start(&w->report_timer, on_report_timer, 0, 0);
 }
 
@@ -517,7 +544,7 @@ static void start_stop(struct worker *w, const char *reason)
 static void worker_abandon(struct worker *w)
 {
     if (w->page)
-        (void)unlink(w->page_path);
+        page_remove(w->page_path);
     page_close(w->page);
     free(w);
 }
@@ -530,6 +557,7 @@ static titan_status worker_begin(struct worker *w, const char *recipe, const cha
     if (!strcmp(device, "cuda") && !machine_gpu(w->slot, cuda))
         return titan_fail(err, TITAN_EDEVICE, "slot %u has no GPU: this agent may use %u", w->slot, machine_gpus());
     TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
+    recorder_create(w);
     struct worker_start *s = worker_start_new(recipe);
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
@@ -674,7 +702,7 @@ static titan_status workers_adopt(struct workers *set, struct titan_error *err)
         if (worker_adopt(set, path, &why) == TITAN_OK)
             continue;
         tlog_info(&set->log, "page of a worker that is gone removed", "page=\"%s\" reason=\"%s\"", path, why.msg);
-        (void)unlink(path);
+        page_remove(path);
     }
     (void)closedir(dir);
     return TITAN_OK;

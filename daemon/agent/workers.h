@@ -46,6 +46,7 @@ struct worker {
     bool recorded; /* the rank is in the job's record */
     int stat_fd;   /* /proc/PID/stat */
     uint64_t rss_max;
+    int64_t dumped_ns, hung_ns; /* its flight recorder, last, and last as one that hangs (flight_dumps.h) */
     struct channel_connection *connection;
     struct frame_writer pending; /* for when it is not connected */
     struct page_watch *watch;
@@ -93,8 +94,9 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
                            const char *recipe, const char *device, const char *run,
                            struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
-struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
-uint32_t workers_count(const struct workers *set); /* alive */
+struct worker *workers_first(struct workers *set);   /* next in ->next; skip those with reported set */
+uint32_t workers_count(const struct workers *set);   /* alive */
+const char *workers_node(const struct workers *set); /* this one's name */
 /* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease
  * (agent_core.h) go to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end
  * has moved as much. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logs: the request goes to the nodes that run, or ran, the job's workers; their pieces are passed on. */
+/* Logs, and dumps of flight recorders: the request goes to the nodes that run, or ran, the job's workers; their pieces
+ * are passed on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ struct log_request {
     uint64_t id, job_id;
     int32_t rank;
     uint32_t tail_lines;
+    bool flight; /* dumps of flight recorders, not logs */
     struct {
         uint64_t session;
         bool open;      /* more may come from it */
@@ -52,6 +54,7 @@ static void request_log(struct log_request *r, uint64_t session, bool cancel)
     body.follow = r->follow;
     body.tail_lines = r->tail_lines;
     body.cancel = cancel;
+    body.flight = r->flight;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG;
     m.log = &body;
     session_post(r->owner, session, &m);
@@ -323,7 +326,8 @@ void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     memcpy(r->token, u.token, sizeof(r->token));
     r->id = c->next_log_request++;
     r->job_id = request->job_id;
-    r->follow = request->follow && !ended;
+    r->flight = request->flight;
+    r->follow = request->follow && !ended && !r->flight;
     r->rank = request->rank;
     r->tail_lines = request->tail_lines;
     r->waiting_tail = &r->waiting;
