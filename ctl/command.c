@@ -24,6 +24,7 @@ static const struct command *const commands[] = {
     &command_metrics,
     &command_compare,
     &command_diff,
+    &command_flight,
     &command_nodes,
     &command_counters,
     &command_drain,

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* flight.c - titanctl flight: which rank is missing in which collective, from the workers' flight recorders. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/vec.h"
+#include "ctl/client.h"
+#include "ctl/command.h"
+#include "ctl/output.h"
+#include "ctl/stall.h"
+
+#define DUMP_BEGINS "{\"flight\":"
+#define TEXT_MAX ((size_t)512 << 20) /* of all dumps */
+
+/* The text of one worker's dumps, as it comes: one behind the other. */
+struct worker_text {
+    uint64_t worker;
+    struct buf text;
+};
+
+struct gathered {
+    struct worker_text *workers;
+    size_t n_workers, cap_workers, bytes;
+    struct stall_dump *dumps;
+    size_t n, cap;
+    int unread;             /* dumps that are damaged */
+    struct titan_error why; /* the first of them */
+};
+
+static bool gather(const ProtobufCMessage *message, void *data)
+{
+    const Titan__V1__LogChunk *chunk = (const Titan__V1__LogChunk *)message;
+    struct gathered *g = data;
+    size_t i = 0;
+    while (i < g->n_workers && g->workers[i].worker != chunk->worker_id)
+        i++;
+    const struct worker_text fresh = {.worker = chunk->worker_id};
+    if (i == g->n_workers && !VEC_PUSH(g->workers, g->n_workers, g->cap_workers, fresh))
+        return false;
+    g->bytes += chunk->data.len;
+    return g->bytes <= TEXT_MAX && buf_append(&g->workers[i].text, chunk->data.data, chunk->data.len) == TITAN_OK;
+}
+
+static titan_status read_dump(struct gathered *g, const char *text, size_t len, struct titan_error *err)
+{
+    struct stall_dump dump;
+    struct titan_error why = {0};
+    if (stall_read(text, len, &dump, &why) != TITAN_OK) {
+        if (g->unread++ == 0)
+            g->why = why;
+        return TITAN_OK;
+    }
+    if (VEC_PUSH(g->dumps, g->n, g->cap, dump))
+        return TITAN_OK;
+    stall_dump_free(&dump);
+    return titan_fail(err, TITAN_ENOMEM, "out of memory");
+}
+
+/* Lines before the first dump are of a node whose version has none: its logs. */
+static titan_status read_worker(struct gathered *g, const struct worker_text *w, struct titan_error *err)
+{
+    const char *const end = w->text.data + w->text.len;
+    const char *dump = NULL;
+    for (const char *line = w->text.data; line && line < end;) {
+        const bool begins = !strncmp(line, DUMP_BEGINS, strlen(DUMP_BEGINS));
+        if (begins && dump)
+            TRY(read_dump(g, dump, (size_t)(line - dump), err));
+        dump = begins ? line : dump;
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        line = newline ? newline + 1 : end;
+    }
+    return dump ? read_dump(g, dump, (size_t)(end - dump), err) : TITAN_OK;
+}
+
+/* The newest epoch first, of it by rank. */
+static int by_epoch(const void *a, const void *b)
+{
+    const struct flight_copy *x = ((const struct stall_dump *)a)->copy, *y = ((const struct stall_dump *)b)->copy;
+    return x->epoch != y->epoch ? (x->epoch < y->epoch) - (x->epoch > y->epoch) : x->rank - y->rank;
+}
+
+static void print_epoch(const struct stall_report *report, const struct stall_dump *first, struct buf *out)
+{
+    char at[16];
+    buf_printf(out, "epoch %llu, %s: ", (unsigned long long)report->epoch, output_clock(first->time_ms, at));
+    if (report->circle)
+        buf_puts(out, "each of these waits for another one, the ranks' orders differ\n");
+    else if (report->n == 0)
+        stall_print_none(report, out);
+    for (int i = 0; i < report->n; i++) {
+        const bool below = report->circle || (i > 0 && !report->stalls[i].root);
+        /* What a rank waits in because of the first is of little use where the cause is known. */
+        if (below && !report->circle && report->stalls[0].root)
+            break;
+        buf_puts(out, i == 0 ? report->circle ? "  " : "" : "\n  ");
+        stall_print(report, &report->stalls[i], out);
+    }
+    if (report->damaged)
+        buf_printf(out, "\n  %d records were damaged and are left out", report->damaged);
+    buf_puts(out, "\n");
+}
+
+/* Each epoch's dumps stand together. */
+static titan_status tell(const struct gathered *g, struct json_writer *w, struct buf *text, struct titan_error *err)
+{
+    for (size_t i = 0, next; i < g->n; i = next) {
+        struct stall_report report;
+        next = i + 1;
+        while (next < g->n && g->dumps[next].copy->epoch == g->dumps[i].copy->epoch)
+            next++;
+        TRY(stall_find(g->dumps + i, (int)(next - i), &report, err));
+        if (w)
+            stall_put(&report, g->dumps + i, (int)(next - i), w);
+        else
+            print_epoch(&report, &g->dumps[i], text);
+        stall_report_free(&report);
+    }
+    return TITAN_OK;
+}
+
+static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *g, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    if (ctl->json) {
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job", job);
+        json_put_int(&w, "unread", g->unread);
+        json_begin_array(&w, "epochs");
+    }
+    TRY(tell(g, ctl->json ? &w : NULL, &text, err));
+    if (ctl->json) {
+        json_end_array(&w);
+        json_end_object(&w);
+    } else {
+        if (g->unread)
+            buf_printf(&text, "dumps that are damaged: %d (%s)\n", g->unread, g->why.msg);
+        if (text.len)
+            text.data[--text.len] = '\0';
+    }
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    (void)output_line(&text);
+    return TITAN_OK;
+}
+
+static titan_status gather_all(struct ctl *ctl, uint64_t job, struct gathered *g, struct titan_error *err)
+{
+    Titan__V1__LogsRequest request = TITAN__V1__LOGS_REQUEST__INIT;
+    request.job_id = job;
+    request.rank = -1;
+    request.flight = true;
+    TRY(ctl_stream(ctl, TITAN_METHOD("Logs"), &request.base, &titan__v1__log_chunk__descriptor, gather, g, err));
+    if (g->bytes > TEXT_MAX)
+        return titan_fail(err, TITAN_ELIMIT, "the dumps of job %llu have more than %zu MiB", (unsigned long long)job,
+                          TEXT_MAX >> 20);
+    for (size_t i = 0; i < g->n_workers; i++)
+        TRY(read_worker(g, &g->workers[i], err));
+    if (g->n == 0 && g->unread == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no dumps of flight recorders: no worker was in an epoch",
+                          (unsigned long long)job);
+    if (g->n > 1)
+        qsort(g->dumps, g->n, sizeof *g->dumps, by_epoch);
+    return TITAN_OK;
+}
+
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
+{
+    titan_assert(args->n == 1);
+    struct ctl *ctl = with;
+    struct gathered g = {.n = 0};
+    uint64_t job;
+    TRY(args_job(args, 0, &job, err));
+    titan_status status = gather_all(ctl, job, &g, err);
+    if (status == TITAN_OK)
+        status = print(ctl, job, &g, err);
+    for (size_t i = 0; i < g.n_workers; i++)
+        buf_free(&g.workers[i].text);
+    for (size_t i = 0; i < g.n; i++)
+        stall_dump_free(&g.dumps[i]);
+    free(g.workers);
+    free(g.dumps);
+    return status;
+}
+
+const struct command command_flight = {
+    .name = "flight",
+    .summary = "say which rank is missing in which collective",
+    .arguments = "JOB",
+    .text =
+        "Each worker records its last 1024 operations and collectives. The agents write them to the job's folder\n"
+        "(flight/) when a worker hangs, when it ends with an error, when an epoch is revoked, and for this command.\n"
+        "For each epoch that has dumps, the newest first, a line says which rank the others waited for, and what\n"
+        "that one was in. Of a job that runs, waits below a second are left out.",
+    .min_args = 1,
+    .max_args = 1,
+    .word = WORD_JOB,
+    .examples = (const struct example[]){{"titanctl flight 12", "what job 12 waits for, or waited for"},
+                                         {"titanctl flight 12 -o json", "the same as data"},
+                                         {NULL}},
+    .run = run,
+};

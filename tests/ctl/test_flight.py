@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""titanctl flight: the rank that stands still is named, with what the others wait in; a worker that is killed leaves its dump."""
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import Daemon, headers_text, tap, until  # noqa: E402
+
+d = Daemon()
+
+
+def submit(**keys):
+    return d.submit("tiny", {"training.steps": 100000, "training.dataset_path": headers_text(d.state / "text", 1 << 16),
+                             "checkpoint.interval": 1000, "metrics.log_freq": 100, "elastic.min_workers": 3,
+                             "elastic.max_workers": 3, "training.global_batch_size": 6, "training.local_batch_size": 1,
+                             **{k.replace("__", "."): v for k, v in keys.items()}})
+
+
+def training(job, beyond=0):
+    status = d.status(job)
+    return status["state"] == "RUNNING" and (status.get("step") or 0) > beyond and status
+
+
+def epochs(job):
+    return json.loads(d.ok("-o", "json", "flight", job))["epochs"]
+
+
+def ranks(job):
+    """{rank: pid} of the epoch that trains now, by what the flight recorders say."""
+    pids = d.workers(job)
+    return {dump["rank"]: pids[dump["worker"]] for dump in epochs(job)[0]["dumps"] if dump["worker"] in pids}
+
+
+def stopped_rank():
+    """a rank that is stopped: named in the sentence, and the others are those that wait"""
+    stopped_rank.job = job = submit()
+    until("the job trains", lambda: training(job, 20))
+    assert "no rank has waited for a second" in d.ok("flight", job)
+    before = epochs(job)[0]
+    assert sorted(dump["rank"] for dump in before["dumps"]) == [0, 1, 2] and before["damaged"] == 0, before
+    assert all(dump["records"] > 500 and dump["cause"] == "request" for dump in before["dumps"]), before
+    os.kill(ranks(job)[2], signal.SIGSTOP)
+    until("the job goes on without it", lambda: any(e["type"] == "recovery.finished" for e in d.lines("events", job)))
+    found = [e for e in epochs(job) if e["epoch"] == before["epoch"]][0]
+    roots = [s for s in found["stalls"] if s["root"]]
+    assert roots and all([m["rank"] for m in s["missing"]] == [2] for s in roots), found
+    assert {w["rank"] for s in roots for w in s["waiting"]} <= {0, 1} and roots[0]["number"] > 0, roots
+    text = d.ok("flight", job)
+    assert "rank 2 has not entered " in text and "rank 2 is held up (stopped)" in text, text
+    print("# " + text.replace("\n", "\n# "))
+
+
+def killed_rank():
+    """a worker that is killed leaves what it did last"""
+    job = stopped_rank.job
+    until("the job trains", lambda: training(job))
+    epoch = max(e["epoch"] for e in epochs(job))
+    pid = ranks(job)[1]
+    worker = [w for w, p in d.workers(job).items() if p == pid][0]
+    os.kill(pid, signal.SIGKILL)
+    path = d.state / f"jobs/{job}/flight/worker-{worker}-epoch-{epoch}.json"
+    until("its dump is there", lambda: path.exists() and '"cause":"exit"' in path.read_text())
+    dump = json.loads(path.read_text())
+    assert dump["rank"] == 1 and dump["detail"] == "signal 9" and len(dump["records"]) > 100, dump["detail"]
+    assert {r["kind"] for r in dump["records"]} == {"action", "collective"}
+    collectives = [r["number"] for r in dump["records"] if r["op"] == "ALL_GATHER"]
+    assert collectives == sorted(collectives) and len(set(collectives)) == len(collectives), collectives
+    # A dump that is cut short is counted, and costs the others nothing.
+    until("the others' dumps are there", lambda: len([e for e in epochs(job) if e["epoch"] == epoch][0]["dumps"]) == 3)
+    path.write_text(path.read_text()[:-500])
+    assert json.loads(d.ok("-o", "json", "flight", job))["unread"] == 1
+    assert "dumps that are damaged: 1" in d.ok("flight", job)
+    d.ok("cancel", job)
+
+
+def nothing_there():
+    """a job that is not there, or has not run; a wrong argument"""
+    for args, code in (((4000000,), 3), ((), 2), (("x",), 2)):
+        done = d.ctl("flight", *args)
+        assert done.code == code and len(done.err.splitlines()) <= 2, done
+
+
+with d:
+    try:
+        tap(stopped_rank, killed_rank, nothing_there)
+    except SystemExit as end:
+        if end.code:
+            raise  # the daemon's log is shown
