@@ -57,7 +57,7 @@ static titan_status read_dump(struct gathered *g, const char *text, size_t len, 
     return titan_fail(err, TITAN_ENOMEM, "out of memory");
 }
 
-/* Lines before the first dump are of a node whose version has none: its logs. */
+/* Lines before the first dump are of a node of an older version: its logs. */
 static titan_status read_worker(struct gathered *g, const struct worker_text *w, struct titan_error *err)
 {
     const char *const end = w->text.data + w->text.len;

@@ -195,7 +195,7 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
     return f;
 }
 
-/* All dumps there are; whose worker is ours is not known yet. */
+/* All dumps there are; which of them are of our workers is not known yet. */
 static void request_dumps(struct log_request *r)
 {
     char path[PATH_MAX + 16];

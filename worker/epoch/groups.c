@@ -10,7 +10,7 @@
 #include "base/flight.h"
 #include "worker/epoch/epoch.h"
 
-#define EVERYONE CHANNEL_COUNT /* in the flight recorder, the group of all ranks, departing ones too */
+#define ALL_RANKS CHANNEL_COUNT /* in the flight recorder, the group of all ranks, departing ones too */
 
 int groups_ranks(const struct epoch_view *view)
 {
@@ -44,7 +44,7 @@ static void record_ranks(const struct epoch *e)
     for (int r = 0; r < ranks; r++)
         members[r] = r;
     flight_epoch(e->view.epoch, e->view.rank, groups_ranks(&e->view));
-    flight_group(EVERYONE, "everyone", members, ranks);
+    flight_group(ALL_RANKS, "all", members, ranks);
     flight_group(CHANNEL_WORLD, recorder_group_name(CHANNEL_WORLD), members, MIN(e->view.world, ranks));
 }
 
@@ -87,7 +87,7 @@ void groups_unwatch(struct epoch *e)
         m->ops->on_revoke(m, NULL, NULL);
 }
 
-/* group: whose barrier it is, in the flight recorder. */
+/* group: of the barrier, in the flight recorder. */
 static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks, int group, struct titan_error *err)
 {
     struct stream *const s = e->t->streams[STREAM_COMPUTE];
@@ -111,7 +111,7 @@ static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks,
 
 titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err)
 {
-    return wait_together(e, atomic_load(&e->groups.comm), groups_ranks(&e->view), EVERYONE, err);
+    return wait_together(e, atomic_load(&e->groups.comm), groups_ranks(&e->view), ALL_RANKS, err);
 }
 
 titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err)
