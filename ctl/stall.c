@@ -12,11 +12,13 @@
 
 #define SHORT_S 1.0 /* waits that are shorter are no sign of a fault */
 #define RANKS_SAID_MAX 8
+#define OLD_MS 10000 /* a dump that is older than another one by so much is not of the same moment */
 
 /* The dumps, by rank. */
 struct ranks {
     const struct stall_dump *of[FLIGHT_RANKS_MAX];
     int world;
+    int64_t newest_ms;
 };
 
 static double seconds(const struct stall_dump *d, int64_t since_ns)
@@ -118,13 +120,19 @@ static titan_status add_waiting(struct stall *s, const struct stall_dump *d, con
                                 struct titan_error *err)
 {
     s->waited_s = MAX(s->waited_s, seconds(d, e->began_ns));
-    return add_rank(&s->waiting, &s->n_waiting, (struct stall_rank){d->copy->rank, d, e}, err);
+    return add_rank(&s->waiting, &s->n_waiting, (struct stall_rank){d->copy->rank, d, e, 0}, err);
 }
 
 static titan_status add_missing(struct stall *s, const struct ranks *ranks, int rank, struct titan_error *err)
 {
     const struct stall_dump *d = ranks->of[rank];
-    return add_rank(&s->missing, &s->n_missing, (struct stall_rank){rank, d, d ? doing(d) : NULL}, err);
+    const int64_t older_ms = d ? ranks->newest_ms - d->time_ms : 0;
+    return add_rank(&s->missing, &s->n_missing,
+                    (struct stall_rank){.rank = rank,
+                                        .dump = d,
+                                        .entry = d ? doing(d) : NULL,
+                                        .older_s = older_ms > OLD_MS ? (double)older_ms / 1000 : 0},
+                    err);
 }
 
 /* The stall of a collective that some rank is in, each once. */
@@ -166,7 +174,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
             s->kind = STALL_SIZES;
         else
             continue;
-        TRY(add_rank(&s->missing, &s->n_missing, (struct stall_rank){rank, d, there}, err));
+        TRY(add_rank(&s->missing, &s->n_missing, (struct stall_rank){rank, d, there, 0}, err));
     }
     if (s->kind == STALL_MISSING && s->n_missing == 0)
         s->kind = STALL_UNDER_WAY;
@@ -190,7 +198,7 @@ static titan_status look_at_message(struct stall_report *r, const struct ranks *
     TRY(add_stall(r, d, e, kind, &s, err));
     TRY(add_waiting(s, d, e, err));
     if (kind == STALL_SIZES)
-        return add_rank(&s->missing, &s->n_missing, (struct stall_rank){e->peer, peer, there}, err);
+        return add_rank(&s->missing, &s->n_missing, (struct stall_rank){e->peer, peer, there, 0}, err);
     return kind == STALL_UNDER_WAY ? TITAN_OK : add_missing(s, ranks, e->peer, err);
 }
 
@@ -295,6 +303,7 @@ static void sort_ranks(const struct stall_dump *dumps, int n, struct ranks *ret)
     for (int i = 0; i < n; i++) {
         const struct stall_dump **of = &ret->of[dumps[i].copy->rank];
         ret->world = MAX(ret->world, dumps[i].copy->world);
+        ret->newest_ms = MAX(ret->newest_ms, dumps[i].time_ms);
         if (!*of || dumps[i].time_ms > (*of)->time_ms)
             *of = &dumps[i];
     }
@@ -313,6 +322,8 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
             continue;
         titan_assert(d->copy->epoch == ret->epoch);
         ret->ranks++;
+        if (ranks.newest_ms - d->time_ms > OLD_MS) /* what it waited for then is over, or it is gone */
+            continue;
         ret->damaged += d->copy->damaged;
         ret->requested &= !strcmp(d->cause, "request");
         for (int i = 0; i < d->copy->n && status == TITAN_OK; i++) {
@@ -418,6 +429,8 @@ static void print_doing(const struct stall_rank *m, struct buf *out)
         buf_printf(out, ", %.3g s before its dump", seconds(m->dump, e->ended_ns));
     else
         buf_printf(out, " for %.3g s", seconds(m->dump, e->began_ns));
+    if (m->older_s > 0)
+        buf_printf(out, ", which is %.0f s older than the others'", m->older_s);
 }
 
 static void print_waiting(const struct stall *s, const char *in, struct buf *out)
@@ -526,6 +539,7 @@ static void put_ranks(const char *key, const struct stall_rank *list, int n, str
         json_begin_object(w, NULL);
         json_put_int(w, "rank", m->rank);
         json_put_bool(w, "dumped", m->dump);
+        json_put_real(w, "older_s", m->older_s);
         if (m->dump && e) {
             json_put_bool(w, "in_it", !e->ended_ns);
             json_put_real(w, "since_s", seconds(m->dump, e->ended_ns ? e->ended_ns : e->began_ns));

@@ -38,7 +38,8 @@ struct stall_rank {
     int rank;
     const struct stall_dump *dump; /* NULL: there is none */
     const struct flight_entry
-        *entry; /* waiting: the operation; missing: what it is in, or was in last; NULL: nothing */
+        *entry;     /* waiting: the operation; missing: what it is in, or was in last; NULL: nothing */
+    double older_s; /* its dump is not of the same moment, but so much older than the newest; 0: it is */
 };
 struct stall {
     enum stall_kind kind;

@@ -17,7 +17,7 @@
 #include "base/vec.h"
 
 #define DUMP_BYTES_MAX ((size_t)1 << 20)
-#define AGAIN_NS INT64_C(100000000)  /* a worker is not dumped more often, but where it is at fault */
+#define AGAIN_NS INT64_C(100000000)  /* a worker is not dumped more often for one cause, but where it is at fault */
 #define HUNG_NS INT64_C(10000000000) /* for so long a revoke does not replace what was dumped of a hang */
 
 struct dump {
@@ -216,13 +216,15 @@ void dump_worker(struct worker *w, enum dump_cause cause, const char *detail, st
     const int64_t now = clock_mono_ns();
     struct titan_error err = {0};
     char path[PATH_MAX];
-    if (w->start || w->start_error.status != TITAN_OK || (!detail && now - w->dumped_ns < AGAIN_NS) ||
+    const bool again = w->dumped_for == (int)cause && now - w->dumped_ns < AGAIN_NS;
+    if (w->start || w->start_error.status != TITAN_OK || (again && !detail) ||
         (cause == DUMP_REVOKE && w->hung_ns && now - w->hung_ns < HUNG_NS))
         return;
     struct dump *d = calloc(1, sizeof *d);
     if (!d)
         return;
     w->dumped_ns = now;
+    w->dumped_for = (int)cause;
     if (cause == DUMP_HANG && detail)
         w->hung_ns = now;
     flight_path(w->page_path, path);

@@ -46,6 +46,7 @@ struct worker {
     bool recorded; /* the rank is in the job's record */
     int stat_fd;   /* /proc/PID/stat */
     uint64_t rss_max;
+    int dumped_for;
     int64_t dumped_ns, hung_ns; /* its flight recorder, last, and last as one that hangs (flight_dumps.h) */
     struct channel_connection *connection;
     struct frame_writer pending; /* for when it is not connected */

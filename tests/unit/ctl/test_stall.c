@@ -125,6 +125,20 @@ static void test_dead_rank(void **state)
     assert_non_null(strstr(text.data, "rank 3 has left no dump"));
 }
 
+/* A dump of an earlier moment says what its rank was in then, and nothing of what it waits for. */
+static void test_old_dump(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 3; rank++)
+        add(rank, FLIGHT_COLLECTIVE, "ALL_REDUCE", 8, 10, 0);
+    add(3, FLIGHT_COLLECTIVE, "ALL_REDUCE", 2, 19, 0);
+    for (int rank = 0; rank < 3; rank++)
+        dumps[rank].time_ms = 60000;
+    assert_non_null(strstr(say(), "rank 3 has not entered all-reduce 8"));
+    assert_non_null(strstr(text.data, "has been in all-reduce 2 of group dp_shard for 1 s, which is 60 s older than "));
+    assert_int_equal(report.n, 1);
+}
+
 /* The wait that explains the other one comes first. */
 static void test_chain(void **state)
 {
@@ -311,6 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_missing_rank),
         T(test_dead_rank),
+        T(test_old_dump),
         T(test_chain),
         T(test_different_order),
         T(test_circle),
