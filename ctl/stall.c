@@ -176,8 +176,17 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
             continue;
         TRY(add_rank(&s->missing, &s->n_missing, (struct stall_rank){rank, d, there, 0}, err));
     }
-    if (s->kind == STALL_MISSING && s->n_missing == 0)
-        s->kind = STALL_UNDER_WAY;
+    if (s->kind != STALL_MISSING || s->n_missing)
+        return TITAN_OK;
+    for (int i = 0; i < s->n_waiting; i++)
+        if (at_fault(s->waiting[i].dump))
+            TRY(add_rank(&s->missing, &s->n_missing, s->waiting[i], err));
+    s->kind = s->n_missing ? STALL_HELD : STALL_UNDER_WAY;
+    int kept = 0;
+    for (int i = 0; i < s->n_waiting; i++)
+        if (s->n_missing == s->n_waiting || !at_fault(s->waiting[i].dump))
+            s->waiting[kept++] = s->waiting[i];
+    s->n_waiting = kept;
     return TITAN_OK;
 }
 
@@ -474,6 +483,10 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
     case STALL_SIZES:
         buf_printf(out, "%s differ in ", s->kind == STALL_SIZES ? "sizes" : "the ranks' collectives");
         break;
+    case STALL_HELD:
+        print_ranks(s->missing, s->n_missing, out);
+        buf_printf(out, " %s held up (%s) in ", s->n_missing == 1 ? "is" : "are", s->missing[0].dump->detail);
+        break;
     case STALL_UNDER_WAY:
         buf_puts(out, "no rank is missing in ");
         break;
@@ -497,8 +510,8 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         buf_printf(out, " for %.3g s, and no rank waits for another", s->waited_s);
     } else {
         buf_puts(out, "; ");
-        print_waiting(s, s->kind == STALL_MISSING || s->kind == STALL_UNDER_WAY ? " in it" : "", out);
-        for (int i = 0; i < MIN(s->n_missing, RANKS_SAID_MAX); i++)
+        print_waiting(s, s->what->kind == FLIGHT_COLLECTIVE ? " in it" : "", out);
+        for (int i = 0; s->kind != STALL_HELD && i < MIN(s->n_missing, RANKS_SAID_MAX); i++)
             print_doing(&s->missing[i], out);
     }
 }
@@ -552,8 +565,8 @@ static void put_ranks(const char *key, const struct stall_rank *list, int n, str
 
 void stall_put(const struct stall_report *report, const struct stall_dump *dumps, int n, struct json_writer *w)
 {
-    static const char *const kinds[STALL_KINDS] = {"missing", "different", "sizes", "unsent",
-                                                   "untaken", "under_way", "busy"};
+    static const char *const kinds[STALL_KINDS] = {"missing", "different", "sizes",     "unsent",
+                                                   "untaken", "held",      "under_way", "busy"};
     json_begin_object(w, NULL);
     json_put_uint(w, "epoch", report->epoch);
     json_put_uint(w, "step", report->step);

@@ -30,6 +30,7 @@ enum stall_kind {
     STALL_SIZES,     /* the same one, of different sizes */
     STALL_UNSENT,    /* a receive that the peer has not sent to */
     STALL_UNTAKEN,   /* a send that the peer does not take */
+    STALL_HELD,      /* all have begun it, and one that something is wrong with is in it: that one is missing */
     STALL_UNDER_WAY, /* all have begun it, and some are in it still */
     STALL_BUSY,      /* an operation of a rank that does not end, while none waits */
     STALL_KINDS

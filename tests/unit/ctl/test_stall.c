@@ -125,6 +125,22 @@ static void test_dead_rank(void **state)
     assert_non_null(strstr(text.data, "rank 3 has left no dump"));
 }
 
+/* It stands still in the collective that all are in. */
+static void test_held_rank(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < WORLD; rank++)
+        add(rank, FLIGHT_COLLECTIVE, "ALL_GATHER", 8, 10, 0);
+    (void)strcpy(dumps[1].detail, "stopped");
+    assert_string_equal(say(), "rank 1 is held up (stopped) in all-gather 8 of group dp_shard (epoch 3, step 41, "
+                               "microbatch 2); ranks 0, 2 and 3 have waited 10 s in it");
+    assert_true(report.stalls[0].root);
+    stall_report_free(&report);
+    dumps[1].detail[0] = '\0';
+    (void)say();
+    assert_int_equal(report.stalls[0].kind, STALL_UNDER_WAY);
+}
+
 /* A dump of an earlier moment says what its rank was in then, and nothing of what it waits for. */
 static void test_old_dump(void **state)
 {
@@ -325,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_missing_rank),
         T(test_dead_rank),
+        T(test_held_rank),
         T(test_old_dump),
         T(test_chain),
         T(test_different_order),
