@@ -33,6 +33,7 @@ static bool gather(const ProtobufCMessage *message, void *data)
     const Titan__V1__LogChunk *chunk = (const Titan__V1__LogChunk *)message;
     struct gathered *g = data;
     size_t i = 0;
+    titan_assert(g->n_workers <= g->cap_workers);
     while (i < g->n_workers && g->workers[i].worker != chunk->worker_id)
         i++;
     const struct worker_text fresh = {.worker = chunk->worker_id};
@@ -83,6 +84,7 @@ static int by_epoch(const void *a, const void *b)
 static void print_epoch(const struct stall_report *report, const struct stall_dump *first, struct buf *out)
 {
     char at[16];
+    titan_assert(report->n == 0 || report->stalls);
     buf_printf(out, "epoch %llu, %s: ", (unsigned long long)report->epoch, output_clock(first->time_ms, at));
     if (report->circle)
         buf_puts(out, "each of these waits for another one, the ranks' orders differ\n");

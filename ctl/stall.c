@@ -42,6 +42,7 @@ static bool same_group(const struct flight_group *a, const struct flight_group *
 static const struct flight_entry *newest(const struct stall_dump *d, enum flight_kind kind, int group, int peer)
 {
     const struct flight_entry *found = NULL;
+    titan_assert(group >= 0 && group < FLIGHT_GROUPS && kind != FLIGHT_ACTION);
     for (int i = 0; i < d->copy->n; i++) {
         const struct flight_entry *e = &d->copy->entries[i];
         if (e->kind == kind && e->group == group && (kind == FLIGHT_COLLECTIVE || e->peer == peer) &&
@@ -108,6 +109,7 @@ static titan_status add_rank(struct stall_rank **list, int *n, struct stall_rank
 static titan_status add_stall(struct stall_report *r, const struct stall_dump *d, const struct flight_entry *e,
                               enum stall_kind kind, struct stall **ret, struct titan_error *err)
 {
+    titan_assert(kind < STALL_KINDS && e->group >= 0 && e->group < FLIGHT_GROUPS);
     const struct stall s = {
         .kind = kind, .group = e->kind == FLIGHT_ACTION ? "" : d->copy->groups[e->group].name, .what = e};
     if (!VEC_PUSH(r->stalls, r->n, r->cap, s))
@@ -126,6 +128,7 @@ static titan_status add_waiting(struct stall *s, const struct stall_dump *d, con
 static titan_status add_missing(struct stall *s, const struct ranks *ranks, int rank, struct titan_error *err)
 {
     const struct stall_dump *d = ranks->of[rank];
+    titan_assert(rank < ranks->world);
     const int64_t older_ms = d ? ranks->newest_ms - d->time_ms : 0;
     return add_rank(&s->missing, &s->n_missing,
                     (struct stall_rank){.rank = rank,
@@ -280,6 +283,7 @@ static int by_weight(const void *a, const void *b)
 static void find_roots(struct stall_report *r)
 {
     int roots = 0, open = 0;
+    titan_assert(r->n > 0 && r->stalls);
     for (int i = 0; i < r->n; i++) {
         struct stall *s = &r->stalls[i];
         s->root = s->n_missing > 0 && is_root(r, s);
@@ -378,6 +382,7 @@ void stall_report_free(struct stall_report *report)
 static void print_ranks(const struct stall_rank *list, int n, struct buf *out)
 {
     buf_puts(out, n == 1 ? "rank " : "ranks ");
+    titan_assert(n > 0);
     for (int i = 0; i < MIN(n, RANKS_SAID_MAX); i++)
         buf_printf(out, "%s%d", i == 0 ? "" : i == n - 1 ? " and " : ", ", list[i].rank);
     if (n > RANKS_SAID_MAX)

@@ -58,9 +58,9 @@ def stopped_rank():
 def killed_rank():
     """a worker that is killed leaves what it did last"""
     job = stopped_rank.job
-    until("the job trains", lambda: training(job))
-    epoch = max(e["epoch"] for e in epochs(job))
-    pid = ranks(job)[1]
+    until("the job goes on", lambda: any(e["type"] == "recovery.finished" for e in d.lines("events", job)) and training(job))
+    until("all ranks are in its epoch", lambda: len(ranks(job)) == 3)
+    epoch, pid = epochs(job)[0]["epoch"], ranks(job)[1]
     worker = [w for w, p in d.workers(job).items() if p == pid][0]
     os.kill(pid, signal.SIGKILL)
     path = d.state / f"jobs/{job}/flight/worker-{worker}-epoch-{epoch}.json"
