@@ -301,8 +301,8 @@ const struct recipe_key recipe_keys[] = {
            "Workers the experts are split over, out of those of dp_shard, cp and tp."),
     {.section = "parallelism", .name = "expert_parallel_room", .type = KEY_REAL, AT(parallelism.expert_parallel_room),
      .min = 0, .max = 4096, .initial = "0.0", .flags = KEY_TITAN,
-     .doc = "Rows that a worker's experts have room for, in multiples of their even share; a step that sends them more "
-            "fails. 0: for the worst case, all tokens of all workers."},
+     .doc = "Rows that a worker's experts take at a time, in multiples of their even share; more come in further "
+            "rounds, with the same result. 0: as many as there can be, all tokens of all workers."},
 
     {.section = "validation", .name = "enable", .type = KEY_BOOL, AT(validation.enable), .initial = "false",
      .doc = "Evaluate after step 1 and after every freq steps, on the same samples each time. Also read as enabled."},

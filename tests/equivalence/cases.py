@@ -124,6 +124,16 @@ def fusions():
             yield Case(f"{words} ac={ac} fuse=false", exact=f"{words} ac={ac}")
 
 
+def rounds():
+    """Bit for bit: rows that come in rounds are those that come at once. rate: every other step all tokens go to the
+    experts that had fewest."""
+    for words in ("moe dps2 ep2 batch=2 room=0.25", "moe dps2 ep2 batch=2 room=1", "moe dps2 ep2 batch=2 room=0.25 experts=2 top_k=1 rate=1",
+                  "moe dps4 ep4 batch=4 room=0.5 experts=4 top_k=1 rate=1", "moe dps2 tp2 ep4 batch=4 room=0.25 ac=full",
+                  "moe pp2 dps2 ep2 batch=4 room=0.25 schedule=ZBVZeroBubble ac=selective:op",
+                  "deepseek dps2 tp2 ep2 batch=4 room=0.25 ac=selective:op:1 reshard=always"):
+        yield Case(f"seq=512 {words}", exact=" ".join(["seq=512"] + [w for w in words.split() if not w.startswith("room=")]))
+
+
 def offload():
     yield from ("dps1 offload=true", "dps4 offload=true", "dpr2 dps2 offload=true", "pp2 tp2 offload=true",
                 "cp2 tp2 offload=true reshard=never", "moe dps2 tp2 ep2 offload=true", "qwen dps2 offload=true",
@@ -176,5 +186,5 @@ def canonical():
 
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
-             *offload(), *models()]
+             *offload(), *rounds(), *models()]
     return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(canonical())

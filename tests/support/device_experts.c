@@ -358,13 +358,82 @@ static void permute_received_case(struct checker *c, int64_t ranks, int64_t expe
                 place.x[row + i] = (double)at++;
         }
     need(c,
-         c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, ranks, experts, total + beyond),
+         c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, experts, ranks, experts,
+                                  total + beyond),
          "permute_received");
     bool ok = same(c, download(c, &place), place.x, place.n, "place");
     ok = same(c, download(c, &counts), counts.x, experts, "counts") && ok;
     ok = same(c, download(c, &rank_counts), rank_counts.x, ranks, "rank_counts") && ok;
     result(c, ok, "permute_received from %lld ranks for %lld experts, %lld rows free", (long long)ranks,
            (long long)experts, (long long)beyond);
+    sweep(c);
+}
+
+/* Rows lie by rank and expert; those of a round leave in this order. split as it was read. */
+static void place_rounds(struct checker *c, struct tensor *split, const double *rows, int64_t ranks, int64_t experts,
+                         int64_t rounds)
+{
+    int64_t all = 0;
+    for (int64_t i = 0; i < split->n; i++)
+        all += (int64_t)rows[i];
+    const int64_t beyond = 3, n = all + beyond;
+    struct tensor place = empty(c, n, DTYPE_I32), origin = empty(c, n, DTYPE_I32), counts = empty(c, ranks, DTYPE_I32);
+    bool ok = true;
+    for (int64_t q = 0; q < rounds; q++) {
+        int64_t at = 0, next = 0;
+        for (int64_t i = 0; i < n; i++)
+            place.x[i] = origin.x[i] = -1;
+        for (int64_t r = 0; r < ranks; r++) {
+            counts.x[r] = 0;
+            for (int64_t e = 0; e < experts; e++)
+                for (int64_t p = 0; p < rounds; p++)
+                    for (int64_t i = (int64_t)rows[(r * rounds + p) * experts + e]; i > 0; i--, at++)
+                        if (p == q)
+                            counts.x[r]++, origin.x[next] = (double)at, place.x[at] = (double)next++;
+        }
+        need(c, c->ops->place_round(c->s, place.p, origin.p, counts.p, split->p, ranks, experts, rounds, q, n),
+             "place_round");
+        ok = same(c, download(c, &place), place.x, n, "place") && ok;
+        ok = same(c, download(c, &origin), origin.x, n, "origin") && ok;
+        ok = same(c, download(c, &counts), counts.x, ranks, "rank_counts") && ok;
+    }
+    result(c, ok, "place_round of %lld rows in %lld rounds", (long long)all, (long long)rounds);
+}
+
+/* Every row goes in one round, in the order by expert and rank, and no round takes more than its room; what a rank
+ * sends is placed as it is split. most: rows of a rank for an expert. */
+static void rounds_case(struct checker *c, int64_t ranks, int64_t experts, int64_t most, int64_t room, int64_t rounds)
+{
+    struct tensor received = integers(c, ranks * experts, 0, most + 1),
+                  split = empty(c, ranks * rounds * experts, DTYPE_I32);
+    double *done = values(c, experts), *left = values(c, ranks * experts);
+    need(c, c->ops->split_rounds(c->s, split.p, received.p, ranks, experts, rounds, room), "split_rounds");
+    double *got = download(c, &split);
+    bool ok = true;
+    memcpy(left, received.x, (size_t)(ranks * experts) * sizeof *left);
+    for (int64_t q = 0; q < rounds; q++) {
+        int64_t free = room;
+        for (int64_t e = 0; e < experts; e++) {
+            double rows = 0, rest = 0;
+            for (int64_t r = 0; r < ranks; r++) {
+                const double n = got[(r * rounds + q) * experts + e];
+                ok = ok && n >= 0 && n <= left[r * experts + e] && (n == 0 || rest == 0); /* lower ranks first */
+                left[r * experts + e] -= n;
+                rows += n, rest += left[r * experts + e];
+            }
+            const bool whole = rest == 0;
+            ok = ok && rows <= (double)free && (whole || (int64_t)(done[e] + rows) % EXPERT_SPLIT == 0);
+            ok = ok && (whole || free - (int64_t)rows < EXPERT_SPLIT); /* nothing waits while there is room */
+            done[e] += rows;
+            free = whole ? free - (int64_t)rows : 0;
+        }
+    }
+    for (int64_t i = 0; i < ranks * experts; i++)
+        ok = ok && left[i] == 0;
+    result(c, ok, "split_rounds of up to %lld rows from %lld ranks for %lld experts, %lld at a time", (long long)most,
+           (long long)ranks, (long long)experts, (long long)room);
+    if (ok)
+        place_rounds(c, &split, got, ranks, experts, rounds);
     sweep(c);
 }
 
@@ -414,10 +483,17 @@ static void check_impossible(struct checker *c)
         for (int i = 0; i < RANKS_HERE * EXPERTS_HERE; i++)
             received.x[i] = i == 4 ? (kind ? -1 : ROOM) : 1;
         upload(c, &received);
-        c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, RANKS_HERE, EXPERTS_HERE, ROOM);
+        c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, EXPERTS_HERE, RANKS_HERE,
+                                 EXPERTS_HERE, ROOM);
         result(c, fails_with(c, "rows"), "permute_received of %s fails the stream",
                kind ? "fewer rows than none" : "more rows than there is room for");
     }
+    received.x[4] = ROOM;
+    upload(c, &received);
+    c->ops->split_rounds(c->s, place.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, ROOM);
+    result(c, fails_with(c, "rows"), "split_rounds of more rows than rounds hold fails the stream");
+    c->ops->place_round(c->s, place.p, x.p, rank_counts.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, 0, ROOM);
+    result(c, fails_with(c, "rows"), "place_round of more rows than there are fails the stream");
     struct tensor chosen = integers(c, ROOM, 0, EXPERTS_HERE);
     chosen.x[7] = EXPERTS_HERE;
     upload(c, &chosen);
@@ -490,6 +566,11 @@ static void check_permute(struct checker *c)
     permute_received_case(c, 1, 1, 0);
     permute_received_case(c, 4, 3, 0);
     permute_received_case(c, 3, 16, 11);
+    rounds_case(c, 1, 1, 0, 0, 1);
+    rounds_case(c, 3, 5, 9, 135, 1);
+    rounds_case(c, 2, 1, 700, 512, 6);
+    rounds_case(c, 4, 3, 400, 600, 14);
+    rounds_case(c, 2, 40, 60, 512, 19);
     check_impossible(c);
     for (int i = 0; i < 2; i++) {
         rows_case(c, both[i], 1, 1, 1);
@@ -613,8 +694,8 @@ static void exchange_plan(struct checker *c, struct exchange *e, const struct te
             e->received[r].x[i] = e->counts[i / EACH].x[r * EACH + i % EACH];
         upload(c, &e->received[r]);
         need(c,
-             c->ops->permute_received(c->s, e->sort[r].p, e->local[r].p, e->from[r].p, e->received[r].p, RANKS, EACH,
-                                      ROWS),
+             c->ops->permute_received(c->s, e->sort[r].p, e->local[r].p, e->from[r].p, e->received[r].p, EACH, RANKS,
+                                      EACH, ROWS),
              "permute_received");
     }
 }

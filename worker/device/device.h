@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 5
+#define TITAN_DEVICE_ABI 6
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -147,6 +147,9 @@ static inline bool router_groups_valid(const struct router_shape *z)
     return width > 0 && z->experts % z->groups == 0 && z->top_groups > 0 && z->top_groups <= z->groups &&
            z->group_top_k > 0 && z->group_top_k <= width && z->top_k <= z->top_groups * width;
 }
+
+/* Rows of one expert that a round may end behind, and multiples: those of the largest piece of a grouped product. */
+#define EXPERT_SPLIT 256
 
 struct device_ops {
     /* --- device ------------------------------------------------------------------------------------------------ */
@@ -295,11 +298,24 @@ struct device_ops {
      * experts in a row (what all_to_all_v sends). */
     titan_status (*permute)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
                             const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
-    /* What arrived from all ranks, received (ranks,E) int32 rows for each expert here, lies by rank and then by expert:
-     * place (rows) is where each goes to lie by expert and then by rank, -1 for rows beyond the sum; counts (E) and
-     * rank_counts (ranks) as above. More rows arrived than rows holds: a failure of the stream. */
+    /* What arrived from all ranks, received (ranks,E) int32 rows for each expert here with row stride ld, lies by rank
+     * and then by expert: place (rows) is where each goes to lie by expert and then by rank, -1 for rows beyond the
+     * sum; counts (E) and rank_counts (ranks) as above. More rows arrived than rows holds: a failure of the stream. */
     titan_status (*permute_received)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                     const int32_t *received, int64_t ranks, int64_t experts, int64_t rows);
+                                     const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows);
+    /* Rows that come in rounds, because there is room for `room` at a time: split (ranks,rounds,E) int32, of received
+     * (ranks,E). Taken in the order by expert and then by rank; a round ends behind an expert's last row or a multiple
+     * of EXPERT_SPLIT of its rows, where grouped products start a piece on the CPU: their sums keep every bit. More
+     * rows than rounds hold: a failure of the stream. */
+    titan_status (*split_rounds)(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
+                                 int64_t experts, int64_t rounds, int64_t room);
+    /* The sender's side of a round, split (ranks,rounds,E) as the ranks that receive have it: rank_counts (ranks) rows
+     * go to each; place (rows) is where each of the rows, which lie by rank and expert, lies among those of the round,
+     * -1: in another one; origin (rows) the other way round, -1 beyond their sum. More rows than rows holds: a failure
+     * of the stream. */
+    titan_status (*place_round)(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
+                                const int32_t *split, int64_t ranks, int64_t experts, int64_t rounds, int64_t round,
+                                int64_t rows);
     /* Row place[i*top_k+j] of dst = weights[i*top_k+j] * row i of src (N,C), NULL = 1; -1 goes nowhere. To the experts;
      * and with weights, combine's gradient to its rows. */
     titan_status (*scatter_rows)(struct stream *s, void *dst, const void *src, const int32_t *place,
@@ -373,7 +389,7 @@ struct device_ops {
     X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
-    X(permute_received) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
+    X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd) \
     X(matmul_f8) X(matmul_f8_work_bytes)
 /* clang-format on */

@@ -28,7 +28,7 @@ struct block {
     bool any_order;              /* attention may sum in any order (device.h) */
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
-    double expert_room; /* rows experts have room for where they are shared, in even shares; 0: for the worst case */
+    double expert_room; /* rows that shared experts take at a time, in even shares; 0: as many as there can be */
     const struct converters *converters; /* NULL: none */
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
@@ -79,9 +79,14 @@ enum saved_tensor {
     SAVED_PLACE,   /* (Ns,top_k) and counts: where choices lie, sorted by expert */
     SAVED_COUNTS,
     SAVED_RANK_COUNTS,
-    SAVED_PLACE_HERE, /* (R,1) and counts: where what arrived lies, sorted by expert; ep > 1 */
+    SAVED_RECEIVED,   /* rounds: (ep,rounds*E/ep) rows from each rank for each expert here */
+    SAVED_SENT,       /* rounds: the same of what this rank sends */
+    SAVED_PLACE_HERE, /* of the first round: (R,1) and counts: where what arrived lies, sorted by expert; ep > 1 */
     SAVED_COUNTS_HERE,
     SAVED_RANK_COUNTS_HERE,
+    SAVED_PLACE_SENT, /* rounds: (Ns*top_k,1) where rows lie among those that are sent, and back, and counts */
+    SAVED_ORIGIN,
+    SAVED_RANK_COUNTS_SENT,
     SAVED_ROWS,     /* (R,C)  what the experts here got */
     SAVED_ROWS_GU,  /* (R,2M) */
     SAVED_ROWS_ACT, /* (R,M) */
@@ -107,7 +112,8 @@ enum back_tensor {
     BACK_DKV_LATENT,
     BACK_DKV_LATENT_NORMED,
     BACK_DK_ROPE,
-    BACK_DROWS, /* mixture of experts: (R,C) */
+    BACK_DROWS_OUT, /* mixture of experts: (Ns*top_k,C) before it is sent, where there are rounds */
+    BACK_DROWS,     /* (R,C) */
     BACK_DROWS_GU,
     BACK_DLOGITS, /* (Ns,E) compute type */
     BACK_DXN1,    /* (Ns,C) */
@@ -140,6 +146,9 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
 struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                           const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
 void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, const struct layer_back *back);
+/* In how many rounds a layer's experts take their rows. With more than one, layer_wgrad() reads their parameters and
+ * exchanges rows. Of k it reads layout, b, t and expert_room. */
+int64_t experts_rounds(const struct block *k);
 
 /* The whole of the head for one microbatch: loss and, where grads are given, input and weight gradients, in loss_chunks
  * pieces so that only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss

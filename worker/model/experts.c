@@ -11,16 +11,27 @@ struct sizes {
     int ep;
     int64_t ns, c, m;
     int64_t e, here, top_k; /* experts in all, on this rank, of a token */
-    int64_t rows, room;     /* choices of this rank's tokens; most rows its experts can get */
+    int64_t rows, room;     /* choices of this rank's tokens; rows that its experts take in one round */
+    int64_t rounds;         /* enough for the most rows that its experts can get */
 };
 
-/* Most rows that the experts of a rank can get, or as many as there is room for: more are a failure of the step. */
+/* So few rounds that a program stays readable. */
+#define ROUNDS_MAX 64
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Most rows that the experts of a rank can get, or as many as there is room for at a time. A round that is full may
+ * leave a rest of less than EXPERT_SPLIT rows free. */
 static int64_t room_of(const struct block *k, int ep, int64_t rows, int64_t most)
 {
     titan_assert(ep >= 1 && rows >= 0 && most >= 0);
     if (ep == 1 || k->expert_room <= 0)
         return most;
-    return MAX(1, MIN(most, (int64_t)ceil(k->expert_room * (double)rows)));
+    const int64_t least = MAX(2 * EXPERT_SPLIT, ceil_div(most, ROUNDS_MAX) + EXPERT_SPLIT - 1);
+    return MIN(most, MAX(least, (int64_t)ceil(k->expert_room * (double)rows)));
 }
 
 static struct sizes sizes_of(const struct block *k)
@@ -30,6 +41,7 @@ static struct sizes sizes_of(const struct block *k)
     const int64_t ns = block_tokens_sharded(k), here = d->n_experts / ep;
 
     titan_assert(d->n_experts > 0 && d->n_experts % ep == 0);
+    const int64_t most = ep * ns * MIN(d->top_k, here), room = room_of(k, ep, ns * d->top_k, most);
     return (struct sizes){.ep = ep,
                           .ns = ns,
                           .c = d->dim,
@@ -38,7 +50,13 @@ static struct sizes sizes_of(const struct block *k)
                           .here = here,
                           .top_k = d->top_k,
                           .rows = ns * d->top_k,
-                          .room = room_of(k, ep, ns * d->top_k, ep * ns * MIN(d->top_k, here))};
+                          .room = room,
+                          .rounds = room >= most ? 1 : ceil_div(most, room - EXPERT_SPLIT + 1)};
+}
+
+int64_t experts_rounds(const struct block *k)
+{
+    return sizes_of(k).rounds;
 }
 
 static uint32_t routing_flags(const struct block *k)
@@ -58,15 +76,10 @@ static struct tensor new_table(struct block *k, const char *name, int64_t rows, 
     return emit_tensor(k->e, BUF_ACTIVATION, name, DTYPE_I32, rows, cols);
 }
 
-/* Rows of each expert on this rank. */
-static struct tensor counts_here(const struct block *k, const struct layer_saved *saved)
-{
-    return saved->t[mesh_group_size(&k->layout->mesh, GROUP_EP) > 1 ? SAVED_COUNTS_HERE : SAVED_COUNTS];
-}
-
 /* --- which row goes where ----------------------------------------------------------------------------------------- */
 
-static void route(struct block *k, struct layer_units u, struct layer_saved *saved)
+/* With ep > 1 returns what comes to the experts here: rows of each rank for each, (ep,E/ep), or (ep,rounds*E/ep). */
+static struct tensor route(struct block *k, struct layer_units u, struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
     const struct model_dims *d = &k->layout->model->dims;
@@ -85,69 +98,150 @@ static void route(struct block *k, struct layer_units u, struct layer_saved *sav
     s[SAVED_RANK_COUNTS] = new_table(k, "rank_rows", 1, z.ep);
     EMIT(k->e, permute, s[SAVED_PLACE], s[SAVED_COUNTS], s[SAVED_RANK_COUNTS], s[SAVED_CHOSEN]);
     if (z.ep == 1)
-        return;
-    /* (ep,E/ep): rows that each rank sends to each expert here */
+        return TENSOR_NONE;
     const struct tensor received = new_table(k, "received_rows", z.ep, z.here);
     emit_all_to_all(k->e, CHANNEL_EP, received, s[SAVED_COUNTS]);
-    s[SAVED_PLACE_HERE] = new_table(k, "place_here", z.room, 1);
-    s[SAVED_COUNTS_HERE] = new_table(k, "expert_rows_here", 1, z.here);
-    s[SAVED_RANK_COUNTS_HERE] = new_table(k, "rank_rows_here", 1, z.ep);
-    EMIT(k->e, permute_received, s[SAVED_PLACE_HERE], s[SAVED_COUNTS_HERE], s[SAVED_RANK_COUNTS_HERE], received);
+    if (z.rounds == 1)
+        return received;
+    s[SAVED_RECEIVED] = new_table(k, "received_in_rounds", z.ep, z.rounds * z.here);
+    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, .room = z.room);
+    s[SAVED_SENT] = new_table(k, "sent_in_rounds", z.ep, z.rounds * z.here);
+    emit_all_to_all(k->e, CHANNEL_EP, s[SAVED_SENT], s[SAVED_RECEIVED]);
+    return s[SAVED_RECEIVED];
 }
 
-/* Rows (Ns*top_k,C), sorted by expert, to the experts' ranks: (R,C) sorted by the expert there. */
-static struct tensor exchange(struct block *k, enum buffer_kind kind, const char *name, const struct layer_saved *saved,
+/* The rows that travel at once, and where they lie. */
+struct round {
+    int64_t number, expected;         /* rows, by the even share: what is beyond it is not expected */
+    struct tensor sent, received;     /* rows of each rank; with ep > 1 */
+    struct tensor place_sent, origin; /* of all rows sorted by expert among those of this round, and back; rounds > 1 */
+    struct tensor place_here, counts; /* of what arrived, sorted by expert; rows of each expert */
+};
+
+static struct round round_of(struct block *k, const struct layer_saved *saved, struct tensor received, int64_t number)
+{
+    const struct sizes z = sizes_of(k);
+    const struct tensor *s = saved->t;
+    struct round r = {.number = number,
+                      .expected = number == 0 ? z.rows : 0,
+                      .sent = s[SAVED_RANK_COUNTS],
+                      .received = TENSOR_NONE,
+                      .place_sent = TENSOR_NONE,
+                      .origin = TENSOR_NONE,
+                      .place_here = TENSOR_NONE,
+                      .counts = s[SAVED_COUNTS]};
+
+    titan_assert(number >= 0 && number < z.rounds);
+    if (z.ep == 1)
+        return r;
+    if (z.rounds > 1) {
+        r.place_sent = new_table(k, "place_in_round", z.rows, 1);
+        r.origin = new_table(k, "origin_in_round", z.rows, 1);
+        r.sent = new_table(k, "rank_rows", 1, z.ep);
+        EMIT(k->e, place_round, r.place_sent, r.origin, r.sent, s[SAVED_SENT], .rounds = z.rounds, .round = number);
+    }
+    r.place_here = new_table(k, "place_here", z.room, 1);
+    r.counts = new_table(k, "expert_rows_here", 1, z.here);
+    r.received = new_table(k, "rank_rows_here", 1, z.ep);
+    EMIT(k->e, permute_received, r.place_here, r.counts, r.received, tensor_cols(received, number * z.here, z.here));
+    return r;
+}
+
+/* The first round's tables are kept from forward to backward, those of the others are made again. */
+static struct round first_round(struct block *k, const struct layer_saved *saved)
+{
+    const struct sizes z = sizes_of(k);
+    const struct tensor *s = saved->t;
+
+    return (struct round){.expected = z.rows,
+                          .sent = s[z.rounds > 1 ? SAVED_RANK_COUNTS_SENT : SAVED_RANK_COUNTS],
+                          .received = s[SAVED_RANK_COUNTS_HERE],
+                          .place_sent = s[SAVED_PLACE_SENT],
+                          .origin = s[SAVED_ORIGIN],
+                          .place_here = s[SAVED_PLACE_HERE],
+                          .counts = s[z.ep > 1 ? SAVED_COUNTS_HERE : SAVED_COUNTS]};
+}
+
+static void keep_round(struct layer_saved *saved, const struct round *r)
+{
+    struct tensor *s = saved->t;
+
+    titan_assert(r->number == 0);
+    s[SAVED_RANK_COUNTS_HERE] = r->received;
+    s[SAVED_PLACE_HERE] = r->place_here;
+    s[SAVED_COUNTS_HERE] = r->counts;
+    if (tensor_exists(r->origin)) {
+        s[SAVED_RANK_COUNTS_SENT] = r->sent;
+        s[SAVED_PLACE_SENT] = r->place_sent;
+        s[SAVED_ORIGIN] = r->origin;
+    }
+}
+
+/* Those of rows (Ns*top_k,C), sorted by expert, that travel in this round, to the experts' ranks: (R,C) sorted by the
+ * expert there. */
+static struct tensor exchange(struct block *k, enum buffer_kind kind, const char *name, const struct round *r,
                               struct tensor rows)
 {
     const struct sizes z = sizes_of(k);
-    const struct tensor *s = saved->t;
+    struct tensor leaving = rows;
 
     if (z.ep == 1)
         return rows;
+    if (z.rounds > 1) {
+        leaving = block_new(k, kind, name, z.rows, z.c);
+        EMIT(k->e, scatter_rows, leaving, rows, r->place_sent, TENSOR_NONE, .flags = 0);
+    }
     const struct tensor arrived = block_new(k, kind, name, z.room, z.c);
-    emit_all_to_all_v(k->e, CHANNEL_EP, arrived, s[SAVED_RANK_COUNTS_HERE], rows, s[SAVED_RANK_COUNTS], z.rows);
+    emit_all_to_all_v(k->e, CHANNEL_EP, arrived, r->received, leaving, r->sent, r->expected);
     const struct tensor sorted = block_new(k, kind, name, z.room, z.c);
-    EMIT(k->e, scatter_rows, sorted, arrived, s[SAVED_PLACE_HERE], TENSOR_NONE);
+    EMIT(k->e, scatter_rows, sorted, arrived, r->place_here, TENSOR_NONE, .flags = 0);
     return sorted;
 }
 
-/* The way back. */
-static struct tensor exchange_back(struct block *k, enum buffer_kind kind, const char *name,
-                                   const struct layer_saved *saved, struct tensor rows)
+/* The way back, into *all rows (Ns*top_k,C). */
+static void exchange_back(struct block *k, enum buffer_kind kind, const char *name, const struct round *r,
+                          struct tensor rows, struct tensor *all)
 {
     const struct sizes z = sizes_of(k);
-    const struct tensor *s = saved->t;
 
-    if (z.ep == 1)
-        return rows;
+    if (z.ep == 1) {
+        *all = rows;
+        return;
+    }
     const struct tensor by_rank = block_new(k, kind, name, z.room, z.c);
-    EMIT(k->e, combine_rows, by_rank, rows, s[SAVED_PLACE_HERE], TENSOR_NONE);
+    EMIT(k->e, combine_rows, by_rank, rows, r->place_here, TENSOR_NONE);
     const struct tensor back = block_new(k, kind, name, z.rows, z.c);
-    emit_all_to_all_v(k->e, CHANNEL_EP, back, s[SAVED_RANK_COUNTS], by_rank, s[SAVED_RANK_COUNTS_HERE], z.rows);
-    return back;
+    emit_all_to_all_v(k->e, CHANNEL_EP, back, r->sent, by_rank, r->received, r->expected);
+    if (z.rounds == 1) {
+        *all = back;
+        return;
+    }
+    if (r->number == 0)
+        *all = block_new(k, kind, name, z.rows, z.c);
+    EMIT(k->e, scatter_rows, *all, back, r->origin, TENSOR_NONE, .flags = r->number == 0 ? 0 : OP_ADD_TO);
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* SAVED_ROWS (R,C) -> outputs (R,C): w2 (silu(w1 x) * w3 x) of each row's expert */
-static struct tensor run_experts(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
+/* What experts get in a round, and what they make of it. */
+struct pass {
+    struct tensor rows, gu, act; /* (R,C), (R,2M), (R,M) */
+};
+
+/* silu(w1 x) * w3 x of each row's expert */
+static struct pass run_experts(struct block *k, const struct unit_buffers *u, const struct round *r, struct tensor rows)
 {
     const struct sizes z = sizes_of(k);
-    const struct tensor counts = counts_here(k, saved);
-    struct tensor *s = saved->t;
+    const struct pass x = {.rows = rows,
+                           .gu = block_new(k, BUF_ACTIVATION, "rows_gu", z.room, 2 * z.m),
+                           .act = block_new(k, BUF_ACTIVATION, "rows_act", z.room, z.m)};
+    const struct tensor gate = tensor_cols(x.gu, 0, z.m), up = tensor_cols(x.gu, z.m, z.m);
 
-    s[SAVED_ROWS_GU] = block_new(k, BUF_ACTIVATION, "rows_gu", z.room, 2 * z.m);
-    const struct tensor gate = tensor_cols(s[SAVED_ROWS_GU], 0, z.m), up = tensor_cols(s[SAVED_ROWS_GU], z.m, z.m);
-    EMIT(k->e, matmul_grouped, gate, s[SAVED_ROWS], block_param(k, u, ROLE_W1, 1), counts, .rows = z.rows,
+    EMIT(k->e, matmul_grouped, gate, rows, block_param(k, u, ROLE_W1, 1), r->counts, .rows = r->expected,
          .flags = OP_TB);
-    EMIT(k->e, matmul_grouped, up, s[SAVED_ROWS], block_param(k, u, ROLE_W3, 1), counts, .rows = z.rows,
-         .flags = OP_TB);
-    s[SAVED_ROWS_ACT] = block_new(k, BUF_ACTIVATION, "rows_act", z.room, z.m);
-    EMIT(k->e, swiglu, s[SAVED_ROWS_ACT], gate, up);
-    const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.room, z.c);
-    EMIT(k->e, matmul_grouped, out, s[SAVED_ROWS_ACT], block_param(k, u, ROLE_W2, 1), counts, .rows = z.rows,
-         .flags = OP_TB);
-    return out;
+    EMIT(k->e, matmul_grouped, up, rows, block_param(k, u, ROLE_W3, 1), r->counts, .rows = r->expected, .flags = OP_TB);
+    EMIT(k->e, swiglu, x.act, gate, up);
+    return x;
 }
 
 struct tensor experts_forward(struct block *k, struct layer_units u, struct layer_saved *saved)
@@ -161,12 +255,24 @@ struct tensor experts_forward(struct block *k, struct layer_units u, struct laye
     s[SAVED_RSTD2] = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, z.ns);
     EMIT(k->e, rmsnorm, s[SAVED_XN2_OWN], s[SAVED_RSTD2], s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1),
          .eps = k->layout->model->dims.norm_eps);
-    route(k, u, saved);
+    const struct tensor received = route(k, u, saved);
     const struct tensor rows = block_new(k, BUF_ACTIVATION, "rows", z.rows, z.c);
-    EMIT(k->e, scatter_rows, rows, s[SAVED_XN2_OWN], s[SAVED_PLACE], TENSOR_NONE);
-    s[SAVED_ROWS] = exchange(k, BUF_ACTIVATION, "rows", saved, rows);
-    const struct tensor out = run_experts(k, u.experts, saved);
-    s[SAVED_ROWS_OUT] = exchange_back(k, BUF_ACTIVATION, "rows_out", saved, out);
+    EMIT(k->e, scatter_rows, rows, s[SAVED_XN2_OWN], s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
+    for (int64_t q = 0; q < z.rounds; q++) {
+        const struct round r = round_of(k, saved, received, q);
+        const struct pass x = run_experts(k, u.experts, &r, exchange(k, BUF_ACTIVATION, "rows", &r, rows));
+        const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.room, z.c);
+        EMIT(k->e, matmul_grouped, out, x.act, block_param(k, u.experts, ROLE_W2, 1), r.counts, .rows = r.expected,
+             .flags = OP_TB);
+        exchange_back(k, BUF_ACTIVATION, "rows_out", &r, out, &s[SAVED_ROWS_OUT]);
+        if (q == 0) {
+            s[SAVED_ROWS] = x.rows;
+            s[SAVED_ROWS_GU] = x.gu;
+            s[SAVED_ROWS_ACT] = x.act;
+            if (z.ep > 1)
+                keep_round(saved, &r);
+        }
+    }
     /* y (Ns,C) */
     const struct tensor routed = block_new(k, BUF_ACTIVATION, "routed", z.ns, z.c);
     EMIT(k->e, combine_rows, routed, s[SAVED_ROWS_OUT], s[SAVED_PLACE], s[SAVED_WEIGHTS]);
@@ -181,24 +287,46 @@ struct tensor experts_forward(struct block *k, struct layer_units u, struct laye
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-/* BACK_DROWS (R,C) -> gradient of SAVED_ROWS (R,C) */
-static struct tensor run_experts_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                                       struct layer_back *back)
+/* A round as it was in forward. Rounds behind the first are rare: they are computed again where they are needed. */
+static struct round round_again(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                int64_t number, struct tensor rows, struct pass *ret)
+{
+    const struct tensor *s = saved->t;
+
+    if (number == 0) {
+        *ret = (struct pass){.rows = s[SAVED_ROWS], .gu = s[SAVED_ROWS_GU], .act = s[SAVED_ROWS_ACT]};
+        return first_round(k, saved);
+    }
+    const struct round r = round_of(k, saved, s[SAVED_RECEIVED], number);
+    *ret = run_experts(k, u, &r, exchange(k, BUF_ACTIVATION, "rows", &r, rows));
+    return r;
+}
+
+/* All rows of forward, for rounds that are computed again. */
+static struct tensor rows_again(struct block *k, const struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
-    const struct tensor counts = counts_here(k, saved), *s = saved->t;
-    struct tensor *g = back->t;
+    const struct tensor *s = saved->t;
 
+    if (z.rounds == 1)
+        return TENSOR_NONE;
+    const struct tensor rows = block_new(k, BUF_ACTIVATION, "rows", z.rows, z.c);
+    EMIT(k->e, scatter_rows, rows, s[SAVED_XN2_OWN], s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
+    return rows;
+}
+
+/* drows (R,C) -> gradient of gate and up (R,2M) */
+static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers *u, const struct round *r,
+                                     const struct pass *x, struct tensor drows)
+{
+    const struct sizes z = sizes_of(k);
     const struct tensor dact = block_new(k, BUF_DACTIVATION, "drows_act", z.room, z.m);
-    EMIT(k->e, matmul_grouped, dact, g[BACK_DROWS], block_param(k, u, ROLE_W2, 1), counts, .rows = z.rows, .flags = 0);
-    g[BACK_DROWS_GU] = block_new(k, BUF_DACTIVATION, "drows_gu", z.room, 2 * z.m);
-    const struct tensor dgate = tensor_cols(g[BACK_DROWS_GU], 0, z.m), dup = tensor_cols(g[BACK_DROWS_GU], z.m, z.m);
-    EMIT(k->e, swiglu_dgrad, dgate, dup, dact, tensor_cols(s[SAVED_ROWS_GU], 0, z.m),
-         tensor_cols(s[SAVED_ROWS_GU], z.m, z.m));
-    const struct tensor dx = block_new(k, BUF_DACTIVATION, "drows", z.room, z.c);
-    EMIT(k->e, matmul_grouped, dx, dgate, block_param(k, u, ROLE_W1, 1), counts, .rows = z.rows, .flags = 0);
-    EMIT(k->e, matmul_grouped, dx, dup, block_param(k, u, ROLE_W3, 1), counts, .rows = z.rows, .flags = OP_ADD_TO);
-    return dx;
+
+    EMIT(k->e, matmul_grouped, dact, drows, block_param(k, u, ROLE_W2, 1), r->counts, .rows = r->expected, .flags = 0);
+    const struct tensor dgu = block_new(k, BUF_DACTIVATION, "drows_gu", z.room, 2 * z.m);
+    EMIT(k->e, swiglu_dgrad, tensor_cols(dgu, 0, z.m), tensor_cols(dgu, z.m, z.m), dact, tensor_cols(x->gu, 0, z.m),
+         tensor_cols(x->gu, z.m, z.m));
+    return dgu;
 }
 
 /* BACK_DLOGITS from the gradient of what came back; its product is added to dxn (Ns,C). */
@@ -230,10 +358,27 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
 
     titan_assert(u.own && u.experts);
     const struct tensor dout = block_new(k, BUF_DACTIVATION, "drows_out", z.rows, z.c);
-    EMIT(k->e, scatter_rows, dout, dy, s[SAVED_PLACE], s[SAVED_WEIGHTS]);
-    back->t[BACK_DROWS] = exchange(k, BUF_DACTIVATION, "drows_out", saved, dout);
-    const struct tensor dx = run_experts_dgrad(k, u.experts, saved, back);
-    const struct tensor drows = exchange_back(k, BUF_DACTIVATION, "drows", saved, dx);
+    EMIT(k->e, scatter_rows, dout, dy, s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
+    const struct tensor rows = rows_again(k, saved);
+    struct tensor drows = TENSOR_NONE;
+    for (int64_t q = 0; q < z.rounds; q++) {
+        struct pass x;
+        const struct round r = round_again(k, u.experts, saved, q, rows, &x);
+        const struct tensor arrived = exchange(k, BUF_DACTIVATION, "drows_out", &r, dout);
+        const struct tensor dgu = run_experts_dgu(k, u.experts, &r, &x, arrived);
+        const struct tensor dx = block_new(k, BUF_DACTIVATION, "drows", z.room, z.c);
+        EMIT(k->e, matmul_grouped, dx, tensor_cols(dgu, 0, z.m), block_param(k, u.experts, ROLE_W1, 1), r.counts,
+             .rows = r.expected, .flags = 0);
+        EMIT(k->e, matmul_grouped, dx, tensor_cols(dgu, z.m, z.m), block_param(k, u.experts, ROLE_W3, 1), r.counts,
+             .rows = r.expected, .flags = OP_ADD_TO);
+        exchange_back(k, BUF_DACTIVATION, "drows", &r, dx, &drows);
+        if (q == 0) {
+            back->t[BACK_DROWS] = arrived;
+            back->t[BACK_DROWS_GU] = dgu;
+        }
+    }
+    if (z.rounds > 1)
+        back->t[BACK_DROWS_OUT] = dout;
     /* dxn2 (Ns,C): of experts, router and shared experts */
     const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
     EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE);
@@ -245,21 +390,38 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
 
 /* --- weight gradient ---------------------------------------------------------------------------------------------- */
 
+/* Of one round; add: to what is there. */
+static void run_experts_wgrad(struct block *k, const struct unit_buffers *u, const struct round *r,
+                              const struct pass *x, struct tensor drows, struct tensor dgu, bool add)
+{
+    const struct sizes z = sizes_of(k);
+    const uint32_t flags = OP_TA | (add ? OP_ADD_TO : 0);
+
+    EMIT(k->e, matmul_grouped, block_grad(k, u, ROLE_W2, 1), drows, x->act, r->counts, .rows = r->expected,
+         .flags = flags);
+    EMIT(k->e, matmul_grouped, block_grad(k, u, ROLE_W1, 1), tensor_cols(dgu, 0, z.m), x->rows, r->counts,
+         .rows = r->expected, .flags = flags);
+    EMIT(k->e, matmul_grouped, block_grad(k, u, ROLE_W3, 1), tensor_cols(dgu, z.m, z.m), x->rows, r->counts,
+         .rows = r->expected, .flags = flags);
+}
+
 void experts_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
                    const struct layer_back *back)
 {
-    const struct sizes z = sizes_of(k);
-    const struct unit_buffers *x = u.experts;
-    const struct tensor counts = counts_here(k, saved), *s = saved->t, *g = back->t;
-    const struct tensor dgate = tensor_cols(g[BACK_DROWS_GU], 0, z.m), dup = tensor_cols(g[BACK_DROWS_GU], z.m, z.m);
+    const struct tensor *s = saved->t, *g = back->t;
+    const struct tensor rows = rows_again(k, saved);
 
-    block_begin_grads(k, x);
-    EMIT(k->e, matmul_grouped, block_grad(k, x, ROLE_W2, 1), g[BACK_DROWS], s[SAVED_ROWS_ACT], counts, .rows = z.rows,
-         .flags = OP_TA | (x->first ? 0 : OP_ADD_TO));
-    EMIT(k->e, matmul_grouped, block_grad(k, x, ROLE_W1, 1), dgate, s[SAVED_ROWS], counts, .rows = z.rows,
-         .flags = OP_TA | (x->first ? 0 : OP_ADD_TO));
-    EMIT(k->e, matmul_grouped, block_grad(k, x, ROLE_W3, 1), dup, s[SAVED_ROWS], counts, .rows = z.rows,
-         .flags = OP_TA | (x->first ? 0 : OP_ADD_TO));
+    block_begin_grads(k, u.experts);
+    for (int64_t q = 0; q < experts_rounds(k); q++) {
+        struct pass x;
+        const struct round r = round_again(k, u.experts, saved, q, rows, &x);
+        struct tensor drows = g[BACK_DROWS], dgu = g[BACK_DROWS_GU];
+        if (q > 0) {
+            drows = exchange(k, BUF_DACTIVATION, "drows_out", &r, g[BACK_DROWS_OUT]);
+            dgu = run_experts_dgu(k, u.experts, &r, &x, drows);
+        }
+        run_experts_wgrad(k, u.experts, &r, &x, drows, dgu, q > 0 || !u.experts->first);
+    }
     block_linear_wgrad(k, u.own, ROLE_GATE, 1, g[BACK_DLOGITS], s[SAVED_XN2_OWN]);
     if (k->layout->model->dims.n_shared_experts > 0)
         block_feed_forward_wgrad(k, u.own, saved, back);

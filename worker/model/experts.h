@@ -6,8 +6,10 @@
  * The gate's product, scores and weights are fp32; a router chooses top_k experts by score + bias (device.h). Rows are
  * sorted by expert; with expert parallelism they travel to the rank of the expert and are sorted by expert once more,
  * and come back the same way. Buffers have room for the worst case, all ranks' tokens on this rank's experts, or for
- * block.expert_room even shares; what travels are the rows there are. Shared experts are one feed-forward layer, as in
- * a dense layer.
+ * block.expert_room even shares; what travels are the rows there are. Rows beyond that room come in further rounds, as
+ * many as the worst case needs: dispatch, experts, way back one after the other in the same memory. Of these nothing is
+ * kept for backward, which computes them again. Sums run in the order of one round: on the CPU every bit is the same.
+ * Shared experts are one feed-forward layer, as in a dense layer.
  *
  * DeepSeek-AI 2024, arXiv:2401.06066 and arXiv:2412.19437 section 2.1.2. Private to worker/model. */
 #ifndef TITAN_WORKER_MODEL_EXPERTS_H

@@ -170,13 +170,15 @@ static void add_visit(struct builder *b, const struct cell *cell, int unit)
     struct visit *v = &b->visits[b->n_visits++];
     const enum unit_kind kind = kind_of(b, unit);
     const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
+    const bool again = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
     const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
     const int units[VISIT_UNITS] = {unit, second_unit(b, unit)};
 
     titan_assert(unit >= 0 && unit < b->model->n_units);
     *v = (struct visit){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
     for (int i = 0; i < VISIT_UNITS; i++) {
-        v->use[i] = (struct use){.unit = units[i], .needed = needed && units[i] != NONE, .source = NONE, .full = NONE};
+        const bool reads = needed || (again && i == 1);
+        v->use[i] = (struct use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
         v->adds[i] = adds && units[i] != NONE;
     }
 }
@@ -405,10 +407,13 @@ static bool keep_ops(void *arg, const struct action *a, int buffer)
     int products = 0;
 
     (void)buffer;
-    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL_V)
+    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || a->op == OP_REDUCE_SCATTER)
         return true;
+    /* Rounds in which no rows are expected keep nothing. */
+    if (a->op == OP_ALL_TO_ALL_V)
+        return action_params(kept->p, a)->all_to_all_v.rows > 0;
     if (a->op != OP_MATMUL)
-        return a->op == OP_MATMUL_GROUPED && kept->every == 1;
+        return a->op == OP_MATMUL_GROUPED && kept->every == 1 && action_params(kept->p, a)->matmul_grouped.rows > 0;
     for (const struct action *before = kept->p->actions + kept->from; before < a; before++)
         products += before->op == OP_MATMUL;
     return products % kept->every == 0;
@@ -559,6 +564,8 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     b->share_max = (o->microbatches + ranks - 1) / ranks;
     titan_assert(b->share <= b->share_max);
     b->summing = summing_of(o, b->pp);
+    const struct block k = {.layout = o->layout, .b = o->b, .t = o->t, .expert_room = o->expert_room};
+    b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
 }
 
 /* What recipe_check_world refuses as well, here for callers without a recipe. */

@@ -46,6 +46,7 @@ struct builder {
     int pp, pp_rank, batch_rank;
     int64_t from, share, share_max; /* of the global batch's microbatches: those of this rank */
     enum summing summing;
+    int64_t rounds; /* of a layer's experts */
     struct emitter e;
     struct block k;
     struct tensor report;

@@ -9,7 +9,7 @@
 #include "worker/device/cpu/matmul.h"
 #include "worker/device/cpu/arith.h"
 
-enum { LARGE = 256, SMALL = 64, FILL = 16 };
+enum { LARGE = EXPERT_SPLIT, SMALL = 64, FILL = 16 };
 
 struct grouped_args {
     struct matmul_args all; /* m (k with ta) is the rows of all groups at most */

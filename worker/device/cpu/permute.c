@@ -9,7 +9,7 @@
 struct permute_args {
     int32_t *place, *counts, *rank_counts;
     const int32_t *chosen; /* or rows received */
-    int64_t n, top_k, experts, ranks;
+    int64_t n, top_k, experts, ranks, ld;
 };
 
 /* One more word than experts, so that starts end with the total. */
@@ -64,7 +64,7 @@ titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int3
 {
     if (n < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || n > INT32_MAX / top_k)
         return TITAN_EINVAL;
-    struct permute_args a = {place, counts, rank_counts, chosen, n, top_k, experts, ranks};
+    struct permute_args a = {place, counts, rank_counts, chosen, n, top_k, experts, ranks, experts};
     return cpu_enqueue(s, run_permute, &a, sizeof(a));
 }
 
@@ -75,7 +75,7 @@ static titan_status count_received(const struct cpu_context *ctx, const struct p
     memset(a->counts, 0, (size_t)a->experts * sizeof(int32_t));
     memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
     for (int64_t i = 0; i < a->ranks * a->experts; i++) {
-        int64_t rows = a->chosen[i];
+        int64_t rows = a->chosen[i / a->experts * a->ld + i % a->experts];
         if (rows < 0 || total + rows > a->n)
             return titan_fail(ctx->err, TITAN_EINVAL,
                               "permute: rank %lld sent %lld rows to expert %lld, after %lld others of %lld at most",
@@ -97,9 +97,10 @@ static titan_status run_permute_received(const struct cpu_context *ctx, const vo
     TRY(count_received(ctx, a, &total));
     TRY(take_starts(ctx, a->experts, &next));
     starts_of(next, a->counts, a->experts);
-    for (int64_t i = 0; i < a->ranks * a->experts; i++)
-        for (int32_t j = 0; j < a->chosen[i]; j++)
-            a->place[row++] = (int32_t)next[i % a->experts]++;
+    for (int64_t r = 0; r < a->ranks; r++)
+        for (int64_t e = 0; e < a->experts; e++)
+            for (int32_t j = 0; j < a->chosen[r * a->ld + e]; j++)
+                a->place[row++] = (int32_t)next[e]++;
     for (; row < a->n; row++)
         a->place[row] = -1;
     cpu_scratch_give(ctx);
@@ -107,12 +108,128 @@ static titan_status run_permute_received(const struct cpu_context *ctx, const vo
 }
 
 titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                  const int32_t *received, int64_t ranks, int64_t experts, int64_t rows)
+                                  const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows)
 {
-    if (ranks <= 0 || experts <= 0 || rows < 0 || rows > INT32_MAX)
+    if (ranks <= 0 || experts <= 0 || ld < experts || rows < 0 || rows > INT32_MAX)
         return TITAN_EINVAL;
-    struct permute_args a = {place, counts, rank_counts, received, rows, 1, experts, ranks};
+    struct permute_args a = {place, counts, rank_counts, received, rows, 1, experts, ranks, ld};
     return cpu_enqueue(s, run_permute_received, &a, sizeof(a));
+}
+
+/* --- rounds ------------------------------------------------------------------------------------------------------- */
+
+struct rounds_args {
+    int32_t *split, *place, *origin, *rank_counts;
+    const int32_t *received; /* or split, where it is read */
+    int64_t ranks, experts, rounds, round, rows;
+};
+
+/* Of an expert's rows, by rank, [from, to) go in this round. */
+static void split_expert(const struct rounds_args *a, int64_t round, int64_t expert, int64_t from, int64_t to)
+{
+    int64_t begin = 0;
+    for (int64_t r = 0; r < a->ranks; r++) {
+        const int64_t end = begin + a->received[r * a->experts + expert];
+        a->split[(r * a->rounds + round) * a->experts + expert] = (int32_t)MAX(0, MIN(end, to) - MAX(begin, from));
+        begin = end;
+    }
+}
+
+static titan_status run_split_rounds(const struct cpu_context *ctx, const void *p)
+{
+    const struct rounds_args *a = p;
+    int64_t *done, rest = 0;
+    titan_assert(a->ranks > 0 && a->experts > 0 && a->rounds > 0);
+    for (int64_t i = 0; i < a->ranks * a->experts; i++) {
+        if (a->received[i] < 0)
+            return titan_fail(ctx->err, TITAN_EINVAL, "rounds: %d rows for an expert", a->received[i]);
+        rest += a->received[i];
+    }
+    TRY(take_starts(ctx, a->experts, &done));
+    memset(done, 0, (size_t)a->experts * sizeof *done);
+    for (int64_t q = 0; q < a->rounds; q++) {
+        int64_t room = a->rows;
+        for (int64_t e = 0; e < a->experts; e++) {
+            int64_t take = -done[e];
+            for (int64_t r = 0; r < a->ranks; r++)
+                take += a->received[r * a->experts + e];
+            if (take > room) {
+                take = room / EXPERT_SPLIT * EXPERT_SPLIT;
+                room = take; /* the round is full */
+            }
+            split_expert(a, q, e, done[e], done[e] + take);
+            done[e] += take;
+            room -= take;
+            rest -= take;
+        }
+    }
+    cpu_scratch_give(ctx);
+    return rest == 0 ? TITAN_OK
+                     : titan_fail(ctx->err, TITAN_EINVAL, "rounds: %lld rows more than %lld rounds of %lld hold",
+                                  (long long)rest, (long long)a->rounds, (long long)a->rows);
+}
+
+titan_status cpu_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
+                              int64_t rounds, int64_t room)
+{
+    if (ranks <= 0 || experts <= 0 || rounds <= 0 || room < 0 || room > INT32_MAX)
+        return TITAN_EINVAL;
+    struct rounds_args a = {
+        .split = split, .received = received, .ranks = ranks, .experts = experts, .rounds = rounds, .rows = room};
+    return cpu_enqueue(s, run_split_rounds, &a, sizeof(a));
+}
+
+/* Rows of a rank for an expert: in all rounds, and in those before this one. */
+static int64_t rows_before(const struct rounds_args *a, int64_t rank, int64_t expert, int64_t rounds)
+{
+    int64_t rows = 0;
+    for (int64_t q = 0; q < rounds; q++)
+        rows += a->received[(rank * a->rounds + q) * a->experts + expert];
+    return rows;
+}
+
+static titan_status run_place_round(const struct cpu_context *ctx, const void *p)
+{
+    const struct rounds_args *a = p;
+    int64_t row = 0, next = 0;
+    titan_assert(a->round >= 0 && a->round < a->rounds);
+    for (int64_t i = 0; i < a->rows; i++)
+        a->place[i] = a->origin[i] = -1;
+    for (int64_t r = 0; r < a->ranks; r++) {
+        const int64_t first = next;
+        for (int64_t e = 0; e < a->experts; e++) {
+            const int64_t mine = a->received[(r * a->rounds + a->round) * a->experts + e];
+            const int64_t from = row + rows_before(a, r, e, a->round), all = rows_before(a, r, e, a->rounds);
+            if (mine < 0 || from < row || from - row + mine > all || row + all > a->rows)
+                return titan_fail(ctx->err, TITAN_EINVAL, "rounds: %lld rows of %lld at most", (long long)(row + all),
+                                  (long long)a->rows);
+            for (int64_t i = 0; i < mine; i++) {
+                a->place[from + i] = (int32_t)next;
+                a->origin[next++] = (int32_t)(from + i);
+            }
+            row += all;
+        }
+        a->rank_counts[r] = (int32_t)(next - first);
+    }
+    return TITAN_OK;
+}
+
+titan_status cpu_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
+                             const int32_t *split, int64_t ranks, int64_t experts, int64_t rounds, int64_t round,
+                             int64_t rows)
+{
+    if (ranks <= 0 || experts <= 0 || round < 0 || round >= rounds || rows < 0 || rows > INT32_MAX)
+        return TITAN_EINVAL;
+    struct rounds_args a = {.place = place,
+                            .origin = origin,
+                            .rank_counts = rank_counts,
+                            .received = split,
+                            .ranks = ranks,
+                            .experts = experts,
+                            .rounds = rounds,
+                            .round = round,
+                            .rows = rows};
+    return cpu_enqueue(s, run_place_round, &a, sizeof(a));
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */

@@ -110,7 +110,13 @@ titan_status cuda_ops_router_balance(struct stream *s, float *bias, float *load,
 titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
                               const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
 titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                       const int32_t *received, int64_t ranks, int64_t experts, int64_t rows);
+                                       const int32_t *received, int64_t ld, int64_t ranks, int64_t experts,
+                                       int64_t rows);
+titan_status cuda_ops_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
+                                   int64_t experts, int64_t rounds, int64_t room);
+titan_status cuda_ops_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
+                                  const int32_t *split, int64_t ranks, int64_t experts, int64_t rounds, int64_t round,
+                                  int64_t rows);
 titan_status cuda_ops_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place,
                                    const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
 titan_status cuda_ops_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place,

@@ -69,13 +69,36 @@ titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts,
 }
 
 titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                       const int32_t *received, int64_t ranks, int64_t experts, int64_t rows)
+                                       const int32_t *received, int64_t ld, int64_t ranks, int64_t experts,
+                                       int64_t rows)
 {
-    if (ranks <= 0 || experts <= 0 || ranks > GRID_MAX / experts || rows < 0 || rows > INT32_MAX)
+    if (ranks <= 0 || experts <= 0 || ranks > GRID_MAX / experts || ld < experts || rows < 0 || rows > INT32_MAX)
         return TITAN_EINVAL;
     return ENQUEUE(
         s, "received order",
-        cuda_permute_received(s->native, place, counts, rank_counts, received, ranks, experts, rows, fault_of(s)));
+        cuda_permute_received(s->native, place, counts, rank_counts, received, ld, ranks, experts, rows, fault_of(s)));
+}
+
+titan_status cuda_ops_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
+                                   int64_t experts, int64_t rounds, int64_t room)
+{
+    if (ranks <= 0 || experts <= 0 || experts > CUDA_EXPERTS_MAX || rounds <= 0 || room < 0 || room > INT32_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(
+        s, "rounds of rows",
+        cuda_split_rounds(s->native, split, received, ranks, experts, rounds, room, EXPERT_SPLIT, fault_of(s)));
+}
+
+titan_status cuda_ops_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
+                                  const int32_t *split, int64_t ranks, int64_t experts, int64_t rounds, int64_t round,
+                                  int64_t rows)
+{
+    if (ranks <= 0 || experts <= 0 || ranks > GRID_MAX / experts || round < 0 || round >= rounds || rows < 0 ||
+        rows > INT32_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "order of a round",
+                   cuda_place_round(s->native, place, origin, rank_counts, split, ranks, experts, rounds, round, rows,
+                                    fault_of(s)));
 }
 
 static bool placed_rows_fit(enum dtype dt, int64_t n, int64_t top_k, int64_t c)

@@ -136,7 +136,13 @@ int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts,
 int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
                  int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault);
 int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
-                          int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault);
+                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault);
+/* piece: rows of one expert that a round may end behind, and multiples. */
+int cuda_split_rounds(void *stream, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
+                      int64_t rounds, int64_t room, int64_t piece, struct fault_words fault);
+int cuda_place_round(void *stream, int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split,
+                     int64_t ranks, int64_t experts, int64_t rounds, int64_t round, int64_t rows,
+                     struct fault_words fault);
 int cuda_scatter_rows(void *stream, void *dst, const void *src, const int32_t *place, const float *weights, bool bf16,
                       int64_t n, int64_t top_k, int64_t c);
 int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *place, const float *weights, bool bf16,

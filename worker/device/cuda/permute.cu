@@ -93,13 +93,14 @@ int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_co
  * cannot be true nothing has a place, so that what runs before the host learns of it stays within its memory. */
 __global__ static void __launch_bounds__(THREADS)
     place_received(int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received, int64_t ranks,
-                   int64_t experts, int64_t rows, struct fault_words fault)
+                   int64_t ld, int64_t experts, int64_t rows, struct fault_words fault)
 {
     __shared__ int64_t scratch[32];
     const int64_t piece = blockIdx.x, rank = piece / experts, expert = piece % experts;
+    const int64_t mine = received[rank * ld + expert];
     int64_t source = 0, target = 0, total = 0, of_expert = 0, of_rank = 0, impossible = 0;
     for (int64_t i = threadIdx.x; i < ranks * experts; i += THREADS) {
-        const int64_t n = received[i], r = i / experts, e = i % experts;
+        const int64_t r = i / experts, e = i % experts, n = received[r * ld + e];
         impossible |= n < 0;
         total += n;
         source += i < piece ? n : 0;
@@ -120,17 +121,130 @@ __global__ static void __launch_bounds__(THREADS)
         rank_counts[rank] = fits ? (int32_t)of_rank : 0;
     if (!fits && threadIdx.x == 0)
         fail_stream(fault, FAULT_ROWS);
-    for (int64_t i = threadIdx.x; fits && i < received[piece]; i += THREADS)
+    for (int64_t i = threadIdx.x; fits && i < mine; i += THREADS)
         place[source + i] = (int32_t)(target + i);
     for (int64_t i = (fits ? total : 0) + piece * THREADS + threadIdx.x; i < rows; i += ranks * experts * THREADS)
         place[i] = -1;
 }
 
 int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
-                          int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault)
+                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault)
 {
     return LAUNCH(place_received, (unsigned)(ranks * experts), THREADS, 0, stream, place, counts, rank_counts, received,
-                  ranks, experts, rows, fault);
+                  ranks, ld, experts, rows, fault);
+}
+
+/* --- rounds ------------------------------------------------------------------------------------------------------- */
+
+__device__ static inline int at_least_0(int x)
+{
+    return x > 0 ? x : 0;
+}
+
+/* One block. Which rows an expert has left is known round by round; how a round is shared out, expert by expert. */
+__global__ static void __launch_bounds__(THREADS)
+    split_rounds(int32_t *split, const int32_t *received, int64_t ranks, int64_t experts, int64_t rounds, int64_t room,
+                 int64_t piece, struct fault_words fault)
+{
+    DYNAMIC_SHARED(shared);
+    int *total = (int *)shared, *done = total + experts, *take = done + experts;
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS) {
+        total[e] = done[e] = 0;
+        for (int64_t r = 0; r < ranks; r++) {
+            if (received[r * experts + e] < 0)
+                fail_stream(fault, FAULT_ROWS);
+            total[e] += at_least_0(received[r * experts + e]);
+        }
+    }
+    __syncthreads();
+    for (int64_t q = 0; q < rounds; q++) {
+        int64_t left = room;
+        for (int64_t e = 0; e < experts && threadIdx.x == 0; e++) {
+            const int64_t rest = total[e] - done[e], whole = left / piece * piece;
+            take[e] = (int)(rest > left ? whole : rest);
+            left = rest > left ? 0 : left - rest;
+        }
+        __syncthreads();
+        for (int64_t i = threadIdx.x; i < ranks * experts; i += THREADS) {
+            const int64_t rank = i / experts, e = i % experts;
+            int begin = 0;
+            for (int64_t r = 0; r < rank; r++)
+                begin += at_least_0(received[r * experts + e]);
+            const int end = begin + at_least_0(received[i]), limit = done[e] + take[e];
+            const int from = begin > done[e] ? begin : done[e], to = end < limit ? end : limit;
+            split[(rank * rounds + q) * experts + e] = at_least_0(to - from);
+        }
+        __syncthreads();
+        for (int64_t e = threadIdx.x; e < experts; e += THREADS)
+            done[e] += take[e];
+        __syncthreads();
+    }
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS)
+        if (done[e] != total[e])
+            fail_stream(fault, FAULT_ROWS);
+}
+
+int cuda_split_rounds(void *stream, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
+                      int64_t rounds, int64_t room, int64_t piece, struct fault_words fault)
+{
+    return LAUNCH(split_rounds, 1, THREADS, 3 * (int)experts * (int)sizeof(int), stream, split, received, ranks,
+                  experts, rounds, room, piece, fault);
+}
+
+/* One block for the rows to one expert of one rank. Where the numbers cannot be true nothing has a place. */
+__global__ static void __launch_bounds__(THREADS)
+    place_round(int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split, int64_t ranks,
+                int64_t experts, int64_t rounds, int64_t round, int64_t rows, struct fault_words fault)
+{
+    __shared__ int64_t scratch[32];
+    const int64_t piece = blockIdx.x, rank = piece / experts, expert = piece % experts;
+    int64_t first = 0, before = 0, mine = 0, all = 0, total = 0, target = 0, in_round = 0, of_rank = 0, impossible = 0;
+    for (int64_t i = threadIdx.x; i < ranks * rounds * experts; i += THREADS) {
+        const int64_t n = split[i], r = i / (rounds * experts), q = i / experts % rounds, e = i % experts;
+        const bool earlier = r * experts + e < piece, own = r == rank && e == expert;
+        impossible |= n < 0;
+        total += n;
+        first += earlier ? n : 0;
+        all += own ? n : 0;
+        before += own && q < round ? n : 0;
+        mine += own && q == round ? n : 0;
+        target += earlier && q == round ? n : 0;
+        in_round += q == round ? n : 0;
+        of_rank += r == rank && q == round ? n : 0;
+    }
+    impossible = block_reduce(impossible, op_sum(), scratch);
+    total = block_reduce(total, op_sum(), scratch);
+    first = block_reduce(first, op_sum(), scratch);
+    all = block_reduce(all, op_sum(), scratch);
+    before = block_reduce(before, op_sum(), scratch);
+    mine = block_reduce(mine, op_sum(), scratch);
+    target = block_reduce(target, op_sum(), scratch);
+    in_round = block_reduce(in_round, op_sum(), scratch);
+    of_rank = block_reduce(of_rank, op_sum(), scratch);
+    const bool fits = impossible == 0 && total <= rows;
+    if (!fits && threadIdx.x == 0)
+        fail_stream(fault, FAULT_ROWS);
+    if (threadIdx.x == 0 && expert == 0)
+        rank_counts[rank] = fits ? (int32_t)of_rank : 0;
+    for (int64_t i = threadIdx.x; fits && i < all; i += THREADS) {
+        const bool here = i >= before && i < before + mine;
+        place[first + i] = here ? (int32_t)(target + i - before) : -1;
+        if (here)
+            origin[target + i - before] = (int32_t)(first + i);
+    }
+    const int64_t at = piece * THREADS + threadIdx.x, step = ranks * experts * THREADS;
+    for (int64_t i = (fits ? in_round : 0) + at; i < rows; i += step)
+        origin[i] = -1;
+    for (int64_t i = (fits ? total : 0) + at; i < rows; i += step)
+        place[i] = -1;
+}
+
+int cuda_place_round(void *stream, int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split,
+                     int64_t ranks, int64_t experts, int64_t rounds, int64_t round, int64_t rows,
+                     struct fault_words fault)
+{
+    return LAUNCH(place_round, (unsigned)(ranks * experts), THREADS, 0, stream, place, origin, rank_counts, split,
+                  ranks, experts, rounds, round, rows, fault);
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */

@@ -288,7 +288,7 @@ static void test_rows_outside(void **state)
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
         assert_non_null(strstr(err.msg, "choice 1 is expert 7 of 4"));
         h.ops->stream_clear(s);
-        assert_int_equal(h.ops->permute_received(s, place, counts, rank_counts, received, 2, 2, 3), TITAN_OK);
+        assert_int_equal(h.ops->permute_received(s, place, counts, rank_counts, received, 2, 2, 2, 3), TITAN_OK);
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
         assert_non_null(strstr(err.msg, "rank 1 sent 1 rows to expert 1, after 3 others of 3"));
         h.ops->stream_clear(s);

@@ -79,6 +79,7 @@ static const struct model_dims qwen3 = {.dim = 48,
 struct shape {
     const struct model_dims *dims;
     int cp, tp, ep;       /* ep 0: 1 */
+    int64_t sequences;    /* 0: B */
     bool ring, documents; /* documents: masks within them, also on one rank */
     int loss_chunks;
     double room;                                         /* block.expert_room */
@@ -216,7 +217,7 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
     w->k = (struct block){.e = &w->e,
                           .layout = w->layout,
                           .dt = DTYPE_F32,
-                          .b = B,
+                          .b = s->sequences ? s->sequences : B,
                           .t = T,
                           .masked = is_masked(s),
                           .ring = s->ring,
@@ -375,20 +376,30 @@ static size_t largest(const struct program *p, const char *name)
     return bytes;
 }
 
-/* Shared experts have room for all tokens of all ranks, or for as many even shares as is said. */
+/* Shared experts have room for all tokens of all ranks, or for as many even shares as is said, in rounds. */
 static void test_room(void **state)
 {
-    const size_t row = (size_t)mixed.dim * sizeof(float), tokens = TOKENS / 4;
+    enum { SEQUENCES = 64 };
+    const size_t row = (size_t)mixed.dim * sizeof(float), tokens = SEQUENCES * T / 4;
     static const struct {
         int ep;
         double room;
         size_t rows; /* in those of one rank's tokens */
-    } c[] = {{1, 0, 4}, {1, 0.5, 4}, {2, 0, 8}, {2, 1.25, 5}, {4, 0, 8}, {4, 1.5, 6}, {4, 99, 8}};
+        int64_t rounds;
+    } c[] = {{1, 0, 4, 1},    {1, 0.5, 4, 1},  {2, 0, 8, 1},  {2, 1.25, 5, 2},
+             {2, 0.01, 4, 8}, {4, 0, 8, 1},    {4, 1.5, 6, 2}, {4, 99, 8, 1}};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(c); i++) {
-        const struct shape s = {.dims = &mixed, .cp = 1, .tp = 4, .ep = c[i].ep, .loss_chunks = 1, .room = c[i].room};
+        const struct shape s = {.dims = &mixed,
+                                .cp = 1,
+                                .tp = 4,
+                                .ep = c[i].ep,
+                                .sequences = SEQUENCES,
+                                .loss_chunks = 1,
+                                .room = c[i].room};
         struct written w;
         assert_true(write_step(&w, &s, &paper, NULL));
+        assert_int_equal(experts_rounds(&w.k), c[i].rounds);
         assert_int_equal(largest(w.e.p, "rows_out"), c[i].rows * tokens * row);
         close_step(&w);
     }
