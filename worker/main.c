@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - titan-worker: trains. Started by an agent (serve), by hand without any daemon (run), or to look at things
- * (check, eval, generate, tokenize, convert, verify). */
+ * (check, measure, eval, generate, tokenize, convert, verify). */
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
@@ -25,6 +25,7 @@
 #include "worker/elastic/membership.h"
 #include "worker/infer/evaluate.h"
 #include "worker/infer/generate.h"
+#include "worker/measure/measure.h"
 #include "worker/planner.h"
 #include "worker/tokenizer/tokenize.h"
 #include "worker/train.h"
@@ -268,6 +269,31 @@ static titan_status check(void *with, const struct args *args, struct titan_erro
     return TITAN_OK;
 }
 
+#define MEASURE_S 2.0 /* for each kind of rank */
+
+static titan_status measure(void *with, const struct args *args, struct titan_error *err)
+{
+    struct cli cli;
+    struct recipe r;
+    struct measure_options options = {.table = args_text(args, "out", NULL), .recipe = &r};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+
+    (void)with;
+    TRY(cli_read(args, &cli, err));
+    TRY(args_real(args, "seconds", 0.01, 600, MEASURE_S, &options.seconds, err));
+    titan_status status = read_recipe(&cli, &r, err);
+    if (status == TITAN_OK)
+        status = recipe_check_world(&r, cli.world, err);
+    options.world = cli.world;
+    options.threads = r.device.threads > 0 ? (int)r.device.threads : threads_each(cli.world);
+    if (status == TITAN_OK)
+        status = measure_costs(&options, &text, err);
+    if (status != TITAN_OK)
+        return input_status(status);
+    (void)fputs(text.data, stdout);
+    return TITAN_OK;
+}
+
 static const struct command command_run = {
     .name = "run",
     .summary = "train with workers of this machine, without a daemon",
@@ -306,6 +332,29 @@ static const struct command command_check = {
                                           "what each of 8 workers does in a step"},
                                          {NULL}},
     .run = check,
+};
+
+static const struct command command_measure = {
+    .name = "measure",
+    .summary = "time the operations and transfers of a run file, for plans",
+    .arguments = "FILE",
+    .text = "Builds the step programs as check does, runs each kind of rank alone on the device, carries out the\n"
+            "transfers between processes, and writes a table of what they took. plan asks it before its model.\n"
+            "A table that lies there already is added to.",
+    .min_args = 1,
+    .max_args = 1,
+    .options =
+        (const struct option_spec[]){
+            {"workers", 'n', "N", "how many (default 1)", WORD_NONE},
+            {"device", 0, "NAME", "auto, cpu or cuda, in place of device.name", WORD_NONE},
+            {"out", 0, "TABLE", "the table (default: costs-cpu.tsv in ~/.cache/titan, for a CPU)", WORD_FILE},
+            {"seconds", 0, "S", "for each kind of rank (default 2)", WORD_NONE},
+            {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
+            {NULL}},
+    .examples = (const struct example[]){{"titan-worker measure recipes/tiny.toml -n 2 --device cpu",
+                                          "then: titan-worker plan recipes/tiny.toml -n 2 --device cpu"},
+                                         {NULL}},
+    .run = measure,
 };
 
 /* --- serve -------------------------------------------------------------------------------------------------------- */
@@ -383,17 +432,9 @@ static const struct command command_serve = {
 /* --- the program -------------------------------------------------------------------------------------------------- */
 
 /* Commands get an int: the exit code when it is not that of a status. */
-static const struct command *const commands[] = {&command_run,
-                                                 &command_check,
-                                                 &plan_command,
-                                                 &eval_command,
-                                                 &generate_command,
-                                                 &tokenize_command,
-                                                 &convert_command,
-                                                 &verify_command,
-                                                 &data_command,
-                                                 &command_serve,
-                                                 NULL};
+static const struct command *const commands[] = {
+    &command_run,      &command_check,   &command_measure, &plan_command, &eval_command,  &generate_command,
+    &tokenize_command, &convert_command, &verify_command,  &data_command, &command_serve, NULL};
 static const struct option_spec options[] = {
     {"help", 'h', NULL, "say how it is used, with examples", WORD_NONE},
     {"version", 'V', NULL, "print titan-worker's version", WORD_NONE},

@@ -24,8 +24,8 @@ MODULES = {  # name: files, of folders with all below them
     "ctl": ("ctl/*.[ch]",),
     "worker": ("worker/*.[ch]",),
     **{name: (f"worker/{name}/**/*.[ch]",) for name in (
-        "checkpoint", "comm", "data", "device", "elastic", "epoch", "exec", "infer", "metrics", "model", "optim", "plan",
-        "program", "tensor", "tokenizer")},
+        "checkpoint", "comm", "data", "device", "elastic", "epoch", "exec", "infer", "measure", "metrics", "model", "optim",
+        "plan", "program", "tensor", "tokenizer")},
     "worker/state": ("worker/state/*.[ch]",),
 }
 COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)

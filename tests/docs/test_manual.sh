@@ -16,7 +16,7 @@ missing() { # missing MANUAL PROGRAM [COMMAND]...: options of its help that the 
     done
 }
 all=
-for command in run check plan eval generate tokenize convert serve; do
+for command in run check measure plan eval generate tokenize convert serve; do
     all+=$(missing docs/man/titan-worker.1 "$bin/titan-worker" "$command")
 done
 report "titan-worker(1) has every option" "${#all}" "$all"

@@ -12,15 +12,6 @@
 #include "base/file.h"
 #include "worker/tokenizer/tokenizer.h"
 
-static enum dtype compute_dtype(const struct recipe *r, const struct device_info *info)
-{
-    if (strcmp(r->training.mixed_precision_param, "float32") == 0)
-        return DTYPE_F32;
-    if (strcmp(r->training.mixed_precision_param, "bfloat16") == 0)
-        return DTYPE_BF16;
-    return info->bf16_fast ? DTYPE_BF16 : DTYPE_F32;
-}
-
 static titan_status open_sources(struct trainer *t, int threads, const struct tokenizer *tokenizer,
                                  struct titan_error *err)
 {
@@ -96,14 +87,7 @@ static void expect_world(void *arg, int world)
 
 struct plan_options trainer_plan_options(const struct trainer *t)
 {
-    return (struct plan_options){.recipe = t->recipe,
-                                 .model = t->model,
-                                 .dt = t->dt,
-                                 .ops = t->device.ops,
-                                 .dev = t->device.dev,
-                                 .memory_bytes = t->device.info.memory_bytes,
-                                 .memory_free = t->device.info.memory_free,
-                                 .no_float8 = !t->device.info.float8};
+    return plan_options_of_device(t->recipe, t->model, &t->device);
 }
 
 static titan_status open_planning(struct trainer *t, struct titan_error *err)
@@ -141,7 +125,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(open_sample_log(t, err));
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
-    t->dt = compute_dtype(r, &t->device.info);
+    t->dt = plan_compute_type(r, t->device.info.bf16_fast);
     if (r->model.float8 && !t->device.info.float8)
         tlog_warn(&t->log, "this device has no products in float8, the linear layers compute without it",
                   "device=\"%s\" type=%s", t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");

@@ -3,6 +3,7 @@
 #include "worker/plan/cost.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -112,6 +113,14 @@ const struct machine *cost_machine_find(const char *name)
 {
     for (size_t i = 0; i < ARRAY_SIZE(machines); i++)
         if (strcasecmp(machines[i].name, name) == 0)
+            return &machines[i];
+    return NULL;
+}
+
+const struct machine *cost_machine_of(const char *device)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(machines); i++)
+        if (strcasestr(device, machines[i].name))
             return &machines[i];
     return NULL;
 }
@@ -254,11 +263,69 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     }
 }
 
+/* --- what was measured -------------------------------------------------------------------------------------------- */
+
+void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY_MAX])
+{
+    static const char *const types[] = {"f32", "bf16", "f64", "i32", "u8"};
+    _cleanup_(buf_free) struct buf numbers = {.limit = COST_KEY_MAX};
+    const struct op_params *q = action_params(p, a);
+    const enum op op = a->op == OP_RECV ? OP_SEND : (enum op)a->op; /* two ends of one message */
+
+    titan_assert(q->dt < ARRAY_SIZE(types) && q->dt2 < ARRAY_SIZE(types));
+    if (!op_is_transfer(op))
+        program_print_params(p, a, &numbers);
+    if (op == OP_OPTIMISE) /* the types of masters and moments */
+        buf_printf(&numbers, " state=%zu", action_operands(p, a)[OPERAND_OF(optimise, state)].bytes);
+    if (!op_is_transfer(op) && a->stream != STREAM_COMPUTE)
+        buf_printf(&numbers, " on %s", program_stream_name((enum stream_id)a->stream));
+    (void)snprintf(ret, COST_KEY_MAX, "%s%s%s %s%s", types[q->dt], op == OP_CAST ? "/" : "",
+                   op == OP_CAST ? types[q->dt2] : "", op_name(op), numbers.len > 0 ? numbers.data : "");
+}
+
+uint64_t cost_bytes(const struct program *p, const struct action *a)
+{
+    if (!op_is_transfer((enum op)a->op))
+        return 0;
+    return a->op == OP_RECV ? (uint64_t)action_params(p, a)->recv.bytes : action_sent_bytes(p, a);
+}
+
+int cost_members(const struct program *p, const struct action *a)
+{
+    titan_assert(op_is_transfer((enum op)a->op));
+    if (a->channel < 0) /* AGREE of one rank */
+        return 1;
+    return op_is_collective((enum op)a->op) ? mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) : 2;
+}
+
+bool cost_measured(const struct cost *cost, const struct program *p, const struct action *a, double *ret_seconds,
+                   double *ret_processor)
+{
+    char key[COST_KEY_MAX];
+
+    if (!cost->table || op_class((enum op)a->op) == OP_CLASS_NO_TIME)
+        return false;
+    cost_key(p, a, key);
+    if (op_is_transfer((enum op)a->op))
+        return cost_table_transfer(cost->table, cost_members(p, a), key, cost_bytes(p, a), ret_seconds, ret_processor);
+    const struct cost_row *row = cost_table_operation(cost->table, cost->threads, key);
+    if (!row)
+        return false;
+    *ret_seconds = row->seconds;
+    *ret_processor = row->seconds * (a->stream == STREAM_COMPUTE ? row->size : 1);
+    return true;
+}
+
+/* --- an action ---------------------------------------------------------------------------------------------------- */
+
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a)
 {
     const struct machine *m = cost->machine;
+    double seconds, processor;
 
     titan_assert(m && a->op < OP_COUNT);
+    if (cost_measured(cost, p, a, &seconds, &processor))
+        return seconds;
     if (op_is_transfer((enum op)a->op)) {
         if (a->op == OP_AGREE && p->mesh.world == 1)
             return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost.h - how long each action of a program takes on a machine: a model, not a measurement.
+/* cost.h - how long each action of a program takes on a machine: by a model, or by what was measured (cost_table.h).
  *
  * Compute: a product takes its FLOPs at the machine's peak times an efficiency that falls for small products; what
  * moves memory takes its bytes at the memory's bandwidth. Both pay a fixed cost to start. Transfers take the bytes a
@@ -11,6 +11,7 @@
 #ifndef TITAN_WORKER_PLAN_COST_H
 #define TITAN_WORKER_PLAN_COST_H
 
+#include "worker/plan/cost_table.h"
 #include "worker/program/program.h"
 
 struct machine {
@@ -36,11 +37,24 @@ struct machine {
 
 /* "h100", "h200", "b200", "cpu"; NULL: no such machine. */
 const struct machine *cost_machine_find(const char *name);
+/* The one that a device is of, by the device's own name ("NVIDIA H200"); NULL: none is known. */
+const struct machine *cost_machine_of(const char *device);
 const char *cost_machine_names(void); /* "h100|h200|b200|cpu" */
 
 struct cost {
     const struct machine *machine;
+    const struct cost_table *table; /* asked before the machine's model; NULL: there is none */
+    int threads;                    /* of a worker's compute stream, for the table */
 };
+
+/* How a table names an action's operation: type, name, numbers. */
+void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY_MAX]);
+/* Of a transfer: the bytes that a table counts, the members that take part. */
+uint64_t cost_bytes(const struct program *p, const struct action *a);
+int cost_members(const struct program *p, const struct action *a);
+/* What the table says; false: nothing. *ret_processor: s of processor time on this rank, over all of its threads. */
+bool cost_measured(const struct cost *cost, const struct program *p, const struct action *a, double *ret_seconds,
+                   double *ret_processor);
 
 /* Seconds on the action's stream. */
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a);

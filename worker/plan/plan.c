@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "worker/plan/budget.h"
 #include "worker/plan/check.h"
 #include "worker/plan/fuse.h"
@@ -67,6 +68,35 @@ static size_t estimated_float8(struct device *dev, enum dtype dt, int64_t m, int
 
 static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work,
                                              .matmul_f8_work_bytes = estimated_float8};
+
+/* --- what a run plans with ---------------------------------------------------------------------------------------- */
+
+enum dtype plan_compute_type(const struct recipe *recipe, bool bf16_fast)
+{
+    const char *name = recipe->training.mixed_precision_param;
+
+    if (strcmp(name, "float32") == 0)
+        return DTYPE_F32;
+    return strcmp(name, "bfloat16") == 0 || bf16_fast ? DTYPE_BF16 : DTYPE_F32;
+}
+
+struct plan_options plan_options_of_device(const struct recipe *recipe, const struct model *model,
+                                           const struct device_handle *device)
+{
+    const struct device_info *info = &device->info;
+    const struct machine *machine = cost_machine_of(info->name);
+
+    titan_assert(device->ops && device->dev);
+    return (struct plan_options){.recipe = recipe,
+                                 .model = model,
+                                 .dt = plan_compute_type(recipe, info->bf16_fast),
+                                 .ops = device->ops,
+                                 .dev = device->dev,
+                                 .machine = machine,
+                                 .memory_bytes = machine ? machine->memory_bytes : info->memory_bytes,
+                                 .memory_free = info->memory_free ? info->memory_free : info->memory_bytes,
+                                 .no_float8 = !info->float8};
+}
 
 /* --- open --------------------------------------------------------------------------------------------------------- */
 
@@ -298,6 +328,16 @@ titan_status plan_programs(const struct plan *plan, struct program ***ret, struc
     }
     *ret = programs;
     return TITAN_OK;
+}
+
+uint64_t plan_hash(const struct plan *plan, struct program *const *programs)
+{
+    uint64_t hash = HASH_INIT;
+
+    titan_assert(plan->kinds > 0);
+    for (int k = 0; k < plan->kinds; k++)
+        hash = hash_word(hash, program_hash(programs[k]));
+    return hash_mix(hash);
 }
 
 size_t plan_copy_bytes(const struct plan *plan)

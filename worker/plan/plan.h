@@ -35,6 +35,13 @@ struct plan {
     int kinds;
 };
 
+/* What a run on the device plans with; world is open. The machine and its memory are the model's, the same for all
+ * devices of one name: ranks must come to the same program, and a plan made elsewhere too. */
+struct plan_options plan_options_of_device(const struct recipe *recipe, const struct model *model,
+                                           const struct device_handle *device);
+/* The type that a step computes in; bf16_fast: of the device (device_info). */
+enum dtype plan_compute_type(const struct recipe *recipe, bool bf16_fast);
+
 titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err) TITAN_MUST_USE;
 void plan_close(struct plan *plan); /* NULL is fine */
 
@@ -43,6 +50,8 @@ titan_status plan_program(const struct plan *plan, int rank, struct program **re
                           struct titan_error *err) TITAN_MUST_USE;
 /* Programs of all kinds, each checked and all together; *ret is an array of plan->kinds, owned (plan_free_programs). */
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err) TITAN_MUST_USE;
+/* Over the programs of all kinds (program_hash): a run logs it, a plan prints it. */
+uint64_t plan_hash(const struct plan *plan, struct program *const *programs);
 /* Host memory that a rank keeps the copy of another's part in (elastic/buddy.h): masters, moments, gradients; 0: it
  * keeps none. Of the largest part. */
 size_t plan_copy_bytes(const struct plan *plan);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "worker/program/arena.h"
 #include "worker/program/waits.h"
 
@@ -210,6 +211,44 @@ titan_status program_finish(struct program *p, struct titan_error *err)
     find_lifetimes(p);
     TRY(program_arena_place(p, err));
     return waits_derive(p, err);
+}
+
+/* --- hash --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_action(uint64_t hash, const struct program *p, const struct action *a)
+{
+    const struct op_params *q = action_params(p, a);
+    const int64_t words[] = {a->op,    a->stream,     a->phase,      a->channel, a->signal, a->peer, a->unit,
+                             a->stage, a->microbatch, a->n_operands, a->n_waits, q->flags,  q->dt,   q->dt2};
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        hash = hash_word(hash, (uint64_t)words[i]);
+    for (int i = 0; i < op_words((enum op)a->op); i++)
+        hash = hash_word(hash, (uint64_t)q->word[i]);
+    for (int i = 0; i < a->n_operands; i++) {
+        const struct operand *o = &action_operands(p, a)[i];
+        titan_assert(o->buffer >= 0 && o->buffer < p->n_buffers);
+        hash = hash_word(hash_word(hash, (uint64_t)o->buffer), o->access);
+        hash = hash_word(hash_word(hash, o->offset), o->bytes);
+    }
+    for (int i = 0; i < a->n_waits; i++)
+        hash = hash_word(hash, (uint64_t)p->waits[a->wait + i]);
+    return hash;
+}
+
+uint64_t program_hash(const struct program *p)
+{
+    uint64_t hash = hash_word(hash_word(HASH_INIT, (uint64_t)p->pp_rank), (uint64_t)p->share);
+
+    titan_assert(p->n_actions > 0);
+    for (int i = 0; i < p->n_actions; i++)
+        hash = hash_action(hash, p, &p->actions[i]);
+    for (int i = 0; i < p->n_buffers; i++) {
+        const struct buffer *b = &p->buffers[i];
+        hash = hash_word(hash_word(hash, (uint64_t)b->kind), (uint64_t)b->unit);
+        hash = hash_word(hash_word(hash, b->bytes), b->offset);
+    }
+    return hash_mix(hash_word(hash, p->arena_bytes));
 }
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* measure.c - processes that measure, and the table of what they found. */
+#include "worker/measure/measure.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "worker/comm/comm.h"
+#include "worker/measure/replay.h"
+#include "worker/measure/transfers.h"
+#include "worker/plan/plan.h"
+
+struct measurement {
+    const struct measure_options *options;
+    struct board *board; /* shared with the processes */
+    int *ranks, n_ranks; /* one of each kind */
+    int at_once;         /* processes that replay together */
+    int first;           /* of ranks, of the round under way */
+    int memfd;           /* segment of the members under way */
+};
+
+/* --- processes ---------------------------------------------------------------------------------------------------- */
+
+typedef titan_status (*process_fn)(const struct measurement *m, int index, int n, struct titan_error *err);
+
+static _Noreturn void process_main(const struct measurement *m, process_fn fn, int index, int n)
+{
+    struct titan_error err = {0};
+    struct board *const b = m->board;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const titan_status status = fn(m, index, n, &err);
+    if (status != TITAN_OK && !atomic_exchange(&b->failed, 1)) {
+        err.status = status;
+        b->err = err;
+    }
+    _exit(status == TITAN_OK ? 0 : 1);
+}
+
+static void kill_all(const pid_t *pids, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (pids[i] > 0)
+            (void)kill(pids[i], SIGKILL);
+}
+
+/* One that fails takes the others with it: they would wait for it. */
+static titan_status run_processes(const struct measurement *m, process_fn fn, int n, struct titan_error *err)
+{
+    pid_t pids[MEASURE_MEMBERS_MAX] = {0};
+    bool failed = false;
+
+    titan_assert(n >= 1 && n <= MEASURE_MEMBERS_MAX);
+    for (int i = 0; i < n; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0)
+            process_main(m, fn, i, n);
+        if (pids[i] < 0) {
+            kill_all(pids, i);
+            failed = true;
+            break;
+        }
+    }
+    for (int left = n; left > 0; left--) {
+        int status = 0;
+        const pid_t pid = waitpid(-1, &status, 0);
+        if (pid < 0)
+            break;
+        for (int i = 0; i < n; i++)
+            if (pids[i] == pid)
+                pids[i] = 0;
+        if (status != 0 && !failed)
+            kill_all(pids, n);
+        failed |= status != 0;
+    }
+    if (!failed)
+        return TITAN_OK;
+    if (atomic_load(&m->board->failed) && m->board->err.status != TITAN_OK) {
+        if (err)
+            *err = m->board->err;
+        return m->board->err.status;
+    }
+    return titan_fail(err, TITAN_EIO, "measure: a process was killed, or none could be started");
+}
+
+/* --- operations --------------------------------------------------------------------------------------------------- */
+
+/* Places that no kind is left for go to the first ones again: a run's cores are all busy. */
+static titan_status replay_one(const struct measurement *m, int index, int n, struct titan_error *err)
+{
+    const struct measure_options *o = m->options;
+    const struct replay_options options = {.recipe = o->recipe,
+                                           .world = o->world,
+                                           .rank = m->ranks[(m->first + index) % m->n_ranks],
+                                           .threads = o->threads,
+                                           .seconds = o->seconds,
+                                           .first = m->first == 0 && index == 0};
+
+    titan_assert(index < n);
+    return replay_rank(&options, m->board, err);
+}
+
+static titan_status open_barrier(const struct measurement *m, int n, struct titan_error *err)
+{
+    pthread_barrierattr_t shared;
+
+    (void)pthread_barrierattr_init(&shared);
+    (void)pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    const int rc = pthread_barrier_init(&m->board->ready, &shared, (unsigned)n);
+    (void)pthread_barrierattr_destroy(&shared);
+    return rc == 0 ? TITAN_OK : titan_fail(err, TITAN_EIO, "measure: no barrier between processes");
+}
+
+/* Ranks of each kind, by a plan without a device. */
+static titan_status find_ranks(struct measurement *m, struct titan_error *err)
+{
+    const struct measure_options *o = m->options;
+    struct model *model = NULL;
+    struct plan *plan = NULL;
+
+    TRY(model_open(&o->recipe->model.dims, &model, err));
+    const struct plan_options options = {
+        .recipe = o->recipe, .model = model, .world = o->world, .dt = plan_compute_type(o->recipe, false)};
+    titan_status status = plan_open(&options, &plan, err);
+    if (status == TITAN_OK) {
+        m->ranks = calloc((size_t)plan->kinds, sizeof *m->ranks);
+        status = m->ranks ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "measure: out of memory");
+    }
+    for (; status == TITAN_OK && m->n_ranks < plan->kinds; m->n_ranks++)
+        m->ranks[m->n_ranks] = program_kind_rank(&plan->build, m->n_ranks);
+    plan_close(plan);
+    model_close(model);
+    return status;
+}
+
+/* Without opening it: what a device starts does not outlive a fork. */
+static bool is_gpu(const char *device)
+{
+    return strcmp(device, "cuda") == 0 || (strcmp(device, "auto") == 0 && access("/dev/nvidiactl", F_OK) == 0);
+}
+
+static titan_status measure_operations(struct measurement *m, struct titan_error *err)
+{
+    const struct measure_options *o = m->options;
+    cpu_set_t set;
+    const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+
+    TRY(find_ranks(m, err));
+    m->at_once = MIN(MIN(o->world, MAX(1, cores / o->threads)), MEASURE_MEMBERS_MAX);
+    if (is_gpu(o->recipe->device.name))
+        m->at_once = 1;
+    for (m->first = 0; m->first < m->n_ranks; m->first += m->at_once) {
+        TRY(open_barrier(m, m->at_once, err));
+        TRY(run_processes(m, replay_one, m->at_once, err));
+        (void)pthread_barrier_destroy(&m->board->ready);
+    }
+    return TITAN_OK;
+}
+
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
+
+static titan_status take_member(const struct measurement *m, int index, int n, struct titan_error *err)
+{
+    const struct transfers_options options = {.rank = index, .members = n, .memfd = m->memfd};
+    return transfers_take(&options, m->board, err);
+}
+
+/* Several ranks have the same ones: the first row of each is marked. */
+static int mark_transfers(struct board *b, int n, int members)
+{
+    int marked = 0;
+
+    titan_assert(n <= BOARD_ROWS);
+    for (int i = 0; i < n; i++) {
+        const struct cost_row *c = &b->rows[i].cost;
+        bool known = false;
+        if (c->kind != COST_TRANSFER || c->size != members)
+            continue;
+        for (int k = 0; k < i && !known; k++)
+            known = b->rows[k].cost.kind == COST_TRANSFER && b->rows[k].cost.size == members &&
+                    b->rows[k].cost.bytes == c->bytes && strcmp(b->rows[k].cost.key, c->key) == 0;
+        b->rows[i].count = known ? 0 : 1;
+        marked += !known;
+    }
+    return marked;
+}
+
+static titan_status measure_transfers(struct measurement *m, struct titan_error *err)
+{
+    struct board *const b = m->board;
+    const int n = MIN(atomic_load(&b->n), BOARD_ROWS);
+
+    for (int members = 2; members <= MEASURE_MEMBERS_MAX; members++) {
+        if (mark_transfers(b, n, members) == 0)
+            continue;
+        TRY(comm_shm_segment(members, &m->memfd, err));
+        const titan_status status = run_processes(m, take_member, members, err);
+        (void)close(m->memfd);
+        TRY(status);
+    }
+    for (int i = 0; i < n; i++) {
+        struct board_row *row = &b->rows[i];
+        const int64_t ns = atomic_load(&row->ns);
+        if (row->cost.kind != COST_TRANSFER || ns <= 0)
+            continue;
+        row->cost.seconds = (double)ns * 1e-9 / row->cost.size;
+        row->cost.processor = (double)MAX(atomic_load(&row->processor_ns), 0) * 1e-9 / row->cost.size;
+    }
+    return TITAN_OK;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+static titan_status find_place(const struct measurement *m, char out[PATH_MAX], struct titan_error *err)
+{
+    const struct cost_host *h = &m->board->host;
+    const struct machine *machine = cost_machine_of(strcmp(h->device, "cpu") == 0 ? "cpu" : h->machine);
+    char folder[PATH_MAX];
+
+    titan_assert(h->device[0] && h->cores > 0);
+    if (m->options->table) {
+        if ((size_t)snprintf(out, PATH_MAX, "%s", m->options->table) >= PATH_MAX)
+            return titan_fail(err, TITAN_EINVAL, "the table's path is too long");
+        return TITAN_OK;
+    }
+    TRY(cost_table_place(machine ? machine->name : h->device, out, PATH_MAX, err));
+    (void)snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(out, '/') - out), out);
+    return dir_make(folder, err);
+}
+
+/* The same operation of several ranks: the mean over their actions. */
+static titan_status put_operation(struct board *b, int n, int at, struct cost_table *t, struct titan_error *err)
+{
+    struct board_row *row = &b->rows[at];
+    double sum = 0, count = 0;
+
+    titan_assert(row->count > 0);
+    for (int i = at; i < n; i++) {
+        struct board_row *other = &b->rows[i];
+        if (other->cost.kind != COST_OPERATION || other->cost.size != row->cost.size ||
+            strcmp(other->cost.key, row->cost.key) != 0)
+            continue;
+        sum += other->cost.seconds * other->count;
+        count += other->count;
+        if (i > at)
+            other->count = 0;
+    }
+    row->cost.seconds = sum / count;
+    return cost_table_put(t, &row->cost, err);
+}
+
+static titan_status write_table(const struct measurement *m, const char *path, struct buf *out, struct titan_error *err)
+{
+    struct board *const b = m->board;
+    const int n = MIN(atomic_load(&b->n), BOARD_ROWS);
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    _cleanup_(cost_table_clear) struct cost_table t = {0};
+    int operations = 0, transfers = 0;
+
+    if (access(path, F_OK) == 0) {
+        TRY(cost_table_load(path, &t, err));
+        TRY(cost_host_check(&t.host, &b->host, path, err));
+    }
+    t.host = b->host;
+    for (int i = 0; i < n; i++) {
+        const struct board_row *row = &b->rows[i];
+        if (row->cost.kind == COST_TRANSFER && row->cost.seconds > 0) {
+            TRY(cost_table_put(&t, &row->cost, err));
+            transfers++;
+        } else if (row->cost.kind == COST_OPERATION && row->count > 0) {
+            TRY(put_operation(b, n, i, &t, err));
+            operations++;
+        }
+    }
+    cost_table_print(&t, &text);
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "cost table: out of memory");
+    TRY(file_replace(path, text.data, text.len, err));
+    buf_printf(out, "measured %d operations and %d transfers on %s \"%s\"; %zu rows in %s\n", operations, transfers,
+               t.host.device, t.host.machine, t.n, path);
+    return TITAN_OK;
+}
+
+static titan_status measure(struct measurement *m, struct buf *out, struct titan_error *err)
+{
+    char path[PATH_MAX];
+
+    TRY(measure_operations(m, err));
+    if (strcmp(m->board->host.device, "cpu") == 0)
+        TRY(measure_transfers(m, err));
+    TRY(find_place(m, path, err));
+    return write_table(m, path, out, err);
+}
+
+titan_status measure_costs(const struct measure_options *options, struct buf *out, struct titan_error *err)
+{
+    struct measurement m = {.options = options, .memfd = -1};
+
+    titan_assert(options->world > 0 && options->threads > 0 && options->seconds > 0);
+    m.board = mmap(NULL, sizeof *m.board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (m.board == MAP_FAILED)
+        return titan_fail_errno(err, "measure: no shared memory");
+    const titan_status status = measure(&m, out, err);
+    (void)munmap(m.board, sizeof *m.board);
+    free(m.ranks);
+    return status;
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay.c - see replay.h. */
+#include "worker/measure/replay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "worker/data/batch.h"
+#include "worker/exec/exec.h"
+#include "worker/measure/echo.h"
+#include "worker/plan/plan.h"
+#include "worker/state/state.h"
+
+enum { STEPS_LEAST = 3, STEPS_MOST = 32, BRACKETS = 65 };
+
+struct replay {
+    const struct replay_options *options;
+    struct device_handle device;
+    struct model *model;
+    struct plan *plan;
+    struct program **programs;
+    const struct program *program; /* this rank's */
+    struct train_state *state;
+    struct stream *streams[STREAM_COUNT];
+    struct comm *comms[CHANNEL_COUNT];
+    struct exec *exec;
+    int32_t *tokens;
+    double *counts;
+    double bracket; /* s that taking a time takes */
+    int steps;
+    float *seconds; /* [action][STEPS_MOST] */
+};
+
+static titan_status no_memory(struct titan_error *err)
+{
+    return titan_fail(err, TITAN_ENOMEM, "measure: out of memory");
+}
+
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
+
+static titan_status open_programs(struct replay *r, struct titan_error *err)
+{
+    const struct replay_options *o = r->options;
+    struct plan_options options = plan_options_of_device(o->recipe, r->model, &r->device);
+
+    options.world = o->world;
+    TRY(plan_open(&options, &r->plan, err));
+    TRY(plan_programs(r->plan, &r->programs, err));
+    r->program = r->programs[program_kind(&r->plan->build, o->rank)];
+    return TITAN_OK;
+}
+
+static titan_status open_state(struct replay *r, struct titan_error *err)
+{
+    const struct replay_options *o = r->options;
+    const struct device_ops *ops = r->device.ops;
+    struct layout *layout = NULL;
+
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == STREAM_COMPUTE || r->program->streams >> s & 1)
+            TRY(ops->stream_open(r->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+                                 &r->streams[s], err));
+    TRY(layout_of_recipe(o->recipe, r->model, &r->plan->mesh, &layout, err));
+    const titan_status status = state_open(&r->device, layout, o->rank, r->plan->build.types,
+                                           o->recipe->training.enable_cpu_offload, &r->state, err);
+    if (status != TITAN_OK) {
+        layout_close(layout);
+        return status;
+    }
+    return state_init(r->state, (uint64_t)o->recipe->training.seed, r->streams[STREAM_COMPUTE], err);
+}
+
+static void *bind_state(void *arg, const struct buffer *buffer)
+{
+    return state_bind(arg, buffer);
+}
+
+static titan_status open_executor(struct replay *r, struct titan_error *err)
+{
+    struct exec_options options = {.program = r->program,
+                                   .rank = r->options->rank,
+                                   .cut = r->plan->cut,
+                                   .device = &r->device,
+                                   .comm_ops = &comm_echo,
+                                   .bind = bind_state,
+                                   .arg = r->state};
+
+    for (int c = 0; c < CHANNEL_COUNT; c++) {
+        r->comms[c] = echo_open(r->device.ops, &r->plan->mesh, (enum channel)c, r->options->rank);
+        if (!r->comms[c])
+            return no_memory(err);
+        options.comms[c] = options.inbound[c] = r->comms[c];
+    }
+    memcpy(options.streams, r->streams, sizeof options.streams);
+    return exec_open(&options, &r->exec, err);
+}
+
+/* Tokens drawn over the whole vocabulary: rows of the embedding are as far apart as text has them, or farther. */
+static titan_status make_batch(struct replay *r, struct titan_error *err)
+{
+    const struct sequence_cut *cut = &r->plan->cut;
+    const int64_t all = cut->b * cut->t, mine = batch_tokens(cut), share = r->program->share;
+    const uint64_t vocabulary = (uint64_t)r->options->recipe->model.dims.vocab_size;
+    _cleanup_free_ int32_t *inputs = calloc((size_t)all + 1, sizeof *inputs);
+    int at[AXIS_COUNT];
+    uint64_t draw = (uint64_t)r->options->rank;
+
+    titan_assert(all > 0 && vocabulary > 0);
+    r->tokens = calloc((size_t)(share * BATCH_ROWS * mine) + 1, sizeof *r->tokens);
+    r->counts = calloc((size_t)share + 1, sizeof *r->counts);
+    if (!inputs || !r->tokens || !r->counts)
+        return no_memory(err);
+    mesh_coords(&r->plan->mesh, r->options->rank, at);
+    for (int64_t m = 0; m < share; m++) {
+        for (int64_t i = 0; i < all; i++)
+            inputs[i] = (int32_t)(hash_draw(&draw) % vocabulary);
+        r->counts[m] = (double)batch_fill(cut, at[AXIS_CP], inputs, inputs, NULL, r->tokens + m * BATCH_ROWS * mine);
+    }
+    return TITAN_OK;
+}
+
+/* --- times -------------------------------------------------------------------------------------------------------- */
+
+static titan_status take_time(void *arg, struct titan_error *err)
+{
+    (void)err;
+    *(int64_t *)arg = clock_mono_ns();
+    return TITAN_OK;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const float *a = x, *b = y;
+    return *a < *b ? -1 : *a > *b;
+}
+
+/* What else runs on the machine only adds to a time. */
+static float first_quartile(float *values, int n)
+{
+    titan_assert(n > 0);
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    return values[n / 4];
+}
+
+/* On a device with a queue the two calls of the host around an action are within its time. */
+static titan_status measure_bracket(struct replay *r, struct titan_error *err)
+{
+    const struct device_ops *ops = r->device.ops;
+    struct stream *const s = r->streams[STREAM_COMPUTE];
+    int64_t ns[BRACKETS][2];
+    float took[BRACKETS];
+
+    for (int i = 0; i < BRACKETS; i++)
+        for (int side = 0; side < 2; side++)
+            TRY(ops->stream_call(s, take_time, &ns[i][side], err));
+    TRY(ops->stream_sync(s, err));
+    for (int i = 0; i < BRACKETS; i++)
+        took[i] = (float)(ns[i][1] - ns[i][0]) * 1e-9f;
+    r->bracket = first_quartile(took, BRACKETS);
+    return TITAN_OK;
+}
+
+static titan_status run_step(struct replay *r, uint64_t number, struct titan_error *err)
+{
+    const struct exec_batch batch = {.tokens = r->tokens, .counts = r->counts};
+    const struct update update = update_of_recipe(r->options->recipe, 1e-4, number, 1000, 1);
+    const double *report = NULL;
+
+    TRY(exec_gradients(r->exec, &batch, err));
+    TRY(exec_agree(r->exec, &report, err));
+    TRY(exec_update(r->exec, &update, err));
+    return exec_wait_for_update(r->exec, err);
+}
+
+static titan_status run_steps(struct replay *r, struct board *board, struct titan_error *err)
+{
+    const struct program *p = r->program;
+
+    r->seconds = calloc((size_t)p->n_actions * STEPS_MOST, sizeof *r->seconds);
+    if (!r->seconds)
+        return no_memory(err);
+    TRY(run_step(r, 1, err)); /* the first finds everything cold and makes what is made once */
+    TRY(exec_take_times(r->exec, true, err));
+    TRY(measure_bracket(r, err));
+    (void)pthread_barrier_wait(&board->ready);
+    const int64_t began_ns = clock_mono_ns();
+    for (; r->steps < STEPS_MOST; r->steps++) {
+        if (r->steps >= STEPS_LEAST && (double)(clock_mono_ns() - began_ns) * 1e-9 > r->options->seconds)
+            break;
+        TRY(run_step(r, (uint64_t)r->steps + 2, err));
+        const struct exec_times *times = exec_times(r->exec);
+        for (int i = 0; i < p->n_actions; i++)
+            r->seconds[(size_t)i * STEPS_MOST + (size_t)r->steps] = (float)(times->ended[i] - times->began[i]) * 1e-9f;
+    }
+    return TITAN_OK;
+}
+
+/* --- what is written down ----------------------------------------------------------------------------------------- */
+
+/* The row of this operation or transfer among those this rank has written; a new one where it has none. */
+static struct board_row *row_of(struct board *board, int *mine, int *n, const struct cost_row *cost)
+{
+    for (int i = 0; i < *n; i++) {
+        const struct cost_row *c = &board->rows[mine[i]].cost;
+        if (c->kind == cost->kind && c->size == cost->size && c->bytes == cost->bytes && strcmp(c->key, cost->key) == 0)
+            return &board->rows[mine[i]];
+    }
+    titan_assert(*n < BOARD_ROWS && cost->key[0]);
+    const int at = atomic_fetch_add(&board->n, 1);
+    if (at >= BOARD_ROWS)
+        return NULL;
+    mine[(*n)++] = at;
+    board->rows[at].cost = *cost;
+    return &board->rows[at];
+}
+
+/* Actions with the same operation and numbers are of one key: only the first of them is named. */
+static titan_status write_down(struct replay *r, struct board *board, struct titan_error *err)
+{
+    const struct program *p = r->program;
+    const double least = 1e-9;
+    _cleanup_free_ int *mine = calloc(BOARD_ROWS, sizeof *mine);
+    int n = 0;
+
+    titan_assert(r->steps >= STEPS_LEAST && r->steps <= STEPS_MOST);
+    if (!mine)
+        return no_memory(err);
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const bool transfer = op_is_transfer((enum op)a->op);
+        struct cost_row cost = {.kind = transfer ? COST_TRANSFER : COST_OPERATION, .size = r->options->threads};
+        if (op_class((enum op)a->op) == OP_CLASS_NO_TIME)
+            continue;
+        cost_key(p, a, cost.key);
+        cost.bytes = cost_bytes(p, a);
+        if (transfer)
+            cost.size = cost_members(p, a);
+        if (transfer && (cost.size == 1 || cost.bytes == 0))
+            continue;
+        struct board_row *row = row_of(board, mine, &n, &cost);
+        if (!row)
+            return titan_fail(err, TITAN_ELIMIT, "measure: more than %d distinct operations", BOARD_ROWS);
+        row->op = (enum op)a->op;
+        row->dt = (enum dtype)action_params(p, a)->dt;
+        if (transfer)
+            continue;
+        const double took = first_quartile(r->seconds + (size_t)i * STEPS_MOST, r->steps) - r->bracket;
+        row->cost.seconds = (row->cost.seconds * row->count + MAX(took, least)) / (row->count + 1);
+        row->count++;
+    }
+    return TITAN_OK;
+}
+
+static void write_host(const struct replay *r, struct cost_host *ret)
+{
+    cost_host_of_cpu(ret);
+    if (r->device.info.host_memory)
+        return;
+    (void)snprintf(ret->device, sizeof ret->device, "%s", r->device.plugin->name);
+    (void)snprintf(ret->machine, sizeof ret->machine, "%s", r->device.info.name);
+    (void)snprintf(ret->isa, sizeof ret->isa, "gpu");
+    ret->cores = 1;
+    ret->mhz = 0;
+}
+
+static titan_status replay(struct replay *r, struct board *board, struct titan_error *err)
+{
+    const struct device_options device = {.threads = r->options->threads};
+
+    TRY(model_open(&r->options->recipe->model.dims, &r->model, err));
+    TRY(device_open(r->options->recipe->device.name, &device, &r->device, err));
+    TRY(open_programs(r, err));
+    TRY(open_state(r, err));
+    TRY(open_executor(r, err));
+    TRY(make_batch(r, err));
+    TRY(run_steps(r, board, err));
+    if (r->options->first)
+        write_host(r, &board->host);
+    return write_down(r, board, err);
+}
+
+static void close_replay(struct replay *r)
+{
+    exec_close(r->exec);
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        free(r->comms[c]);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (r->streams[s])
+            r->device.ops->stream_close(r->streams[s]);
+    state_close(r->state);
+    if (r->programs)
+        plan_free_programs(r->plan, r->programs);
+    plan_close(r->plan);
+    model_close(r->model);
+    if (r->device.dev)
+        device_close(&r->device);
+    free(r->tokens);
+    free(r->counts);
+    free(r->seconds);
+}
+
+titan_status replay_rank(const struct replay_options *options, struct board *board, struct titan_error *err)
+{
+    struct replay r = {.options = options};
+
+    titan_assert(options->rank >= 0 && options->rank < options->world && options->threads > 0);
+    const titan_status status = replay(&r, board, err);
+    close_replay(&r);
+    return status;
+}

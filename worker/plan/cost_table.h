@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cost_table.h - costs that were measured: what `titan-worker measure` writes and plans read before they ask the model.
+ *
+ * A text file of lines with tabs: a head that names the machine, a line for each operation and transfer, and an end
+ * with the number of lines and a hash of all before it, so that a table that was cut or changed is not taken for one.
+ *
+ *   titan-costs  1
+ *   device       cpu
+ *   machine      Intel(R) Xeon(R) Processor
+ *   isa          avx2 avx512
+ *   cores        2
+ *   mhz          2100
+ *   version      0.4.0
+ *   operation    THREADS  SECONDS  KEY
+ *   transfer     MEMBERS  BYTES  SECONDS  PROCESSOR_SECONDS  KEY
+ *   end          LINES  HASH
+ *
+ * A table is of one machine: device, model, instructions and cores. Clock and version are there to be read. */
+#ifndef TITAN_WORKER_PLAN_COST_TABLE_H
+#define TITAN_WORKER_PLAN_COST_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#define COST_KEY_MAX 512 /* with the terminator */
+#define COST_FIELD_MAX 128
+
+struct cost_host {
+    char device[16]; /* "cpu", "cuda" */
+    char machine[COST_FIELD_MAX], isa[COST_FIELD_MAX], version[COST_FIELD_MAX];
+    int cores; /* processors that its workers share */
+    int mhz;   /* 0 = unknown */
+};
+
+enum cost_kind { COST_OPERATION, COST_TRANSFER };
+
+struct cost_row {
+    enum cost_kind kind;
+    int size;         /* an operation's threads, a transfer's members */
+    uint64_t bytes;   /* a transfer's (action_sent_bytes); 0 */
+    double seconds;   /* from its begin to its end */
+    double processor; /* a transfer's: s of processor time of one member */
+    char key[COST_KEY_MAX];
+};
+
+struct cost_table {
+    struct cost_host host;
+    struct cost_row *rows; /* sorted, each key once */
+    size_t n, cap;
+};
+
+/* This machine with its processors: of the affinity mask, as workers take them. */
+void cost_host_of_cpu(struct cost_host *ret);
+/* TITAN_EINVAL names both machines where they are not the same. */
+titan_status cost_host_check(const struct cost_host *table, const struct cost_host *here, const char *path,
+                             struct titan_error *err) TITAN_MUST_USE;
+
+/* Adds a row, or takes the place of the one with its key. */
+titan_status cost_table_put(struct cost_table *t, const struct cost_row *row, struct titan_error *err) TITAN_MUST_USE;
+void cost_table_print(const struct cost_table *t, struct buf *out);
+/* name: of the text, for messages. *ret is owned (cost_table_clear), empty after a failure. TITAN_EINVAL: the text is
+ * no table, or not all of one. */
+titan_status cost_table_parse(const char *text, size_t len, const char *name, struct cost_table *ret,
+                              struct titan_error *err) TITAN_MUST_USE;
+titan_status cost_table_load(const char *path, struct cost_table *ret, struct titan_error *err) TITAN_MUST_USE;
+void cost_table_clear(struct cost_table *t);
+/* Where `measure` puts the table of a device, in the user's cache folder. TITAN_EINVAL: there is no such folder. */
+titan_status cost_table_place(const char *device, char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
+
+/* NULL: not measured. */
+const struct cost_row *cost_table_operation(const struct cost_table *t, int threads, const char *key);
+/* Between two measured sizes on a straight line. false: beyond what was measured. */
+bool cost_table_transfer(const struct cost_table *t, int members, const char *key, uint64_t bytes, double *ret_seconds,
+                         double *ret_processor);
+
+#endif
