@@ -2,6 +2,7 @@
 /* planner.c - the plan command: recipe, machine and number of devices in, report out. */
 #include "worker/planner.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,11 @@ struct planner {
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
+    struct device_handle
+        device; /* of a CPU: its sizes, what it is fast at; not open for GPUs, nor where it cannot be */
+    char table_path[PATH_MAX];
+    struct cost_table table;
+    struct cost cost; /* of the forecast; passes weigh the model's, as a run's do */
 };
 
 /* --- command line ------------------------------------------------------------------------------------------------- */
@@ -78,11 +84,23 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
 
 /* --- report ------------------------------------------------------------------------------------------------------- */
 
-static enum dtype plan_dtype(const struct planner *p)
+static bool for_cpu(const struct planner *p)
 {
-    const char *name = p->recipe.training.mixed_precision_param;
-    const bool cpu = strcmp(p->machine->name, "cpu") == 0;
-    return strcmp(name, "float32") == 0 || (cpu && strcmp(name, "auto") == 0) ? DTYPE_F32 : DTYPE_BF16;
+    return strcmp(p->machine->name, "cpu") == 0;
+}
+
+/* As a run has them on such a device, but for the refusal of what does not fit: that is part of the report. */
+static struct plan_options options_of(const struct planner *p)
+{
+    struct plan_options o = {.recipe = &p->recipe, .model = p->model, .dt = plan_compute_type(&p->recipe, !for_cpu(p))};
+
+    if (p->device.dev)
+        o = plan_options_of_device(&p->recipe, p->model, &p->device);
+    o.world = p->world;
+    o.machine = p->machine;
+    o.memory_bytes = p->machine->memory_bytes;
+    o.memory_free = UINT64_MAX;
+    return o;
 }
 
 static titan_status write_file(const char *path, const struct buf *text, struct titan_error *err)
@@ -135,14 +153,14 @@ static titan_status add_evaluation(const struct plan_options *of_step, struct fo
 static titan_status report_plan(const struct planner *p, const struct plan *plan, struct buf *out,
                                 struct titan_error *err)
 {
-    const struct cost cost = {.machine = p->machine};
     struct program **programs = NULL;
     struct simulation *s = NULL;
     struct forecast f = {0};
 
     titan_assert(p->machine && plan->kinds >= 1);
     TRY(plan_programs(plan, &programs, err));
-    titan_status status = forecast_make(plan, programs, &cost, &f, &s, err);
+    titan_status status = forecast_make(plan, programs, &p->cost, &f, &s, err);
+    f.table = p->cost.table ? p->table_path : NULL;
     if (status == TITAN_OK)
         status = add_evaluation(&plan->opt, &f, err);
     if (status == TITAN_OK && p->print)
@@ -153,7 +171,7 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
     else if (status == TITAN_OK)
         forecast_print(&f, out);
     if (status == TITAN_OK && p->operations && !p->json)
-        status = forecast_print_operations(&f, s, &cost, out, err);
+        status = forecast_print_operations(&f, s, &p->cost, out, err);
     if (status == TITAN_OK)
         status = write_files(p, s, err);
     forecast_clear(&f);
@@ -162,16 +180,75 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
     return status;
 }
 
+/* --- measured costs ----------------------------------------------------------------------------------------------- */
+
+/* A processor's table is of this machine; a GPU's of one that is called so. */
+static titan_status check_table(const struct planner *p, struct titan_error *err)
+{
+    struct cost_host here = p->table.host;
+
+    if (for_cpu(p)) {
+        cost_host_of_cpu(&here);
+    } else if (cost_machine_of(here.machine) != cost_machine_find(p->machine->name)) {
+        (void)snprintf(here.device, sizeof here.device, "cuda");
+        (void)snprintf(here.machine, sizeof here.machine, "%s", p->machine->name);
+    }
+    return cost_host_check(&p->table.host, &here, p->table_path, err);
+}
+
+/* One that was named must do. In the usual place there may be none, or one that another machine has left in a home
+ * folder that both have. */
+static titan_status open_table(struct planner *p, struct titan_error *err)
+{
+    const char *given = args_text(p->args, "costs", NULL);
+    struct titan_error why = {0};
+
+    if (given && strcmp(given, "none") == 0)
+        return TITAN_OK;
+    if (given && (size_t)snprintf(p->table_path, sizeof p->table_path, "%s", given) >= sizeof p->table_path)
+        return titan_fail(err, TITAN_EINVAL, "--costs: the path is too long");
+    if (!given && (cost_table_place(p->machine->name, p->table_path, sizeof p->table_path, NULL) != TITAN_OK ||
+                   access(p->table_path, F_OK) != 0))
+        return TITAN_OK;
+    TRY(cost_table_load(p->table_path, &p->table, err));
+    const titan_status status = check_table(p, given ? err : &why);
+    if (status != TITAN_OK && !given) {
+        (void)fprintf(stderr, "note: not used: %s\n", why.msg);
+        cost_table_clear(&p->table);
+        return TITAN_OK;
+    }
+    return status;
+}
+
+/* Threads of a worker as `run` gives them to each. */
+static titan_status open_costs(struct planner *p, struct titan_error *err)
+{
+    struct cost_host here;
+
+    p->cost = (struct cost){.machine = p->machine, .threads = 1};
+    TRY(open_table(p, err));
+    if (p->table.n > 0)
+        p->cost.table = &p->table;
+    if (!for_cpu(p))
+        return TITAN_OK;
+    cost_host_of_cpu(&here);
+    p->cost.threads = p->recipe.device.threads > 0 ? (int)p->recipe.device.threads : MAX(1, here.cores / p->world);
+    const struct device_options device = {.threads = p->cost.threads};
+    if (device_open("cpu", &device, &p->device, NULL) != TITAN_OK)
+        p->device = (struct device_handle){0}; /* sizes are estimated */
+    return TITAN_OK;
+}
+
 static titan_status make_plan(struct planner *p, struct buf *out, struct titan_error *err)
 {
     struct plan *plan = NULL;
 
     TRY(read_recipe(p, err));
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
+    TRY(open_costs(p, err));
+    const struct plan_options options = options_of(p);
     if (p->search)
-        return search_layouts(&p->recipe, p->model, p->world, p->machine, plan_dtype(p), p->json, out, err);
-    const struct plan_options options = {
-        .recipe = &p->recipe, .model = p->model, .world = p->world, .dt = plan_dtype(p), .machine = p->machine};
+        return search_layouts(&options, &p->cost, p->json, out, err);
     TRY(plan_open(&options, &plan, err));
     const titan_status status = report_plan(p, plan, out, err);
     plan_close(plan);
@@ -186,6 +263,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     (void)with;
     TRY(read_options(args, &p, err));
     const titan_status status = make_plan(&p, &out, err);
+    if (p.device.dev)
+        device_close(&p.device);
+    cost_table_clear(&p.table);
     model_close(p.model);
     if (status != TITAN_OK) /* "not found" is for jobs: a file that is not there is bad input */
         return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
@@ -205,6 +285,8 @@ const struct command plan_command = {
             {"workers", 0, "N", "the same", WORD_NONE},
             {"device", 0, "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
             {"memory", 0, "GIB", "memory of a device in GiB, in place of the model's own", WORD_NONE},
+            {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
+             WORD_FILE},
             {"timeline", 0, "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
             {"picture", 0, "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},

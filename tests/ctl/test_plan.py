@@ -86,7 +86,7 @@ def floors():
 def as_json():
     """-o json: every number of the report, in bytes and seconds, and parts that add up"""
     d = document(DEBUG, "--world", 8, keys=PIPELINE)
-    assert set(d) == {"world", "device", "mesh", "tokens", "microbatches", "kinds", "actions", "step_seconds",
+    assert set(d) == {"world", "device", "program", "costs", "mesh", "tokens", "microbatches", "kinds", "actions", "step_seconds",
                       "tokens_per_second_per_device", "mfu", "bubble", "memory_bytes", "fits", "ranks"}, set(d)
     assert d["mesh"] == {"pp": 2, "dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2, "ep": 1}
     assert d["world"] == 8 and d["tokens"] == 16 * 128 and d["kinds"] == 2 and 0 < d["bubble"] < 1 and d["fits"] is True

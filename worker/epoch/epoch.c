@@ -58,6 +58,7 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
     titan_assert(p->plan->mesh.world == e->view.world);
     for (int k = 0; k < p->plan->kinds; k++)
         p->channels |= p->programs[k]->channels;
+    p->hash = plan_hash(p->plan, p->programs);
     p->program = TAKE(p->programs[program_kind(&p->plan->build, e->view.rank)]);
     p->streams = p->program->streams;
     p->memory_bytes = epoch_device_bytes(p->program);

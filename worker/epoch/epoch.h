@@ -21,6 +21,7 @@ struct epoch_plan {
     struct program **programs; /* of all kinds but this rank's, until the executor is open */
     uint32_t channels;         /* bits: those that any rank's program uses, in a step or in an evaluation */
     uint32_t streams;          /* likewise, of this rank */
+    uint64_t hash;             /* plan_hash of a step's */
     size_t memory_bytes;       /* of the device: a step's or an evaluation's, whichever needs more */
     int64_t first_microbatch;  /* of this rank's share */
 };

@@ -260,11 +260,12 @@ void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
 
     titan_assert(e->state.installed);
     tlog_info(&t->log, "epoch begins",
-              "epoch=%lu workers=%d mesh=\"%s\" step=%lu state=%s device=\"%s\" dtype=%s connect_ms=%.1f plan_ms=%.1f "
+              "epoch=%lu workers=%d mesh=\"%s\" program=%016lx step=%lu state=%s device=\"%s\" dtype=%s "
+              "connect_ms=%.1f plan_ms=%.1f "
               "groups_ms=%.1f state_ms=%.1f memory_ms=%.1f",
               (unsigned long)e->view.epoch, e->view.world, mesh_text(&e->plan.plan->mesh, (char[MESH_TEXT]){0}),
-              (unsigned long)ready.step, recovery_source_name(ready.recovery_source), t->device.info.name,
-              t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
+              (unsigned long)e->plan.hash, (unsigned long)ready.step, recovery_source_name(ready.recovery_source),
+              t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
               ms(at[OPENING_PLANNED], at[OPENING_GROUPED]), ready.state_ms, ready.prepare_ms);
     if (e->view.rank != 0)
         return;

@@ -42,12 +42,13 @@ static void measure_memory(const struct machine *m, const struct program *p, str
     ret->predicted = (double)ret->total * (1 + m->memory_overhead) + (double)m->memory_fixed;
 }
 
-static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step,
+static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step, double crowded,
                          struct forecast_time *ret)
 {
-    double known = 0;
+    double known = crowded;
 
-    titan_assert(step >= k->finish);
+    titan_assert(step >= k->finish && crowded >= 0);
+    ret->crowded = crowded;
     for (int i = 0; i < k->program->n_actions; i++) {
         const struct action *a = &k->program->actions[i];
         const double took = k->end[i] - k->start[i], floor = cost_floor(cost, k->program, a);
@@ -93,17 +94,57 @@ static double cost_of(void *arg, const struct program *p, const struct action *a
     return cost_action(arg, p, a);
 }
 
+/* Ranks share the cores of the machine that was measured, their transfers too: a step takes no less than all of their
+ * work on all cores. On GPUs each rank has its own: 0. */
+static double processor_bound(const struct forecast *f, const struct simulation *s, const struct cost *cost)
+{
+    double busy = 0;
+
+    if (!cost->table || strcmp(cost->table->host.device, "cpu") != 0)
+        return 0;
+    for (int i = 0; i < f->n; i++) {
+        const struct program *p = s->ranks[i].program;
+        for (int k = 0; k < p->n_actions; k++) {
+            const struct action *a = &p->actions[k];
+            double seconds, processor = 0;
+            if (!cost_measured(cost, p, a, &seconds, &processor) && a->stream == STREAM_COMPUTE)
+                processor = cost_action(cost, p, a) * cost->threads;
+            busy += processor;
+        }
+    }
+    titan_assert(cost->table->host.cores > 0);
+    return busy * f->plan->opt.world / f->n / cost->table->host.cores;
+}
+
+static void count_measured(struct forecast *f, const struct simulation *s, const struct cost *cost)
+{
+    double seconds, processor;
+
+    for (int i = 0; i < f->n; i++) {
+        const struct program *p = s->ranks[i].program;
+        for (int k = 0; k < p->n_actions; k++) {
+            if (cost_action(cost, p, &p->actions[k]) <= 0)
+                continue;
+            f->costed++;
+            f->measured += cost_measured(cost, p, &p->actions[k], &seconds, &processor);
+        }
+    }
+}
+
 static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost)
 {
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
 
     titan_assert(s->n == f->n && s->step > 0);
+    f->step = MAX(s->step, processor_bound(f, s, cost));
+    if (cost->table)
+        count_measured(f, s, cost);
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
         measure_memory(m, k->program, &f->memory[i]);
         f->memory[i].bytes[MEMORY_HOST] += plan_copy_bytes(f->plan);
-        measure_time(k, cost, s->step, &f->time[i]);
+        measure_time(k, cost, f->step, f->step - s->step, &f->time[i]);
         measure_bytes(k, f->bytes[i]);
         f->actions = MAX(f->actions, k->program->n_actions);
         if (k->compute > s->ranks[f->busiest].compute)
@@ -112,7 +153,6 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
             f->fullest = i;
     }
     f->tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
-    f->step = s->step;
     f->bubble = s->bubble;
     f->tokens_per_second = f->tokens / f->step / f->plan->opt.world;
     const double peak = f->plan->opt.dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
@@ -145,6 +185,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
         forecast_clear(&f);
         return status;
     }
+    f.hash = plan_hash(plan, programs);
     fill(&f, s, cost);
     if (ret_simulation)
         *ret_simulation = s;
@@ -214,8 +255,11 @@ static void print_head(const struct forecast *f, struct buf *out)
     if (f->plan->schedule)
         buf_printf(out, "pipeline    %s, %d stages on %d ranks, bubble %.1f %%\n", f->plan->schedule->name,
                    f->plan->schedule->stages, m->size[AXIS_PP], 100 * f->bubble);
-    buf_printf(out, "program     %d kind%s of rank, up to %ld actions\n", f->plan->kinds,
-               f->plan->kinds == 1 ? "" : "s", (long)f->actions);
+    buf_printf(out, "program     %d kind%s of rank, up to %ld actions, hash %016lx\n", f->plan->kinds,
+               f->plan->kinds == 1 ? "" : "s", (long)f->actions, (unsigned long)f->hash);
+    if (f->table)
+        buf_printf(out, "costs       measured for %ld of %ld operations and transfers, %s\n", f->measured, f->costed,
+                   f->table);
 }
 
 static void print_memory(const struct forecast *f, struct buf *out)
@@ -285,6 +329,7 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
     ret[n++] = (struct part){"attention", t->attention, t->attention_floor};
     ret[n++] = (struct part){"memory-bound operations", t->memory_bound, t->memory_floor};
     ret[n++] = (struct part){"pipeline bubble and ends", t->idle, 0};
+    ret[n++] = (struct part){"waiting: a core", t->crowded, 0};
     for (int c = 0; c < CHANNEL_COUNT; c++)
         if (t->exposed[c] > 0)
             ret[n++] = (struct part){waits[c], t->exposed[c], 0};
@@ -294,7 +339,7 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
 
 static void print_time(const struct forecast *f, struct buf *out)
 {
-    struct part parts[CHANNEL_COUNT + 4];
+    struct part parts[CHANNEL_COUNT + 5];
     const int n = parts_of(&f->time[f->busiest], parts);
 
     titan_assert(f->busiest >= 0 && f->busiest < f->n);
@@ -385,7 +430,7 @@ titan_status forecast_print_operations(const struct forecast *f, const struct si
 
 static void json_rank(const struct forecast *f, int i, struct buf *out)
 {
-    struct part parts[CHANNEL_COUNT + 4];
+    struct part parts[CHANNEL_COUNT + 5];
     const struct forecast_memory *m = &f->memory[i];
 
     buf_printf(out, "{\"pp_rank\":%d,\"memory\":{", i);
@@ -406,7 +451,10 @@ void forecast_json(const struct forecast *f, struct buf *out)
 {
     const struct mesh *m = &f->plan->mesh;
 
-    buf_printf(out, "{\"world\":%d,\"device\":\"%s\",\"mesh\":{", m->world, f->machine->name);
+    buf_printf(out,
+               "{\"world\":%d,\"device\":\"%s\",\"program\":\"%016lx\",\"costs\":{\"measured\":%ld,\"of\":%ld},"
+               "\"mesh\":{",
+               m->world, f->machine->name, (unsigned long)f->hash, f->measured, f->costed);
     for (int a = 0; a < AXIS_COUNT; a++)
         buf_printf(out, "\"%s\":%d,", mesh_axis_name((enum mesh_axis)a), m->size[a]);
     buf_printf(out, "\"ep\":%d},\"tokens\":%.0f,\"microbatches\":%ld,\"kinds\":%d,\"actions\":%ld,", m->ep, f->tokens,

@@ -21,6 +21,7 @@ struct forecast_time {
     double matmul, attention, memory_bound;             /* compute */
     double matmul_floor, attention_floor, memory_floor; /* the least that it can take (cost_floor) */
     double exposed[CHANNEL_COUNT];                      /* waiting for a transfer */
+    double crowded;                                     /* waiting for a core: ranks share those of one machine */
     double idle;                                        /* the rest: pipeline bubble, the end of the step */
 };
 
@@ -38,8 +39,11 @@ struct forecast {
     double tokens;                  /* of a global batch */
     double step, tokens_per_second; /* per device */
     double mfu, bubble;
-    int busiest; /* pp rank with the most compute */
-    int fullest; /* pp rank with the most memory */
+    uint64_t hash;         /* plan_hash */
+    long measured, costed; /* actions of the simulated programs with a measured cost, and with any */
+    const char *table;     /* where measured costs are from, borrowed; NULL: there are none */
+    int busiest;           /* pp rank with the most compute */
+    int fullest;           /* pp rank with the most memory */
 };
 
 /* programs: of all kinds (plan_programs). *ret_simulation is the caller's to close where not NULL. */

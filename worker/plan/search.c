@@ -24,8 +24,9 @@ struct candidate {
 };
 
 struct search {
+    const struct plan_options *options;
+    const struct cost *cost; /* of the forecasts */
     const struct recipe *recipe;
-    const struct model *model;
     int world;
     const struct machine *machine;
     enum dtype dt;
@@ -148,19 +149,18 @@ static titan_status forecast_of(const struct search *s, const struct candidate *
                                 struct titan_error *err)
 {
     struct recipe r = c->recipe;
-    const struct plan_options options = {
-        .recipe = &r, .model = s->model, .world = s->world, .dt = s->dt, .machine = s->machine};
-    const struct cost cost = {.machine = s->machine};
+    struct plan_options options = *s->options;
     struct plan *plan = NULL;
     struct program **programs = NULL;
 
+    options.recipe = &r;
     if (share > 0)
         r.training.global_batch_size = share * recipe_microbatch_rows(&r) * c->mesh.dp_replicate * c->mesh.dp_shard;
     titan_status status = plan_open(&options, &plan, err);
     if (status == TITAN_OK)
         status = plan_programs(plan, &programs, err);
     if (status == TITAN_OK)
-        status = forecast_make(plan, programs, &cost, ret, NULL, err);
+        status = forecast_make(plan, programs, s->cost, ret, NULL, err);
     if (plan)
         plan_free_programs(plan, programs);
     plan_close(plan);
@@ -314,17 +314,18 @@ static void print_json(const struct search *s, int n, struct buf *out)
     buf_puts(out, "]}\n");
 }
 
-titan_status search_layouts(const struct recipe *recipe, const struct model *model, int world,
-                            const struct machine *machine, enum dtype dt, bool json, struct buf *out,
+titan_status search_layouts(const struct plan_options *options, const struct cost *cost, bool json, struct buf *out,
                             struct titan_error *err)
 {
-    struct search s = {.recipe = recipe, .model = model, .world = world, .machine = machine, .dt = dt};
+    const struct plan_options *const o = options;
+    struct search s = {
+        .options = o, .cost = cost, .recipe = o->recipe, .world = o->world, .machine = o->machine, .dt = o->dt};
     int n = 0;
 
-    titan_assert(world > 0 && machine);
+    titan_assert(s.world > 0 && s.machine && cost->machine);
     titan_status status = enumerate(&s, err);
     if (status == TITAN_OK && s.n == 0)
-        status = titan_fail(err, TITAN_EINVAL, "no layout of this model fits %d devices with this batch", world);
+        status = titan_fail(err, TITAN_EINVAL, "no layout of this model fits %d devices with this batch", s.world);
     if (status == TITAN_OK)
         status = measure_best(&s, &n, err);
     if (status == TITAN_OK && json)

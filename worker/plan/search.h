@@ -7,11 +7,10 @@
 #ifndef TITAN_WORKER_PLAN_SEARCH_H
 #define TITAN_WORKER_PLAN_SEARCH_H
 
-#include "worker/device/device.h"
-#include "worker/plan/cost.h"
+#include "worker/plan/plan.h"
 
-titan_status search_layouts(const struct recipe *recipe, const struct model *model, int world,
-                            const struct machine *machine, enum dtype dt, bool json, struct buf *out,
+/* options: of the recipe's own layout. cost: of the forecasts. */
+titan_status search_layouts(const struct plan_options *options, const struct cost *cost, bool json, struct buf *out,
                             struct titan_error *err) TITAN_MUST_USE;
 
 #endif

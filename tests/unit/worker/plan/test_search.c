@@ -17,13 +17,22 @@
 
 static const char *const debug[] = {"training.global_batch_size=16", "training.seq_len=256", NULL};
 
+static titan_status search_with(const struct planned *p, int world, const struct machine *m, bool json, struct buf *out,
+                                struct titan_error *err)
+{
+    const struct cost cost = {.machine = m};
+    const struct plan_options options = {
+        .recipe = &p->recipe, .model = p->model, .world = world, .dt = DTYPE_BF16, .machine = m};
+    return search_layouts(&options, &cost, json, out, err);
+}
+
 static struct json *search(const struct planned *p, int world, const struct machine *m)
 {
     _cleanup_(buf_free) struct buf out = {0};
     struct titan_error err = {0};
     struct json *doc = NULL;
 
-    titan_status status = search_layouts(&p->recipe, p->model, world, m, DTYPE_BF16, true, &out, &err);
+    titan_status status = search_with(p, world, m, true, &out, &err);
     if (status == TITAN_OK)
         status = json_parse(out.data, out.len, &doc, &err);
     if (status != TITAN_OK)
@@ -163,7 +172,7 @@ static void text_ends_with_keys(void **state)
 
     (void)state;
     open_plan(&p, 8, debug);
-    assert_int_equal(search_layouts(&p.recipe, p.model, 8, p.cost.machine, DTYPE_BF16, false, &out, &err), TITAN_OK);
+    assert_int_equal(search_with(&p, 8, p.cost.machine, false, &out, &err), TITAN_OK);
     assert_int_equal(buf_append(&out, "", 1), TITAN_OK); /* a string */
     const char *keys = strstr(out.data, "\n[parallelism]\n");
     assert_non_null(keys);
@@ -171,7 +180,7 @@ static void text_ends_with_keys(void **state)
     if (recipe_parse(&again, keys, "keys", &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     tiny.memory_bytes = 1 << 20;
-    assert_int_equal(search_layouts(&p.recipe, p.model, 8, &tiny, DTYPE_BF16, false, &none, &err), TITAN_OK);
+    assert_int_equal(search_with(&p, 8, &tiny, false, &none, &err), TITAN_OK);
     assert_int_equal(buf_append(&none, "", 1), TITAN_OK);
     assert_non_null(strstr(none.data, "none of them fits"));
     assert_null(strstr(none.data, "[parallelism]"));

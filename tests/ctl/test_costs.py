@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""titan-worker measure, and plans with what it found: costs are used first, other tables are refused, a run executes the
+program that its plan printed."""
+import json
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, SOURCE, command, overrides, tap  # noqa: E402
+
+TINY = SOURCE / "recipes/tiny.toml"
+HOME = Path(tempfile.mkdtemp(prefix="titan-costs-"))
+TABLE = HOME / "costs.tsv"
+ENV = {"PATH": "/usr/bin:/bin", "HOME": str(HOME), "TITAN_ALLOW_ROOT": "1"}
+SHORT = ("--device", "cpu", "--seconds", "0.05")
+
+
+def measure(*args):
+    return command(BIN / "titan-worker", "measure", TINY, *SHORT, *args, env=ENV)
+
+
+def plan(*args, costs=TABLE, program="titan-worker"):
+    given = () if costs is None else ("--costs", costs)
+    return command(BIN / program, "plan", TINY, "--device", "cpu", *given, *args, env=ENV)
+
+
+def document(*args, costs=TABLE):
+    done = plan("--json", *args, costs=costs)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def fnv(data):
+    h = 0xCBF29CE484222325
+    for byte in data:
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    return h
+
+
+def measured():
+    """measure writes a table; plans of two ranks use it for every operation and transfer, and for those it has of others"""
+    done = measure("-n", 2, "--out", TABLE)
+    assert done.code == 0 and re.search(r"^measured \d+ operations and \d+ transfers on cpu ", done.out), (done.out, done.err)
+    head = dict(line.split("\t") for line in TABLE.read_text().splitlines()[:7])
+    assert head["device"] == "cpu" and int(head["cores"]) > 0 and head["machine"] and head["isa"] and head["version"]
+    d = document("-n", 2)
+    assert d["costs"]["measured"] == d["costs"]["of"] > 20, d["costs"]
+    without = document("-n", 2, costs="none")
+    assert without["costs"]["measured"] == 0 and without["step_seconds"] != d["step_seconds"]
+    assert without["program"] == d["program"]
+    for program in ("titan-worker", "titanctl"):
+        done = plan("-n", 2, program=program)
+        assert re.search(rf"^costs +measured for (\d+) of \1 operations and transfers, {TABLE}$", done.out, re.M), done.out
+    other = document("-n", 2, "--set", "training.seq_len=32")["costs"]
+    assert 0 < other["measured"] < other["of"], other
+
+
+def usual_place():
+    """without --out it lies in the cache folder and is found there; a second recipe's rows are added"""
+    assert measure("-n", 1).code == 0
+    table = HOME / ".cache/titan/costs-cpu.tsv"
+    rows = len(table.read_text().splitlines())
+    done = plan("-n", 1, costs=None)
+    assert f"operations and transfers, {table}\n" in done.out, done.out + done.err
+    assert measure("-n", 1, "--set", "training.seq_len=32").code == 0
+    assert len(table.read_text().splitlines()) > rows
+    table.write_text(another(table.read_text()))
+    done = plan("-n", 1, costs=None)
+    assert done.code == 0 and "of another machine" in done.err and "\ncosts" not in done.out, done.out + done.err
+
+
+def another(text):
+    lines = text.splitlines(keepends=True)
+    body = "".join("machine\tAnother Processor\n" if line.startswith("machine") else line for line in lines[:-1])
+    return f"{body}end\t{lines[-1].split()[1]}\t{fnv(body.encode()):016x}\n"
+
+
+def refused():
+    """a table of another machine, a damaged one, none: exit 2, one message, nothing written over it"""
+    bad = HOME / "bad.tsv"
+    text = TABLE.read_text()
+    for what, words in ((another(text), ("another machine", "Another Processor", str(bad))),
+                        (text[:-100], ("damaged", "end is missing", str(bad))),
+                        (text.replace("operation\t1", "operation\t2", 1), ("damaged", str(bad))), ("", ("damaged",))):
+        bad.write_text(what)
+        for done in (plan("-n", 2, costs=bad), measure("-n", 1, "--out", bad)):
+            assert done.code == 2 and not done.out, (done.code, done.out, done.err)
+            assert all(word in done.err for word in words), (words, done.err)
+        assert bad.read_text() == what
+    done = plan(costs=HOME / "none.tsv")
+    assert done.code == 2 and "none.tsv" in done.err
+    done = command(BIN / "titan-worker", "plan", TINY, "--device", "h100", "--costs", TABLE, env=ENV)
+    assert done.code == 2 and "another machine" in done.err and "h100" in done.err, done.err
+
+
+def same_program():
+    """what a run executes is what its plan printed: one hash"""
+    pipeline = {"parallelism.pipeline_parallel_degree": 2}
+    tensor = {"parallelism.tensor_parallel_degree": 2, "parallelism.enable_async_tensor_parallel": "true"}
+    seen = set()
+    for world, keys in ((1, {}), (2, {}), (2, pipeline), (2, tensor)):
+        done = command(BIN / "titan-worker", "run", TINY, "-n", world, "--device", "cpu", "--dir", HOME / f"run{len(seen)}",
+                       "--set", f"training.dataset_path={SOURCE / 'README.md'}", "--set", "training.steps=1",
+                       *overrides(keys), env=ENV)
+        hashes = set(re.findall(r"epoch begins .* program=([0-9a-f]{16}) ", done.out + done.err))
+        assert hashes == {document("-n", world, *overrides(keys), costs="none")["program"]}, (world, keys, hashes, done.err)
+        seen |= hashes
+    assert len(seen) == 4, seen
+
+
+try:
+    tap(measured, usual_place, refused, same_program)
+finally:
+    shutil.rmtree(HOME, ignore_errors=True)
