@@ -95,6 +95,8 @@ $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
 # The descriptor set is embedded for server reflection.
 $(BUILD)/obj/proto/rpc/descriptors.o: $(BUILD)/gen/titan.fds
 cflags-proto/rpc/descriptors.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
+# What the page of `titanctl report` is drawn with.
+$(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js
 # Kernels: the hot loops are vectorised per ISA by target clones; no unsafe maths, results must be the same everywhere.
 # gcc prefers 256-bit vectors where it has 512; here there is no scalar code between that would be slowed down.
 vector_width := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)

@@ -23,6 +23,8 @@ static const struct command *const commands[] = {
     &command_events,
     &command_metrics,
     &command_compare,
+    &command_report,
+    &command_top,
     &command_diff,
     &command_flight,
     &command_nodes,

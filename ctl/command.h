@@ -11,9 +11,9 @@ extern const struct command_table titanctl;
 extern const struct command command_submit, command_resume, command_run, command_status, command_show, command_list,
     command_cancel, command_rm, command_gc, command_resize, command_checkpoint, command_pki, command_drain,
     command_undrain, command_node, command_attach, command_wait, command_logs, command_events, command_metrics,
-    command_compare, command_diff, command_flight, command_nodes, command_counters, command_checkpoints, command_eval,
-    command_generate, command_convert, command_data, command_plan, command_admin, command_audit, command_token,
-    command_version, command_help, command_completion;
+    command_compare, command_report, command_top, command_diff, command_flight, command_nodes, command_counters,
+    command_checkpoints, command_eval, command_generate, command_convert, command_data, command_plan, command_admin,
+    command_audit, command_token, command_version, command_help, command_completion;
 
 /* TITAN_EINVAL: it is none. */
 titan_status args_job_of(const char *text, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;

@@ -10,81 +10,105 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "base/vec.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/curves.h"
 #include "ctl/output.h"
 #include "ctl/plot.h"
 
-enum { POINTS_MAX = 10000000, REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };
+enum { REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };
 
+/* A job's curve; of one with many steps each point is the mean of some. */
 struct series {
-    struct ctl *ctl;
-    bool plot, live;            /* live: draw again as points come */
-    double *x, *y, *validation; /* NaN in the last where there was none */
-    size_t n, cap_x, cap_y, cap_validation;
+    uint64_t job;
+    struct curves curves;
+    double *x, *y, *validation; /* CURVES_RANGES each, as they were drawn last; NaN in the last where there was none */
     double tokens_per_second;
+    char legend[200];
+};
+
+struct view {
+    struct ctl *ctl;
+    bool plot, live; /* live: draw again as points come */
+    struct series *series;
+    size_t n, at; /* at: of which points come in */
+    uint64_t printed;
     int drawn_lines;
     int64_t drawn_ns;
 };
 
-static bool add_point(struct series *s, const Titan__V1__MetricPoint *point)
+static void fill(struct series *s)
 {
-    titan_assert(s->n <= POINTS_MAX && s->plot);
-    if (s->n == POINTS_MAX || !VEC_RESERVE(s->x, s->cap_x, s->n + 1) || !VEC_RESERVE(s->y, s->cap_y, s->n + 1) ||
-        !VEC_RESERVE(s->validation, s->cap_validation, s->n + 1))
-        return false;
-    s->x[s->n] = (double)point->step;
-    s->validation[s->n] = point->validation ? point->validation->loss : (double)NAN;
-    s->y[s->n++] = point->loss;
-    s->tokens_per_second = point->tokens_per_second;
-    return true;
+    titan_assert(s->curves.n <= CURVES_RANGES);
+    for (size_t i = 0; i < s->curves.n; i++) {
+        const struct curves_range *r = &s->curves.ranges[i];
+        s->x[i] = (double)r->step;
+        s->y[i] = curves_mean(&r->values[CURVES_LOSS]);
+        s->validation[i] = curves_mean(&r->values[CURVES_VALIDATION]);
+    }
 }
 
-static void draw(struct series *s)
+/* "loss 10.5000 -> 2.3456, 61.2k tokens/s, validation (+) 2.4000" */
+static void describe(const struct series *s, char *out, size_t cap)
 {
-    titan_assert(s->plot);
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    char title[160] = "loss", count[UNITS_TEXT];
-    struct winsize size = {0};
-    int width = PLOT_WIDTH;
-    if (s->ctl->online && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        width = MIN(size.ws_col - 1, 2 * PLOT_WIDTH);
-    if (s->n > 0)
-        (void)snprintf(title, sizeof(title), "loss %.4f -> %.4f, %s tokens/s", s->y[0], s->y[s->n - 1],
-                       format_count(s->tokens_per_second, count));
-    for (size_t i = s->n; i-- > 0;) {
+    char count[UNITS_TEXT];
+    if (s->curves.n == 0) {
+        (void)snprintf(out, cap, "loss");
+        return;
+    }
+    (void)snprintf(out, cap, "loss %.4f -> %.4f, %s tokens/s", s->curves.first_loss, s->curves.last_loss,
+                   format_count(s->tokens_per_second, count));
+    for (size_t i = s->curves.n; i-- > 0;) {
         if (!isfinite(s->validation[i]))
             continue;
-        const size_t used = strlen(title);
-        (void)snprintf(title + used, sizeof(title) - used, ", validation (+) %.4f", s->validation[i]);
+        const size_t used = strlen(out);
+        (void)snprintf(out + used, cap - used, ", validation (+) %.4f", s->validation[i]);
         break;
     }
-    const struct plot plot = {.x = s->x,
-                              .y = s->y,
-                              .marks = s->validation,
-                              .n = s->n,
+}
+
+static void draw(struct view *v)
+{
+    titan_assert(v->plot && v->n > 0 && v->n <= PLOT_CURVES);
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct plot_curve curves[PLOT_CURVES];
+    struct winsize size = {0};
+    char title[160] = "loss";
+    int width = PLOT_WIDTH;
+    if (v->ctl->online && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        width = MIN(size.ws_col - 1, 2 * PLOT_WIDTH);
+    for (size_t i = 0; i < v->n; i++) {
+        struct series *s = &v->series[i];
+        fill(s);
+        describe(s, title, sizeof(title));
+        (void)snprintf(s->legend, sizeof(s->legend), "job %llu: %s", (unsigned long long)s->job, title);
+        curves[i] = (struct plot_curve){
+            .x = s->x, .y = s->y, .n = s->curves.n, .marks = s->validation, .legend = v->n > 1 ? s->legend : NULL};
+    }
+    const struct plot plot = {.curves = curves,
+                              .n = v->n,
                               .width = width,
                               .height = size.ws_row > 4 ? MIN(PLOT_HEIGHT, size.ws_row - 2) : PLOT_HEIGHT,
                               .unicode = plot_unicode(),
-                              .title = title,
+                              .color = v->ctl->color,
+                              .title = v->n > 1 ? "loss" : title,
                               .x_name = "step"};
-    if (s->drawn_lines)
-        buf_printf(&text, "\033[%dA\033[J", s->drawn_lines);
+    if (v->drawn_lines)
+        buf_printf(&text, "\033[%dA\033[J", v->drawn_lines);
     plot_draw(&plot, &text);
-    s->drawn_lines = 0;
+    v->drawn_lines = 0;
     for (size_t i = 0; i < text.len; i++)
-        s->drawn_lines += text.data[i] == '\n';
-    s->drawn_ns = clock_mono_ns();
+        v->drawn_lines += text.data[i] == '\n';
+    v->drawn_ns = clock_mono_ns();
     (void)output_line(&text);
 }
 
-static bool print_point(struct series *s, const Titan__V1__MetricPoint *p)
+static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
-    if (s->ctl->json)
+    if (v->ctl->json)
         return output_json(&p->base, false);
     char rate[UNITS_TEXT];
-    if (s->n++ == 0)
+    if (v->printed++ == 0)
         (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s %10s\n", "step", "loss", "grad norm", "rate", "tokens/s",
                      "mfu %", "step ms", "workers", "epoch", "validation");
     (void)printf("%8llu %10.4f %10.4f %10.3g %10s %7.1f %9.1f %8u %6llu", (unsigned long long)p->step, p->loss,
@@ -98,57 +122,94 @@ static bool print_point(struct series *s, const Titan__V1__MetricPoint *p)
 
 static bool each(const ProtobufCMessage *message, void *data)
 {
-    struct series *s = data;
+    struct view *v = data;
     const Titan__V1__MetricPoint *point = (const Titan__V1__MetricPoint *)message;
-    if (!s->plot)
-        return print_point(s, point);
-    if (!add_point(s, point))
-        return false;
-    if (s->live && clock_mono_ns() - s->drawn_ns > REDRAW_MS * INT64_C(1000000))
-        draw(s);
+    if (!v->plot)
+        return print_point(v, point);
+    titan_assert(v->at < v->n);
+    struct series *s = &v->series[v->at];
+    curves_add(&s->curves, point);
+    s->tokens_per_second = point->tokens_per_second;
+    if (v->live && clock_mono_ns() - v->drawn_ns > REDRAW_MS * INT64_C(1000000))
+        draw(v);
     return true;
+}
+
+static titan_status series_begin(struct series *s, uint64_t job, struct titan_error *err)
+{
+    s->job = job;
+    s->x = calloc(CURVES_RANGES, sizeof(*s->x));
+    s->y = calloc(CURVES_RANGES, sizeof(*s->y));
+    s->validation = calloc(CURVES_RANGES, sizeof(*s->validation));
+    if (!s->x || !s->y || !s->validation || !curves_init(&s->curves))
+        return titan_fail(err, TITAN_ENOMEM, "metrics: out of memory");
+    return TITAN_OK;
+}
+
+static titan_status show(struct view *v, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
+    int64_t after;
+    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    request.after_step = (uint64_t)after;
+    request.follow = args_has(args, "follow");
+    v->live = v->plot && request.follow && v->ctl->online;
+    titan_status status = TITAN_OK;
+    for (v->at = 0; v->at < v->n && status == TITAN_OK; v->at++) {
+        TRY(args_job(args, (int)v->at, &request.job_id, err));
+        if (v->plot)
+            TRY(series_begin(&v->series[v->at], request.job_id, err));
+        status = ctl_stream(v->ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, each,
+                            v, err);
+    }
+    if (v->plot && (status == TITAN_OK || status == TITAN_ECANCELLED))
+        draw(v);
+    return status;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
-    int64_t after;
-    uint64_t id;
-    TRY(args_job(args, 0, &id, err));
-    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
-    Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
-    request.job_id = id;
-    request.after_step = (uint64_t)after;
-    request.follow = args_has(args, "follow");
-    struct series series = {.ctl = ctl, .plot = args_has(args, "plot") && !ctl->json};
-    series.live = series.plot && request.follow && ctl->online;
-    titan_status status = ctl_stream(ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor,
-                                     each, &series, err);
-    if (series.plot && (status == TITAN_OK || status == TITAN_ECANCELLED))
-        draw(&series);
-    free(series.x);
-    free(series.y);
-    free(series.validation);
+    struct view view = {.ctl = ctl, .plot = args_has(args, "plot") && !ctl->json, .n = (size_t)args->n};
+    if (view.n > 1 && (!view.plot || args_has(args, "follow")))
+        return titan_fail(err, TITAN_EINVAL,
+                          "metrics: several jobs only with --plot, without --follow and -o json; one by one otherwise");
+    if (view.n > PLOT_CURVES)
+        return titan_fail(err, TITAN_EINVAL, "metrics: %zu jobs; a picture has at most %d", view.n, PLOT_CURVES);
+    view.series = calloc(view.n, sizeof(*view.series));
+    if (!view.series)
+        return titan_fail(err, TITAN_ENOMEM, "metrics: out of memory");
+    const titan_status status = show(&view, args, err);
+    for (size_t i = 0; i < view.n; i++) {
+        curves_free(&view.series[i].curves);
+        free(view.series[i].x);
+        free(view.series[i].y);
+        free(view.series[i].validation);
+    }
+    free(view.series);
     return status;
 }
 
 const struct command command_metrics = {
     .name = "metrics",
     .summary = "print a job's steps: loss, gradient norm, speed, validation loss; or draw the losses",
-    .arguments = "JOB",
+    .arguments = "JOB...",
     .min_args = 1,
-    .max_args = 1,
+    .max_args = ANY_NUMBER,
     .word = WORD_JOB,
     .options =
-        (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
-                                     {"plot", 'p', NULL,
-                                      "draw the loss curve instead of printing numbers, the validation loss as crosses",
-                                      WORD_NONE},
-                                     {"after", 0, "STEP", "only steps behind this one", WORD_NONE},
-                                     {NULL}},
+        (const struct option_spec[]){
+            {"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
+            {"plot", 'p', NULL,
+             "draw the loss curve instead of printing numbers, the validation loss as crosses; "
+             "of several jobs in one picture",
+             WORD_NONE},
+            {"after", 0, "STEP", "only steps behind this one", WORD_NONE},
+            {NULL}},
     .examples = (const struct example[]){{"titanctl metrics 12 --plot", "the loss curve so far"},
                                          {"titanctl metrics 12 -f --plot", "the loss curve as it grows"},
+                                         {"titanctl metrics 12 15 16 --plot", "three runs in one picture"},
                                          {"titanctl -o json metrics 12 > steps.jsonl", "for another program"},
                                          {NULL}},
     .run = run,

@@ -226,8 +226,7 @@ static uint32_t next_code(const char *text, int *ret_bytes)
     return code;
 }
 
-/* Bytes of text that fit into so many columns; *ret_left: how many stay free. */
-static size_t text_fits(const char *text, int columns, int *ret_left)
+size_t output_text_fits(const char *text, int columns, int *ret_left)
 {
     titan_assert(columns >= 0);
     const char *at = text;
@@ -327,7 +326,7 @@ void table_end(struct table_out *t, struct buf *out, int state_column, bool colo
         bool last = column == t->columns - 1, cut = t->give[column] && columns > t->width[column];
         const char *paint = color && column == state_column && i >= t->columns ? output_state_color(cell) : "";
         int pad = t->width[column] - columns;
-        size_t bytes = cut ? text_fits(cell, t->width[column] - 1, &pad) : strlen(cell);
+        size_t bytes = cut ? output_text_fits(cell, t->width[column] - 1, &pad) : strlen(cell);
         if (t->right[column])
             buf_printf(out, "%*s", pad, "");
         buf_printf(out, "%s%.*s%s%s", paint, (int)bytes, cell, cut ? "\u2026" : "", *paint ? COLOR_OFF : "");

@@ -38,6 +38,8 @@ struct table_out {
 int output_columns(void);
 /* Columns a terminal needs for UTF-8 text: wide characters take two, combining ones none. */
 int output_text_columns(const char *text);
+/* Bytes of UTF-8 text that fit into so many columns; *ret_left: how many stay free. */
+size_t output_text_fits(const char *text, int columns, int *ret_left);
 /* headings: "ID>" is right-aligned, "NAME~" gives way where room is set; NULL ends it. */
 void table_begin(struct table_out *t, const char *const *headings);
 void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -20,8 +20,10 @@ enum { LABEL = 9, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
 /* Dots: a cell is 2 wide and 4 high in braille, 1 by 1 in ASCII. */
 struct canvas {
     int cells_x, cells_y, dots_x, dots_y, per_x, per_y;
-    uint8_t *cells; /* braille pattern, or 1 for a mark */
-    bool *crosses;  /* over it */
+    uint8_t *cells;  /* braille pattern, or 1 for a mark */
+    uint8_t *owners; /* the last curve that has a dot in it */
+    bool *crosses;   /* over it */
+    uint8_t curve;   /* that is drawn now */
 };
 
 static void dot(struct canvas *c, int x, int y)
@@ -32,6 +34,7 @@ static void dot(struct canvas *c, int x, int y)
         return;
     uint8_t *cell = &c->cells[(y / c->per_y) * c->cells_x + x / c->per_x];
     *cell |= c->per_x == 2 ? bits[x % 2][y % 4] : 1;
+    c->owners[cell - c->cells] = c->curve;
 }
 
 /* A straight line of dots, ends included. */
@@ -71,13 +74,15 @@ static double scale(double value, struct range r, int dots)
     return r.max > r.min ? (value - r.min) / (r.max - r.min) * (dots - 1) : (dots - 1) / 2.0;
 }
 
-static void curve(struct canvas *c, const struct plot *p, struct range rx, struct range ry)
+static void curve(struct canvas *c, const struct plot_curve *p, struct range rx, struct range ry)
 {
     bool have = false;
     double last_x = 0, last_y = 0;
     for (size_t i = 0; i < p->n; i++) {
-        if (!isfinite(p->y[i]))
+        if (!isfinite(p->y[i])) {
+            have = false;
             continue;
+        }
         double x = scale(p->x[i], rx, c->dots_x), y = c->dots_y - 1 - scale(p->y[i], ry, c->dots_y);
         line(c, have ? last_x : x, have ? last_y : y, x, y);
         last_x = x;
@@ -87,7 +92,7 @@ static void curve(struct canvas *c, const struct plot *p, struct range rx, struc
 }
 
 /* Each a cell of its own, not joined. */
-static void crosses(struct canvas *c, const struct plot *p, struct range rx, struct range ry)
+static void crosses(struct canvas *c, const struct plot_curve *p, struct range rx, struct range ry)
 {
     for (size_t i = 0; p->marks && i < p->n; i++) {
         if (!isfinite(p->marks[i]))
@@ -95,37 +100,67 @@ static void crosses(struct canvas *c, const struct plot *p, struct range rx, str
         const int x = (int)lround(scale(p->x[i], rx, c->dots_x)) / c->per_x;
         const int y = (c->dots_y - 1 - (int)lround(scale(p->marks[i], ry, c->dots_y))) / c->per_y;
         c->crosses[y * c->cells_x + x] = true;
+        c->owners[y * c->cells_x + x] = c->curve;
     }
 }
 
-static void put_cell(const struct canvas *c, int x, int y, struct buf *out)
+/* --- several curves ----------------------------------------------------------------------------------------------- */
+
+static const char *paint_of(const struct plot *p, int curve)
+{
+    static const char *const paints[] = {"\033[34m", "\033[33m", "\033[32m", "\033[35m", "\033[36m", "\033[31m"};
+    return p->color && p->n > 1 ? paints[(size_t)curve % ARRAY_SIZE(paints)] : "";
+}
+
+static void put_legend(const struct plot *p, struct buf *out)
+{
+    titan_assert(p->n <= PLOT_CURVES);
+    for (size_t i = 0; i < p->n; i++) {
+        if (!p->curves[i].legend)
+            continue;
+        const char *paint = paint_of(p, (int)i);
+        if (*paint)
+            buf_printf(out, "%s%s%s ", paint, p->unicode ? "━━" : "--", "\033[0m");
+        else if (p->n > 1)
+            buf_printf(out, "%c ", (char)('a' + i));
+        buf_printf(out, "%s\n", p->curves[i].legend);
+    }
+}
+
+static void put_cell(const struct plot *p, const struct canvas *c, int x, int y, struct buf *out)
 {
     titan_assert(x >= 0 && x < c->cells_x && y >= 0 && y < c->cells_y);
-    uint8_t cell = c->cells[y * c->cells_x + x];
+    const int at = y * c->cells_x + x;
+    const uint8_t cell = c->cells[at];
+    const char *paint = cell || c->crosses[at] ? paint_of(p, c->owners[at]) : "";
     char text[4];
-    if (c->crosses[y * c->cells_x + x])
+    buf_puts(out, paint);
+    if (c->crosses[at])
         buf_puts(out, "+");
+    else if (cell && p->n > 1 && !*paint)
+        buf_printf(out, "%c", (char)('a' + c->owners[at]));
     else if (c->per_x == 1 || !cell)
         buf_puts(out, cell ? "*" : " ");
     else
         (void)!buf_append(out, text, utf8_encode(0x2800u + cell, text));
+    buf_puts(out, *paint ? "\033[0m" : "");
 }
 
-static void put_rows(const struct canvas *c, struct range ry, struct buf *out, bool unicode)
+static void put_rows(const struct plot *p, const struct canvas *c, struct range ry, struct buf *out)
 {
     titan_assert(c->cells_x > 0 && c->cells_y > 1);
     for (int y = 0; y < c->cells_y; y++) {
         bool labelled = y == 0 || y == c->cells_y - 1 || y == (c->cells_y - 1) / 2;
         double value = ry.max - (ry.max - ry.min) * y / (c->cells_y - 1);
         if (labelled)
-            buf_printf(out, "%*.4g %s", LABEL - 2, value, unicode ? "┤" : "+");
+            buf_printf(out, "%*.4g %s", LABEL - 2, value, p->unicode ? "┤" : "+");
         else
-            buf_printf(out, "%*s%s", LABEL - 1, "", unicode ? "│" : "|");
+            buf_printf(out, "%*s%s", LABEL - 1, "", p->unicode ? "│" : "|");
         int used = c->cells_x;
         while (used > 0 && !c->cells[y * c->cells_x + used - 1] && !c->crosses[y * c->cells_x + used - 1])
             used--;
         for (int x = 0; x < used; x++)
-            put_cell(c, x, y, out);
+            put_cell(p, c, x, y, out);
         buf_puts(out, "\n");
     }
 }
@@ -144,33 +179,68 @@ static void put_x_axis(const struct canvas *c, struct range rx, const char *name
 
 void plot_draw(const struct plot *p, struct buf *out)
 {
-    titan_assert(p->n == 0 || (p->x && p->y));
-    struct range rx = range_of(p->x, p->y, p->n), ry = range_of(p->y, p->y, p->n);
-    if (p->marks) {
-        rx = join(rx, range_of(p->x, p->marks, p->n));
-        ry = join(ry, range_of(p->marks, p->marks, p->n));
+    titan_assert(p->n <= PLOT_CURVES && (p->n == 0 || p->curves));
+    struct range rx = {INFINITY, -INFINITY}, ry = rx;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct plot_curve *a = &p->curves[i];
+        rx = join(rx, range_of(a->x, a->y, a->n));
+        ry = join(ry, range_of(a->y, a->y, a->n));
+        if (a->marks) {
+            rx = join(rx, range_of(a->x, a->marks, a->n));
+            ry = join(ry, range_of(a->marks, a->marks, a->n));
+        }
     }
     if (p->title)
         buf_printf(out, "%s\n", p->title);
     if (!(rx.min <= rx.max)) {
         buf_puts(out, "(no points yet)\n");
+        put_legend(p, out);
         return;
     }
     int width = MIN(MAX(p->width, WIDTH_MIN), 1000), height = MIN(MAX(p->height, HEIGHT_MIN), 1000);
     struct canvas c = {
         .cells_x = width - LABEL, .cells_y = height - 3, .per_x = p->unicode ? 2 : 1, .per_y = p->unicode ? 4 : 1};
+    const size_t cells = (size_t)c.cells_x * (size_t)c.cells_y;
     c.dots_x = c.cells_x * c.per_x;
     c.dots_y = c.cells_y * c.per_y;
-    c.cells = calloc((size_t)c.cells_x * (size_t)c.cells_y, 1);
-    c.crosses = calloc((size_t)c.cells_x * (size_t)c.cells_y, sizeof(*c.crosses));
-    if (c.cells && c.crosses) {
-        curve(&c, p, rx, ry);
-        crosses(&c, p, rx, ry);
-        put_rows(&c, ry, out, p->unicode);
+    c.cells = calloc(cells, 1);
+    c.owners = calloc(cells, 1);
+    c.crosses = calloc(cells, sizeof(*c.crosses));
+    if (c.cells && c.owners && c.crosses) {
+        for (size_t i = 0; i < p->n; i++) {
+            c.curve = (uint8_t)i;
+            curve(&c, &p->curves[i], rx, ry);
+            crosses(&c, &p->curves[i], rx, ry);
+        }
+        put_rows(p, &c, ry, out);
         put_x_axis(&c, rx, p->x_name, out, p->unicode);
+        put_legend(p, out);
     }
     free(c.cells);
+    free(c.owners);
     free(c.crosses);
+}
+
+void plot_spark(const double *values, size_t n, int width, bool unicode, struct buf *out)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char *const marks[] = {"_", ".", "-", "=", "^"};
+    titan_assert(n == 0 || values);
+    const struct range r = range_of(values, values, n);
+    for (int x = 0; x < width && n > 0; x++) {
+        const size_t from = (size_t)x * n / (size_t)width, to = ((size_t)x + 1) * n / (size_t)width;
+        double sum = 0, count = 0;
+        for (size_t i = from; i < MAX(to, from + 1); i++)
+            if (isfinite(values[i])) {
+                sum += values[i];
+                count++;
+            }
+        if (count > 0)
+            buf_puts(out, unicode ? blocks[lround(scale(sum / count, r, ARRAY_SIZE(blocks)))]
+                                  : marks[lround(scale(sum / count, r, ARRAY_SIZE(marks)))]);
+        else
+            buf_puts(out, " ");
+    }
 }
 
 bool plot_unicode(void)

@@ -101,6 +101,8 @@ static const struct asked {
     {true, {"audit"}},
     {true, {"metrics", "1"}},
     {true, {"metrics", "1", "--plot"}},
+    {true, {"metrics", "1", "2", "--plot"}},
+    {false, {"report", "1", "--out", "-"}},
     {true, {"logs", "1"}},
     {true, {"logs", "1", "--rank", "0"}},
     {false, {"token", "list"}},

@@ -149,16 +149,17 @@ static void test_plot_ascii(void **state)
 {
     (void)state;
     const double x[] = {0, 1, 2, 3, 4}, y[] = {4, 3, NAN, 1, 0};
-    struct plot p = {.x = x, .y = y, .n = 5, .width = 24, .height = 8, .title = "loss", .x_name = "step"};
+    struct plot_curve c = {.x = x, .y = y, .n = 5};
+    struct plot p = {.curves = &c, .n = 1, .width = 24, .height = 8, .title = "loss", .x_name = "step"};
     plot_is(&p, "loss\n"
                 "      4 +**\n"
                 "        |  ***\n"
-                "      2 +     ****\n"
-                "        |         ***\n"
+                "      2 +\n"
+                "        |           *\n"
                 "      0 +            ***\n"
                 "        +---------------\n"
                 "         0        step 4\n");
-    p.n = 1;
+    c.n = 1;
     plot_is(&p, "loss\n"
                 "      4 +\n"
                 "        |\n"
@@ -167,10 +168,11 @@ static void test_plot_ascii(void **state)
                 "      4 +\n"
                 "        +---------------\n"
                 "         0        step 0\n");
-    p.n = 0;
+    c.n = 0;
     plot_is(&p, "loss\n(no points yet)\n");
     const double nothing[] = {NAN, INFINITY};
-    p = (struct plot){.x = x, .y = nothing, .n = 2};
+    c = (struct plot_curve){.x = x, .y = nothing, .n = 2};
+    p.title = NULL;
     plot_is(&p, "(no points yet)\n");
 }
 
@@ -178,11 +180,49 @@ static void test_plot_braille(void **state)
 {
     (void)state;
     const double x[] = {0, 1}, y[] = {0, 1};
-    const struct plot p = {.x = x, .y = y, .n = 2, .width = 24, .height = 5, .unicode = true};
+    const struct plot_curve c = {.x = x, .y = y, .n = 2};
+    const struct plot p = {.curves = &c, .n = 1, .width = 24, .height = 5, .unicode = true};
     plot_is(&p, "      1 ┤       ⢀⣀⡠⠤⠔⠒⠊⠉\n"
                 "      0 ┤⣀⡠⠤⠔⠒⠊⠉⠉\n"
                 "        └───────────────\n"
                 "         0             1\n");
+}
+
+/* Several are told apart by colours, or by letters, and the legend says which is which. */
+static void test_plot_several(void **state)
+{
+    (void)state;
+    const double x[] = {0, 1}, up[] = {0, 1}, down[] = {1, 0};
+    const struct plot_curve c[] = {{.x = x, .y = up, .n = 2, .legend = "one"},
+                                   {.x = x, .y = down, .n = 2, .legend = "two"}};
+    struct plot p = {.curves = c, .n = 2, .width = 24, .height = 6};
+    plot_is(&p, "      1 +bbbb       aaaa\n"
+                "    0.5 +    bbbbbbb\n"
+                "      0 +aaaa       bbbb\n"
+                "        +---------------\n"
+                "         0             1\n"
+                "a one\n"
+                "b two\n");
+    p.color = true;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    plot_draw(&p, &text);
+    assert_non_null(strstr(text.data, "\033[34m*\033[0m"));
+    assert_non_null(strstr(text.data, "\033[33m--\033[0m two\n"));
+}
+
+static void test_spark(void **state)
+{
+    (void)state;
+    const double values[] = {8, 7, NAN, INFINITY, 2, 1};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    plot_spark(values, 6, 6, true, &text);
+    assert_string_equal(text.data, "█▇  ▂▁");
+    buf_clear(&text);
+    plot_spark(values, 6, 3, false, &text);
+    assert_string_equal(text.data, "^ _");
+    buf_clear(&text);
+    plot_spark(values, 0, 3, false, &text);
+    assert_int_equal(text.len, 0);
 }
 
 /* Any size and any number of points stays inside the canvas (the sanitizers watch). */
@@ -197,7 +237,8 @@ static void test_plot_sizes(void **state)
     for (int width = -5; width < 200; width += 7) {
         for (int height = -5; height < 60; height += 5) {
             _cleanup_(buf_free) struct buf text = BUF_INIT;
-            const struct plot p = {.x = x, .y = y, .n = 500, .width = width, .height = height, .unicode = width % 2};
+            const struct plot_curve c[] = {{.x = x, .y = y, .n = 500}, {.x = x, .y = x, .n = 9, .marks = y}};
+            const struct plot p = {.curves = c, .n = 2, .width = width, .height = height, .unicode = width % 2};
             plot_draw(&p, &text);
             assert_true(text.len > 0);
         }
@@ -209,7 +250,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line),         cmocka_unit_test(test_validation), cmocka_unit_test(test_live_line),
         cmocka_unit_test(test_merge),        cmocka_unit_test(test_plain),      cmocka_unit_test(test_plot_ascii),
-        cmocka_unit_test(test_plot_braille), cmocka_unit_test(test_plot_sizes),
+        cmocka_unit_test(test_plot_braille), cmocka_unit_test(test_plot_sizes), cmocka_unit_test(test_plot_several),
+        cmocka_unit_test(test_spark),
     };
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
 }

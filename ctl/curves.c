@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* curves.c - see curves.h.
+ *
+ * When all ranges are in use, each two neighbours become one and the stride doubles: no number of steps has to be known
+ * ahead, and each point is looked at once. */
+#include "ctl/curves.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+static const char *const names[CURVES_N] = {
+#define X(number, field) #field,
+    CURVES_TABLE
+#undef X
+    "validation",
+};
+
+bool curves_init(struct curves *c)
+{
+    *c = (struct curves){.stride = 1, .first_loss = NAN, .last_loss = NAN};
+    c->ranges = calloc(CURVES_RANGES, sizeof(*c->ranges));
+    return c->ranges;
+}
+
+void curves_free(struct curves *c)
+{
+    free(c->ranges);
+    *c = (struct curves){0};
+}
+
+static void add_value(struct curves_values *v, double value)
+{
+    titan_assert(v->n < UINT32_MAX && v->bad < UINT32_MAX);
+    if (!isfinite(value)) {
+        v->bad++;
+        return;
+    }
+    v->min = v->n ? fmin(v->min, value) : value;
+    v->max = v->n ? fmax(v->max, value) : value;
+    v->sum += value;
+    v->n++;
+}
+
+static void merge(struct curves_range *into, const struct curves_range *next)
+{
+    titan_assert(into->last_step < next->step);
+    into->last_step = next->last_step;
+    for (int i = 0; i < CURVES_N; i++) {
+        struct curves_values *a = &into->values[i];
+        const struct curves_values *b = &next->values[i];
+        if (b->n > 0) {
+            a->min = a->n ? fmin(a->min, b->min) : b->min;
+            a->max = a->n ? fmax(a->max, b->max) : b->max;
+        }
+        a->sum += b->sum;
+        a->n += b->n;
+        a->bad += b->bad;
+    }
+}
+
+static void halve(struct curves *c)
+{
+    titan_assert(c->n > 0 && c->stride <= UINT64_MAX / 2);
+    size_t n = 0;
+    c->stride *= 2;
+    for (size_t i = 0; i < c->n; i++) {
+        if (n > 0 && c->ranges[n - 1].step / c->stride == c->ranges[i].step / c->stride)
+            merge(&c->ranges[n - 1], &c->ranges[i]);
+        else
+            c->ranges[n++] = c->ranges[i];
+    }
+    c->n = n;
+}
+
+void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
+{
+    titan_assert(c->ranges && c->n <= CURVES_RANGES);
+    struct curves_range *last = c->n ? &c->ranges[c->n - 1] : NULL;
+    if (last && p->step <= last->last_step)
+        return;
+    if (!last || last->step / c->stride != p->step / c->stride) {
+        while (c->n == CURVES_RANGES)
+            halve(c);
+        last = &c->ranges[c->n++];
+        *last = (struct curves_range){.step = p->step, .at_ms = p->at_ms};
+    }
+    last->last_step = p->step;
+#define X(number, field) add_value(&last->values[CURVES_##number], (double)p->field);
+    CURVES_TABLE
+#undef X
+    if (p->validation)
+        add_value(&last->values[CURVES_VALIDATION], p->validation->loss);
+    if (c->points++ == 0)
+        c->first_loss = p->loss;
+    c->last_loss = p->loss;
+    c->tokens = p->tokens;
+    c->skipped_steps = p->skipped_steps;
+    c->last_at_ms = p->at_ms;
+}
+
+double curves_mean(const struct curves_values *v)
+{
+    return v->n > 0 ? v->sum / v->n : (double)NAN;
+}
+
+/* Six digits are more than a picture shows, and a third of what a double takes. */
+static void put_number(struct json_writer *w, bool there, double value)
+{
+    char text[32];
+    (void)snprintf(text, sizeof(text), "%.6g", value);
+    json_put_raw(w, NULL, there && isfinite(value) ? text : "null");
+}
+
+static void put_curve(const struct curves *c, int curve, struct json_writer *w)
+{
+    titan_assert(curve >= 0 && curve < CURVES_N);
+    bool any = false, bad = false;
+    for (size_t i = 0; i < c->n; i++) {
+        any = any || c->ranges[i].values[curve].n > 0;
+        bad = bad || c->ranges[i].values[curve].bad > 0;
+    }
+    if (!any && !bad)
+        return;
+    json_begin_object(w, names[curve]);
+    json_begin_array(w, "mean");
+    for (size_t i = 0; i < c->n; i++)
+        put_number(w, true, curves_mean(&c->ranges[i].values[curve]));
+    json_end_array(w);
+    if (c->stride > 1) {
+        json_begin_array(w, "min");
+        for (size_t i = 0; i < c->n; i++)
+            put_number(w, c->ranges[i].values[curve].n > 0, c->ranges[i].values[curve].min);
+        json_end_array(w);
+        json_begin_array(w, "max");
+        for (size_t i = 0; i < c->n; i++)
+            put_number(w, c->ranges[i].values[curve].n > 0, c->ranges[i].values[curve].max);
+        json_end_array(w);
+    }
+    if (bad) {
+        json_begin_array(w, "bad");
+        for (size_t i = 0; i < c->n; i++)
+            json_put_uint(w, NULL, c->ranges[i].values[curve].bad);
+        json_end_array(w);
+    }
+    json_end_object(w);
+}
+
+void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struct json_writer *w)
+{
+    titan_assert(c->n == 0 || c->ranges);
+    json_begin_object(w, key);
+    json_begin_array(w, "step");
+    for (size_t i = 0; i < c->n; i++)
+        json_put_uint(w, NULL, c->ranges[i].step);
+    json_end_array(w);
+    json_begin_array(w, "last_step");
+    for (size_t i = 0; i < c->n; i++)
+        json_put_uint(w, NULL, c->ranges[i].last_step);
+    json_end_array(w);
+    json_begin_array(w, "at_ms");
+    for (size_t i = 0; i < c->n; i++)
+        json_put_int(w, NULL, c->ranges[i].at_ms - begin_ms);
+    json_end_array(w);
+    for (int i = 0; i < CURVES_N; i++)
+        put_curve(c, i, w);
+    json_end_object(w);
+}

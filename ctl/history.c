@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* history.c - see history.h. */
+#include "ctl/history.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "base/vec.h"
+
+/* The oldest go, half of what is kept at a time, so that each entry moves once. */
+static void drop_oldest(void *entries, size_t *n, size_t size, size_t most)
+{
+    titan_assert(most > 0 && size > 0);
+    if (*n <= most)
+        return;
+    memmove(entries, (char *)entries + (*n - most) * size, most * size);
+    *n = most;
+}
+
+static const char *kind_of(const Titan__V1__Event *event, const struct json *detail)
+{
+    static const struct {
+        const char *type, *kind;
+    } kinds[] = {{"worker.lost", "loss"},           {"worker.stalled", "loss"},
+                 {"worker.device_failed", "loss"},  {"epoch.failed", "loss"},
+                 {"recovery.finished", "recovery"}, {"resize.finished", "resize"},
+                 {"resize.requested", "resize"},    {"checkpoint.failed", "warning"},
+                 {"worker.straggler", "warning"},   {"job.waiting", "warning"},
+                 {"job.squeezed", "warning"},       {"job.preempted", "warning"},
+                 {"epoch.delegated", "warning"},    {"job.state", "state"},
+                 {"job.submitted", "state"}};
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (strcmp(kinds[i].type, event->type) == 0)
+            return kinds[i].kind;
+    if (strcmp(event->type, "worker.exited") == 0 &&
+        (json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0))
+        return "loss";
+    return NULL;
+}
+
+static bool add_event(struct history *t, const Titan__V1__Event *event, const char *kind)
+{
+    struct history_event e = {event->at_ms, event->epoch, event->step, event->rank, kind, "", ""};
+    (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
+    (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
+    e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* cut in a character */
+    t->all_events++;
+    if (t->n_events == 2 * HISTORY_MOST)
+        drop_oldest(t->events, &t->n_events, sizeof(*t->events), HISTORY_MOST);
+    return VEC_PUSH(t->events, t->n_events, t->cap_events, e);
+}
+
+static bool add_world(struct history *t, const Titan__V1__Event *event, int64_t world)
+{
+    if (t->n_worlds > 0 && t->worlds[t->n_worlds - 1].world == 0 && world == 0)
+        return true;
+    if (t->n_worlds == 2 * HISTORY_MOST)
+        drop_oldest(t->worlds, &t->n_worlds, sizeof(*t->worlds), HISTORY_MOST);
+    return VEC_PUSH(t->worlds, t->n_worlds, t->cap_worlds,
+                    (struct history_world){event->at_ms, event->epoch, event->step, world});
+}
+
+static bool add_change(struct history *t, const Titan__V1__Event *event, const struct json *detail)
+{
+    const bool resize = strcmp(event->type, "resize.finished") == 0;
+    struct history_change c = {
+        .at_ms = event->at_ms,
+        .resize = resize,
+        .from_step = json_int(detail, "from_step", -1),
+        .resume_step = json_int(detail, "resume_step", -1),
+        .world = json_int(detail, "world", 0),
+        .epochs = json_int(detail, "epochs", 0),
+        .ms = json_real(detail, resize ? "resize_ms" : "recovery_ms", (double)NAN),
+        .detect_ms = json_real(detail, "detect_ms", (double)NAN),
+        .decide_ms = json_real(detail, "decide_ms", (double)NAN),
+        .quiet_ms = json_real(detail, "quiet_ms", (double)NAN),
+        .form_ms = json_real(detail, "form_ms", (double)NAN),
+        .state_ms = json_real(detail, "state_ms", (double)NAN),
+        .step_ms = json_real(detail, "step_ms", (double)NAN),
+    };
+    (void)snprintf(c.source, sizeof(c.source), "%s", json_string(detail, "rung", ""));
+    if (resize) {
+        t->resizes++;
+        t->resize_ms += isfinite(c.ms) ? c.ms : 0;
+    } else {
+        t->recoveries++;
+        t->recovery_ms += isfinite(c.ms) ? c.ms : 0;
+    }
+    t->all_changes++;
+    if (t->n_changes == 2 * HISTORY_MOST)
+        drop_oldest(t->changes, &t->n_changes, sizeof(*t->changes), HISTORY_MOST);
+    return VEC_PUSH(t->changes, t->n_changes, t->cap_changes, c);
+}
+
+/* Every second one goes when there are too many: those that stay lie as far apart as they did. */
+static bool add_checkpoint(struct history *t, const Titan__V1__Event *event, const struct json *detail)
+{
+    t->all_checkpoints++;
+    if (t->n_checkpoints == HISTORY_MOST) {
+        for (size_t i = 0; i < HISTORY_MOST / 2; i++)
+            t->checkpoints[i] = t->checkpoints[2 * i];
+        t->n_checkpoints = HISTORY_MOST / 2;
+    }
+    return VEC_PUSH(t->checkpoints, t->n_checkpoints, t->cap_checkpoints,
+                    (struct history_checkpoint){event->at_ms, (uint64_t)json_int(detail, "step", 0)});
+}
+
+static bool add_node(struct history *t, const char *name)
+{
+    for (size_t i = 0; i < t->n_nodes; i++)
+        if (strcmp(t->nodes[i].name, name) == 0) {
+            t->nodes[i].workers++;
+            return true;
+        }
+    if (t->n_nodes == HISTORY_MOST)
+        return true;
+    char *copy = strdup(name);
+    if (copy && VEC_PUSH(t->nodes, t->n_nodes, t->cap_nodes, (struct history_node){copy, 1}))
+        return true;
+    free(copy);
+    return false;
+}
+
+bool history_add(struct history *t, const Titan__V1__Event *event)
+{
+    titan_assert(event->type && event->message);
+    struct json *detail = NULL;
+    const char *type = event->type;
+    bool ok = true;
+    (void)!json_parse(event->detail, strlen(event->detail), &detail, NULL);
+    if (strcmp(type, "epoch.formed") == 0 || strcmp(type, "epoch.restored") == 0 ||
+        strcmp(type, "epoch.delegated") == 0)
+        ok = add_world(t, event, json_int(detail, "world", 0));
+    else if (strcmp(type, "epoch.revoked") == 0 || strcmp(type, "epoch.ended") == 0)
+        ok = add_world(t, event, 0);
+    else if (strcmp(type, "recovery.finished") == 0 || strcmp(type, "resize.finished") == 0)
+        ok = add_change(t, event, detail);
+    else if (strcmp(type, "checkpoint.committed") == 0)
+        ok = add_checkpoint(t, event, detail);
+    else if (strcmp(type, "worker.started") == 0 && *event->node)
+        ok = add_node(t, event->node);
+    const char *kind = kind_of(event, detail);
+    if (ok && kind)
+        ok = add_event(t, event, kind);
+    json_free(detail);
+    return ok;
+}
+
+void history_end(struct history *t)
+{
+    drop_oldest(t->events, &t->n_events, sizeof(*t->events), HISTORY_MOST);
+    drop_oldest(t->worlds, &t->n_worlds, sizeof(*t->worlds), HISTORY_MOST);
+    drop_oldest(t->changes, &t->n_changes, sizeof(*t->changes), HISTORY_MOST);
+    titan_assert(t->n_checkpoints <= HISTORY_MOST && t->n_nodes <= HISTORY_MOST);
+}
+
+void history_free(struct history *t)
+{
+    for (size_t i = 0; i < t->n_nodes; i++)
+        free(t->nodes[i].name);
+    free(t->events);
+    free(t->worlds);
+    free(t->changes);
+    free(t->checkpoints);
+    free(t->nodes);
+    *t = (struct history){0};
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* history.h - what of a job's events a picture of the job shows: events of note, checkpoints, the size of its world,
+ * and what each loss and resize took. Bounded: of a job with more, the newest; of checkpoints every second, fourth, ...
+ */
+#ifndef TITAN_CTL_HISTORY_H
+#define TITAN_CTL_HISTORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "titan/v1/titan.pb-c.h"
+
+enum { HISTORY_MOST = 1000 };
+
+struct history_event {
+    int64_t at_ms;
+    uint64_t epoch, step;
+    int32_t rank;     /* -1 = none */
+    const char *kind; /* "loss", "recovery", "resize", "warning", "state" */
+    char type[40], message[240];
+};
+
+struct history_world {
+    int64_t at_ms;
+    uint64_t epoch, step;
+    int64_t world; /* 0: no epoch runs */
+};
+
+struct history_change {
+    int64_t at_ms;
+    bool resize; /* planned; else after a loss */
+    int64_t from_step, resume_step, world, epochs;
+    char source[24];
+    double ms, detect_ms, decide_ms, quiet_ms, form_ms, state_ms, step_ms; /* NaN: not said */
+};
+
+struct history_checkpoint {
+    int64_t at_ms;
+    uint64_t step;
+};
+
+struct history_node {
+    char *name;
+    uint32_t workers; /* that were started there, all in all */
+};
+
+struct history {
+    struct history_event *events;
+    struct history_world *worlds;
+    struct history_change *changes;
+    struct history_checkpoint *checkpoints;
+    struct history_node *nodes;
+    size_t n_events, n_worlds, n_changes, n_checkpoints, n_nodes;
+    size_t cap_events, cap_worlds, cap_changes, cap_checkpoints, cap_nodes;
+    uint64_t all_events, all_changes, all_checkpoints; /* also those that are not kept */
+    uint64_t recoveries, resizes;
+    double recovery_ms, resize_ms; /* sums */
+};
+
+/* All zero is an empty one. Events come in order. False: out of memory. */
+bool history_add(struct history *t, const Titan__V1__Event *event);
+/* After the last event: no list has more than HISTORY_MOST entries. */
+void history_end(struct history *t);
+void history_free(struct history *t);
+
+#endif

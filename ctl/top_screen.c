@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* top_screen.c - see top_screen.h. */
+#include "ctl/top_screen.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "ctl/client.h"
+#include "ctl/output.h"
+#include "ctl/plot.h"
+
+enum { WIDTH_MIN = 40, HEIGHT_MIN = 12, CURVE = 16, FIXED = 6 }; /* FIXED: lines besides those of the tables */
+
+size_t top_screen_jobs(int height)
+{
+    return (size_t)(MAX(height, HEIGHT_MIN) - FIXED) / 2;
+}
+
+/* A frame under construction: lines that are cut where the terminal ends. */
+struct frame {
+    const struct top_screen *screen;
+    struct buf *out;
+    int width, left; /* left: lines */
+};
+
+/* Escape sequences of colours take no columns. before: in front of the line, "" for none. */
+static void put_line(struct frame *f, const char *line, size_t len, const char *before)
+{
+    titan_assert(f->width > 0);
+    char text[1024];
+    int columns = f->width;
+    if (f->left <= 0)
+        return;
+    f->left--;
+    (void)snprintf(text, sizeof(text), "%.*s", (int)MIN(len, sizeof(text) - 1), line);
+    buf_puts(f->out, before);
+    bool painted = *before != '\0';
+    for (char *at = text; *at;) {
+        if (*at == '\033') {
+            const size_t bytes = strcspn(at, "m") + 1;
+            if (!*before)
+                (void)!buf_append(f->out, at, MIN(bytes, strlen(at)));
+            painted = true;
+            at += MIN(bytes, strlen(at));
+            continue;
+        }
+        char *const end = at + strcspn(at, "\033"), kept = *end;
+        *end = '\0';
+        (void)!buf_append(f->out, at, output_text_fits(at, columns, &columns));
+        *end = kept;
+        at = end;
+    }
+    if (*before)
+        buf_printf(f->out, "%*s", columns, ""); /* the bar goes to the edge */
+    buf_printf(f->out, "%s\n", painted ? COLOR_OFF : "");
+}
+
+/* selected: the line of a table that is marked, counted without its headings; -1 = none. */
+static void put_table(struct frame *f, struct table_out *table, int state_column, int rows, int selected)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const bool color = f->screen->color;
+    table->room = f->width;
+    table_end(table, &text, state_column, color);
+    const char *at = text.data ? text.data : "";
+    for (int row = -1; *at && row < rows; row++) {
+        const size_t len = strcspn(at, "\n");
+        put_line(f, at, len, row < 0 && color ? "\033[1m" : row >= 0 && row == selected && color ? "\033[7m" : "");
+        at += len + (at[len] == '\n');
+    }
+}
+
+static void put_text(struct frame *f, const char *before, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void put_text(struct frame *f, const char *before, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    put_line(f, text, strlen(text), f->screen->color ? before : "");
+}
+
+/* --- tables ------------------------------------------------------------------------------------------------------- */
+
+static void put_curve(const struct top_screen *s, const struct top_job *job, struct table_out *t)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    plot_spark(job->losses, job->n_losses, (int)MIN(job->n_losses, (size_t)CURVE), s->unicode, &text);
+    table_cell(t, "%s", text.data ? text.data : "");
+}
+
+/* Columns that a narrow terminal has no room for are left out, the least telling first. */
+static void put_jobs(struct frame *f, int rows)
+{
+    const struct top_screen *s = f->screen;
+    const bool rate = f->width >= 70, curve = f->width >= 84, mfu = f->width >= 94, more = f->width >= 120;
+    const char *headings[TABLE_COLUMNS] = {" ", "JOB>", "NAME~", "STATE", "STEP>", "LOSS>"};
+    struct table_out t;
+    char count[UNITS_TEXT];
+    int n = 6;
+    if (curve)
+        headings[n++] = "CURVE";
+    if (rate)
+        headings[n++] = "TOKENS/S>";
+    if (mfu)
+        headings[n++] = "MFU %>";
+    headings[n++] = f->width >= 70 ? "WORKERS>" : "W>";
+    if (more) {
+        headings[n++] = "RESTARTS>";
+        headings[n++] = "USER~";
+        headings[n++] = "REASON~";
+    }
+    headings[n] = NULL;
+    table_begin(&t, headings);
+    for (size_t i = 0; i < s->n_jobs; i++) {
+        const struct top_job *job = &s->jobs[i];
+        table_cell(&t, "%s", i == s->selected ? ">" : " ");
+        table_cell(&t, "%llu", (unsigned long long)job->id);
+        table_cell(&t, "%s", job->name);
+        table_cell(&t, "%s", ctl_state_name(job->state));
+        table_cell(&t, "%llu/%llu", (unsigned long long)job->step, (unsigned long long)job->steps);
+        if (job->step > 0)
+            table_cell(&t, "%.4f", job->loss); /* NaN is what a diverged run has */
+        else
+            table_cell(&t, "-");
+        if (curve)
+            put_curve(s, job, &t);
+        if (rate)
+            table_cell(&t, "%s", job->tokens_per_second > 0 ? format_count(job->tokens_per_second, count) : "-");
+        if (mfu && job->mfu > 0)
+            table_cell(&t, "%.1f", 100 * job->mfu);
+        else if (mfu)
+            table_cell(&t, "-");
+        table_cell(&t, "%u", job->workers);
+        if (more) {
+            table_cell(&t, "%u", job->restarts);
+            table_cell(&t, "%s", job->user);
+            table_cell(&t, "%s", job->reason);
+        }
+    }
+    put_table(f, &t, 3, rows, (int)s->selected);
+}
+
+static void put_nodes(struct frame *f, int rows)
+{
+    const struct top_screen *s = f->screen;
+    struct table_out t;
+    table_begin(&t, (const char *const[]){"NODE~", "STATE", "USED>", "SLOTS>", "DEVICE", "REASON~", NULL});
+    for (size_t i = 0; i < s->n_nodes && (int)i < rows; i++) {
+        const struct top_node *node = &s->nodes[i];
+        table_cell(&t, "%s", node->name);
+        table_cell(&t, "%s", node->state);
+        table_cell(&t, "%u", node->slots_used);
+        table_cell(&t, "%u", node->slots);
+        table_cell(&t, "%s", node->device);
+        table_cell(&t, "%s", node->reason);
+    }
+    put_table(f, &t, -1, rows, -1);
+    if ((size_t)rows < s->n_nodes)
+        put_text(f, "", "... and %zu more nodes", s->n_nodes - (size_t)rows);
+}
+
+static void put_workers(struct frame *f, int rows)
+{
+    const struct top_screen *s = f->screen;
+    struct table_out t;
+    char ago[48];
+    table_begin(&t, (const char *const[]){"RANK>", "WORKER>", "NODE~", "STATE", "SINCE", "NOTE~", NULL});
+    for (size_t i = 0; i < s->n_workers && (int)i < rows; i++) {
+        const struct top_worker *w = &s->workers[i];
+        if (w->rank >= 0)
+            table_cell(&t, "%d", w->rank);
+        else
+            table_cell(&t, "-");
+        table_cell(&t, "%llu", (unsigned long long)w->id);
+        table_cell(&t, "%s", w->node);
+        table_cell(&t, "%s", w->state);
+        table_cell(&t, "%s", output_ago(w->since_ms, s->now_ms, ago));
+        table_cell(&t, "%s", w->note);
+    }
+    put_table(f, &t, -1, rows, -1);
+    if ((size_t)rows < s->n_workers)
+        put_text(f, "", "... and %zu more workers", s->n_workers - (size_t)rows);
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+static void put_head(struct frame *f)
+{
+    const struct top_screen *s = f->screen;
+    char at[16], page[48] = "";
+    if (s->page > 0 || s->more)
+        (void)snprintf(page, sizeof(page), "  page %zu%s", s->page + 1, s->more ? ", there are more" : "");
+    put_text(f, "\033[1m", "titanctl top  %s  %s%s", output_clock(s->now_ms, at), s->server, page);
+    if (s->trouble)
+        put_text(f, "\033[31;1m", "%s", s->trouble);
+}
+
+static void put_selected(struct frame *f, int below)
+{
+    const struct top_screen *s = f->screen;
+    const struct top_job *job = &s->jobs[s->selected];
+    int events = 0;
+    for (int i = 0; i < TOP_EVENTS; i++)
+        events += s->events[i][0] != '\0';
+    put_text(f, "\033[1m", "job %llu  %s%s%s", (unsigned long long)job->id, job->name, *job->reason ? ": " : "",
+             job->reason);
+    /* A heading, workers and what is left out of them; then the newest events. */
+    const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
+    const int rows = MIN((int)s->n_workers, MAX(room - for_events - 2, 0));
+    if (s->n_workers > 0)
+        put_workers(f, rows);
+    for (int i = TOP_EVENTS - MIN(events, MAX(f->left - below, 0)); i < TOP_EVENTS; i++)
+        put_text(f, "", "%s", s->events[i]);
+}
+
+void top_screen_put(const struct top_screen *s, struct buf *out)
+{
+    titan_assert(s->n_jobs == 0 || s->selected < s->n_jobs);
+    struct frame f = {s, out, MAX(s->width, WIDTH_MIN), MAX(s->height, HEIGHT_MIN)};
+    const int below = s->live ? 1 : 0;
+    put_head(&f);
+    const int jobs = MIN((int)s->n_jobs, (int)top_screen_jobs(s->height));
+    if (s->n_jobs > 0)
+        put_jobs(&f, jobs);
+    else
+        put_text(&f, "", "no jobs");
+    put_nodes(&f, MIN((int)s->n_nodes, MAX((f.left - below) / 4, 1)));
+    if (s->n_jobs > 0)
+        put_selected(&f, below);
+    if (s->live) {
+        while (f.left > 1)
+            put_text(&f, "", "%s", "");
+        put_text(&f, "\033[2m",
+                 "q quit  j/k or arrows: select  n/p: next, previous page  a: with or without those that have ended");
+    }
+}

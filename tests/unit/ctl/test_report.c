@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_report.c - what a report is made of: curves of any number of steps, events, text that is not markup. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "ctl/report_page.h"
+
+static void add(struct curves *c, uint64_t step, double loss)
+{
+    Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+    p.step = step;
+    p.at_ms = (int64_t)step * 10;
+    p.loss = loss;
+    curves_add(c, &p);
+}
+
+/* Nothing is lost of a million steps but where in its range a value was. */
+static void test_many_steps(void **state)
+{
+    (void)state;
+    struct curves c;
+    assert_true(curves_init(&c));
+    for (uint64_t step = 1; step <= 1000000; step++)
+        add(&c, step, step == 777777 ? 99 : step == 555555 ? (double)NAN : 1);
+    assert_in_range(c.n, CURVES_RANGES / 2, CURVES_RANGES);
+    assert_int_equal(c.points, 1000000);
+    uint64_t steps = 0, bad = 0;
+    double max = 0, min = 99;
+    for (size_t i = 0; i < c.n; i++) {
+        const struct curves_values *v = &c.ranges[i].values[CURVES_LOSS];
+        steps += v->n;
+        bad += v->bad;
+        max = fmax(max, v->max);
+        min = fmin(min, v->min);
+        assert_true(i == 0 || c.ranges[i].step == c.ranges[i - 1].last_step + 1);
+        assert_true(c.ranges[i].last_step - c.ranges[i].step < c.stride);
+        if (v->max > 2)
+            assert_in_range(777777, c.ranges[i].step, c.ranges[i].last_step);
+    }
+    assert_int_equal(steps, 999999);
+    assert_int_equal(bad, 1);
+    assert_true(max == 99 && min == 1 && c.last_loss == 1);
+    curves_free(&c);
+}
+
+/* A range that only has values that are not finite is a gap; steps far apart are ranges of their own. */
+static void test_gaps(void **state)
+{
+    (void)state;
+    struct curves c;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    assert_true(curves_init(&c));
+    add(&c, 1, 2.5);
+    add(&c, 2, (double)INFINITY);
+    add(&c, 2, 7); /* again: of steps in order there is no other */
+    add(&c, UINT64_MAX / 4, -1);
+    curves_put(&c, NULL, 10, &w);
+    assert_non_null(strstr(text.data, "\"step\":[1,2,4611686018427387903]"));
+    assert_non_null(strstr(text.data, "\"loss\":{\"mean\":[2.5,null,-1],\"bad\":[0,1,0]}"));
+    assert_null(strstr(text.data, "validation"));
+    curves_free(&c);
+}
+
+static void happen(struct history *t, const char *type, int64_t at_ms, const char *detail)
+{
+    Titan__V1__Event e = TITAN__V1__EVENT__INIT;
+    e.type = (char *)(uintptr_t)type;
+    e.at_ms = at_ms;
+    e.rank = -1;
+    e.message = (char *)(uintptr_t) "it <b>happened</b>";
+    e.detail = (char *)(uintptr_t)detail;
+    e.node = (char *)(uintptr_t) "node-a";
+    assert_true(history_add(t, &e));
+}
+
+/* However many events there are, the newest are kept, and sums are of all. */
+static void test_many_events(void **state)
+{
+    (void)state;
+    struct history t = {0};
+    happen(&t, "worker.started", 1, "{}");
+    for (int i = 0; i < 5 * HISTORY_MOST; i++) {
+        happen(&t, "epoch.formed", 10 * i, "{\"world\":4}");
+        happen(&t, "checkpoint.committed", 10 * i + 1, "{\"step\":3}");
+        happen(&t, "worker.exited", 10 * i + 2, "{\"exit_code\":0,\"signal\":9}");
+        happen(&t, "worker.exited", 10 * i + 2, "{\"exit_code\":0,\"signal\":0}");
+        happen(&t, "epoch.revoked", 10 * i + 3, "not JSON");
+        happen(&t, "recovery.finished", 10 * i + 4, "{\"recovery_ms\":2.5,\"from_step\":7,\"rung\":\"replica\"}");
+    }
+    history_end(&t);
+    assert_int_equal(t.n_events, HISTORY_MOST);
+    assert_int_equal(t.all_events, 10 * HISTORY_MOST);
+    assert_int_equal(t.n_worlds, HISTORY_MOST);
+    assert_int_equal(t.n_changes, HISTORY_MOST);
+    assert_int_equal(t.recoveries, 5 * HISTORY_MOST);
+    assert_true(t.recovery_ms == 2.5 * 5 * HISTORY_MOST && isnan(t.changes[0].form_ms));
+    assert_string_equal(t.events[HISTORY_MOST - 1].kind, "recovery");
+    assert_int_equal(t.events[HISTORY_MOST - 1].at_ms, 10 * (5 * HISTORY_MOST - 1) + 4);
+    assert_true(t.n_checkpoints <= HISTORY_MOST && t.checkpoints[0].at_ms == 1);
+    assert_int_equal(t.all_checkpoints, 5 * HISTORY_MOST);
+    assert_int_equal(t.n_nodes, 1);
+    history_free(&t);
+}
+
+static void test_escape(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    report_page_escape("a\t<b class='x'>&\"é\"</b>\n\033[31m \xe2\x80\xae!", &text);
+    assert_string_equal(text.data, "a    &lt;b class=&#39;x&#39;&gt;&amp;&quot;é&quot;&lt;/b&gt;\n?[31m ?!");
+}
+
+/* The largest page there is, with markup wherever text can be. */
+static void test_page(void **state)
+{
+    (void)state;
+    struct curves c;
+    struct history t = {0};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    Titan__V1__Evaluation evaluation = TITAN__V1__EVALUATION__INIT;
+    static const char evil[] = "</script><script>alert(1)</script><!--";
+    char recipe[1 << 18];
+    assert_true(curves_init(&c));
+    for (uint64_t step = 1; step <= 2 * CURVES_RANGES + 1; step++) {
+        Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+        p.step = step + 1000000000;
+        p.at_ms = (int64_t)step * 1000000;
+        p.loss = p.grad_norm = p.learning_rate = p.tokens_per_second = p.mfu = p.step_ms =
+            -1.23456789e-200 * (double)step;
+        p.memory_bytes = UINT64_MAX - step;
+        p.validation = &evaluation;
+        curves_add(&c, &p);
+    }
+    for (int i = 0; i < HISTORY_MOST; i++) {
+        happen(&t, "recovery.finished", i, "{\"rung\":\"<script>\"}");
+        happen(&t, "epoch.formed", i, "{\"world\":9}");
+    }
+    history_end(&t);
+    memset(recipe, '<', sizeof(recipe) - 1);
+    recipe[sizeof(recipe) - 1] = '\0';
+    job.name = job.reason = job.user = job.directory = job.checkpoint = (char *)(uintptr_t)evil;
+    const struct report_page page = {
+        .job = &job, .recipe = recipe, .server_version = evil, .curves = &c, .history = &t};
+    assert_true(report_page_put(&page, &text));
+    const char *at = text.data;
+    int scripts = 0;
+    while ((at = strstr(at, "<script")) != NULL) {
+        scripts++;
+        at++;
+    }
+    assert_int_equal(scripts, 2);
+    assert_null(strstr(text.data, "<b>happened"));
+    assert_null(strstr(text.data, "<!--"));
+    assert_true(text.len < 2500000);
+    curves_free(&c);
+    history_free(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_steps), cmocka_unit_test(test_gaps), cmocka_unit_test(test_many_events),
+        cmocka_unit_test(test_escape),     cmocka_unit_test(test_page),
+    };
+    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
+}
