@@ -50,6 +50,7 @@ static bool add_event(struct history *t, const Titan__V1__Event *event, const ch
     (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
     (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
     e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* cut in a character */
+    titan_assert(kind && t->n_events <= (size_t)2 * HISTORY_MOST);
     t->all_events++;
     if (t->n_events == 2 * HISTORY_MOST)
         drop_oldest(t->events, &t->n_events, sizeof(*t->events), HISTORY_MOST);

@@ -137,6 +137,7 @@ static bool each(const ProtobufCMessage *message, void *data)
 
 static titan_status series_begin(struct series *s, uint64_t job, struct titan_error *err)
 {
+    titan_assert(!s->x && !s->y && !s->validation);
     s->job = job;
     s->x = calloc(CURVES_RANGES, sizeof(*s->x));
     s->y = calloc(CURVES_RANGES, sizeof(*s->y));

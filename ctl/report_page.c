@@ -420,6 +420,7 @@ static void put_environment(const struct report_page *p, struct buf *out)
 
 static void put_recipe(const struct report_page *p, struct buf *out)
 {
+    titan_assert(p->recipe || p->why_no_recipe);
     put_heading(out, "h-recipe", "Recipe");
     if (p->recipe) {
         buf_puts(out, "<pre id=\"recipe\">");

@@ -65,6 +65,7 @@ struct top {
     uv_poll_t keys;
     struct termios before; /* what the terminal was */
     bool live, raw, with_ended, asking, over, client_down;
+    bool anew;  /* another page was asked for in the middle of a round */
     bool drawn; /* a round has been whole */
 
     struct place *places; /* of each page up to this one, and of the next */
@@ -91,6 +92,7 @@ struct top {
 };
 
 static void ask_jobs(struct top *t);
+static void begin_round(struct top *t);
 static void ask_losses(struct top *t);
 static void watch(struct top *t);
 
@@ -167,6 +169,7 @@ static size_t selected_of(const struct top *t)
 
 static void draw(struct top *t)
 {
+    titan_assert(t->n_jobs <= JOBS_MOST);
     if (t->over || !t->drawn)
         return;
     _cleanup_(buf_free) struct buf text = BUF_INIT, frame = BUF_INIT;
@@ -303,6 +306,11 @@ static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err
         fail(t, err);
         return;
     }
+    if (t->anew) {
+        t->asking = false;
+        begin_round(t);
+        return;
+    }
     const Titan__V1__ListJobsResponse *page = (const Titan__V1__ListJobsResponse *)reply;
     output_fit(reply);
     *t->trouble = '\0';
@@ -337,15 +345,23 @@ static void begin_round(struct top *t)
         return;
     titan_assert(t->page < t->n_places);
     t->asking = true;
+    t->anew = false;
     t->n_coming = 0;
     t->next = t->places[t->page];
     ask_jobs(t);
+}
+
+static void begin_anew(struct top *t)
+{
+    t->anew = t->asking;
+    begin_round(t);
 }
 
 /* --- a round: losses ---------------------------------------------------------------------------------------------- */
 
 static void end_round(struct top *t)
 {
+    titan_assert(!t->metrics && t->asked >= t->n_jobs);
     size_t n = 0;
     for (size_t i = 0; i < t->n_curves; i++)
         if (t->curves[i].seen)
@@ -358,6 +374,8 @@ static void end_round(struct top *t)
     draw(t);
     if (!t->live)
         finish(t, TITAN_OK);
+    else if (t->anew)
+        begin_round(t);
 }
 
 static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
@@ -466,8 +484,9 @@ static void take_worker(struct top *t, const Titan__V1__Event *event, const stru
 
 static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
 {
-    (void)stream;
     struct top *t = data;
+    if (stream != t->events)
+        return; /* of the job that was selected before */
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
     struct json *detail = NULL;
     char at[16];
@@ -535,11 +554,12 @@ static void watch(struct top *t)
 
 static void go_to_page(struct top *t, size_t page)
 {
+    titan_assert(t->page < t->n_places);
     if (page >= t->n_places || page == t->page)
         return;
     t->page = page;
     t->selected = 0;
-    begin_round(t);
+    begin_anew(t);
 }
 
 static void select_job(struct top *t, int by)
@@ -570,7 +590,7 @@ static void press(struct top *t, char key)
         t->with_ended = !t->with_ended;
         t->n_places = 1;
         t->page = 0;
-        begin_round(t);
+        begin_anew(t);
     }
 }
 
@@ -606,7 +626,7 @@ static void on_signal(uv_signal_t *handle, int number)
     if (number == SIGWINCH) {
         t->n_places = t->page + 1; /* pages of another size begin elsewhere */
         draw(t);
-        begin_round(t);
+        begin_anew(t);
     } else {
         finish(t, TITAN_OK);
     }

@@ -206,6 +206,7 @@ static void put_head(struct frame *f)
 static void put_selected(struct frame *f, int below)
 {
     const struct top_screen *s = f->screen;
+    titan_assert(s->n_jobs > 0 && below >= 0);
     const struct top_job *job = &s->jobs[s->selected];
     int events = 0;
     for (int i = 0; i < TOP_EVENTS; i++)
