@@ -86,7 +86,7 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
         while (c->n == CURVES_RANGES)
             halve(c);
         last = &c->ranges[c->n++];
-        *last = (struct curves_range){.step = p->step, .at_ms = p->at_ms};
+        *last = (struct curves_range){.step = p->step, .at_ms = MAX(p->at_ms, 0)};
     }
     last->last_step = p->step;
 #define X(number, field) add_value(&last->values[CURVES_##number], (double)p->field);

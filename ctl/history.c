@@ -46,7 +46,7 @@ static const char *kind_of(const Titan__V1__Event *event, const struct json *det
 
 static bool add_event(struct history *t, const Titan__V1__Event *event, const char *kind)
 {
-    struct history_event e = {event->at_ms, event->epoch, event->step, event->rank, kind, "", ""};
+    struct history_event e = {MAX(event->at_ms, 0), event->epoch, event->step, event->rank, kind, "", ""};
     (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
     (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
     e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* cut in a character */
@@ -64,14 +64,14 @@ static bool add_world(struct history *t, const Titan__V1__Event *event, int64_t 
     if (t->n_worlds == 2 * HISTORY_MOST)
         drop_oldest(t->worlds, &t->n_worlds, sizeof(*t->worlds), HISTORY_MOST);
     return VEC_PUSH(t->worlds, t->n_worlds, t->cap_worlds,
-                    (struct history_world){event->at_ms, event->epoch, event->step, world});
+                    (struct history_world){MAX(event->at_ms, 0), event->epoch, event->step, world});
 }
 
 static bool add_change(struct history *t, const Titan__V1__Event *event, const struct json *detail)
 {
     const bool resize = strcmp(event->type, "resize.finished") == 0;
     struct history_change c = {
-        .at_ms = event->at_ms,
+        .at_ms = MAX(event->at_ms, 0),
         .resize = resize,
         .from_step = json_int(detail, "from_step", -1),
         .resume_step = json_int(detail, "resume_step", -1),
@@ -109,7 +109,7 @@ static bool add_checkpoint(struct history *t, const Titan__V1__Event *event, con
         t->n_checkpoints = HISTORY_MOST / 2;
     }
     return VEC_PUSH(t->checkpoints, t->n_checkpoints, t->cap_checkpoints,
-                    (struct history_checkpoint){event->at_ms, (uint64_t)json_int(detail, "step", 0)});
+                    (struct history_checkpoint){MAX(event->at_ms, 0), (uint64_t)json_int(detail, "step", 0)});
 }
 
 static bool add_node(struct history *t, const char *name)

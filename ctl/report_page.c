@@ -165,7 +165,7 @@ static void put_times(const struct report_page *p, struct buf *out)
 static int64_t begin_of(const struct report_page *p)
 {
     const struct history *t = p->history;
-    int64_t begin_ms = p->job->started_at_ms > 0 ? p->job->started_at_ms : p->job->submitted_at_ms;
+    int64_t begin_ms = p->job->started_at_ms > 0 ? p->job->started_at_ms : MAX(p->job->submitted_at_ms, 0);
     if (t->n_worlds > 0)
         begin_ms = MIN(begin_ms, t->worlds[0].at_ms);
     if (p->curves->n > 0)
