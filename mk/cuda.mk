@@ -115,3 +115,11 @@ $(BUILD)/obj/cuda/tests/golden/%.o: CPPFLAGS += -Itests/gpu/cmocka
 $(BUILD)/gpu/check_model: $(BUILD)/obj/cuda/tests/golden/test_model.o $(lib_worker) $(lib_base)
 	@mkdir -p $(@D)
 	$(link) -rdynamic $^ -ldl -lrt -lpthread -lm
+
+# --- tests/nvml: a stand-in for NVML, which the agent loads by TITAN_NVML ---
+fake_nvml := $(BUILD)/tests/nvml/libnvidia-ml.so.1
+$(BUILD)/obj/tests/nvml/fake_nvml.o: CFLAGS += -fPIC
+$(fake_nvml): $(BUILD)/obj/tests/nvml/fake_nvml.o
+	$(link) -shared -Wl,-soname,libnvidia-ml.so.1 $^
+tests: $(fake_nvml)
+$(BUILD)/tests/unit/daemon/agent/test_gpu_watch: | $(fake_nvml)

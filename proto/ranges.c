@@ -113,11 +113,14 @@
 
 /* --- agents and the coordinator ----------------------------------------------------------------------------------- */
 static const struct range agent_message[] = {
-    PART(registration), PART(heartbeat),         PART(worker_started), PART(worker_ready), PART(worker_quiesced),
-    PART(progress),     PART(worker_exited),     PART(checkpoint),     PART(finished),     PART(log),
-    PART(stalled),      PART(probe_result),      PART(state_ready),    PART(leader_epoch), PART(refused),
-    PART(straggles),    PART(checkpoint_failed), PART(evaluated),      TERM(term),         PART(checked),
-    PART(leaves),
+    PART(registration),  PART(heartbeat),         PART(worker_started),
+    PART(worker_ready),  PART(worker_quiesced),   PART(progress),
+    PART(worker_exited), PART(checkpoint),        PART(finished),
+    PART(log),           PART(stalled),           PART(probe_result),
+    PART(state_ready),   PART(leader_epoch),      PART(refused),
+    PART(straggles),     PART(checkpoint_failed), PART(evaluated),
+    TERM(term),          PART(checked),           PART(leaves),
+    PART(gpus),
 };
 static const struct range coordinator_message[] = {
     PART(ack),
@@ -133,6 +136,7 @@ static const struct range coordinator_message[] = {
     PART(list_epochs),
     TERM(term),
     PART(check),
+    PART(release_gpus),
 };
 static const struct range check_node[] = {COUNT(request_id),
                                           PATH(jobs_dir),
@@ -166,6 +170,24 @@ static const struct range agent_registration[] = {
     FLAG(proves),
     KEY(seen_proof),
     FLAG(checks),
+    PART(gpus),
+};
+static const struct range node_gpus[] = {PARTS(gpus, 0, SLOTS_MAX)};
+static const struct range release_gpus[] = {NUMBERS(slots, SLOTS_MAX, 0, SLOTS_MAX - 1)};
+static const struct range gpu_state[] = {
+    NUMBER(slot, 0, SLOTS_MAX - 1),
+    TEXT(name, 0, 95, NULL),
+    TEXT(uuid, 0, 95, NULL),
+    COUNT(memory_used),
+    COUNT(memory_total),
+    NUMBER(celsius, 0, 1000),
+    FLAG(ecc),
+    COUNT(ecc_errors),
+    COUNT32(xid),
+    NUMBER(health, 0, TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY),
+    WORDS(reason),
+    NUMBER(job_id, 0, RANGE_ID_MAX),
+    NUMBER(worker_id, 0, RANGE_ID_MAX),
 };
 static const struct range list_epochs[] = {TERM(restored_term)};
 static const struct range epochs_known[] = {JOB(job_id), PARTS(epochs, 0, LIST_MAX), PATH(checkpoint_path)};
@@ -412,6 +434,9 @@ static const struct table {
     TABLE(reach_node, reach_node),
     TABLE(root_mark, root_mark),
     TABLE(agent_leaves, agent_leaves),
+    TABLE(node_gpus, node_gpus),
+    TABLE(gpu_state, gpu_state),
+    TABLE(release_gpus, release_gpus),
     TABLE(node_finding, node_finding),
     TABLE(epochs_known, epochs_known),
     TABLE(registration_ack, ack),

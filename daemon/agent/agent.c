@@ -9,6 +9,7 @@
  *   node_check.c      what would not work here   reach.c          whether other nodes are reached
  *   job_folders.c     where folders of jobs are  daemon/common/peers.c   datagrams
  *   flight_dumps.c    workers' flight recorders
+ *   gpu_watch.c       GPUs of the slots
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
@@ -34,6 +35,7 @@
 #include "daemon/agent/agent_settings.h"
 #include "daemon/agent/comm_segments.h"
 #include "daemon/agent/flight_dumps.h"
+#include "daemon/agent/gpu_watch.h"
 #include "daemon/agent/job_folders.h"
 #include "daemon/agent/log_bounds.h"
 #include "daemon/agent/node_check.h"
@@ -44,6 +46,7 @@
 #include "daemon/auth/enrolling.h"
 #include "daemon/common/file_pool.h"
 #include "daemon/common/peers.h"
+#include "proto/ranges.h"
 
 #define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first registration */
 #define CLOSE_POLL_MS 2
@@ -73,6 +76,7 @@ struct agent {
     struct logs *logs;
     struct log_bounds *log_bounds;
     struct node_checks *checks;
+    struct gpu_watch *gpus; /* NULL: none */
     struct comm_segments segments;
     uv_timer_t close_timer, adoption_timer, tick_timer, sample_timer;
     bool draining, closing;
@@ -159,6 +163,56 @@ static void dump_exited(const struct agent *a, struct worker *w, const struct wo
     dump_worker(w, DUMP_EXIT, detail, a->files, &a->log);
 }
 
+/* To the core: what is known of the slots' GPUs, and the workers there. */
+static void report_gpus(struct agent *a)
+{
+    const uint32_t slots = a->settings.slots;
+    struct gpu_state known;
+    if (a->closing || !gpu_watch_get(a->gpus, 0, &known))
+        return;
+    _cleanup_free_ struct gpu_state *states = calloc(slots, sizeof(*states));
+    _cleanup_free_ Titan__Internal__GpuState *gpus = calloc(slots, sizeof(*gpus)),
+                                             **list = calloc(slots, sizeof(*list));
+    titan_assert(states && gpus && list);
+    for (uint32_t i = 0; i < slots; i++) {
+        static const Titan__Internal__GpuHealth healths[] = {
+            [GPU_WELL] = TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY,
+            [GPU_UNSEEN] = TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN,
+            [GPU_OUT] = TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY,
+        };
+        const struct worker *w = workers_in_slot(a->workers, i);
+        Titan__Internal__GpuState *m = list[i] = &gpus[i];
+        struct gpu_state *s = &states[i];
+        (void)gpu_watch_get(a->gpus, i, s);
+        range_fit_text(s->name, sizeof(s->name));
+        range_fit_text(s->uuid, sizeof(s->uuid));
+        range_fit_text(s->reason, sizeof(s->reason));
+        titan__internal__gpu_state__init(m);
+        m->slot = i;
+        m->name = s->name;
+        m->uuid = s->uuid;
+        m->memory_used = s->memory_used;
+        m->memory_total = s->memory_total;
+        m->celsius = s->celsius;
+        m->ecc = s->ecc;
+        m->ecc_errors = s->ecc_errors;
+        m->xid = s->xid;
+        m->health = healths[s->health];
+        m->reason = s->reason;
+        m->job_id = w ? w->job_id : 0;
+        m->worker_id = w ? w->id : 0;
+    }
+    Titan__Internal__NodeGpus all = TITAN__INTERNAL__NODE_GPUS__INIT;
+    all.n_gpus = slots;
+    all.gpus = list;
+    CORE(a, agent_core_gpus, &all);
+}
+
+static void on_gpus_changed(void *data)
+{
+    report_gpus(data);
+}
+
 static void on_worker_exit(struct worker *w, const struct worker_exit *how, void *data)
 {
     struct agent *a = data;
@@ -170,6 +224,7 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
     (void)!failpoint("agent.exit", NULL);
     dump_exited(a, w, how);
     CORE(a, agent_core_exited, w->id, &end);
+    report_gpus(a);
     comm_segments_sweep(&a->segments, a->workers);
 }
 
@@ -303,6 +358,7 @@ static void on_worker_started(struct worker *w, void *data)
     struct agent *a = data;
     log_bounds_watch(a->log_bounds);
     CORE(a, agent_core_started, w->id, (int64_t)w->process.pid);
+    report_gpus(a);
 }
 
 static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__StartWorkers *m)
@@ -375,6 +431,9 @@ static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessag
         on_log(a, m->log);
     else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
         node_checks_ask(a->checks, m->check);
+    else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS)
+        for (size_t i = 0; i < m->release_gpus->n_slots; i++)
+            gpu_watch_release(a->gpus, m->release_gpus->slots[i]);
     /* Checkpoints that are not listed any more are removed by the worker that writes the next: it knows its own. */
 }
 
@@ -554,6 +613,19 @@ static void on_adoption_timer(uv_timer_t *timer)
     session_start(((struct agent *)timer->data)->session);
 }
 
+/* A node without NVML works as one with it, but for what that would tell. */
+static titan_status open_gpus(struct agent *a, struct titan_error *err)
+{
+    if (strcmp(a->settings.device, "cuda") != 0)
+        return TITAN_OK;
+    const titan_status status =
+        gpu_watch_open(a->loop, a->settings.slots, getenv("TITAN_NVML"), on_gpus_changed, a, &a->gpus, err);
+    if (status != TITAN_ENOTFOUND)
+        return status;
+    tlog_warn(&a->log, "GPUs are not watched", "reason=\"%s\"", err->msg);
+    return TITAN_OK;
+}
+
 static titan_status open_parts(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
     static const struct session_events session_events = {on_session_open, on_session_message, on_session_lost};
@@ -571,6 +643,8 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                       .node = a->settings.node};
     TRY(file_pool_open(a->loop, FILES_WAIT_MS, &a->files, err));
     options.files = a->files;
+    TRY(open_gpus(a, err));
+    options.gpus = a->gpus;
     TRY(session_open(a->loop, o->coordinator, o->tls, &session_events, a, &a->session, err));
     if (o->tls && o->renew)
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
@@ -584,7 +658,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
 }
 
-enum { N_TIMERS = 4, N_PARTS = 8 };
+enum { N_TIMERS = 4, N_PARTS = 9 };
 
 static uv_timer_t *timer_of(struct agent *a, size_t i)
 {
@@ -620,6 +694,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
         if (a->logs)
             logs_close(a->logs, NULL, NULL);
         renewal_close(a->renewal, NULL, NULL);
+        gpu_watch_close(a->gpus, NULL, NULL);
         if (a->checks)
             node_checks_close(a->checks, on_nothing, NULL);
         if (a->session)
@@ -637,6 +712,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     a->records = record_writer_open(loop, a->settings.run_dir, &a->log, on_record_written, a);
     a->log_bounds = log_bounds_open(loop, a->workers, a->files, a->settings.log_bytes_max, &a->log);
     adopt(a);
+    report_gpus(a);
     log_bounds_watch(a->log_bounds);
     bool wait = workers_expected(a->workers) > 0;
     (void)uv_timer_start(&a->adoption_timer, on_adoption_timer, wait ? ADOPTION_WAIT_MS : 0, 0);
@@ -676,6 +752,7 @@ static void on_session_closed(void *data)
     file_pool_close(a->files, on_part_closed, a); /* first: tasks end in the parts below */
     renewal_close(a->renewal, on_part_closed, a); /* its call has come back with the session's end */
     peers_close(a->peers, on_part_closed, a);
+    gpu_watch_close(a->gpus, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);
     logs_close(a->logs, on_part_closed, a);
     node_checks_close(a->checks, on_part_closed, a);

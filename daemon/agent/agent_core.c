@@ -58,6 +58,8 @@ void agent_core_free(struct agent_core *c)
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
         titan__internal__agent_message__free_unpacked(c->ended[i].report, NULL);
     agent_held_drop(c);
+    if (c->gpus)
+        titan__internal__node_gpus__free_unpacked(c->gpus, NULL);
     free(c->held);
     free(c->node);
     free(c->device);

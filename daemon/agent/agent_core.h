@@ -41,7 +41,7 @@ enum agent_action_kind {
     AGENT_START_WORKER, /* start->worker_ids has one; agent_core_started or agent_core_exited follows */
     AGENT_STOP_WORKER,  /* ask it to stop, SIGKILL after grace_ms (0: now) */
     AGENT_PEER,         /* datagram to text (host:port) */
-    AGENT_REQUEST,      /* of the coordinator, for the shell: logs, checks of the node */
+    AGENT_REQUEST,      /* of the coordinator, for the shell: logs, checks of the node, GPUs to be released */
     AGENT_RANK,         /* the worker has this rank now */
     AGENT_LOG,          /* a line for the log */
 };
@@ -145,6 +145,9 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
 /* A datagram, of another agent or the coordinator if it is proved. from: where it came from (host:port), for the
  * answer. */
 void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
+                     struct agent_actions *out);
+/* The GPUs of the slots as they are now, and the workers in them: the coordinator hears of it where it has changed. */
+void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus, int64_t now,
                      struct agent_actions *out);
 /* Due at agent_core_deadline(). */
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out);

@@ -10,6 +10,7 @@
  *   epoch_fence.c           terms and epochs accepted     epoch_record.c          their records
  *   agent_datagrams.c       datagrams and their proofs    probes.c                pings
  *   agent_actions.c         the list of actions           agent_core_check.c      what holds between two inputs
+ *   node_gpus.c             GPUs of the slots
  *   failover/               epochs without a coordinator */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
@@ -124,7 +125,9 @@ struct agent_core {
     struct agent_worker *workers;
     struct agent_job *jobs;
     struct probe *probes;
-    form_epoch **held; /* commands to form that wait for an answer to a heartbeat; owned */
+    Titan__Internal__NodeGpus *gpus; /* owned; NULL = nothing is known */
+    bool gpus_said;                  /* to this session */
+    form_epoch **held;               /* commands to form that wait for an answer to a heartbeat; owned */
     size_t n_held, cap_held;
     struct report *reports, *reports_last;
     size_t n_reports;
@@ -184,6 +187,9 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
                                struct agent_actions *out);
 void agent_on_list_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out);
+
+/* --- node_gpus.c -------------------------------------------------------------------------------------------------- */
+void agent_gpus_report(struct agent_core *c, struct agent_actions *out); /* if the coordinator has not heard of it */
 
 /* --- heartbeats.c ------------------------------------------------------------------------------------------------- */
 void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered what was sent at that time */

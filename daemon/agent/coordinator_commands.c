@@ -185,6 +185,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK:
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS:
         agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
         break;
     default: /* of a newer coordinator */

@@ -102,6 +102,8 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
     registration.known = known_list;
     if (known_term)
         list_known_epochs(c, known_term, known, known_list, &registration.n_known);
+    registration.gpus = c->gpus;
+    c->gpus_said = true;
     registration.incarnation = c->options.incarnation;
     registration.seen_term = c->seen.term;
     registration.seen_proof = agent_term_proof(c);
@@ -192,6 +194,7 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " heartbeat_ms=%u", m->term,
               c->heartbeat_ms);
     send_leave(c, now, out);
+    agent_gpus_report(c, out);
     resend_leader_epochs(c, out);
     agent_reports_flush(c, now, out);
     c->stream_heartbeat_at = now;

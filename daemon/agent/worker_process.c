@@ -37,15 +37,17 @@ static bool env_allowed(const char *entry)
     return false;
 }
 
-/* Pointers into environ and extra; the array is the caller's. */
+/* Pointers into environ and extra; the array is the caller's. A GPU's number is to mean the same to CUDA and NVML. */
 static void env_build(char *out[ENV_MAX], char *cuda_devices)
 {
     int n = 0;
-    for (char **e = environ; *e && n < ENV_MAX - 2; e++)
+    for (char **e = environ; *e && n < ENV_MAX - 3; e++)
         if (env_allowed(*e) && !(cuda_devices && !strncmp(*e, "CUDA_VISIBLE_DEVICES=", 21)))
             out[n++] = *e;
     if (cuda_devices)
         out[n++] = cuda_devices;
+    if (cuda_devices && !getenv("CUDA_DEVICE_ORDER"))
+        out[n++] = (char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID";
     out[n] = NULL;
 }
 

@@ -33,6 +33,7 @@ struct workers {
     uv_timer_t lease_timer;
     struct worker *first;
     struct file_pool *files;
+    struct gpu_watch *gpus;
     char run_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
     uint64_t term;
@@ -404,17 +405,30 @@ uint32_t workers_expected(const struct workers *set)
     return n;
 }
 
+const struct worker *workers_in_slot(const struct workers *set, uint32_t slot)
+{
+    const struct worker *w = set->first;
+    while (w && (w->slot != slot || w->reported))
+        w = w->next;
+    return w;
+}
+
 static titan_status slot_free(const struct workers *set, uint32_t *ret, struct titan_error *err)
 {
+    struct gpu_state gpu, faulty = {0};
+    uint32_t faulty_slot = 0;
     for (uint32_t slot = 0; slot < set->slots; slot++) {
-        bool taken = false;
-        for (const struct worker *w = set->first; w && !taken; w = w->next)
-            taken = w->slot == slot && !w->reported;
-        if (!taken) {
+        if (workers_in_slot(set, slot))
+            continue;
+        if (!gpu_watch_get(set->gpus, slot, &gpu) || gpu.health == GPU_WELL) {
             *ret = slot;
             return TITAN_OK;
         }
+        faulty = gpu;
+        faulty_slot = slot;
     }
+    if (faulty.reason[0])
+        return titan_fail(err, TITAN_EAGAIN, "slot %u is out of use: %s", faulty_slot, faulty.reason);
     return titan_fail(err, TITAN_ELIMIT, "all %u slots of this node are taken", set->slots);
 }
 
@@ -780,6 +794,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->data = data;
     set->slots = o->slots;
     set->lease_ms = o->lease_ms;
+    set->gpus = o->gpus;
     set->files = o->files;
     log_init(&set->log, "agent", "%s", "");
     (void)snprintf(set->program, sizeof(set->program), "%s", o->program);

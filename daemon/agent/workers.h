@@ -20,6 +20,7 @@
 #include "base/frame.h"
 #include "daemon/agent/worker_channel.h"
 #include "daemon/agent/agent_core.h"
+#include "daemon/agent/gpu_watch.h"
 #include "daemon/agent/oom.h"
 #include "daemon/agent/page_watch.h"
 #include "daemon/agent/worker_process.h"
@@ -81,6 +82,7 @@ struct workers_options {
     const char *program, *host, *device, *node;
     uint32_t slots, lease_ms;
     struct file_pool *files; /* is closed before these workers are */
+    struct gpu_watch *gpus;  /* the same; NULL = none */
 };
 
 /* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left. */
@@ -90,14 +92,16 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *options
 void workers_close(struct workers *set, void (*done)(void *), void *data);
 
 /* Begin to. It is among the workers from here on, and can be sent to and stopped. TITAN_ELIMIT: no free slot;
- * TITAN_EEXIST: that worker is there already; TITAN_EAGAIN: folders of earlier ones do not answer. */
+ * TITAN_EEXIST: that worker is there already; TITAN_EAGAIN: folders of earlier ones do not answer, or the GPUs of all
+ * free slots are out of use. */
 titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
                            const char *recipe, const char *device, const char *run,
                            struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
-struct worker *workers_first(struct workers *set);   /* next in ->next; skip those with reported set */
-uint32_t workers_count(const struct workers *set);   /* alive */
-const char *workers_node(const struct workers *set); /* this one's name */
+struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
+uint32_t workers_count(const struct workers *set); /* alive */
+const struct worker *workers_in_slot(const struct workers *set, uint32_t slot); /* NULL = none */
+const char *workers_node(const struct workers *set);                            /* this one's name */
 /* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease
  * (agent_core.h) go to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end
  * has moved as much. */

@@ -248,6 +248,7 @@ struct core_node {
     const struct node_policy *policy;
     bool quarantined, accepts; /* accepts: new workers may start there */
     uint32_t slots, slots_used;
+    const Titan__Internal__NodeGpus *gpus; /* NULL = nothing is known of them */
     uint64_t memory_bytes;
     int64_t last_seen_ms; /* wall */
 };

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/cluster/faulty_slots.h"
 #include "daemon/coordinator/cluster/fencing.h"
 #include "daemon/coordinator/inputs/input.h"
 #include "daemon/coordinator/inputs/node_registration.h"
@@ -89,6 +90,8 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         node_checked(c, n, m->checked);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEAVES)
         maintenance_agent_leaves(c, n, m->leaves);
+    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_GPUS)
+        faulty_slots_heard(c, n, m->gpus);
     return false;
 }
 

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/records/phase.h"
 
 void node_check(const struct core *c, const struct noderec *n)
@@ -17,6 +18,7 @@ void node_check(const struct core *c, const struct noderec *n)
     titan_assert(!n->key_had || n->keyed);
     titan_assert(!n->quarantine_end || n->policy.quarantines > 0);
     titan_assert(!n->in_window || n->policy.window_until_ms);
+    titan_assert(node_slots(c, n) <= n->slots);
     uint32_t used = 0;
     for (const struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++)

@@ -13,6 +13,7 @@
 #include "daemon/coordinator/inputs/lost_node.h"
 #include "daemon/coordinator/records/job_queue.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/stale_store.h"
 #include "daemon/coordinator/sched/maintenance.h"
@@ -78,6 +79,8 @@ void core_free(struct core *c)
         free(n->address);
         free(n->version);
         free(n->unfit);
+        if (n->gpus)
+            titan__internal__node_gpus__free_unpacked(n->gpus, NULL);
         free(n->identity);
         free((char *)(uintptr_t)n->policy.reason);
         free((char *)(uintptr_t)n->policy.quarantine_reason);
@@ -181,7 +184,10 @@ static const char *node_reason_text(const struct noderec *n)
         return n->policy.quarantine_reason;
     if (node_unfit(n) && !node_empties(n))
         return n->unfit;
-    return n->given_up && !node_empties(n) ? "given up by an operator" : n->policy.reason;
+    if (n->given_up && !node_empties(n))
+        return "given up by an operator";
+    const Titan__Internal__GpuState *gpu = n->policy.reason[0] ? NULL : node_faulty_gpu(n);
+    return gpu ? gpu->reason : n->policy.reason;
 }
 
 void core_nodes(const struct core *c, void (*each)(const struct core_node *n, void *data), void *data)
@@ -201,6 +207,7 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .accepts = node_accepts(n),
                                  .slots = n->slots,
                                  .slots_used = n->used,
+                                 .gpus = n->gpus,
                                  .memory_bytes = n->memory_bytes,
                                  .last_seen_ms = n->seen_wall},
              data);

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/cluster/faulty_slots.h"
 #include "daemon/coordinator/cluster/fencing.h"
 #include "daemon/coordinator/inputs/input.h"
 #include "daemon/coordinator/outbox/events.h"
@@ -139,6 +140,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_registration_ack(c, n);
     ask_for_folders(c, n, m, known);
+    faulty_slots_heard(c, n, m->gpus);
     detector_set_interval(c);
     stale_registration(c, n, m);
     leader_epochs_register(c, n, m);

@@ -2,6 +2,7 @@
 /* What people ask of nodes. */
 #include "daemon/coordinator/records/core_record.h"
 
+#include "daemon/coordinator/cluster/faulty_slots.h"
 #include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/inputs/input.h"
 #include "daemon/coordinator/run/job_driver.h"
@@ -28,6 +29,7 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
         return titan_fail(err, TITAN_ENOTFOUND, "there is no node '%.253s'", node);
     core_begin(c, now, out);
     quarantine_lift(n);
+    faulty_slots_lift(c, n);
     maintenance_undrain(c, n);
     core_finish(c);
     return TITAN_OK;

@@ -35,6 +35,18 @@ void send_check(struct core *c, struct noderec *n)
     batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK, m);
 }
 
+void send_release_gpus(struct core *c, struct noderec *n)
+{
+    Titan__Internal__ReleaseGpus *m = batch_alloc(c->out, sizeof(*m));
+    titan__internal__release_gpus__init(m);
+    titan_assert(n->gpus);
+    m->slots = batch_alloc(c->out, n->gpus->n_gpus * sizeof(*m->slots));
+    for (size_t i = 0; i < n->gpus->n_gpus; i++)
+        if (n->gpus->gpus[i]->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY)
+            m->slots[m->n_slots++] = n->gpus->gpus[i]->slot;
+    batch_message(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS, m);
+}
+
 void send_epochs(struct core *c, uint64_t session)
 {
     Titan__Internal__ListEpochs *m = batch_alloc(c->out, sizeof(*m));

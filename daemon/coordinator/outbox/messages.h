@@ -16,8 +16,9 @@ void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
 void send_stop_all(struct core *c, struct noderec *n, const char *reason);
 void send_stop_unknown(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id);
 void send_registration_ack(struct core *c, struct noderec *n);
-void send_check(struct core *c, struct noderec *n); /* are the jobs' folders seen there? */
-void send_epochs(struct core *c, uint64_t session); /* to tell them */
+void send_check(struct core *c, struct noderec *n);        /* are the jobs' folders seen there? */
+void send_release_gpus(struct core *c, struct noderec *n); /* of the slots that are out of use */
+void send_epochs(struct core *c, uint64_t session);        /* to tell them */
 /* Call send for every node with a rank slot or a departing rank of the current epoch, once each. */
 void send_to_members(struct core *c, struct jobrec *j, void (*send)(struct core *, struct jobrec *, struct noderec *));
 /* And for those with workers that are ready to join. */

@@ -6,6 +6,7 @@
 #include "base/mac.h"
 #include "state/node.h"
 #include "state/node_policy.h"
+#include "titan/internal/agent.pb-c.h"
 
 struct core;
 struct core_time;
@@ -29,10 +30,11 @@ struct noderec {
     uint64_t session; /* 0 = not connected */
     uint32_t slots, used;
     uint64_t memory_bytes, incarnation;
-    uint32_t peer_port; /* UDP; 0 = none */
-    bool unchecked;     /* it has not said yet whether jobs can have their folders there */
-    char *unfit;        /* ... why they cannot; "" or NULL = they can */
-    bool awaited;       /* it has not registered since the coordinator's start */
+    uint32_t peer_port;              /* UDP; 0 = none */
+    bool unchecked;                  /* it has not said yet whether jobs can have their folders there */
+    char *unfit;                     /* ... why they cannot; "" or NULL = they can */
+    Titan__Internal__NodeGpus *gpus; /* of its slots, as its agent said last; owned. NULL = nothing is known */
+    bool awaited;                    /* it has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its acknowledgement may be
      * late. */

@@ -8,6 +8,7 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
+#include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/slots.h"
@@ -48,11 +49,11 @@ static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct
     for (size_t i = 0; i < j->n_workers; i++)
         j->workers[i]->node->mine++;
     for (struct noderec *n = c->nodes; n; n = n->next)
-        if (slots_usable(n, j->device) && n->used < n->slots) {
+        if (slots_usable(n, j->device) && node_spare(c, n) > 0) {
             ret[n_offers] = (struct offer){.node = n,
                                            .at = n_offers,
                                            .mine = n->mine,
-                                           .spare = n->slots - n->used,
+                                           .spare = node_spare(c, n),
                                            .avoided = quarantine_avoids(c, n, j)};
             n_offers++;
         }
@@ -61,7 +62,7 @@ static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct
 
 static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
 {
-    titan_assert(n->used < n->slots && node_accepts(n));
+    titan_assert(node_spare(c, n) > 0 && node_accepts(n));
     struct workrec *w = job_new_worker(
         j, (struct workrec){.id = c->next_worker_id++, .node = n, .deadline = c->now.mono_ms + c->options.start_ms},
         NULL);

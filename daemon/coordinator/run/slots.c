@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/records/phase.h"
 
 bool slots_usable(const struct noderec *n, const char *device)
@@ -20,8 +21,8 @@ uint32_t slots_free(const struct core *c, const char *device, uint32_t *ret_all)
     for (const struct noderec *n = c->nodes; n; n = n->next) {
         if (!slots_usable(n, device))
             continue;
-        all += n->slots;
-        spare += n->slots > n->used ? n->slots - n->used : 0;
+        all += node_slots(c, n);
+        spare += node_spare(c, n);
     }
     if (ret_all)
         *ret_all = all;

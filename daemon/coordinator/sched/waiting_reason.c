@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/run/stale_store.h"
 
 #define NODES_NAMED 3
@@ -41,7 +42,7 @@ static void put_free(const struct core *c, const struct jobrec *j, struct text *
 {
     uint32_t named = 0, more = 0, free_there = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next) {
-        uint32_t spare = may_use(j, n) && n->slots > n->used ? n->slots - n->used : 0;
+        uint32_t spare = may_use(j, n) ? node_spare(c, n) : 0;
         if (spare == 0)
             continue;
         free_there += spare;
@@ -70,6 +71,18 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
             put(t, "; node %s is unfit: %s", n->name, n->unfit);
             break;
         }
+    }
+}
+
+/* "; node a slot 0 is out of use: Xid 79" */
+static void put_faulty_slot(const struct core *c, const struct jobrec *j, struct text *t)
+{
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        const Titan__Internal__GpuState *g = may_use(j, n) ? node_faulty_gpu(n) : NULL;
+        if (!g)
+            continue;
+        put(t, "; node %s slot %u is out of use: %s", n->name, g->slot, g->reason);
+        return;
     }
 }
 
@@ -111,6 +124,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         return false;
     if (j->waits.lacks) {
         put(&t, "%s", j->waits.lack_words);
+        put_faulty_slot(c, j, &t);
         return true;
     }
     if (j->status.preemptions && j->stop.why && *j->stop.why)
@@ -130,6 +144,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     put(&t, "waiting: needs %u slot%s", need, need == 1 ? "" : "s");
     put_free(c, j, &t);
     put_out_of_service(c, j, &t);
+    put_faulty_slot(c, j, &t);
     if (c->claimed_ahead)
         put(&t, "; %u held for jobs that run", c->claimed_ahead);
     return true;

@@ -464,6 +464,53 @@ static void test_another_epoch_of_the_number_is_refused(void **state)
 
 /* --- reports ------------------------------------------------------------------------------------------------------ */
 
+/* One faulty GPU, or one that is well, with this much of its memory in use. */
+static void say_gpu(const char *reason, uint64_t used)
+{
+    Titan__Internal__GpuState gpu = TITAN__INTERNAL__GPU_STATE__INIT, *list[] = {&gpu};
+    Titan__Internal__NodeGpus gpus = TITAN__INTERNAL__NODE_GPUS__INIT;
+    gpu.slot = 1;
+    gpu.health = *reason ? TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY : TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY;
+    gpu.reason = (char *)reason;
+    gpu.memory_used = used;
+    gpus.n_gpus = 1;
+    gpus.gpus = list;
+    INPUT(agent_core_gpus, &gpus);
+}
+
+static void test_gpus_are_said_when_they_change(void **state)
+{
+    (void)state;
+    say_gpu("", 1);
+    assert_null(out.first);
+    INPUT(agent_core_session_up);
+    assert_int_equal(SENT(REGISTRATION)->registration->gpus->n_gpus, 1);
+    say_gpu("Xid 79", 1); /* not registered yet */
+    assert_null(SENT(GPUS));
+    assert_int_equal(count(AGENT_LOG), 1);
+    ack();
+    assert_string_equal(SENT(GPUS)->gpus->gpus[0]->reason, "Xid 79");
+    say_gpu("Xid 79", 1);
+    assert_null(out.first);
+    say_gpu("Xid 79", 2);
+    assert_int_equal(SENT(GPUS)->gpus->gpus[0]->memory_used, 2);
+    assert_int_equal(count(AGENT_LOG), 0); /* it is said once */
+    say_gpu("", 2);
+    assert_int_equal(count(AGENT_LOG), 1);
+    INPUT(agent_core_session_down);
+    say_gpu("", 3);
+    assert_null(SENT(GPUS));
+    session();
+    assert_null(SENT(GPUS)); /* the registration has them */
+    uint32_t slot = 1;
+    Titan__Internal__ReleaseGpus release = TITAN__INTERNAL__RELEASE_GPUS__INIT;
+    release.n_slots = 1;
+    release.slots = &slot;
+    MESSAGE(m, RELEASE_GPUS, release_gpus, &release);
+    hear(&m);
+    assert_int_equal(action(AGENT_REQUEST)->request->release_gpus->slots[0], 1);
+}
+
 static void test_reports_are_said_again(void **state)
 {
     (void)state;
@@ -1191,6 +1238,7 @@ int main(void)
         TEST(test_last_words_are_fit_to_be_read),
         TEST(test_coordinator_says_what_cannot_be),
         TEST(test_another_epoch_of_the_number_is_refused),
+        TEST(test_gpus_are_said_when_they_change),
         TEST(test_reports_are_said_again),
         TEST(test_reports_do_not_grow),
         TEST(test_reports_are_said_to_the_newest),

@@ -495,6 +495,72 @@ static void test_quarantine_ends(void **state)
     close_bench(&b);
 }
 
+/* --- slots of faulty GPUs ----------------------------------------------------------------------------------------- */
+
+#define RELEASE TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS
+
+/* The agent of that session says how the GPU of slot 0 is, and which worker of job 1 is there; slot 1 is well. */
+static void say_gpu(struct bench *b, uint64_t session, int health, uint64_t worker)
+{
+    Titan__Internal__GpuState gpus[2] = {TITAN__INTERNAL__GPU_STATE__INIT, TITAN__INTERNAL__GPU_STATE__INIT};
+    Titan__Internal__GpuState *list[2] = {&gpus[0], &gpus[1]};
+    Titan__Internal__NodeGpus body = TITAN__INTERNAL__NODE_GPUS__INIT;
+    gpus[0].health = (Titan__Internal__GpuHealth)health;
+    gpus[0].reason = (char *)(health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY ? "Xid 79" : "");
+    gpus[0].job_id = worker ? 1 : 0;
+    gpus[0].worker_id = worker;
+    gpus[1].slot = 1;
+    body.gpus = list;
+    body.n_gpus = 2;
+    MESSAGE(m, GPUS, gpus, body);
+    assert_int_equal(say(b, session, &m), TITAN_OK);
+}
+
+static void test_faulty_slot(void **state)
+{
+    enum {
+        WELL = TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY,
+        UNKNOWN = TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN,
+        FAULTY = TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY
+    };
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 1, 1, 0, "ann");
+    say_gpu(&b, 1, FAULTY, 1);
+    assert_true(said(&b, "slot.quarantined"));
+    say_gpu(&b, 1, FAULTY, 1);
+    assert_false(said(&b, "slot.quarantined"));
+    submit_as(&b, 2, 1, 1, 0, "ann"); /* beside the worker that is in the faulty slot */
+    assert_int_equal(started(&b), 2);
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    submit_as(&b, 3, 1, 1, 0, "ann"); /* its slot takes no other */
+    assert_null(told(&b, START, 0));
+    assert_string_equal(why_waits(&b, 3), "waiting: needs 1 slot, none free; node a slot 0 is out of use: Xid 79");
+    /* A new agent that has not looked yet does not say that it is well. */
+    say_gpu(&b, 1, UNKNOWN, 0);
+    assert_false(said(&b, "slot.released"));
+    undrain(&b, "a");
+    const Titan__Internal__CoordinatorMessage *m = told(&b, RELEASE, 0);
+    assert_non_null(m);
+    assert_true(m->release_gpus->n_slots == 1 && m->release_gpus->slots[0] == 0);
+    say_gpu(&b, 1, WELL, 0);
+    assert_true(said(&b, "slot.released"));
+    assert_int_equal(started(&b), 3);
+    undrain(&b, "a");
+    assert_null(told(&b, RELEASE, 0));
+    /* One that has not been looked at yet takes no worker, and is no event. */
+    say_gpu(&b, 1, UNKNOWN, 0);
+    assert_false(said(&b, "slot.quarantined"));
+    submit_as(&b, 4, 1, 1, 0, "ann");
+    exited(&b, .job = 2, .worker = 2, .code = 2, .reason = "bad input");
+    assert_null(told(&b, START, 0));
+    say_gpu(&b, 1, WELL, 0);
+    assert_int_equal(started(&b), 4);
+    close_bench(&b);
+}
+
 /* Its own fault or the node's? The job's next worker is started elsewhere, and the node stays for the others. */
 static void test_quarantine_needs_a_witness(void **state)
 {
@@ -776,6 +842,7 @@ int main(void)
         cmocka_unit_test(test_drain_deadline),
         cmocka_unit_test(test_maintenance),
         cmocka_unit_test(test_quarantine),
+        cmocka_unit_test(test_faulty_slot),
         cmocka_unit_test(test_quarantine_ends),
         cmocka_unit_test(test_quarantine_needs_a_witness),
         cmocka_unit_test(test_quarantine_by_one_job),

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/coordinator/cluster/faulty_slots.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/coordinator/outbox/events.h"
+#include "daemon/coordinator/outbox/messages.h"
+#include "daemon/coordinator/records/node_slots.h"
+
+static bool faulty(const Titan__Internal__GpuState *g)
+{
+    return g && g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY;
+}
+
+static Titan__Internal__GpuState *gpu_of(const Titan__Internal__NodeGpus *gpus, uint32_t slot)
+{
+    for (size_t i = 0; gpus && i < gpus->n_gpus; i++)
+        if (gpus->gpus[i]->slot == slot)
+            return gpus->gpus[i];
+    return NULL;
+}
+
+static Titan__Internal__NodeGpus *copy_of(const Titan__Internal__NodeGpus *m)
+{
+    const size_t n = titan__internal__node_gpus__get_packed_size(m);
+    _cleanup_free_ uint8_t *bytes = core_alloc(n + 1);
+    (void)titan__internal__node_gpus__pack(m, bytes);
+    Titan__Internal__NodeGpus *copy = titan__internal__node_gpus__unpack(NULL, n, bytes);
+    titan_assert(copy);
+    return copy;
+}
+
+static void emit_slot(struct core *c, const struct noderec *n, const Titan__Internal__GpuState *g, bool out)
+{
+    struct detail d;
+    detail_begin(&d);
+    json_put_uint(&d.w, "slot", g->slot);
+    json_put_string(&d.w, "uuid", g->uuid);
+    if (out)
+        json_put_string(&d.w, "reason", g->reason);
+    emit_event(
+        c, NULL,
+        (struct emit){
+            .type = out ? "slot.quarantined" : "slot.released",
+            .message = out ? batch_printf(c->out, "node %s slot %u takes no workers: %s", n->name, g->slot, g->reason)
+                           : batch_printf(c->out, "node %s slot %u takes workers again", n->name, g->slot),
+            .node = n,
+            .detail = detail_end(c, &d)});
+}
+
+/* A new agent has not looked at it yet: until then the old one's word holds. */
+static void keep_fault(Titan__Internal__GpuState *g, Titan__Internal__GpuState *before)
+{
+    if (g->health != TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN || !faulty(before))
+        return;
+    char *const reason = g->reason;
+    g->health = before->health;
+    g->reason = before->reason;
+    before->reason = reason;
+}
+
+void faulty_slots_heard(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
+{
+    Titan__Internal__NodeGpus *before = n->gpus;
+    n->gpus = m ? copy_of(m) : NULL;
+    for (size_t i = 0; m && i < n->gpus->n_gpus; i++) {
+        Titan__Internal__GpuState *g = n->gpus->gpus[i], *old = gpu_of(before, g->slot);
+        const bool was = faulty(old);
+        keep_fault(g, old);
+        if (faulty(g) != was)
+            emit_slot(c, n, g, faulty(g));
+    }
+    for (size_t i = 0; before && i < before->n_gpus; i++)
+        if (faulty(before->gpus[i]) && !gpu_of(n->gpus, before->gpus[i]->slot))
+            emit_slot(c, n, before->gpus[i], false);
+    if (before)
+        titan__internal__node_gpus__free_unpacked(before, NULL);
+    titan_assert(!m || n->gpus->n_gpus == m->n_gpus);
+    c->slots_changed = true;
+}
+
+void faulty_slots_lift(struct core *c, struct noderec *n)
+{
+    if (n->session && node_faulty_gpu(n))
+        send_release_gpus(c, n);
+}
