@@ -102,7 +102,8 @@ const struct command command_undrain = {
     .name = "undrain",
     .summary = "put nodes back into service",
     .arguments = "NODE...",
-    .text = "Ends a drain, drops a maintenance window, and lets a node out of quarantine.",
+    .text = "Ends a drain, drops a maintenance window, and lets a node out of quarantine, and slots of GPUs that are "
+            "well again.",
     .min_args = 1,
     .max_args = ANY_NUMBER,
     .word = WORD_NODE,

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nodes.c - titanctl nodes: where workers can run. */
+#include <inttypes.h>
+
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
@@ -23,6 +26,47 @@ void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
     (void)output_line(&text);
 }
 
+/* Where it is not known, a dash. */
+static void cell_or_dash(struct table_out *table, bool known, uint64_t value)
+{
+    if (known)
+        table_cell(table, "%" PRIu64, value);
+    else
+        table_cell(table, "-");
+}
+
+static void put_gpus(const Titan__V1__ListNodesResponse *reply, int room)
+{
+    struct table_out table;
+    table_begin(&table, (const char *const[]){"NODE", "SLOT>", "GPU", "STATE", "MEMORY", "TEMP>", "ECC>", "XID>",
+                                              "JOB>", "WORKER>", "REASON~", NULL});
+    table.room = room;
+    for (size_t i = 0; i < reply->n_nodes; i++) {
+        for (size_t k = 0; k < reply->nodes[i]->n_gpus; k++) {
+            const Titan__V1__Gpu *gpu = reply->nodes[i]->gpus[k];
+            char used[UNITS_TEXT], total[UNITS_TEXT];
+            table_cell(&table, "%s", reply->nodes[i]->name);
+            table_cell(&table, "%u", gpu->slot);
+            table_cell(&table, "%s", gpu->name[0] ? gpu->name : "-");
+            table_cell(&table, "%s", gpu->state);
+            if (gpu->memory_total_bytes)
+                table_cell(&table, "%s/%s", format_bytes(gpu->memory_used_bytes, used),
+                           format_bytes(gpu->memory_total_bytes, total));
+            else
+                table_cell(&table, "-");
+            cell_or_dash(&table, gpu->celsius, gpu->celsius);
+            cell_or_dash(&table, gpu->ecc, gpu->ecc_errors);
+            cell_or_dash(&table, gpu->xid, gpu->xid);
+            cell_or_dash(&table, gpu->job_id, gpu->job_id);
+            cell_or_dash(&table, gpu->worker_id, gpu->worker_id);
+            table_cell(&table, "%s", gpu->reason);
+        }
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    table_end(&table, &text, -1, false);
+    (void)output_line(&text);
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
@@ -32,6 +76,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                  err));
     if (ctl->json) {
         (void)output_json(&reply->base, true);
+        return TITAN_OK;
+    }
+    if (args_has(args, "gpus")) {
+        put_gpus(reply, args_has(args, "wide") ? 0 : output_columns());
         return TITAN_OK;
     }
     struct table_out table;
@@ -69,7 +117,12 @@ const struct command command_nodes = {
     .arguments = "",
     .options =
         (const struct option_spec[]){
-            {"wide", 'w', NULL, "reasons in full; else a terminal's width cuts them", WORD_NONE}, {NULL}},
-    .examples = (const struct example[]){{"titanctl nodes", "which nodes are there and what is free"}, {NULL}},
+            {"gpus", 'g', NULL,
+             "a line for each GPU: memory, temperature (C), uncorrected ECC errors, last Xid, worker", WORD_NONE},
+            {"wide", 'w', NULL, "reasons in full; else a terminal's width cuts them", WORD_NONE},
+            {NULL}},
+    .examples = (const struct example[]){{"titanctl nodes", "which nodes are there and what is free"},
+                                         {"titanctl nodes --gpus", "which GPU is broken, and why"},
+                                         {NULL}},
     .run = run,
 };

@@ -333,6 +333,38 @@ void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, v
     rpc_call_reply(call, &reply.base);
 }
 
+static const char *gpu_state_text(Titan__Internal__GpuHealth health)
+{
+    switch (health) {
+    case TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY:
+        return "ready";
+    case TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY:
+        return "quarantined";
+    default:
+        return "unknown";
+    }
+}
+
+static Titan__V1__Gpu *gpu_message(struct arena *memory, const Titan__Internal__GpuState *g)
+{
+    Titan__V1__Gpu *m = arena_alloc(memory, sizeof(*m));
+    titan__v1__gpu__init(m);
+    m->slot = g->slot;
+    m->name = arena_strdup(memory, g->name);
+    m->uuid = arena_strdup(memory, g->uuid);
+    m->memory_used_bytes = g->memory_used;
+    m->memory_total_bytes = g->memory_total;
+    m->celsius = g->celsius;
+    m->ecc = g->ecc;
+    m->ecc_errors = g->ecc_errors;
+    m->xid = g->xid;
+    m->state = arena_strdup(memory, gpu_state_text(g->health));
+    m->reason = arena_strdup(memory, g->reason);
+    m->job_id = g->job_id;
+    m->worker_id = g->worker_id;
+    return m;
+}
+
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n)
 {
     Titan__V1__Node *m = arena_alloc(memory, sizeof(*m));
@@ -350,6 +382,10 @@ Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *
     m->window_from_ms = n->policy->window_from_ms;
     m->window_until_ms = n->policy->window_until_ms;
     m->quarantined_until_ms = n->quarantined ? n->policy->quarantined_until_ms : 0;
+    m->gpus = n->gpus ? arena_alloc(memory, n->gpus->n_gpus * sizeof(*m->gpus)) : NULL;
+    for (size_t i = 0; n->gpus && i < n->gpus->n_gpus; i++)
+        m->gpus[m->n_gpus++] = gpu_message(memory, n->gpus->gpus[i]);
+    titan_assert(m->n_gpus == (n->gpus ? n->gpus->n_gpus : 0));
     return m;
 }
 
@@ -371,14 +407,30 @@ static void with_user(const struct job *job, void *data)
     of->all = job_owned_by(job, &(struct job_owner){of->user->uid, of->user->name});
 }
 
+static bool sees_job(const struct node_jobs *of, uint64_t job_id)
+{
+    const struct reply *r = of->reply;
+    titan_assert(job_id && of->user);
+    struct node_jobs own = *of;
+    if (!of->all)
+        (void)!job_cache_get(r->c->jobs, store_reader(r->c->store), job_id, with_user, &own, NULL);
+    return own.all;
+}
+
+static void hide_workers(const struct node_jobs *of, const Titan__V1__Node *node)
+{
+    for (size_t i = 0; i < node->n_gpus; i++)
+        if (node->gpus[i]->job_id && !sees_job(of, node->gpus[i]->job_id))
+            node->gpus[i]->job_id = node->gpus[i]->worker_id = 0;
+}
+
 static void add_job_of_node(const struct core_placement *p, void *data)
 {
     const struct node_jobs *of = data;
     struct reply *r = of->reply;
-    struct node_jobs own = *of;
-    if (!of->all)
-        (void)!job_cache_get(r->c->jobs, store_reader(r->c->store), p->job_id, with_user, &own, NULL);
-    for (size_t i = 0; own.all && i < r->n; i++) {
+    if (!sees_job(of, p->job_id))
+        return;
+    for (size_t i = 0; i < r->n; i++) {
         Titan__V1__Node *m = r->items[i];
         if (strcmp(m->name, p->node) != 0)
             continue;
@@ -398,8 +450,10 @@ void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *d
     (void)base;
     api_user(r.c, call, &u);
     core_nodes(r.c->core, each_node, &r);
-    core_placements(r.c->core, 0, add_job_of_node,
-                    &(struct node_jobs){&r, &u, api_sees_all(r.c, &u, POLICY_LIST_JOBS)});
+    struct node_jobs jobs = {&r, &u, api_sees_all(r.c, &u, POLICY_LIST_JOBS)};
+    core_placements(r.c->core, 0, add_job_of_node, &jobs);
+    for (size_t i = 0; i < r.n; i++)
+        hide_workers(&jobs, r.items[i]);
     Titan__V1__ListNodesResponse reply = TITAN__V1__LIST_NODES_RESPONSE__INIT;
     reply.n_nodes = r.n;
     reply.nodes = (Titan__V1__Node **)r.items;
