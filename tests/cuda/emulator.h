@@ -23,6 +23,8 @@
 #define __shared__ static
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
 
 #define EMULATE_THREADS_MAX 1024
 

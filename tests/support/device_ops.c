@@ -1441,6 +1441,66 @@ static void random_rounding_case(struct checker *c, enum dtype wt, bool l2)
     sweep(c);
 }
 
+/* Ranges of all sizes, more than a launch has, in one call: the bits of a call each. */
+static void many_ranges_case(struct checker *c, enum dtype wt, enum dtype mt, bool random)
+{
+    enum { COUNT = 41, LARGEST = 9001 };
+    struct adamw_args a = {.lr = 3e-3f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .weight_decay = 0.1f,
+                           .grad_scale = 0.25f,
+                           .bias1 = 0.1f,
+                           .bias2 = 0.05f,
+                           .master = wt,
+                           .moment = mt,
+                           .mean = 0.5f,
+                           .clip = 0.5f,
+                           .rounding = {.random = random, .step = 3}};
+    enum { ALL = COUNT * 37 * COUNT + LARGEST };
+    const enum dtype types[] = {wt, mt, mt};
+    struct adamw_range ranges[COUNT];
+    struct tensor all[3], one[3], g = noise(c, ALL, DTYPE_F32, 10.0);
+    bool ok = true;
+    int64_t at = 0;
+
+    for (int i = 0; i < 3; i++) {
+        all[i] = noise(c, ALL, types[i], 1.0);
+        one[i] = empty(c, ALL, types[i]);
+        for (int64_t e = 0; e < ALL && i == 2; e++)
+            all[i].x[e] = fabs(all[i].x[e]);
+        memcpy(one[i].x, all[i].x, ALL * sizeof(double));
+        upload(c, &all[i]);
+        upload(c, &one[i]);
+    }
+    for (int k = 0; k < COUNT; k++) {
+        const int64_t n = k % 5 == 0 ? k / 5 : k == 7 ? LARGEST : 37 * k;
+        struct adamw_args with = a;
+        with.rounding.key = rng_key(7, "rounding.x");
+        with.rounding.cols = with.rounding.ld = k + 1;
+        with.rounding.origin = 1000 * k;
+        ranges[k] = (struct adamw_range){.master = offset_of(&all[0], at),
+                                         .m = offset_of(&all[1], at),
+                                         .v = offset_of(&all[2], at),
+                                         .grad = offset_of(&g, at),
+                                         .n = (size_t)n,
+                                         .rounding = with.rounding};
+        need(c,
+             c->ops->adamw(c->s, offset_of(&one[0], at), offset_of(&one[1], at), offset_of(&one[2], at),
+                           offset_of(&g, at), NULL, (size_t)n, &with),
+             "adamw");
+        at += n + k % 3; /* what lies between them stays */
+    }
+    need(c, c->ops->adamw_all(c->s, ranges, COUNT, &a), "adamw_all");
+    need(c, c->ops->adamw_all(c->s, ranges, 0, &a), "adamw_all of none");
+    for (int i = 0; i < 3; i++)
+        ok = same(c, download(c, &all[i]), download(c, &one[i]), ALL, "ranges at once") && ok;
+    result(c, ok, "adamw of %d ranges at once, masters %s, moments %s%s", COUNT, wt == DTYPE_BF16 ? "bf16" : "fp32",
+           mt == DTYPE_BF16 ? "bf16" : "fp32", random ? ", at random" : "");
+    sweep(c);
+}
+
 static void sum_case(struct checker *c, int64_t n)
 {
     struct tensor x = noise(c, n, DTYPE_F64, 1.0), out = noise(c, 1, DTYPE_F64, 1.0);
@@ -1515,6 +1575,9 @@ static void check_sums(struct checker *c)
         random_rounding_case(c, DTYPE_F32, l2);
         random_rounding_case(c, DTYPE_BF16, l2);
     }
+    many_ranges_case(c, DTYPE_F32, DTYPE_F32, false);
+    many_ranges_case(c, DTYPE_BF16, DTYPE_BF16, false);
+    many_ranges_case(c, DTYPE_F32, DTYPE_BF16, true);
     typed_optim_case(c, 1003, DTYPE_F32, DTYPE_BF16, false, true);
     typed_optim_case(c, 40000, DTYPE_BF16, DTYPE_BF16, false, true);
     sum_case(c, 1);

@@ -84,6 +84,15 @@ struct adamw_args {
     struct moment_rounding rounding;
 };
 
+/* What one of several updates in a call changes; as the arguments of adamw. */
+struct adamw_range {
+    void *master, *m, *v;
+    const float *grad;
+    uint16_t *shadow;
+    size_t n;
+    struct moment_rounding rounding; /* in place of the call's */
+};
+
 /* Combinations of types that an update has. */
 static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t *shadow)
 {
@@ -377,6 +386,10 @@ struct device_ops {
      * = none. */
     titan_status (*adamw)(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args);
+    /* adamw of each of count ranges, to the same bits, in few launches where a launch costs something. They do not
+     * overlap; the array is the caller's again when the call is back. */
+    titan_status (*adamw_all)(struct stream *s, const struct adamw_range *ranges, int count,
+                              const struct adamw_args *args);
     /* w -= lr * (g + weight_decay * w), with g as above. */
     titan_status (*sgd)(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                         const struct adamw_args *args);
@@ -390,7 +403,7 @@ struct device_ops {
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd) \
+    X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
     X(matmul_f8) X(matmul_f8_work_bytes)
 /* clang-format on */
 

@@ -358,8 +358,9 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
         TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), grad_bytes));
         TRY(b->ops->copy(b->receiving, used, values, bytes));
     }
-    const struct update_range range = {copy->layout, unit, copy->rank};
-    TRY(update_apply(update, &range, b->ops, used, NULL, DTYPE_F32, grad, n, b->receiving));
+    const struct update_range range = {
+        .layout = copy->layout, .unit = unit, .rank = copy->rank, .values = used, .grad = grad, .n = n};
+    TRY(update_apply(update, &range, 1, b->ops, DTYPE_F32, b->receiving));
     return b->staged ? b->ops->copy(b->receiving, values, used, bytes) : TITAN_OK;
 }
 

@@ -411,12 +411,26 @@ static titan_status take_decision(const struct call *c, const double *report)
     return failpoint("exec.agreed", c->err);
 }
 
-static titan_status update_unit(const struct call *c, void *state, void *shard, const float *gradient, int64_t n)
+static titan_status update_units(const struct call *c)
 {
+    const struct program *p = c->e->p;
+    const int n = c->a->n_operands / UPDATE_OPERANDS;
+    struct update_range ranges[OP_WORDS];
+
+    titan_assert(n <= OP_WORDS && c->a->n_operands == n * UPDATE_OPERANDS);
     if (!c->e->update)
         return TITAN_OK;
-    const struct update_range range = {c->e->p->layout, c->a->unit, c->e->opt.rank};
-    return update_apply(c->e->update, &range, c->ops, state, shard, (enum dtype)c->p->dt, gradient, n, c->s);
+    for (int i = 0; i < n; i++) {
+        const int state = UPDATE_OPERANDS * i + OPERAND_OF(optimise, state);
+        ranges[i] = (struct update_range){.layout = p->layout,
+                                          .unit = p->buffers[action_operands(p, c->a)[state].buffer].unit,
+                                          .rank = c->e->opt.rank,
+                                          .values = address(c, state),
+                                          .shard = address(c, state + OPERAND_OF(optimise, shard)),
+                                          .grad = address(c, state + OPERAND_OF(optimise, gradient)),
+                                          .n = c->p->part[i]};
+    }
+    return update_apply(c->e->update, ranges, n, c->ops, (enum dtype)c->p->dt, c->s);
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */

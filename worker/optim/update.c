@@ -37,15 +37,58 @@ struct update update_of_recipe(const struct recipe *recipe, double learning_rate
     };
 }
 
-/* AdamW on a range, a parameter at a time: each has random numbers of its own, the same in whatever parts it is held.
- * What lies between parameters stays as it is. */
-static titan_status adamw_by_parameter(const struct update *update, const struct update_range *range,
-                                       const struct device_ops *ops, char *w, char *m, char *v, uint16_t *shadow,
-                                       const float *grad, int64_t n, struct stream *s)
+#define TOGETHER 64 /* ranges in one call of the device */
+
+/* Ranges of AdamW that are yet to be enqueued. */
+struct gathered {
+    const struct adamw_args *args;
+    const struct device_ops *ops;
+    struct stream *s;
+    int n;
+    struct adamw_range ranges[TOGETHER];
+};
+
+static titan_status enqueue(struct gathered *g)
+{
+    const struct adamw_range *const r = g->ranges;
+    const int n = g->n;
+    struct adamw_args alone = *g->args;
+
+    g->n = 0;
+    if (n != 1)
+        return n == 0 ? TITAN_OK : g->ops->adamw_all(g->s, r, n, g->args);
+    alone.rounding = r->rounding;
+    return g->ops->adamw(g->s, r->master, r->m, r->v, r->grad, r->shadow, r->n, &alone);
+}
+
+/* Elements [at, at + n) of an update's range, rounded in the same way. */
+static titan_status gather(struct gathered *g, const struct update_range *range, uint16_t *shadow, int64_t at,
+                           int64_t n, const struct moment_rounding *rounding)
+{
+    const size_t master = dtype_bytes(g->args->master), moment = dtype_bytes(g->args->moment);
+    char *const w = range->values, *const m = w + (size_t)range->n * master, *const v = m + (size_t)range->n * moment;
+
+    titan_assert(at >= 0 && n >= 0 && at + n <= range->n);
+    if (g->n == TOGETHER)
+        TRY(enqueue(g));
+    g->ranges[g->n++] = (struct adamw_range){.master = w + (size_t)at * master,
+                                             .m = m + (size_t)at * moment,
+                                             .v = v + (size_t)at * moment,
+                                             .grad = range->grad + at,
+                                             .shadow = shadow ? shadow + at : NULL,
+                                             .n = (size_t)n,
+                                             .rounding = *rounding};
+    return TITAN_OK;
+}
+
+/* A parameter at a time: each has random numbers of its own, the same in whatever parts it is held. What lies between
+ * parameters stays as it is. */
+static titan_status gather_parameters(struct gathered *g, const struct update *update, const struct update_range *range,
+                                      uint16_t *shadow)
 {
     const struct layout *const l = range->layout;
     const struct model_unit *const unit = &l->model->units[range->unit];
-    const int64_t begin = layout_begin(l, range->unit, range->rank), end = begin + n;
+    const int64_t begin = layout_begin(l, range->unit, range->rank), end = begin + range->n;
 
     for (int t = unit->first_tensor; t < unit->first_tensor + unit->n_tensors; t++) {
         const struct model_tensor *const tensor = &l->model->tensors[t];
@@ -53,44 +96,55 @@ static titan_status adamw_by_parameter(const struct update *update, const struct
         const int64_t from = MAX(begin, local->offset), to = MIN(end, local->offset + local->rows * local->cols);
         if (from >= to)
             continue;
-        const int64_t at = from - begin, width = tensor->ndim > 1 ? tensor->shape[1] : tensor->numel;
-        struct adamw_args a = update->args;
+        const int64_t width = tensor->ndim > 1 ? tensor->shape[1] : tensor->numel;
+        struct moment_rounding rounding = update->args.rounding;
         char name[sizeof tensor->name + 16];
         int64_t row, col;
         (void)snprintf(name, sizeof name, "rounding.%s", tensor->name);
         layout_origin(l, t, range->rank, &row, &col);
-        a.rounding.key = rng_key(update->seed, name);
-        a.rounding.first = from - local->offset;
-        a.rounding.cols = local->cols;
-        a.rounding.ld = width;
-        a.rounding.origin = row * width + col;
-        TRY(ops->adamw(s, w + (size_t)at * dtype_bytes(a.master), m + (size_t)at * dtype_bytes(a.moment),
-                       v + (size_t)at * dtype_bytes(a.moment), grad + at, shadow ? shadow + at : NULL,
-                       (size_t)(to - from), &a));
+        rounding.key = rng_key(update->seed, name);
+        rounding.first = from - local->offset;
+        rounding.cols = local->cols;
+        rounding.ld = width;
+        rounding.origin = row * width + col;
+        TRY(gather(g, range, shadow, from - begin, to - from, &rounding));
     }
     return TITAN_OK;
 }
 
-titan_status update_apply(const struct update *update, const struct update_range *range, const struct device_ops *ops,
-                          void *values, void *shard, enum dtype dt, const float *grad, int64_t n, struct stream *s)
+/* The shard of what is neither the masters nor written with them. */
+static titan_status make_shard(const struct update_range *range, enum dtype master, const struct device_ops *ops,
+                               enum dtype dt, struct stream *s)
+{
+    if (!range->shard || range->shard == range->values)
+        return TITAN_OK;
+    if (dt != master)
+        return ops->cast(s, range->shard, dt, range->values, master, (size_t)range->n);
+    return ops->copy(s, range->shard, range->values, (size_t)range->n * dtype_bytes(dt));
+}
+
+titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,
+                          const struct device_ops *ops, enum dtype dt, struct stream *s)
 {
     const struct adamw_args *const a = &update->args;
-    const size_t count = (size_t)n;
-    char *const m = (char *)values + count * dtype_bytes(a->master), *const v = m + count * dtype_bytes(a->moment);
-    uint16_t *const shadow = dt == DTYPE_BF16 && a->master == DTYPE_F32 ? shard : NULL;
+    const bool shadows = dt == DTYPE_BF16 && a->master == DTYPE_F32;
+    struct gathered g = {.args = a, .ops = ops, .s = s};
 
-    titan_assert(values && grad && n >= 0);
     titan_assert(dt == DTYPE_F32 || dt == DTYPE_BF16);
-    titan_assert(range || !a->rounding.random);
-    if (update->sgd)
-        TRY(ops->sgd(s, values, grad, shadow, count, a));
-    else if (a->rounding.random)
-        TRY(adamw_by_parameter(update, range, ops, values, m, v, shadow, grad, n, s));
-    else
-        TRY(ops->adamw(s, values, m, v, grad, shadow, count, a));
-    if (shadow || !shard || shard == values)
-        return TITAN_OK;
-    if (dt != a->master)
-        return ops->cast(s, shard, dt, values, a->master, count);
-    return ops->copy(s, shard, values, count * dtype_bytes(dt));
+    for (int i = 0; i < count; i++) {
+        const struct update_range *const r = &ranges[i];
+        uint16_t *const shadow = shadows ? r->shard : NULL;
+        titan_assert(r->values && r->grad && r->n >= 0);
+        titan_assert(r->layout || !a->rounding.random);
+        if (update->sgd)
+            TRY(ops->sgd(s, r->values, r->grad, shadow, (size_t)r->n, a));
+        else if (a->rounding.random)
+            TRY(gather_parameters(&g, update, r, shadow));
+        else
+            TRY(gather(&g, r, shadow, 0, r->n, &a->rounding));
+    }
+    TRY(enqueue(&g));
+    for (int i = 0; i < count && !shadows; i++)
+        TRY(make_shard(&ranges[i], a->master, ops, dt, s));
+    return TITAN_OK;
 }

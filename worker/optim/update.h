@@ -15,21 +15,22 @@ struct update {
     uint64_t seed;          /* of the rounding */
 };
 
-/* The elements of an update: a rank's range of a unit. */
+/* What an update changes: a rank's range of a unit, n elements. */
 struct update_range {
-    const struct layout *layout;
+    const struct layout *layout; /* NULL: not known, which will do where moments are not rounded at random */
     int unit, rank;
+    void *values; /* masters, m and v, n each, one after the other, in the recipe's types (state_types.h) */
+    void *shard; /* in the compute type; may be the masters themselves, where that is their type; NULL: there is none */
+    const float *grad;
+    int64_t n;
 };
 
 /* By the recipe. number: how many updates there have been with this one, from 1 (skipped steps do not count). The
  * summed gradient is divided by tokens and multiplied by clip. */
 struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
                                double clip);
-/* Enqueue the update of all n elements of a range; NULL will do where moments are not rounded at random. values:
- * masters, m and v, n each, one after the other, in the recipe's types (state_types.h). shard: the range in the compute
- * type dt; it may be the masters themselves, where that is their type; NULL: there is none. */
-titan_status update_apply(const struct update *update, const struct update_range *range, const struct device_ops *ops,
-                          void *values, void *shard, enum dtype dt, const float *grad, int64_t n,
-                          struct stream *s) TITAN_MUST_USE;
+/* Enqueue the update of all elements of count ranges, as one call of the device where it has that. dt: the shards'. */
+titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,
+                          const struct device_ops *ops, enum dtype dt, struct stream *s) TITAN_MUST_USE;
 
 #endif

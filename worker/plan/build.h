@@ -61,9 +61,10 @@ struct build_options {
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
     int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
-    bool apart;        /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
-    bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, nor canonical */
-    bool draft;        /* unfinished (program_finish): passes come first */
+    bool apart;           /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
+    bool update_together; /* an OPTIMISE is of several units where nothing waits for one of them */
+    bool forward_only;    /* losses alone, for an evaluation; checkpointing is not read, nor canonical */
+    bool draft;           /* unfinished (program_finish): passes come first */
 };
 
 /* The program of this rank's kind. */

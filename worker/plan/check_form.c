@@ -41,7 +41,8 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
 {
     const struct model *m = c->model;
 
-    if (a->unit < 0 || b->unit == a->unit || op_is_collective((enum op)a->op)) /* a bucket is of several units */
+    /* A bucket is of several units, and so is an update: check_gradients looks at each. */
+    if (a->unit < 0 || b->unit == a->unit || op_is_collective((enum op)a->op) || a->op == OP_OPTIMISE)
         return true;
     if (m->units[a->unit].kind == UNIT_HEAD)
         return m->dims.tied_embeddings && b->unit == 0;

@@ -374,24 +374,34 @@ static titan_status norm(const struct gradients *g, const struct action *a, cons
     return TITAN_OK;
 }
 
-static titan_status optimise(const struct gradients *g, const struct action *a, const struct operand *o)
+static titan_status optimise_unit(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
     const struct operand *state = &o[OPERAND_OF(optimise, state)], *gradient = &o[OPERAND_OF(optimise, gradient)];
+    const struct operand *shard = &o[OPERAND_OF(optimise, shard)];
+    const int unit = c->p->buffers[state->buffer].unit;
     struct flow *staged = flow_of(g, state);
 
-    if (!g->decided)
-        return REFUSE(c, "comes before the decision");
-    if (a->unit < 0 || g->units[a->unit].optimised)
-        return REFUSE(c, "a second update of this unit");
-    if (g->units[a->unit].normed != gradient->buffer)
-        return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", gradient->buffer,
-                      g->units[a->unit].normed);
-    if (c->p->buffers[state->buffer].kind != BUF_STATE && staged->state_of != a->unit)
+    if (unit < 0 || g->units[unit].optimised)
+        return REFUSE(c, "a second update of unit %d", unit);
+    if (c->p->buffers[shard->buffer].unit != unit)
+        return REFUSE(c, "the state is unit %d's, the shard unit %d's", unit, c->p->buffers[shard->buffer].unit);
+    if (g->units[unit].normed != gradient->buffer)
+        return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", gradient->buffer, g->units[unit].normed);
+    if (c->p->buffers[state->buffer].kind != BUF_STATE && staged->state_of != unit)
         return REFUSE(c, "operand state is not the unit's state");
     TRY(check_whole(g, gradient));
     staged->updated = true;
-    g->units[a->unit].optimised = true;
+    g->units[unit].optimised = true;
+    return TITAN_OK;
+}
+
+static titan_status optimise(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    if (!g->decided)
+        return REFUSE(g->c, "comes before the decision");
+    for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS)
+        TRY(optimise_unit(g, o + k));
     return TITAN_OK;
 }
 

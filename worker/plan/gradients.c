@@ -300,12 +300,34 @@ static struct tensor state_of(const struct builder *b, int unit, int buffer)
     return tensor_at(buffer, 0, DTYPE_U8, (int64_t)builder_state_bytes(b), b->layout->units[unit].shard);
 }
 
-static void emit_update(struct builder *b, int unit, int state)
+/* Units that one action updates. */
+struct updates {
+    int n;
+    struct tensor of[OP_WORDS][UPDATE_OPERANDS];
+};
+
+static void emit_updates(struct builder *b, struct updates *updates)
+{
+    if (updates->n > 0)
+        emit_optimise(&b->e, updates->of, updates->n);
+    updates->n = 0;
+}
+
+/* All that are there wait for the same decision, and the next step for all of them: one launch delays nothing. State
+ * that comes from the host is updated as it comes. */
+static void add_update(struct builder *b, struct updates *updates, int unit, int state)
 {
     const struct unit_state *u = &b->units[unit];
+    const int most = b->opt->update_together && !b->opt->offload ? OP_WORDS : 1;
 
-    EMIT(&b->e, optimise, .state = state_of(b, unit, state),
-         .shard = tensor_at(u->shard, 0, b->opt->dt, 1, b->layout->units[unit].shard), .gradient = u->reduced);
+    if (updates->n == 0)
+        builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);
+    struct tensor *const to = updates->of[updates->n++];
+    to[OPERAND_OF(optimise, state)] = state_of(b, unit, state);
+    to[OPERAND_OF(optimise, shard)] = tensor_at(u->shard, 0, b->opt->dt, 1, b->layout->units[unit].shard);
+    to[OPERAND_OF(optimise, gradient)] = u->reduced;
+    if (updates->n == most)
+        emit_updates(b, updates);
 }
 
 /* The state of a unit comes from host memory while the one before it is updated. */
@@ -322,9 +344,9 @@ static struct tensor stage_state(struct builder *b, int unit)
     return staged;
 }
 
-static void update_offloaded(struct builder *b, int unit, struct tensor staged)
+static void update_offloaded(struct builder *b, struct updates *updates, int unit, struct tensor staged)
 {
-    emit_update(b, unit, staged.buffer);
+    add_update(b, updates, unit, staged.buffer);
     b->e.stream = STREAM_COPY;
     emit_copy(&b->e, state_of(b, unit, b->units[unit].state), staged);
     b->e.stream = STREAM_COMPUTE;
@@ -342,6 +364,7 @@ static void update_units(struct builder *b)
 {
     const int units = b->model->n_units;
     struct tensor staged = TENSOR_NONE;
+    struct updates updates = {0};
 
     for (int u = next_unit(b, NONE); u < units; u = next_unit(b, u)) {
         struct tensor ahead = TENSOR_NONE;
@@ -351,13 +374,13 @@ static void update_units(struct builder *b)
             if (next_unit(b, u) < units)
                 ahead = stage_state(b, next_unit(b, u));
         }
-        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
         if (b->opt->offload)
-            update_offloaded(b, u, staged);
+            update_offloaded(b, &updates, u, staged);
         else
-            emit_update(b, u, b->units[u].state);
+            add_update(b, &updates, u, b->units[u].state);
         staged = ahead;
     }
+    emit_updates(b, &updates);
 }
 
 void gradients_update(struct builder *b)

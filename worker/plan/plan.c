@@ -152,7 +152,8 @@ static void set_build_options(struct plan *plan)
                                          .canonical = r->numerics.canonical,
                                          .offload = r->training.enable_cpu_offload,
                                          .checkpointing = plan->checkpointing,
-                                         .keep_products = kept_products(r)};
+                                         .keep_products = kept_products(r),
+                                         .update_together = r->compile.fuse};
 }
 
 /* All data-parallel ranks get equally many microbatches; the last ones may hold nothing that counts. */

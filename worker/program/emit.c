@@ -460,6 +460,17 @@ void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gra
     emit_checked(e, OP_PACK, &params, 1, t, n + 1);
 }
 
+void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERANDS], int n)
+{
+    const int shard = OPERAND_OF(optimise, shard);
+    struct op_params params = {.dt = (uint8_t)units[0][shard].dt};
+
+    titan_assert(n > 0 && n <= OP_WORDS);
+    for (int i = 0; i < n; i++)
+        params.part[i] = tensor_numel(units[i][shard]);
+    emit_checked(e, OP_OPTIMISE, &params, 1, units[0], UPDATE_OPERANDS * n);
+}
+
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 static int group_size(const struct emitter *e, enum channel channel)

@@ -98,6 +98,8 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
 /* PACK: the gradients (n) of all of a unit, cut for so many owners. */
 void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners);
+/* OPTIMISE: state, shard and gradient of each of so many units, OP_WORDS at most. */
+void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERANDS], int n);
 
 /* --- transfers: on the stream of their channel -------------------------------------------------------------------- */
 /* A group of one member: nothing is written and the input is the result, so callers need no branch:

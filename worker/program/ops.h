@@ -77,6 +77,7 @@ struct op_params {
 #define EACH(...) __VA_ARGS__
 #include "worker/program/ops.def"
 #define OPERAND_OF(op, name) ((int)offsetof(struct op_##op##_operands, name))
+#define UPDATE_OPERANDS 3 /* of OPTIMISE, for each unit */
 
 const char *op_name(enum op op);
 enum op_class op_class(enum op op);

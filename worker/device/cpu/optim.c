@@ -158,6 +158,19 @@ titan_status cpu_adamw(struct stream *s, void *master, void *m, void *v, const f
     return adamw_types_valid(args, shadow) ? cpu_enqueue(s, run_adamw, &a, sizeof(a)) : TITAN_EINVAL;
 }
 
+/* One after the other: all threads are at work in each, and a call costs nothing to speak of. */
+titan_status cpu_adamw_all(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
+{
+    titan_assert(count >= 0);
+    for (int i = 0; i < count; i++) {
+        const struct adamw_range *const r = &ranges[i];
+        struct adamw_args with = *args;
+        with.rounding = r->rounding;
+        TRY(cpu_adamw(s, r->master, r->m, r->v, r->grad, r->shadow, r->n, &with));
+    }
+    return TITAN_OK;
+}
+
 CPU_INLINE void sgd_elements(const struct optim_args *of, int64_t n, enum dtype wt, bool with_shadow)
 {
     const struct adamw_args *a = &of->adam;

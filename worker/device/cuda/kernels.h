@@ -166,13 +166,24 @@ struct adamw_factors {
     float mean, clip;                                                        /* grad_scale is their product */
     bool bf16_master, bf16_moment;                                           /* otherwise fp32 */
     bool random_moments; /* how bf16 moments are rounded, device.h: struct moment_rounding */
-    uint32_t key[2];
     uint64_t step;
-    int64_t first, cols, ld, origin;
 };
-/* Changes nothing when *failed (device memory, read once per block) is not 0. shadow may be NULL. */
-int cuda_adamw(void *stream, void *master, void *m, void *v, const float *grad, uint16_t *shadow, size_t n,
-               struct adamw_factors factors, const int *failed);
+#define CUDA_ADAMW_RANGES 32 /* in a launch: all are among its arguments, of which there may be 4 KiB */
+struct adamw_piece {
+    void *master, *m, *v;
+    const float *grad;
+    uint16_t *shadow; /* may be NULL */
+    size_t n;
+    uint32_t key[2];
+    int64_t first, cols, ld, origin;
+    unsigned first_block; /* the launch finds it */
+};
+struct adamw_pieces {
+    int count;
+    struct adamw_piece of[CUDA_ADAMW_RANGES];
+};
+/* Changes nothing when *failed (device memory, read once per block) is not 0. */
+int cuda_adamw(void *stream, struct adamw_pieces *pieces, struct adamw_factors factors, const int *failed);
 int cuda_sgd(void *stream, void *master, const float *grad, uint16_t *shadow, size_t n, struct adamw_factors factors,
              const int *failed);
 

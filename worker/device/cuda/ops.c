@@ -334,21 +334,49 @@ static struct adamw_factors factors_of(const struct adamw_args *args)
         .bf16_master = args->master == DTYPE_BF16,
         .bf16_moment = args->moment == DTYPE_BF16,
         .random_moments = args->rounding.random,
-        .key = {args->rounding.key.k[0], args->rounding.key.k[1]},
         .step = args->rounding.step,
-        .first = args->rounding.first,
-        .cols = args->rounding.cols,
-        .ld = args->rounding.ld,
-        .origin = args->rounding.origin,
     };
+}
+
+static struct adamw_piece piece_of(const struct adamw_range *r)
+{
+    return (struct adamw_piece){.master = r->master,
+                                .m = r->m,
+                                .v = r->v,
+                                .grad = r->grad,
+                                .shadow = r->shadow,
+                                .n = r->n,
+                                .key = {r->rounding.key.k[0], r->rounding.key.k[1]},
+                                .first = r->rounding.first,
+                                .cols = r->rounding.cols,
+                                .ld = r->rounding.ld,
+                                .origin = r->rounding.origin};
+}
+
+static titan_status adamw_all(struct stream *s, const struct adamw_range *ranges, int count,
+                              const struct adamw_args *args)
+{
+    titan_assert(count >= 0);
+    for (int i = 0; i < count; i++) {
+        struct adamw_args with = *args;
+        with.rounding = ranges[i].rounding;
+        if (!adamw_types_valid(&with, ranges[i].shadow) || with.rounding.random != args->rounding.random)
+            return TITAN_EINVAL;
+    }
+    for (int from = 0; from < count; from += CUDA_ADAMW_RANGES) {
+        struct adamw_pieces pieces = {.count = MIN(count - from, CUDA_ADAMW_RANGES)};
+        for (int i = 0; i < pieces.count; i++)
+            pieces.of[i] = piece_of(&ranges[from + i]);
+        TRY(ENQUEUE(s, "AdamW", cuda_adamw(s->native, &pieces, factors_of(args), s->seen)));
+    }
+    return TITAN_OK;
 }
 
 static titan_status adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
                           size_t n, const struct adamw_args *args)
 {
-    if (!adamw_types_valid(args, shadow))
-        return TITAN_EINVAL;
-    return ENQUEUE(s, "AdamW", cuda_adamw(s->native, master, m, v, grad, shadow, n, factors_of(args), s->seen));
+    const struct adamw_range one = {master, m, v, grad, shadow, n, args->rounding};
+    return adamw_all(s, &one, 1, args);
 }
 
 static titan_status sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
@@ -421,5 +449,6 @@ const struct device_ops cuda_ops = {
     .hash = hash,
     .weights = weights,
     .adamw = adamw,
+    .adamw_all = adamw_all,
     .sgd = sgd,
 };

@@ -41,14 +41,23 @@ static titan_status marks(struct stream *s, void *master, void *m, void *v, cons
     }
     return TITAN_OK;
 }
-static const struct device_ops marking = {.adamw = marks};
+static titan_status marks_all(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *a)
+{
+    for (int i = 0; i < count; i++) {
+        const struct adamw_range *const r = &ranges[i];
+        struct adamw_args with = *a;
+        with.rounding = r->rounding;
+        assert_int_equal(marks(s, r->master, r->m, r->v, r->grad, r->shadow, r->n, &with), TITAN_OK);
+    }
+    return TITAN_OK;
+}
+static const struct device_ops marking = {.adamw = marks, .adamw_all = marks_all};
 
 /* Marks of a rank's range of a unit; free. */
 static uint16_t *marks_of(const struct layout *l, int unit, int rank)
 {
     const struct update update = {
         .args = {.master = DTYPE_F32, .moment = DTYPE_BF16, .rounding = {.random = true, .step = 7}}, .seed = 42};
-    const struct update_range range = {l, unit, rank};
     const int64_t n = l->units[unit].shard;
     char *const values = calloc((size_t)n + 1, sizeof(float) + 2 * sizeof(uint16_t));
     float *const grad = calloc((size_t)n + 1, sizeof *grad);
@@ -58,7 +67,8 @@ static uint16_t *marks_of(const struct layout *l, int unit, int rank)
     assert_true(values && grad && shadow && ret);
     for (int64_t i = 0; i < n; i++)
         ((float *)values)[i] = grad[i] = (float)(shadow[i] = (uint16_t)(i % 251));
-    assert_int_equal(update_apply(&update, &range, &marking, values, shadow, DTYPE_BF16, grad, n, NULL), TITAN_OK);
+    const struct update_range range = {l, unit, rank, values, shadow, grad, n};
+    assert_int_equal(update_apply(&update, &range, 1, &marking, DTYPE_BF16, NULL), TITAN_OK);
     memcpy(ret, m, (size_t)n * sizeof *ret);
     for (int64_t i = 0; i < n; i++)
         assert_true(ret[i] == 0 || m[n + i] == i % 251);

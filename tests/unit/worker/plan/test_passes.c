@@ -70,7 +70,7 @@ static int by_identity(const void *x, const void *y)
 /* Everything but transfers and releases, sorted, equal ones together; a fused action is what it stands for. */
 static struct computed *computed_of(const struct program *p, int *ret_n)
 {
-    struct computed *all = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *all);
+    struct computed *all = calloc(FUSE_ACTIONS * (size_t)p->n_actions + OP_WORDS + (size_t)p->n_buffers, sizeof *all);
     int n = 0, kept = 0;
 
     assert_non_null(all);
@@ -83,6 +83,15 @@ static struct computed *computed_of(const struct program *p, int *ret_n)
             const bool product = a->op == OP_MATMUL;
             if (op_is_transfer((enum op)a->op) || a->op == OP_RELEASE)
                 continue;
+            if (a->op == OP_OPTIMISE) {
+                for (int j = 0; j < a->n_operands; j += UPDATE_OPERANDS)
+                    all[n++] = (struct computed){.op = OP_OPTIMISE,
+                                                 .phase = a->phase,
+                                                 .unit = p->buffers[plain.actions[k].operands[j].buffer].unit,
+                                                 .inner = q->part[j / UPDATE_OPERANDS],
+                                                 .amount = 1};
+                continue;
+            }
             all[n++] = (struct computed){a->op,
                                          a->phase,
                                          a->unit,
@@ -496,6 +505,29 @@ static void sums_keep_their_order_unless_the_recipe_says(void **state)
     assert_int_equal(any_order(canonical), 0);
 }
 
+static int updates_of(const char *offload, bool fuse)
+{
+    const char *const sets[] = {"model.n_layers=20", offload, NULL};
+    const struct setting s = {"block", "false", "false", fuse};
+    struct planned p;
+    int n = 0;
+
+    open_plan(&p, 2, "h100", sets, &s);
+    for (int i = 0; i < p.programs[0]->n_actions; i++)
+        n += p.programs[0]->actions[i].op == OP_OPTIMISE;
+    planned_close(&p);
+    return n;
+}
+
+/* 22 units, 16 in an action; not where each one's state comes from the host while the one before it is updated. */
+static void updates_are_together_where_none_is_waited_for(void **state)
+{
+    (void)state;
+    assert_int_equal(updates_of("training.enable_cpu_offload=false", true), 2);
+    assert_int_equal(updates_of("training.enable_cpu_offload=false", false), 22);
+    assert_int_equal(updates_of("training.enable_cpu_offload=true", true), 22);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +536,7 @@ int main(void)
         cmocka_unit_test(unequal_shares_bucket_alike),
         cmocka_unit_test(reordering_asks_earlier),
         cmocka_unit_test(passes_give_way_to_a_memory_limit),
+        cmocka_unit_test(updates_are_together_where_none_is_waited_for),
         cmocka_unit_test(held_gradients_hide_their_reduction),
         cmocka_unit_test(pieces_are_as_many_as_asked),
         cmocka_unit_test(sums_keep_their_order_unless_the_recipe_says),

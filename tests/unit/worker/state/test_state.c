@@ -279,14 +279,15 @@ static void test_update(void **state)
         const size_t masters = (size_t)n * dtype_bytes(types.master), moments = (size_t)n * dtype_bytes(types.moment);
         float *grad = calloc((size_t)n, sizeof *grad);
         char *staged = calloc((size_t)n, state_types_bytes(types)), *const at = offload ? staged : state_unit(s, 1);
+        const struct update_range range = {.values = at, .shard = shard, .grad = grad, .n = n};
         grad[n - 1] = 2;
-        assert_int_equal(update_apply(&adamw, NULL, &ops, at, shard, types.compute, grad, n, NULL), TITAN_OK);
+        assert_int_equal(update_apply(&adamw, &range, 1, &ops, types.compute, NULL), TITAN_OK);
         assert_true(updated.master == at && updated.m == at + masters && updated.v == at + masters + moments);
         assert_true(updated.n == (size_t)n && updated.grad == grad);
         assert_ptr_equal(updated.shadow, types.compute == DTYPE_BF16 && types.master == DTYPE_F32 ? shard : NULL);
         if (!updated.shadow)
             assert_true(value_at(shard, types.compute, n - 1) == 2);
-        assert_int_equal(update_apply(&sgd, NULL, &ops, at, shard, types.compute, grad, n, NULL), TITAN_OK);
+        assert_int_equal(update_apply(&sgd, &range, 1, &ops, types.compute, NULL), TITAN_OK);
         assert_true(updated.master == at && updated.m == NULL);
         free(grad);
         free(staged);
