@@ -377,6 +377,20 @@ titan_status dir_remove_at(int at, const char *name, struct titan_error *err)
     return TITAN_OK;
 }
 
+titan_status file_append(int fd, const void *data, size_t len, struct titan_error *err)
+{
+    titan_assert(fd >= 0 && len > 0);
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const ssize_t n = write(fd, data, len);
+    if (n == (ssize_t)len)
+        return TITAN_OK;
+    if (n < 0)
+        return titan_fail_errno(err, "cannot write");
+    if (n > 0)
+        (void)!ftruncate(fd, end);
+    return titan_fail(err, TITAN_EIO, "the disk is full");
+}
+
 titan_status dir_sync(const char *path, struct titan_error *err)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -154,6 +154,7 @@ struct recipe {
     } compile;
     struct {
         int64_t log_freq;
+        bool log_layers;  /* norms of units and tokens of experts */
         bool log_samples; /* every worker writes which samples it reads */
         bool enable_tensorboard;
         char save_tb_folder[128]; /* below the run's folder */
@@ -286,6 +287,8 @@ int64_t recipe_params_no_embed(const struct recipe *r);
 /* Training FLOPs per token, TorchTitan's rule: 6*P + 12*layers*heads*head_dim*seq, P without the input embedding,
  * causality not discounted, recomputation not counted. */
 double recipe_flops_per_token(const struct recipe *r);
+/* The same without the products of queries and keys that a causal mask takes out; documents are not looked at. */
+double recipe_causal_flops_per_token(const struct recipe *r);
 /* Upper estimate of bytes one worker of `world` needs. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);
 /* Bytes of one master weight, and of one of its two moments, as a worker keeps them: 4 or 2. */

@@ -394,6 +394,10 @@ const struct recipe_key recipe_keys[] = {
 
     {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
      .initial = "10", .doc = "Steps between two progress lines."},
+    {.section = "metrics", .name = "log_layers", .type = KEY_BOOL, AT(metrics.log_layers), .initial = "false",
+     .flags = KEY_TITAN,
+     .doc = "Rank 0 writes layers.jsonl in the run's folder, at step 1 and every log_freq steps: norms of each unit's gradient "
+            "and of its weights before the update, and the tokens of each expert where the model balances them."},
     {.section = "metrics", .name = "log_samples", .type = KEY_BOOL, AT(metrics.log_samples), .initial = "false",
      .flags = KEY_TITAN,
      .doc = "Each worker writes the samples it reads to samples-PID.csv in the run's folder on its node: step, number in "
@@ -495,7 +499,9 @@ const struct recipe_key recipe_keys[] = {
 
     NOTE("metrics", "disable_color_printing", KEY_BOOL, "false", "Output to a file has no colours anyway"),
     NOTE("metrics", "save_for_all_ranks", KEY_BOOL, "false", "Rank 0 alone writes event files: all ranks have the same numbers"),
-    NOTE("metrics", "enable_wandb", KEY_BOOL, "false", "Nothing is sent: titanctl metrics has the numbers"),
+    NOTE("metrics", "enable_wandb", KEY_BOOL, "false",
+         "Nothing is sent, and the format of W&B's offline folders is not documented: its own wandb sync --sync-tensorboard "
+         "takes the event files"),
 
     NOTE("model", "print_after_conversion", KEY_BOOL, "false", "No model is converted"),
 

@@ -58,13 +58,23 @@ int64_t recipe_params_no_embed(const struct recipe *r)
     return layers_params(d, 0, d->n_layers, d->n_experts) + head_params(d);
 }
 
-double recipe_flops_per_token(const struct recipe *r)
+/* keys: those that a query sees, on average. */
+static double flops_per_token(const struct recipe *r, double keys)
 {
     const struct model_dims *d = &r->model.dims;
     int64_t active = layers_params(d, 0, d->n_layers, d->top_k) + head_params(d);
     int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
-    return 6.0 * (double)active +
-           6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * (double)r->training.seq_len;
+    return 6.0 * (double)active + 6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * keys;
+}
+
+double recipe_flops_per_token(const struct recipe *r)
+{
+    return flops_per_token(r, (double)r->training.seq_len);
+}
+
+double recipe_causal_flops_per_token(const struct recipe *r)
+{
+    return flops_per_token(r, ((double)r->training.seq_len + 1) / 2);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */

@@ -167,10 +167,13 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         TRY(checkpoints_write_surely(e, &stopped, err));
     TRY(evaluate(e, &stopped, err)); /* the last epoch ended before its last step was */
     orders = e->step.outcome.orders;
+    step_clock_begin(&e->step.clock);
     while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
         TRY(run_step(e, err));
         TRY(checkpoints_after_step(e, state->step == steps, &stopped, err));
+        step_clock_lap(&e->step.clock, STEP_CHECKPOINT);
         TRY(evaluate(e, &stopped, err));
+        step_clock_lap(&e->step.clock, STEP_EVALUATION);
         orders = e->step.outcome.orders;
     }
     if (state->step >= steps)
@@ -207,9 +210,13 @@ static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_er
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct membership *m = e->t->members;
+    struct step_clock *const clock = &e->step.clock;
     const struct exec_batch batch = {.tokens = e->loader.tokens,
                                      .counts = e->loader.counts,
-                                     .orders = checkpoint_heed(e->t->recipe, m->ops->orders(m))};
+                                     .orders = checkpoint_heed(e->t->recipe, m->ops->orders(m)),
+                                     .values = clock->values,
+                                     .masters = layers_masters(e),
+                                     .waits = publish_splits_step(e)};
     const struct update *update = NULL;
     const double *report = NULL;
     const int64_t idle_ns = progress_idle_ns();
@@ -219,17 +226,26 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     flight_step(e->state.shards.own->step + 1);
     if (e->state.buddy)
         TRY(buddy_expect(e->state.buddy, err));
+    step_clock_lap(clock, STEP_COMPUTE);
     TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));
+    step_clock_lap(clock, STEP_DATA);
     TRY(profile_begin_step(e, err));
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
+    step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)
         TRY(buddy_settle(e->state.buddy, err)); /* the replica's rank has the gradients too */
-    TRY(exec_agree(e->exec, &report, err));     /* the commit point: from here on no peer is needed */
+    step_clock_lap(clock, STEP_WAIT);
+    step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
+    TRY(exec_agree(e->exec, &report, err)); /* the commit point: from here on no peer is needed */
+    step_clock_begin(clock);
     TRY(decide(e, report, &update, err));
-    checkpoints_await_copy(e);              /* one that was started has copied what the update changes */
+    step_clock_lap(clock, STEP_COMPUTE);
+    checkpoints_await_copy(e); /* one that was started has copied what the update changes */
+    step_clock_lap(clock, STEP_CHECKPOINT);
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
     TRY(profile_end_step(e, err));
     const titan_status status = commit_step(e, err);
+    step_clock_lap(clock, STEP_COMPUTE);
     progress_busy(clock_mono_ns() - e->step.began_ns - (progress_idle_ns() - idle_ns));
     if (status != TITAN_OK) /* there is no other step */
         publish_step_alone(e);

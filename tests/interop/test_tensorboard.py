@@ -53,16 +53,27 @@ def rows(name):
 
 def compare(got, name):
     names = {"loss_metrics/global_avg_loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate", "n_tokens_seen": "tokens",
-             "world_size": "world_size"}
+             "world_size": "world_size", "loss_metrics/global_max_loss": "loss_max", "tflops": "tflops",
+             "slowest_rank/rank": "slowest_rank"}
+    seconds = {"time_metrics/end_to_end(s)": "step_ms", "time_metrics/data_loading(s)": "data_ms",
+               "time_metrics/compute(s)": "compute_ms", "time_metrics/exposed_communication(s)": "communication_ms",
+               "time_metrics/checkpoint(s)": "checkpoint_ms", "time_metrics/stragglers(s)": "straggler_ms",
+               "slowest_rank/busy(s)": "slowest_busy_ms"}
+    shares = {"mfu(%)": "mfu", "mfu_causal(%)": "mfu_causal"}
     have = rows(name)
     for tag, key in names.items():
         assert set(got[tag]) == {1, 2, 4, 6, 8}, (tag, got[tag])
         for step, value in got[tag].items():
             assert np.float32(have[step][key]) == np.float32(value), (tag, step, value, have[step][key])
+    for tags, factor in ((seconds, 1e-3), (shares, 100)):
+        for tag, key in tags.items():
+            for step, value in got[tag].items():
+                assert abs(value - factor * have[step][key]) <= 1e-5 * abs(value), (tag, step, value, have[step][key])
     for step, value in got["validation_metrics/loss"].items():
         assert np.float32(have[step]["validation_loss"]) == np.float32(value), (step, value)
     assert {4, 8} <= set(got["validation_metrics/loss"])
-    assert set(got) >= {"throughput(tps)", "tflops", "mfu(%)", "time_metrics/end_to_end(s)"}, set(got)
+    assert set(got) >= {"throughput(tps)", "time_metrics/data_loading(%)", "memory/max_reserved(GiB)", "memory/max_reserved(%)",
+                        "skipped_steps"}, set(got)
 
 
 def two_ranks():

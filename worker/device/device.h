@@ -165,6 +165,9 @@ struct device_ops {
     titan_status (*open)(const struct device_options *options, struct device **ret, struct titan_error *err);
     void (*close)(struct device *dev); /* NULL is fine */
     void (*info)(struct device *dev, struct device_info *ret);
+    /* Bytes: the most memory that was seen in use since the last call with begin, by this one too; 0: not known. The
+     * CPU: what this process had resident; a GPU: what was in use on it when this was called, by any process. */
+    uint64_t (*memory_peak)(struct device *dev, bool begin);
 
     /* Memory; alloc is zeroed and 64-byte aligned (256 on a GPU). */
     titan_status (*alloc)(struct device *dev, size_t bytes, void **ret, struct titan_error *err);

@@ -184,6 +184,8 @@ titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
     TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
     TRY(checkpoints_open(e, err));
     TRY(publish_open(e, err));
+    TRY(layers_open(e, err));
+    (void)e->t->device.ops->memory_peak(e->t->device.dev, true);
     plan_free_programs(e->plan.plan, TAKE(e->plan.programs));
     return TITAN_OK;
 }
@@ -211,6 +213,7 @@ void epoch_free(struct epoch *e)
         return;
     titan_assert(!atomic_load(&e->groups.comm));
     profile_close(e);
+    layers_close(e);
     evaluation_close(e); /* runs in the step's arena */
     exec_close(e->exec);
     recover_free(e);

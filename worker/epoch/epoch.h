@@ -7,9 +7,11 @@
 #include "worker/epoch/checkpoints.h"
 #include "worker/epoch/evaluation.h"
 #include "worker/epoch/groups.h"
+#include "worker/epoch/layers.h"
 #include "worker/epoch/profile.h"
 #include "worker/epoch/publish.h"
 #include "worker/epoch/recover.h"
+#include "worker/epoch/step_clock.h"
 #include "worker/epoch/trainer.h"
 #include "worker/exec/exec.h"
 #include "worker/optim/outcome.h"
@@ -32,6 +34,7 @@ struct step {
     struct step_outcome outcome;
     double learning_rate;
     int64_t began_ns;
+    struct step_clock clock;
     uint64_t skipped_in_a_row;
 };
 
@@ -46,6 +49,7 @@ struct epoch {
     struct evaluation evaluation;
     struct checkpoints checkpoints;
     struct published published;
+    struct layers layers;
     struct profile profile;
     struct step step;
 };

@@ -11,6 +11,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/epoch/epoch.h"
 
+#define GIB 1073741824.0
+
 void publisher_init(struct publisher *p)
 {
     *p = (struct publisher){.metrics = {.fd = -1}, .events = {.fd = -1}};
@@ -32,10 +34,21 @@ titan_status publish_open(struct epoch *e, struct titan_error *err)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-static double mfu_of(const struct trainer *t, double tokens_per_second, int world)
+bool publish_logs_step(const struct epoch *e, uint64_t step)
+{
+    return step % (uint64_t)e->t->recipe->metrics.log_freq == 0 || step == 1;
+}
+
+bool publish_splits_step(const struct epoch *e)
+{
+    return e->t->device.info.host_memory || publish_logs_step(e, e->state.shards.own->step + 1);
+}
+
+/* Of the device's peak. */
+static double share_of_peak(const struct trainer *t, double flops_per_second)
 {
     const double peak = t->dt == DTYPE_BF16 ? t->device.info.peak_flops_bf16 : t->device.info.peak_flops_f32;
-    return peak > 0 ? recipe_flops_per_token(t->recipe) * tokens_per_second / (peak * world) : 0;
+    return peak > 0 ? flops_per_second / peak : 0;
 }
 
 /* For TensorBoard, under the names that TorchTitan gives them. */
@@ -53,7 +66,7 @@ static titan_status add_event(const struct epoch *e, uint64_t step, int64_t at_m
     return event_file_add(f, step, at_ms, scalars, n, err);
 }
 
-static void write_event(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n)
+void publish_events(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n)
 {
     struct publisher *const p = &e->t->publisher;
     struct titan_error why = {0};
@@ -69,29 +82,66 @@ static void write_evaluation_event(const struct epoch *e, const struct evaluatio
 {
     const struct event_scalar scalars[] = {{"validation_metrics/loss", v->loss},
                                            {"validation_metrics/bits_per_byte", evaluation_bits_per_byte(v)}};
-    write_event(e, v->step, at_ms, scalars, ARRAY_SIZE(scalars));
+    publish_events(e, v->step, at_ms, scalars, ARRAY_SIZE(scalars));
+}
+
+static void write_split_event(const struct epoch *e, const struct step_report *r)
+{
+    const struct step_split *const s = &r->split;
+    const struct event_scalar scalars[] = {
+        {"time_metrics/data_loading(s)", s->data * 1e-3},
+        {"time_metrics/data_loading(%)", 100 * s->data / step_split_total(s)},
+        {"time_metrics/compute(s)", s->compute * 1e-3},
+        {"time_metrics/exposed_communication(s)", s->communication * 1e-3},
+        {"time_metrics/checkpoint(s)", s->checkpoint * 1e-3},
+        {"time_metrics/stragglers(s)", s->stragglers * 1e-3},
+        {"slowest_rank/rank", s->slowest},
+        {"slowest_rank/busy(s)", s->slowest_busy * 1e-3},
+    };
+    publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+}
+
+static void write_load_event(const struct epoch *e, const struct step_report *r)
+{
+    const struct event_scalar scalars[] = {{"tokens_per_expert/min", r->load_least},
+                                           {"tokens_per_expert/max", r->load_most},
+                                           {"tokens_per_expert/mean", r->load_mean}};
+    publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+}
+
+static void write_step_event(const struct epoch *e, const struct step_report *r)
+{
+    const double total = (double)e->t->device.info.memory_bytes, memory = (double)r->memory_bytes;
+    const struct event_scalar scalars[] = {
+        {"loss_metrics/global_avg_loss", r->loss},
+        {"loss_metrics/global_max_loss", r->loss_max},
+        {"grad_norm", r->grad_norm},
+        {"lr", r->learning_rate},
+        {"n_tokens_seen", (double)r->tokens},
+        {"throughput(tps)", r->tokens_per_second / r->world},
+        {"tflops", r->tflops},
+        {"mfu(%)", 100 * r->mfu},
+        {"mfu_causal(%)", 100 * r->mfu_causal},
+        {"time_metrics/end_to_end(s)", r->step_ms * 1e-3},
+        {"memory/max_reserved(GiB)", memory / GIB},
+        {"memory/max_reserved(%)", total > 0 ? 100 * memory / total : 0},
+        {"world_size", r->world},
+        {"skipped_steps", r->skipped_steps},
+    };
+    publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+    if (r->split.slowest >= 0)
+        write_split_event(e, r);
+    if (r->load_mean > 0)
+        write_load_event(e, r);
 }
 
 static void write_step(const struct epoch *e, const struct step_report *r)
 {
     const struct trainer *t = e->t;
-    const double tps = r->tokens_per_second / r->world;
-    const struct event_scalar scalars[] = {
-        {"loss_metrics/global_avg_loss", r->loss},
-        {"grad_norm", r->grad_norm},
-        {"lr", r->learning_rate},
-        {"n_tokens_seen", (double)r->tokens},
-        {"throughput(tps)", tps},
-        {"tflops", recipe_flops_per_token(t->recipe) * tps * 1e-12},
-        {"mfu(%)", 100 * r->mfu},
-        {"time_metrics/end_to_end(s)", r->step_ms * 1e-3},
-        {"world_size", r->world},
-        {"skipped_steps", r->skipped_steps},
-    };
 
     metrics_step(&e->t->publisher.metrics, &t->log, r);
-    if (r->step % (uint64_t)t->recipe->metrics.log_freq == 0 || r->step == 1)
-        write_event(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+    if (publish_logs_step(e, r->step))
+        write_step_event(e, r);
     if (r->evaluation.step > 0)
         write_evaluation_event(e, &r->evaluation, r->at_ms);
 }
@@ -101,21 +151,32 @@ void publish_note_step(struct epoch *e)
     struct published *const p = &e->published;
     const struct train_state *st = e->state.shards.own;
     const double seconds = (double)(clock_mono_ns() - e->step.began_ns) * 1e-9;
-    const double tps = e->step.outcome.tokens / seconds;
+    const struct step_outcome *const o = &e->step.outcome;
+    const double tps = o->tokens / seconds, each = tps / e->view.world;
+    const double flops = recipe_flops_per_token(e->t->recipe) * each;
+    const double causal = recipe_causal_flops_per_token(e->t->recipe) * each;
 
     titan_assert(st->step > p->reports[1].step);
     p->reports[0] = p->reports[1];
     p->reports[1] = (struct step_report){.step = st->step,
                                          .tokens = st->tokens,
                                          .epoch = e->view.epoch,
-                                         .loss = e->step.outcome.loss,
-                                         .grad_norm = e->step.outcome.grad_norm,
+                                         .loss = o->loss,
+                                         .loss_max = o->loss_max,
+                                         .grad_norm = o->grad_norm,
                                          .learning_rate = e->step.learning_rate,
                                          .tokens_per_second = tps,
-                                         .mfu = mfu_of(e->t, tps, e->view.world),
+                                         .tflops = flops * 1e-12,
+                                         .mfu = share_of_peak(e->t, flops),
+                                         .mfu_causal = share_of_peak(e->t, causal),
                                          .step_ms = seconds * 1e3,
+                                         .split = o->split,
+                                         .load_least = o->load_least,
+                                         .load_most = o->load_most,
+                                         .load_mean = o->load_mean,
                                          .world = e->view.world,
-                                         .memory_bytes = e->plan.memory_bytes,
+                                         .memory_bytes = o->memory_bytes,
+                                         .planned_bytes = e->plan.memory_bytes,
                                          .skipped_steps = (uint32_t)st->skipped,
                                          .at_ms = clock_wall_ms()};
     p->awaits_evaluation = recipe_validates(e->t->recipe, st->step);
@@ -131,6 +192,7 @@ void publish_step(struct epoch *e)
         return;
     titan_assert(newest->step > 0 && newest->epoch == e->view.epoch);
     write_step(e, newest);
+    layers_write(e, newest->step, newest->at_ms);
     t->members->ops->progress(t->members, newest);
 }
 

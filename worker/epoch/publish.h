@@ -50,6 +50,12 @@ titan_status publish_open(struct epoch *e, struct titan_error *err) TITAN_MUST_U
 void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT]);
 /* The step under way (epoch.h) is committed and counted in the state; it is not published yet. */
 void publish_note_step(struct epoch *e);
+/* Step 1 and every metrics.log_freq steps: are TensorBoard's events and what is costly for them. */
+bool publish_logs_step(const struct epoch *e, uint64_t step);
+/* For TensorBoard, where the recipe wants it. Rank 0; a file that cannot be written is a line in the log. */
+void publish_events(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n);
+/* Will the step under way be split up into what its time went to? */
+bool publish_splits_step(const struct epoch *e);
 /* Every rank has the last step's report. Once a step; any thread, one at a time. Nothing happens where its evaluation
  * is yet to come. */
 void publish_step(struct epoch *e);

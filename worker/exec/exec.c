@@ -127,8 +127,8 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
         most = MAX(most, l->units[u].shard / NORM_BLOCK + 1);
     }
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
-    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS) * sizeof(double), (void **)&e->host_header,
-                           err));
+    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS + REPORT_VALUES) * sizeof(double),
+                           (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
         TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->reports[i], err));
     const size_t loads = (size_t)(r->size - r->loads);
@@ -382,12 +382,21 @@ static titan_status sum_squares(const struct call *c, double *report, const floa
     return c->ops->block_sums(c->s, out, gradient, (size_t)n, (size_t)l->block, true);
 }
 
+static titan_status sum_masters(const struct call *c, double *out)
+{
+    const struct layout *l = c->e->p->layout;
+
+    for (int u = 0; c->e->batch->masters && u < l->model->n_units; u++)
+        TRY(add_sum(c, out + u, c->e->batch->masters[u], layout_counted(l, u, c->e->opt.rank), true));
+    return TITAN_OK;
+}
+
 static titan_status sum_report(const struct call *c, double *report)
 {
     const struct exec *e = c->e;
     const struct report *r = &e->p->report;
     const size_t share = (size_t)e->p->share;
-    double *const counts = e->host_header, *const orders = e->host_header + share;
+    double *const counts = e->host_header, *const orders = counts + share, *const values = orders + REPORT_ORDERS;
 
     for (size_t i = 0; i < share; i++)
         counts[i] = e->batch->counts[i];
@@ -396,6 +405,12 @@ static titan_status sum_report(const struct call *c, double *report)
     if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
         TRY(c->ops->copy(c->s, report + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
     TRY(c->ops->copy(c->s, report + r->orders, orders, REPORT_ORDERS * sizeof(double)));
+    if (e->batch->values) {
+        memcpy(values, e->batch->values, REPORT_VALUES * sizeof(double));
+        TRY(c->ops->copy(c->s, report + r->values + e->opt.rank * REPORT_VALUES, values,
+                         REPORT_VALUES * sizeof(double)));
+    }
+    TRY(sum_masters(c, report + r->masters));
     if (e->p->mesh.world == 1)
         return TITAN_OK;
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);

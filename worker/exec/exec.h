@@ -64,6 +64,10 @@ struct exec_batch {
     const int32_t *tokens; /* [slot][BATCH_ROWS][N], host: as LOAD wants them */
     const double *counts;  /* [slot] counted tokens of this cp rank */
     unsigned orders;       /* bits, see elastic/membership.h */
+    const double *values;  /* [REPORT_VALUES] of this rank, as they are when exec_agree begins; NULL: it says nothing */
+    /* [units] this rank's, fp32 on the device, as they are when exec_agree begins; NULL: no norms of them. */
+    const float *const *masters;
+    bool waits; /* measure exec_waited_ns: on a device with a queue, two calls of the host for each wait */
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -79,6 +83,10 @@ titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_
 /* The optimizer, after exec_agree or exec_resume: every unit of this rank's shard is updated. NULL: the step is
  * skipped, the state stays as it is. It may still be running on the compute stream on return. */
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
+
+/* After exec_gradients: how long computing stood still for other streams, which is for transfers (and, with offloading,
+ * copies); transfers on the compute stream count whole. -1: not measured. */
+int64_t exec_waited_ns(const struct exec *e);
 
 /* After exec_update: the update has run. */
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err) TITAN_MUST_USE;

@@ -52,7 +52,7 @@ struct exec {
     void *tables[TABLE_COUNT];
     int64_t *norms;       /* per unit: where its sums stand in the report */
     double *scratch;      /* device: partial sums of one operation of the compute stream */
-    double *host_header;  /* counts and orders, out */
+    double *host_header;  /* counts, orders and values, out */
     double *reports[2];   /* in: the last step's, and room for the next one's, which may fail on its way */
     float *host_loads;    /* of the experts, from the report */
     int32_t *host_tokens; /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
@@ -69,6 +69,7 @@ struct exec {
     int newest;                     /* which of reports is the last step's */
     bool has_report;
     int next_final;
+    int64_t wait_since_ns, waited_ns; /* written on the compute stream */
     struct lookahead lookahead;
     struct exec_times times; /* NULL: never taken */
     bool timed;              /* this step's are */

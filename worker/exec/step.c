@@ -18,18 +18,49 @@ static titan_status take_time(void *arg, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status issue(const struct call *c, int index)
+static titan_status begin_wait(void *arg, struct titan_error *err)
+{
+    (void)err;
+    ((struct exec *)arg)->wait_since_ns = clock_mono_ns();
+    return TITAN_OK;
+}
+
+static titan_status end_wait(void *arg, struct titan_error *err)
+{
+    struct exec *e = arg;
+
+    (void)err;
+    e->waited_ns += clock_mono_ns() - e->wait_since_ns;
+    return TITAN_OK;
+}
+
+static titan_status wait_for_others(const struct call *c)
 {
     const struct exec *e = c->e;
-    const bool takes_time = op_class((enum op)c->a->op) != OP_CLASS_NO_TIME;
-    const bool timed = e->timed && takes_time, recorded = e->recorded && takes_time;
 
     for (int i = 0; i < c->a->n_waits; i++) {
         const int other = e->p->waits[c->a->wait + i];
-        titan_debug_assert(other < index);
+        titan_debug_assert(other < c->a - e->p->actions);
         if (other > e->done)
             TRY(c->ops->event_wait(e->events[other], c->s, c->err));
     }
+    return TITAN_OK;
+}
+
+static titan_status issue(const struct call *c, int index)
+{
+    struct exec *const e = c->e;
+    const enum op op = (enum op)c->a->op;
+    const bool takes_time = op_class(op) != OP_CLASS_NO_TIME;
+    const bool timed = e->timed && takes_time, recorded = e->recorded && takes_time;
+    const bool measured = index < e->agree && e->batch->waits && c->a->stream == STREAM_COMPUTE;
+    const bool transfers = measured && op_is_transfer(op), waits = measured && c->a->n_waits > 0;
+
+    if (transfers || waits)
+        TRY(c->ops->stream_call(c->s, begin_wait, e, c->err));
+    TRY(wait_for_others(c));
+    if (waits && !transfers)
+        TRY(c->ops->stream_call(c->s, end_wait, e, c->err));
     if (timed)
         TRY(c->ops->stream_call(c->s, take_time, &e->times.began[index], c->err));
     if (recorded)
@@ -37,6 +68,8 @@ static titan_status issue(const struct call *c, int index)
     TRY(exec_dispatch(c));
     if (recorded)
         TRY(recorder_end(c, index));
+    if (transfers)
+        TRY(c->ops->stream_call(c->s, end_wait, e, c->err));
     if (timed)
         TRY(c->ops->stream_call(c->s, take_time, &e->times.ended[index], c->err));
     if (index == e->meeting && e->opt.met)
@@ -115,6 +148,7 @@ static void begin(struct exec *e, const struct exec_batch *batch)
     e->update = NULL;
     e->next_final = 0;
     e->done = -1;
+    e->waited_ns = 0;
     lookahead_begin(&e->lookahead);
 }
 
@@ -130,9 +164,12 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
         TRY(lookahead_bound(e, err));
     }
     titan_assert(e->next_final == e->n_finals);
-    for (int s = 0; s < STREAM_COUNT; s++)
+    TRY(e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err));
+    const int64_t computed_ns = clock_mono_ns();
+    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
         if (e->joined[s])
             TRY(e->ops->stream_sync(e->opt.streams[s], err));
+    e->waited_ns += clock_mono_ns() - computed_ns;
     e->stage = EXEC_REDUCED;
     return TITAN_OK;
 }
@@ -178,6 +215,12 @@ titan_status exec_update(struct exec *e, const struct update *update, struct tit
     e->update = NULL;
     e->stage = EXEC_IDLE;
     return TITAN_OK;
+}
+
+int64_t exec_waited_ns(const struct exec *e)
+{
+    titan_assert(e->stage == EXEC_REDUCED);
+    return e->batch->waits ? e->waited_ns : -1;
 }
 
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)

@@ -89,7 +89,7 @@ static uint32_t masked_crc(const void *data, size_t len)
     return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-/* In one write; a part of a record would end the file for every reader. */
+/* A part of a record would end the file for every reader. */
 static titan_status append_record(struct event_file *f, const struct buf *event, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf record = BUF_INIT;
@@ -102,15 +102,8 @@ static titan_status append_record(struct event_file *f, const struct buf *event,
     put(&record, &crc, sizeof crc);
     if (buf_failed(event) || buf_failed(&record))
         return titan_fail(err, TITAN_ENOMEM, "event file: out of memory");
-    const off_t end = lseek(f->fd, 0, SEEK_END);
-    const ssize_t n = write(f->fd, record.data, record.len);
-    if (n == (ssize_t)record.len)
-        return TITAN_OK;
-    const titan_status status = n < 0 ? titan_fail_errno(err, "event file: cannot write")
-                                      : titan_fail(err, TITAN_EIO, "event file: the disk is full");
-    if (n > 0)
-        (void)!ftruncate(f->fd, end);
-    return status;
+    const titan_status status = file_append(f->fd, record.data, record.len, err);
+    return status == TITAN_OK ? TITAN_OK : titan_error_wrap(err, "event file");
 }
 
 titan_status event_file_open(struct event_file *f, const char *folder, struct titan_error *err)

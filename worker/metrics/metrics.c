@@ -95,7 +95,7 @@ static void append_line(const struct metrics *m, struct json_writer *w)
     json_end_object(w);
     buf_puts(w->out, "\n");
     if (!buf_failed(w->out))
-        (void)!write(m->fd, w->out->data, w->out->len); /* one write: lines of two writers do not mix */
+        (void)!file_append(m->fd, w->out->data, w->out->len, NULL);
 }
 
 static void put_evaluation(struct json_writer *w, const struct evaluation_report *v)
@@ -123,15 +123,26 @@ static void begin_step(struct json_writer *w, const struct step_report *r)
     json_put_uint(w, "epoch", r->epoch);
     json_put_int(w, "time_ms", r->at_ms);
     json_put_real(w, "loss", r->loss);
+    json_put_real(w, "loss_max", r->loss_max);
     json_put_real(w, "grad_norm", r->grad_norm);
     json_put_real(w, "learning_rate", r->learning_rate);
     json_put_uint(w, "tokens", r->tokens);
     json_put_real(w, "tokens_per_second", r->tokens_per_second);
+    json_put_real(w, "tflops", r->tflops);
     json_put_real(w, "mfu", r->mfu);
+    json_put_real(w, "mfu_causal", r->mfu_causal);
     json_put_real(w, "step_ms", r->step_ms);
     json_put_int(w, "world_size", r->world);
     json_put_uint(w, "memory_bytes", r->memory_bytes);
+    json_put_uint(w, "planned_bytes", r->planned_bytes);
     json_put_uint(w, "skipped_steps", r->skipped_steps);
+    if (r->split.slowest >= 0)
+        step_split_print(&r->split, w);
+    if (r->load_mean > 0) {
+        json_put_real(w, "expert_tokens_min", r->load_least);
+        json_put_real(w, "expert_tokens_max", r->load_most);
+        json_put_real(w, "expert_tokens_mean", r->load_mean);
+    }
 }
 
 void metrics_print_step(const struct step_report *r, struct buf *out)
@@ -153,13 +164,21 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
                                 .tokens = count_of(j, "tokens"),
                                 .epoch = count_of(j, "epoch"),
                                 .loss = json_real(j, "loss", none),
+                                .loss_max = json_real(j, "loss_max", none),
                                 .grad_norm = json_real(j, "grad_norm", none),
                                 .learning_rate = json_real(j, "learning_rate", 0),
                                 .tokens_per_second = json_real(j, "tokens_per_second", 0),
+                                .tflops = json_real(j, "tflops", 0),
                                 .mfu = json_real(j, "mfu", 0),
+                                .mfu_causal = json_real(j, "mfu_causal", 0),
                                 .step_ms = json_real(j, "step_ms", 0),
+                                .split = step_split_parse(j),
+                                .load_least = json_real(j, "expert_tokens_min", 0),
+                                .load_most = json_real(j, "expert_tokens_max", 0),
+                                .load_mean = json_real(j, "expert_tokens_mean", 0),
                                 .world = world > 0 && world <= INT_MAX ? (int)world : 0,
                                 .memory_bytes = count_of(j, "memory_bytes"),
+                                .planned_bytes = count_of(j, "planned_bytes"),
                                 .skipped_steps = skipped > 0 && skipped <= UINT32_MAX ? (uint32_t)skipped : 0,
                                 .at_ms = json_int(j, "time_ms", 0)};
     json_free(j);

@@ -6,12 +6,19 @@
 #include <stdint.h>
 
 #include "base/evaluation_report.h"
+#include "base/step_split.h"
 
 struct step_report {
     uint64_t step, tokens, epoch;
-    double loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
+    double loss, loss_max, grad_norm, learning_rate;
+    double tokens_per_second, tflops; /* of the run; TFLOP/s of a worker, counted as for mfu */
+    double mfu, mfu_causal;           /* recipe_flops_per_token, recipe_causal_flops_per_token */
+    double step_ms;
+    struct step_split split;
+    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: none is balanced */
     int world;
-    uint64_t memory_bytes;
+    uint64_t memory_bytes;  /* measured, the most of any rank since the epoch began */
+    uint64_t planned_bytes; /* of this rank's device memory */
     uint32_t skipped_steps;
     int64_t at_ms;                       /* when it was committed, wall clock, for people */
     struct evaluation_report evaluation; /* after this step, where there was one */

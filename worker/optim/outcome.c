@@ -34,26 +34,98 @@ static double unit_norm(const struct report *r, const struct layout *l, int unit
     return sum;
 }
 
+static void unit_norms(const struct report *r, const struct layout *l, const double *sums, double *ret)
+{
+    for (int u = 0; u < r->units; u++) {
+        ret[u] = unit_norm(r, l, u, sums);
+        sums += report_norms(r, l, u);
+    }
+}
+
 /* The sign of what is no number says nothing, and is no more than odd to read. */
 static double one_nan(double value)
 {
     return isnan(value) ? (double)NAN : value;
 }
 
+/* NaN where any of them is, and where there are none. */
+static double read_max_loss(const struct report *r, const struct mesh *mesh, const double *report)
+{
+    const int readers = mesh_batch_size(mesh);
+    double most = (double)NAN;
+
+    for (int i = 0; i < readers * r->cp; i++) {
+        const int64_t first = i / readers * r->microbatches;
+        double loss = 0, tokens = 0;
+        int64_t from, to;
+        tree_share(r->microbatches, readers, i % readers, &from, &to);
+        for (int64_t m = first + from; m < first + to; m++) {
+            loss += report[r->losses + m];
+            tokens += report[r->counts + m];
+        }
+        if (tokens > 0 && isnan(loss))
+            return (double)NAN;
+        if (tokens > 0)
+            most = fmax(most, loss / tokens);
+    }
+    return most;
+}
+
+static void read_loads(const struct report *r, const double *report, struct step_outcome *out)
+{
+    for (int64_t i = r->loads; i < r->size; i++) {
+        out->load_least = i == r->loads ? report[i] : fmin(out->load_least, report[i]);
+        out->load_most = fmax(out->load_most, report[i]);
+        out->load_mean += report[i] / (double)(r->size - r->loads);
+    }
+}
+
+static struct step_split read_split(const struct report *r, const double *report)
+{
+    struct step_split s = {.slowest = -1, .slowest_busy = -1};
+    double busy = 0, arrived = 0;
+
+    titan_assert(r->world >= 1 && r->values < r->masters);
+    for (int rank = 0; rank < r->world; rank++) {
+        const double *const v = report + r->values + rank * REPORT_VALUES;
+        const double mine = v[REPORT_ARRIVED] - v[REPORT_WAITED];
+        s.data += v[REPORT_DATA] / r->world;
+        s.checkpoint += v[REPORT_CHECKPOINT] / r->world;
+        busy += mine / r->world;
+        arrived = MAX(arrived, v[REPORT_ARRIVED]);
+        if (mine > s.slowest_busy) {
+            s.slowest = rank;
+            s.slowest_busy = mine;
+        }
+    }
+    if (!isfinite(busy) || !(arrived > 0))
+        return step_split_none();
+    s.compute = MAX(busy - s.data - s.checkpoint, 0);
+    s.communication = MAX(arrived - s.slowest_busy, 0);
+    s.stragglers = MAX(s.slowest_busy - busy, 0);
+    return s;
+}
+
+static uint64_t read_memory(const struct report *r, const double *report)
+{
+    double most = 0;
+
+    for (int rank = 0; rank < r->world; rank++)
+        most = fmax(most, report[r->values + rank * REPORT_VALUES + REPORT_MEMORY]);
+    return (uint64_t)most;
+}
+
 static titan_status read_norm(const struct report *r, const struct layout *l, const double *report,
                               struct step_outcome *out, struct titan_error *err)
 {
     _cleanup_free_ double *units = calloc((size_t)r->units, sizeof *units);
-    const double *at = report + r->norms;
 
     if (!units)
         return titan_fail(err, TITAN_ENOMEM, "step: out of memory");
-    for (int u = 0; u < r->units; u++) {
-        units[u] = unit_norm(r, l, u, at);
-        at += report_norms(r, l, u);
+    unit_norms(r, l, report + r->norms, units);
+    for (int u = 0; u < r->units; u++)
         if (!isfinite(units[u])) /* backward runs from the last unit to the first */
             out->bad_unit = u;
-    }
     out->grad_norm = one_nan(sqrt(tree_sum(units, r->units)) / out->tokens);
     return TITAN_OK;
 }
@@ -84,6 +156,10 @@ titan_status outcome_read(const struct program *program, const struct layout *la
 
     out.tokens = sum_parts(r, report + r->counts);
     out.loss = one_nan(sum_parts(r, report + r->losses) / out.tokens);
+    out.loss_max = read_max_loss(r, &layout->mesh, report);
+    out.split = read_split(r, report);
+    out.memory_bytes = read_memory(r, report);
+    read_loads(r, report, &out);
     out.orders = outcome_orders(r, report);
     TRY(read_norm(r, layout, report, &out, err));
     if (!isfinite(out.loss))
@@ -91,6 +167,19 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     out.finite = isfinite(out.loss) && isfinite(out.grad_norm);
     *ret = out;
     return TITAN_OK;
+}
+
+void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *report,
+                        double *ret_gradients, double *ret_masters)
+{
+    const struct report *r = &program->report;
+    const double tokens = sum_parts(r, report + r->counts);
+
+    unit_norms(r, layout, report + r->norms, ret_gradients);
+    for (int u = 0; u < r->units; u++) {
+        ret_gradients[u] = one_nan(sqrt(ret_gradients[u]) / tokens);
+        ret_masters[u] = sqrt(report[r->masters + u]);
+    }
 }
 
 double optim_clip_factor(double grad_norm, double max_norm)

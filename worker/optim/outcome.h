@@ -7,15 +7,20 @@
 #ifndef TITAN_WORKER_OPTIM_OUTCOME_H
 #define TITAN_WORKER_OPTIM_OUTCOME_H
 
+#include "base/step_split.h"
 #include "worker/program/program.h"
 
 struct step_outcome {
-    double tokens;    /* counted in the global batch */
-    double loss;      /* mean over them */
-    double grad_norm; /* of the mean gradient, before clipping */
-    unsigned orders;  /* bits any rank was given */
-    bool finite;      /* loss and norm are */
-    int bad_unit;     /* where the first value that is not finite arose, forward or backward; -1: none */
+    double tokens;                           /* counted in the global batch */
+    double loss;                             /* mean over them */
+    double loss_max;                         /* of the ranks that read different samples, each the mean over its own */
+    double grad_norm;                        /* of the mean gradient, before clipping */
+    unsigned orders;                         /* bits any rank was given */
+    bool finite;                             /* loss and norm are */
+    double load_least, load_most, load_mean; /* tokens of an expert, over all that are balanced; 0: there are none */
+    struct step_split split;
+    uint64_t memory_bytes; /* measured, the most of any rank; 0: not known */
+    int bad_unit;          /* where the first value that is not finite arose, forward or backward; -1: none */
 };
 
 /* Of the steps of an evaluation. */
@@ -26,6 +31,10 @@ struct evaluation_sums {
 
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Norms of each unit (report.units numbers): of its mean gradient before clipping, and of its masters as the step found
+ * them. */
+void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *report,
+                        double *ret_gradients, double *ret_masters);
 /* Bits that any rank was given. */
 unsigned outcome_orders(const struct report *r, const double *report);
 /* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */

@@ -108,21 +108,27 @@ double action_wire_bytes(const struct program *p, const struct action *a)
 void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical)
 {
     const int units = layout->model->n_units;
-    struct report r = {
-        .microbatches = microbatches, .cp = layout->mesh.size[AXIS_CP], .units = units, .canonical = canonical};
+    struct report r = {.microbatches = microbatches,
+                       .world = layout->mesh.world,
+                       .cp = layout->mesh.size[AXIS_CP],
+                       .units = units,
+                       .canonical = canonical};
 
     titan_assert(microbatches >= 1 && r.cp >= 1 && units >= 1);
     r.losses = 0;
     r.counts = r.losses + r.cp * microbatches;
     r.orders = r.counts + r.cp * microbatches;
-    r.checks = r.orders + REPORT_ORDERS;
+    r.values = r.orders + REPORT_ORDERS;
+    r.masters = r.values + r.world * REPORT_VALUES;
+    r.checks = r.masters + units;
     r.norms = r.checks + units;
     r.size = r.norms;
     for (int u = 0; u < units; u++)
         r.size += report_norms(&r, layout, u);
     r.loads = r.size;
     r.size += layout_biases(layout->model);
-    titan_assert(r.losses < r.counts && r.counts < r.orders && r.orders < r.checks && r.checks < r.norms);
+    titan_assert(r.losses < r.counts && r.counts < r.orders && r.orders < r.values && r.values < r.masters &&
+                 r.masters < r.checks && r.checks < r.norms);
     titan_assert(r.norms <= r.loads && r.loads <= r.size);
     *ret = r;
 }

@@ -124,16 +124,28 @@ struct tree_add {
  *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
  *   counts [cp][microbatches]  tokens counted
  *   orders [REPORT_ORDERS]
+ *   values [world][REPORT_VALUES]  what each rank says of its step so far
+ *   masters [units]            squares of the masters, as the step found them; 0 where they were not asked for
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
  *   loads                      as layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define REPORT_ORDERS 3
+/* A rank's step begins where it leaves the agreement of the one before. Milliseconds; REPORT_WAITED is NaN where it was
+ * not measured. */
+enum report_value {
+    REPORT_ARRIVED,    /* until it came to the agreement */
+    REPORT_WAITED,     /* of it for transfers, and with them for other ranks */
+    REPORT_DATA,       /* of it for samples */
+    REPORT_CHECKPOINT, /* of it for checkpoints */
+    REPORT_MEMORY,     /* bytes: the most that it has had since its epoch began; 0: not known */
+    REPORT_VALUES
+};
 struct report {
     int64_t microbatches; /* of the global batch */
-    int cp, units;
+    int world, cp, units;
     bool canonical;
-    int64_t losses, counts, orders, checks, norms, loads; /* first index of each */
+    int64_t losses, counts, orders, values, masters, checks, norms, loads; /* first index of each */
     int64_t size;
 };
 

@@ -141,6 +141,7 @@ static const struct device_ops ops = {
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
+    .memory_peak = cpu_memory_peak,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .alloc_host = cpu_alloc,

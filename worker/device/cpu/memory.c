@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c - memory, copies, scratch, and how a range of items is shared out between threads. */
+#include <fcntl.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
 #include "worker/device/cpu/cpu.h"
 
 enum { ALIGN = 64 };
@@ -30,6 +33,28 @@ void cpu_release(struct device *dev, void *ptr)
     (void)dev;
     if (ptr)
         free(((void **)ptr)[-1]);
+}
+
+/* The kernel's high-water mark; "5" sets it back to what is resident now. Where that may not be written it is the mark
+ * of the process's life. */
+uint64_t cpu_memory_peak(struct device *dev, bool begin)
+{
+    static const char key[] = "\nVmHWM:";
+    char text[4096];
+
+    (void)dev;
+    if (begin) {
+        _cleanup_fd_ const int marks = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+        if (marks >= 0)
+            (void)!write(marks, "5", 1);
+    }
+    _cleanup_fd_ const int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n <= 0)
+        return 0;
+    text[n] = 0;
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + sizeof key - 1, NULL, 10) << 10 : 0;
 }
 
 struct copy_args {

@@ -38,7 +38,7 @@ struct comm_watch {
 struct device {
     int index;
     char name[64];
-    uint64_t memory_bytes, memory_free;
+    uint64_t memory_bytes, memory_free, memory_peak;
     double peak_flops_bf16, peak_flops_f32;
     cublasLtHandle_t lt;
     struct matmul_plans *plans;
@@ -134,6 +134,7 @@ extern const struct comm_ops comm_nccl; /* worker/comm/nccl/nccl.c */
 titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err);
 void cuda_close(struct device *dev);
 void cuda_info(struct device *dev, struct device_info *ret);
+uint64_t cuda_memory_peak(struct device *dev, bool begin);
 titan_status cuda_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
 void cuda_release(struct device *dev, void *ptr);
 titan_status cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct titan_error *err);

@@ -258,6 +258,17 @@ void cuda_info(struct device *dev, struct device_info *ret)
     memcpy(ret->name, dev->name, sizeof ret->name);
 }
 
+uint64_t cuda_memory_peak(struct device *dev, bool begin)
+{
+    size_t free_bytes = 0, total = 0;
+
+    if (cuda_enter(dev, NULL) != TITAN_OK || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        return 0;
+    titan_assert(free_bytes <= total);
+    dev->memory_peak = MAX(begin ? 0 : dev->memory_peak, total - free_bytes);
+    return dev->memory_peak;
+}
+
 cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes)
 {
     titan_assert(ptr && dev->clearing);

@@ -391,6 +391,7 @@ const struct device_ops cuda_ops = {
     .open = cuda_open,
     .close = cuda_close,
     .info = cuda_info,
+    .memory_peak = cuda_memory_peak,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .alloc_host = cuda_alloc_host,

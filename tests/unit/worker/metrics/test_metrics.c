@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,6 +153,73 @@ static void test_evaluation_long_ago(void **state)
     metrics_close(&m);
 }
 
+/* What a full disk takes of a line does not stay, and the next one that has room is whole. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    struct metrics m = {.fd = -1};
+    struct buf text = BUF_INIT;
+    struct rlimit before, limit;
+    struct stat st;
+    char path[PATH_MAX];
+
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    assert_int_equal(ftruncate(m.fd, 0), 0);
+    write_step(&m, 1);
+    assert_int_equal(fstat(m.fd, &st), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    limit = before;
+    limit.rlim_cur = (rlim_t)st.st_size + 20;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    write_step(&m, 2);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    write_step(&m, 3);
+    (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    const char *second = strchr(text.data, '\n');
+    assert_non_null(second);
+    assert_int_equal(strncmp(second, "\n{\"step\":3,", 11), 0);
+    assert_int_equal(text.data[text.len - 1], '\n');
+    buf_free(&text);
+    metrics_close(&m);
+}
+
+/* A line says what the report does, and what is no number is null. */
+static void test_line(void **state)
+{
+    (void)state;
+    struct buf line = BUF_INIT;
+    struct step_report r = {.step = 3,
+                            .epoch = 2,
+                            .world = 4,
+                            .loss = (double)NAN,
+                            .loss_max = 1.5,
+                            .tflops = 0.25,
+                            .mfu_causal = 0.125,
+                            .memory_bytes = 77,
+                            .planned_bytes = 76,
+                            .load_least = 1,
+                            .load_most = 9,
+                            .load_mean = 4,
+                            .split = {1, 2, 3, 4, 5, 6, 3}};
+    struct step_report back;
+
+    metrics_print_step(&r, &line);
+    assert_non_null(strstr(line.data, "\"loss\":null,\"loss_max\":1.5,"));
+    assert_true(metrics_parse_step(line.data, &back));
+    assert_true(isnan(back.loss) && back.loss_max == 1.5 && back.tflops == 0.25 && back.mfu_causal == 0.125);
+    assert_true(back.memory_bytes == 77 && back.planned_bytes == 76 && back.load_most == 9 && back.load_mean == 4);
+    assert_memory_equal(&back.split, &r.split, sizeof r.split);
+    buf_clear(&line);
+    r.split = step_split_none();
+    metrics_print_step(&r, &line);
+    assert_null(strstr(line.data, "slowest"));
+    assert_true(metrics_parse_step(line.data, &back));
+    assert_int_equal(back.split.slowest, -1);
+    buf_free(&line);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -168,7 +237,9 @@ static int remove_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over),
-                                       cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_long_ago)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over),
+        cmocka_unit_test(test_evaluation),        cmocka_unit_test(test_evaluation_long_ago),
+        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_line)};
     return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
 }

@@ -13,6 +13,7 @@
 
 #include "tests/support/random_layout.h"
 #include "worker/optim/outcome.h"
+#include "worker/tensor/tree.h"
 
 #define WORLD_MAX 24
 #define ROUNDS 40
@@ -106,6 +107,69 @@ static void test_random_reports(void **state)
     }
 }
 
+/* The largest mean loss among those that read different samples: sums by the samples of each rank. */
+static double max_loss(const struct program *p, const struct layout *l, const double *report)
+{
+    double most = 0;
+    for (int rank = 0; rank < l->mesh.world; rank++) {
+        double loss = 0, tokens = 0;
+        int64_t from, to;
+        const int64_t first = mesh_group_rank(&l->mesh, GROUP_CP, rank) * p->report.microbatches;
+        tree_share(p->report.microbatches, mesh_batch_size(&l->mesh), mesh_batch_rank(&l->mesh, rank), &from, &to);
+        for (int64_t i = first + from; i < first + to; i++) {
+            loss += report[p->report.losses + i];
+            tokens += report[p->report.counts + i];
+        }
+        most = tokens > 0 ? fmax(most, loss / tokens) : most;
+    }
+    return most;
+}
+
+/* Parts add up to the time until the last rank arrives, and the slowest is the one that waits least for others. */
+static void test_split(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        struct program p = {.layout = l};
+        struct sums want = {0};
+        double last = 0, busiest = -1, memory = 0;
+        int slowest = -1;
+        report_init(&p.report, l, 1 + random_below(&seed, 40), l->canonical);
+        double *report = make_report(&p, l, &seed, &want);
+        for (int rank = 0; rank < l->mesh.world; rank++) {
+            double *const v = report + p.report.values + rank * REPORT_VALUES;
+            const double part = random_below(&seed, 1000), compute = 1 + random_below(&seed, 1 << 20);
+            v[REPORT_DATA] = part;
+            v[REPORT_CHECKPOINT] = part / 2;
+            v[REPORT_WAITED] = random_below(&seed, 5000);
+            v[REPORT_ARRIVED] = v[REPORT_DATA] + v[REPORT_CHECKPOINT] + v[REPORT_WAITED] + compute;
+            v[REPORT_MEMORY] = ldexp(1 + random_below(&seed, 100), 30);
+            last = fmax(last, v[REPORT_ARRIVED]);
+            memory = fmax(memory, v[REPORT_MEMORY]);
+            if (part * 1.5 + compute > busiest) {
+                busiest = part * 1.5 + compute;
+                slowest = rank;
+            }
+        }
+        struct step_outcome out = read_report(&p, l, report);
+        near(out.loss_max, max_loss(&p, l, report));
+        near(step_split_total(&out.split), last);
+        near(out.split.slowest_busy, busiest);
+        near(out.split.communication, last - busiest);
+        assert_int_equal(out.split.slowest, slowest);
+        assert_int_equal(out.memory_bytes, (uint64_t)memory);
+        report[p.report.values + random_below(&seed, l->mesh.world) * REPORT_VALUES + REPORT_WAITED] = NAN;
+        out = read_report(&p, l, report);
+        assert_true(out.split.slowest == -1 && isnan(step_split_total(&out.split)) && out.memory_bytes > 0);
+        free(report);
+        layout_close(l);
+        model_close(m);
+    }
+}
+
 /* A gradient that overflows: the last unit it is in, since backward comes to it first. A loss: the unit before the
  * first bad input, or the head. */
 static void test_not_finite(void **state)
@@ -186,10 +250,8 @@ static void test_clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_reports),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_canonical_norm),
-        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_random_reports), cmocka_unit_test(test_split), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_canonical_norm), cmocka_unit_test(test_clip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
