@@ -30,6 +30,7 @@ struct series {
 struct view {
     struct ctl *ctl;
     bool plot, live; /* live: draw again as points come */
+    bool split;      /* print where the time went */
     struct series *series;
     size_t n, at; /* at: of which points come in */
     uint64_t printed;
@@ -103,10 +104,29 @@ static void draw(struct view *v)
     (void)output_line(&text);
 }
 
+static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
+{
+    const Titan__V1__StepSplit *const t = p->split;
+    char memory[UNITS_TEXT];
+    if (v->printed++ == 0)
+        (void)printf("%8s %10s %9s %9s %9s %9s %9s %9s %7s %9s %10s\n", "step", "max loss", "step ms", "data ms",
+                     "compute", "comm.", "checkp.", "straggl.", "slowest", "its busy", "memory");
+    (void)printf("%8llu %10.4f %9.1f", (unsigned long long)p->step, p->loss_max, p->step_ms);
+    if (t)
+        (void)printf(" %9.1f %9.1f %9.1f %9.1f %9.1f %7u %9.1f", t->data_ms, t->compute_ms, t->communication_ms,
+                     t->checkpoint_ms, t->straggler_ms, t->slowest_rank, t->slowest_busy_ms);
+    else
+        (void)printf(" %9s %9s %9s %9s %9s %7s %9s", "-", "-", "-", "-", "-", "-", "-");
+    (void)printf(" %10s\n", format_bytes(p->memory_bytes, memory));
+    return fflush(stdout) == 0;
+}
+
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
     if (v->ctl->json)
         return output_json(&p->base, false);
+    if (v->split)
+        return print_split(v, p);
     char rate[UNITS_TEXT];
     if (v->printed++ == 0)
         (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s %10s\n", "step", "loss", "grad norm", "rate", "tokens/s",
@@ -172,7 +192,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 {
     titan_assert(args->n >= 1);
     struct ctl *ctl = with;
-    struct view view = {.ctl = ctl, .plot = args_has(args, "plot") && !ctl->json, .n = (size_t)args->n};
+    struct view view = {.ctl = ctl,
+                        .plot = args_has(args, "plot") && !ctl->json,
+                        .split = args_has(args, "split"),
+                        .n = (size_t)args->n};
     if (view.n > 1 && (!view.plot || args_has(args, "follow")))
         return titan_fail(err, TITAN_EINVAL,
                           "metrics: several jobs only with --plot, without --follow and -o json; one by one otherwise");
@@ -206,10 +229,15 @@ const struct command command_metrics = {
              "draw the loss curve instead of printing numbers, the validation loss as crosses; "
              "of several jobs in one picture",
              WORD_NONE},
+            {"split", 's', NULL,
+             "print where the time of each step went, which rank was the slowest, the largest loss of a rank, and "
+             "memory",
+             WORD_NONE},
             {"after", 0, "STEP", "only steps behind this one", WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl metrics 12 --plot", "the loss curve so far"},
                                          {"titanctl metrics 12 -f --plot", "the loss curve as it grows"},
+                                         {"titanctl metrics 12 -f --split", "what the run waits for"},
                                          {"titanctl metrics 12 15 16 --plot", "three runs in one picture"},
                                          {"titanctl -o json metrics 12 > steps.jsonl", "for another program"},
                                          {NULL}},

@@ -354,6 +354,17 @@ static const struct range progress[] = {
     COUNT32(skipped_steps),
     WALL(at_ms),
     REAL(busy_ms, 0, 1e18),
+    REAL_ANY(loss_max),
+    PART(split),
+};
+static const struct range step_split[] = {
+    REAL(data_ms, 0, MS_MAX),
+    REAL(compute_ms, 0, MS_MAX),
+    REAL(communication_ms, 0, MS_MAX),
+    REAL(checkpoint_ms, 0, MS_MAX),
+    REAL(straggler_ms, 0, MS_MAX),
+    REAL(slowest_busy_ms, 0, MS_MAX),
+    NUMBER(slowest_rank, 0, JOB_WORKERS_MAX - 1),
 };
 static const struct range evaluated[] = {
     SUBJECT,
@@ -415,6 +426,7 @@ static const struct table {
     }
     TABLE(agent_message, agent_message),
     TABLE(worker_progress, progress),
+    TABLE(step_split, step_split),
     TABLE(agent_heartbeat, agent_heartbeat),
     TABLE(coordinator_message, coordinator_message),
     TABLE(heartbeat_answer, heartbeat_answer),

@@ -19,14 +19,24 @@ static titan_status put_evaluation(struct db *db, const struct metric *m, struct
                   "uuiuruur", m->job_id, m->step, m->at_ms, m->epoch, e->loss, e->tokens, e->bytes, e->ms);
 }
 
+/* Where there is no row of the step from epoch `kept` on. */
+static titan_status put_step(struct db *db, const struct metric *m, uint64_t kept, struct titan_error *err)
+{
+    const struct step_split *s = &m->split;
+    titan_assert(m->job_id && m->step);
+    return db_run(db, err,
+                  "INSERT OR REPLACE INTO metrics SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,"
+                  " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22 WHERE NOT EXISTS"
+                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?23)",
+                  "uuirrrrrruuiuirrrrrrriu", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm, m->learning_rate,
+                  m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch, (int64_t)m->world_size,
+                  m->memory_bytes, (int64_t)m->skipped_steps, m->loss_max, s->data, s->compute, s->communication,
+                  s->checkpoint, s->stragglers, s->slowest_busy, (int64_t)s->slowest, kept);
+}
+
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
 {
-    if (m->evaluation.step)
-        return put_evaluation(db, m, err);
-    return db_run(db, err, "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                  "uuirrrrrruuiui", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm, m->learning_rate,
-                  m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch, (int64_t)m->world_size,
-                  m->memory_bytes, (int64_t)m->skipped_steps);
+    return m->evaluation.step ? put_evaluation(db, m, err) : put_step(db, m, INT64_MAX, err);
 }
 
 /* What a line says of an evaluation, and of a step. */
@@ -42,6 +52,7 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
                          .step = (uint64_t)step,
                          .at_ms = json_int(j, "time_ms", 0),
                          .loss = json_real(j, "loss", NAN),
+                         .loss_max = json_real(j, "loss_max", NAN),
                          .grad_norm = json_real(j, "grad_norm", NAN),
                          .learning_rate = json_real(j, "learning_rate", NAN),
                          .tokens_per_second = json_real(j, "tokens_per_second", NAN),
@@ -51,6 +62,7 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
                          .epoch = (uint64_t)epoch,
                          .world_size = (uint32_t)json_int(j, "world_size", 0),
                          .memory_bytes = (uint64_t)memory,
+                         .split = step_split_parse(j),
                          .skipped_steps = (uint32_t)json_int(j, "skipped_steps", 0)};
     const int64_t evaluated = json_int(j, "validation_step", 0), counted = json_int(j, "validation_tokens", 0),
                   bytes = json_int(j, "validation_bytes", 0);
@@ -93,18 +105,8 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
         const bool is_step = parse_line(at, (size_t)(newline - at), &m, &evaluation);
         if (evaluation.step)
             TRY(put_evaluation(db, &evaluation, err));
-        if (!is_step)
-            continue;
-        TRY(db_run(db, err,
-                   "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job_id, step)"
-                   " DO UPDATE SET at_ms = excluded.at_ms, loss = excluded.loss, grad_norm = excluded.grad_norm,"
-                   " learning_rate = excluded.learning_rate, tokens_per_second = excluded.tokens_per_second,"
-                   " mfu = excluded.mfu, step_ms = excluded.step_ms, tokens = excluded.tokens, epoch = excluded.epoch,"
-                   " world_size = excluded.world_size, memory_bytes = excluded.memory_bytes,"
-                   " skipped_steps = excluded.skipped_steps WHERE excluded.epoch > metrics.epoch",
-                   "uuirrrrrruuiui", m.job_id, m.step, m.at_ms, m.loss, m.grad_norm, m.learning_rate,
-                   m.tokens_per_second, m.mfu, m.step_ms, m.tokens, m.epoch, (int64_t)m.world_size, m.memory_bytes,
-                   (int64_t)m.skipped_steps));
+        if (is_step)
+            TRY(put_step(db, &m, m.epoch, err));
     }
     return TITAN_OK;
 }
@@ -118,7 +120,8 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
         after = INT64_MAX; /* SQLite would take it for a negative one, and give them all */
     TRY(db_query(db, &stmt, err,
                  "SELECT m.step, m.at_ms, m.loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, m.tokens,"
-                 " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms"
+                 " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms, loss_max,"
+                 " data_ms, compute_ms, communication_ms, checkpoint_ms, straggler_ms, slowest_busy_ms, slowest_rank"
                  " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
                  " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
                  "uui", job_id, after, (int64_t)limit));
@@ -145,6 +148,14 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
                            .tokens = col_uint(stmt, 15),
                            .bytes = col_uint(stmt, 16),
                            .ms = col_real(stmt, 17)},
+            .loss_max = col_real(stmt, 18),
+            .split = {.data = col_real(stmt, 19),
+                      .compute = col_real(stmt, 20),
+                      .communication = col_real(stmt, 21),
+                      .checkpoint = col_real(stmt, 22),
+                      .stragglers = col_real(stmt, 23),
+                      .slowest_busy = col_real(stmt, 24),
+                      .slowest = (int)col_int(stmt, 25)},
         };
         if (!each(&m, data))
             break;

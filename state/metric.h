@@ -5,15 +5,17 @@
 
 #include "base/buf.h"
 #include "base/evaluation_report.h"
+#include "base/step_split.h"
 #include "state/db.h"
 
 struct metric {
     uint64_t job_id, step;
     int64_t at_ms;
-    double loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
+    double loss, loss_max, grad_norm, learning_rate, tokens_per_second, mfu, step_ms;
     uint64_t tokens, epoch;
     uint32_t world_size;
     uint64_t memory_bytes;
+    struct step_split split;
     uint32_t skipped_steps;
     struct evaluation_report evaluation; /* after this step; step 0: none */
 };

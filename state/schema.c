@@ -80,6 +80,16 @@ static const char metrics_v2[] =
     "  job_id INTEGER NOT NULL, step INTEGER NOT NULL, at_ms INTEGER NOT NULL, epoch INTEGER NOT NULL, loss REAL,"
     "  tokens INTEGER NOT NULL, bytes INTEGER NOT NULL, ms REAL, PRIMARY KEY (job_id, step)) STRICT, WITHOUT ROWID;";
 
+/* The largest loss of a rank, and where the step's time went (base/step_split.h). */
+static const char metrics_v3[] = "ALTER TABLE metrics ADD COLUMN loss_max REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN data_ms REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN compute_ms REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN communication_ms REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN checkpoint_ms REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN straggler_ms REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN slowest_busy_ms REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN slowest_rank INTEGER NOT NULL DEFAULT -1;";
+
 /* Degrees of the mesh that are fixed, for messages: "pp=2 tp=4". */
 static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
@@ -170,7 +180,7 @@ static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4,
                                                              store_v5, store_v6, store_v7};
-static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2};
+static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2, metrics_v3};
 
 static titan_status store_after(struct db *db, int v, struct titan_error *err)
 {

@@ -86,6 +86,19 @@ static bool each_event(const struct event *e, void *data)
     return send_row(data, &m.base, e->id);
 }
 
+static Titan__V1__StepSplit split_message(const struct step_split *s)
+{
+    Titan__V1__StepSplit m = TITAN__V1__STEP_SPLIT__INIT;
+    m.data_ms = s->data;
+    m.compute_ms = s->compute;
+    m.communication_ms = s->communication;
+    m.checkpoint_ms = s->checkpoint;
+    m.straggler_ms = s->stragglers;
+    m.slowest_busy_ms = s->slowest_busy;
+    m.slowest_rank = s->slowest >= 0 ? (uint32_t)s->slowest : 0;
+    return m;
+}
+
 static bool each_metric(const struct metric *x, void *data)
 {
     titan_assert(x->step > ((struct watcher *)data)->after);
@@ -93,6 +106,7 @@ static bool each_metric(const struct metric *x, void *data)
     m.step = x->step;
     m.at_ms = x->at_ms;
     m.loss = x->loss;
+    m.loss_max = x->loss_max;
     m.grad_norm = x->grad_norm;
     m.learning_rate = x->learning_rate;
     m.tokens_per_second = x->tokens_per_second;
@@ -106,6 +120,9 @@ static bool each_metric(const struct metric *x, void *data)
     Titan__V1__Evaluation evaluation = api_evaluation(&x->evaluation);
     if (evaluation.step)
         m.validation = &evaluation;
+    Titan__V1__StepSplit split = split_message(&x->split);
+    if (x->split.slowest >= 0)
+        m.split = &split;
     ((struct watcher *)data)->again = true;
     return send_row(data, &m.base, x->step);
 }

@@ -872,6 +872,7 @@ void member_state_ready(struct member *m, const struct state_ready *r)
 void member_progress(struct member *m, const struct step_report *r, int64_t wall_ms)
 {
     Titan__Internal__WorkerProgress progress = PART(m, WORKER_PROGRESS, WorkerProgress);
+    Titan__Internal__StepSplit split = TITAN__INTERNAL__STEP_SPLIT__INIT;
 
     progress.epoch = r->epoch;
     progress.step = r->step;
@@ -886,6 +887,17 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
     progress.memory_bytes = r->memory_bytes;
     progress.skipped_steps = r->skipped_steps;
     progress.at_ms = wall_ms;
+    progress.loss_max = r->loss_max;
+    if (r->split.slowest >= 0) {
+        split.data_ms = r->split.data;
+        split.compute_ms = r->split.compute;
+        split.communication_ms = r->split.communication;
+        split.checkpoint_ms = r->split.checkpoint;
+        split.straggler_ms = r->split.stragglers;
+        split.slowest_busy_ms = r->split.slowest_busy;
+        split.slowest_rank = (uint32_t)r->split.slowest;
+        progress.split = &split;
+    }
     m->state.step = r->step;
     m->state.phase = PHASE(TRAINING);
     m->step_ms[0] = m->step_ms[1];

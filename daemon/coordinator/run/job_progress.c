@@ -12,6 +12,19 @@ void job_progress_falls_back(struct jobrec *j, uint64_t step)
     j->progress.evaluated_step = MIN(j->progress.evaluated_step, step);
 }
 
+static struct step_split split_of(const Titan__Internal__StepSplit *s)
+{
+    if (!s)
+        return step_split_none();
+    return (struct step_split){.data = s->data_ms,
+                               .compute = s->compute_ms,
+                               .communication = s->communication_ms,
+                               .checkpoint = s->checkpoint_ms,
+                               .stragglers = s->straggler_ms,
+                               .slowest_busy = s->slowest_busy_ms,
+                               .slowest = (int)s->slowest_rank};
+}
+
 static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
 {
     return (struct metric){
@@ -19,6 +32,7 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
         .step = p->step,
         .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
         .loss = p->loss,
+        .loss_max = p->loss_max,
         .grad_norm = p->grad_norm,
         .learning_rate = p->learning_rate,
         .tokens_per_second = p->tokens_per_second,
@@ -29,6 +43,7 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
         .world_size = p->world_size,
         .memory_bytes = p->memory_bytes,
         .skipped_steps = p->skipped_steps,
+        .split = split_of(p->split),
     };
 }
 

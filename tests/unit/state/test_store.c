@@ -684,8 +684,9 @@ static void test_metrics(void **state)
     struct db *db = NULL;
     assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
     assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
-    struct metric m = {.job_id = 1, .step = 1, .loss = NAN, .tokens = UINT64_C(1) << 40};
+    struct metric m = {.job_id = 1, .step = 1, .loss = NAN, .tokens = UINT64_C(1) << 40, .split = step_split_none()};
     assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    m.split = (struct step_split){1, 2, 3, 4, 5, 6, 7};
     m.step = 2;
     m.loss = 3.25;
     assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
@@ -696,26 +697,31 @@ static void test_metrics(void **state)
     assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 2);
     assert_true(s.last.loss == 3.5 && s.last.epoch == 2 && s.last.tokens == UINT64_C(1) << 40);
+    assert_true(step_split_total(&s.last.split) == 15 && s.last.split.slowest_busy == 6 && s.last.split.slowest == 7);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
     int listed = s.n; /* after steps that there cannot be: none, not all */
     assert_int_equal(metric_list(db, 1, UINT64_MAX, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(metric_list(db, 1, UINT64_C(1) << 63, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, listed);
-    assert_true(isnan(s.last.loss));
+    assert_true(isnan(s.last.loss) && isnan(s.last.split.data) && s.last.split.slowest == -1);
     /* What the workers wrote: rows that are missing or newer, and nothing that is no row. */
     static const char lines[] =
-        "{\"step\":2,\"epoch\":1,\"loss\":9}\n{\"step\":3,\"epoch\":2,\"loss\":4.5,\"tokens\":7}\nnot JSON\n[1]\n"
+        "{\"step\":2,\"epoch\":1,\"loss\":9}\n{\"step\":3,\"epoch\":2,\"loss\":4.5,\"loss_max\":5,\"tokens\":7,\"data_"
+        "ms\":1,"
+        "\"compute_ms\":2,\"communication_ms\":3,\"checkpoint_ms\":4,\"straggler_ms\":5,\"slowest_busy_ms\":6,"
+        "\"slowest_rank\":9}\nnot JSON\n[1]\n"
         "{\"step\":-1,\"epoch\":2,\"loss\":1}\n{\"step\":1,\"epoch\":3,\"loss\":6.5}\n{\"step\":9,\"epoch\":2";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
     assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
     s = (struct seen_metric){.n = 0};
     assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 3);
-    assert_true(s.last.step == 3 && s.last.loss == 4.5 && s.last.tokens == 7);
+    assert_true(s.last.step == 3 && s.last.loss == 4.5 && s.last.loss_max == 5 && s.last.tokens == 7);
+    assert_true(s.last.split.stragglers == 5 && s.last.split.slowest == 9);
     assert_int_equal(metric_list(db, 1, 1, 1, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 3.5);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
-    assert_true(s.last.loss == 6.5);
+    assert_true(s.last.loss == 6.5 && isnan(s.last.loss_max) && s.last.split.slowest == -1);
     assert_int_equal(metric_backfill(db, 1, &(struct buf){.data = NULL}, NULL), TITAN_OK);
     struct buf rest = BUF_INIT;
     assert_int_equal(buf_append(&rest, lines, sizeof(lines) - 1), TITAN_OK);
@@ -760,7 +766,8 @@ static void test_evaluations(void **state)
     const struct metric step = {.job_id = 1, .step = 4, .epoch = 1, .loss = 2};
     struct metric e = {
         .job_id = 1, .step = 4, .epoch = 1, .evaluation = {.step = 4, .tokens = 30, .bytes = 60, .loss = 3, .ms = 5}};
-    assert_int_equal(metric_put(db, &step, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "INSERT INTO metrics VALUES (1, 4, 0, 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0)", NULL),
+                     TITAN_OK);
     assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
     struct seen_metric s = {.n = 0};
     assert_int_equal(metric_list(db, 1, 0, 10, each_evaluation, &s, NULL), TITAN_OK);
