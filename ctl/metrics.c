@@ -229,7 +229,7 @@ const struct command command_metrics = {
              "draw the loss curve instead of printing numbers, the validation loss as crosses; "
              "of several jobs in one picture",
              WORD_NONE},
-            {"split", 's', NULL,
+            {"split", 0, NULL,
              "print where the time of each step went, which rank was the slowest, the largest loss of a rank, and "
              "memory",
              WORD_NONE},

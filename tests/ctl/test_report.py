@@ -158,7 +158,8 @@ def main():
         store = sqlite3.connect(d.state / "metrics.db")
         store.execute("UPDATE metrics SET loss = NULL WHERE job_id = ? AND step IN (5, 6)", (World.job,))
         store.execute("""WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
-            INSERT INTO metrics SELECT job_id, i, at_ms + 100 * i, CASE i WHEN 12345 THEN 77 ELSE 2 + 1.0 / i END,
+            INSERT INTO metrics (job_id, step, at_ms, loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, tokens, epoch,
+            world_size, memory_bytes, skipped_steps) SELECT job_id, i, at_ms + 100 * i, CASE i WHEN 12345 THEN 77 ELSE 2 + 1.0 / i END,
             grad_norm, learning_rate, tokens_per_second, mfu, step_ms, i * tokens, epoch, world_size, memory_bytes,
             skipped_steps FROM metrics, n WHERE job_id = ? AND step = 1""", (World.long,))
         store.commit()

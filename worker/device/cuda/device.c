@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/cudnn_attention.h"
