@@ -165,15 +165,13 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     if (state->step == steps && recipe_writes_checkpoints(r) &&
         e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
+    step_clock_begin(&e->step.clock);
     TRY(evaluate(e, &stopped, err)); /* the last epoch ended before its last step was */
     orders = e->step.outcome.orders;
-    step_clock_begin(&e->step.clock);
     while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
         TRY(run_step(e, err));
         TRY(checkpoints_after_step(e, state->step == steps, &stopped, err));
-        step_clock_lap(&e->step.clock, STEP_CHECKPOINT);
         TRY(evaluate(e, &stopped, err));
-        step_clock_lap(&e->step.clock, STEP_EVALUATION);
         orders = e->step.outcome.orders;
     }
     if (state->step >= steps)
@@ -209,11 +207,10 @@ static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_er
 
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
-    struct membership *m = e->t->members;
     struct step_clock *const clock = &e->step.clock;
     const struct exec_batch batch = {.tokens = e->loader.tokens,
                                      .counts = e->loader.counts,
-                                     .orders = checkpoint_heed(e->t->recipe, m->ops->orders(m)),
+                                     .orders = checkpoint_heed(e->t->recipe, e->t->members->ops->orders(e->t->members)),
                                      .values = clock->values,
                                      .masters = layers_masters(e),
                                      .waits = publish_splits_step(e)};
@@ -234,14 +231,11 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)
         TRY(buddy_settle(e->state.buddy, err)); /* the replica's rank has the gradients too */
-    step_clock_lap(clock, STEP_WAIT);
     step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
     TRY(exec_agree(e->exec, &report, err)); /* the commit point: from here on no peer is needed */
     step_clock_begin(clock);
     TRY(decide(e, report, &update, err));
-    step_clock_lap(clock, STEP_COMPUTE);
-    checkpoints_await_copy(e); /* one that was started has copied what the update changes */
-    step_clock_lap(clock, STEP_CHECKPOINT);
+    checkpoints_await_copy(e);              /* one that was started has copied what the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
     TRY(profile_end_step(e, err));
     const titan_status status = commit_step(e, err);
@@ -275,10 +269,8 @@ static titan_status decide(struct epoch *e, const double *report, const struct u
 /* The update is enqueued. A step without one is fine now and then, a sign of a sick run when they come in a row. */
 static titan_status commit_step(struct epoch *e, struct titan_error *err)
 {
-    struct trainer *t = e->t;
     const struct parts *shards = &e->state.shards;
     const struct step_outcome *o = &e->step.outcome;
-    const char *where = o->bad_unit >= 0 ? t->model->units[o->bad_unit].name : "loss";
 
     state_count_step(shards->own, (uint64_t)o->tokens, !o->finite);
     if (shards->copy)
@@ -286,16 +278,7 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
     titan_assert(!shards->copy || shards->copy->step == shards->own->step);
     publish_note_step(e);
     e->step.skipped_in_a_row = o->finite ? 0 : e->step.skipped_in_a_row + 1;
-    if (o->finite)
-        return TITAN_OK;
-    const unsigned long step = shards->own->step, row = e->step.skipped_in_a_row;
-    tlog_warn(&t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s", step, o->loss,
-              o->grad_norm, where);
-    if (row <= (unsigned long)t->recipe->fault_tolerance.max_skipped_steps)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL, /* it would be so again */
-                      "step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped", step,
-                      o->loss, o->grad_norm, where, row);
+    return o->finite ? TITAN_OK : publish_skipped_step(e, err);
 }
 
 /* A prepared step of an epoch that is over, with the report another rank has of it: what follows the commit point. */

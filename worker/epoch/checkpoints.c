@@ -74,7 +74,9 @@ void checkpoints_await_copy(struct epoch *e)
 
     if (!writer)
         return;
+    step_clock_lap(&e->step.clock, STEP_COMPUTE);
     checkpoint_writer_await_copy(writer);
+    step_clock_lap(&e->step.clock, STEP_CHECKPOINT);
     e->checkpoints.waited_ns += clock_mono_ns() - begin;
 }
 
@@ -311,7 +313,7 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
     }
 }
 
-titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
+static titan_status write_due(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
 {
     const unsigned orders = e->step.outcome.orders;
     const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->state.shards.own->step, last, orders);
@@ -328,4 +330,12 @@ titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stoppe
     if (err)
         *err = fault;
     return TITAN_EREVOKED;
+}
+
+titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
+{
+    const titan_status status = write_due(e, last, ret_stopped, err);
+
+    step_clock_lap(&e->step.clock, STEP_CHECKPOINT);
+    return status;
 }

@@ -196,5 +196,6 @@ titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_order
                                                      .loss = sums.loss / sums.tokens,
                                                      .ms = (double)(clock_mono_ns() - began_ns) * 1e-6};
     publish_evaluation(e);
+    step_clock_lap(&e->step.clock, STEP_EVALUATION);
     return TITAN_OK;
 }

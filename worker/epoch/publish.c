@@ -183,6 +183,22 @@ void publish_note_step(struct epoch *e)
     atomic_store(&p->pending, true);
 }
 
+titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err)
+{
+    const struct step_outcome *o = &e->step.outcome;
+    const char *where = o->bad_unit >= 0 ? e->t->model->units[o->bad_unit].name : "loss";
+    const unsigned long step = e->state.shards.own->step, row = e->step.skipped_in_a_row;
+
+    titan_assert(!o->finite && row > 0);
+    tlog_warn(&e->t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s", step, o->loss,
+              o->grad_norm, where);
+    if (row <= (unsigned long)e->t->recipe->fault_tolerance.max_skipped_steps)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL, /* it would be so again */
+                      "step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped", step,
+                      o->loss, o->grad_norm, where, row);
+}
+
 void publish_step(struct epoch *e)
 {
     struct trainer *t = e->t;

@@ -50,6 +50,8 @@ titan_status publish_open(struct epoch *e, struct titan_error *err) TITAN_MUST_U
 void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT]);
 /* The step under way (epoch.h) is committed and counted in the state; it is not published yet. */
 void publish_note_step(struct epoch *e);
+/* It was not finite and there was no update: a line in the log. TITAN_EINVAL: too many in a row. */
+titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Step 1 and every metrics.log_freq steps: are TensorBoard's events and what is costly for them. */
 bool publish_logs_step(const struct epoch *e, uint64_t step);
 /* For TensorBoard, where the recipe wants it. Rank 0; a file that cannot be written is a line in the log. */

@@ -22,6 +22,7 @@ void step_clock_lap(struct step_clock *c, enum step_part part)
 
 void step_clock_arrive(struct step_clock *c, int64_t waited_ns, const struct device_handle *device)
 {
+    step_clock_lap(c, STEP_WAIT);
     const int64_t *const parts = c->parts_ns;
     const int64_t arrived = parts[STEP_COMPUTE] + parts[STEP_DATA] + parts[STEP_CHECKPOINT] + parts[STEP_WAIT];
 

@@ -17,8 +17,8 @@ struct step_clock {
 /* A step begins: now, or where the last agreement was left. */
 void step_clock_begin(struct step_clock *c);
 void step_clock_lap(struct step_clock *c, enum step_part part);
-/* The rank comes to the agreement: values are those of the step. waited_ns: what computing waited for within the laps,
- * -1: not measured. */
+/* The rank comes to the agreement, after a lap of waiting: values are those of the step. waited_ns: what computing
+ * waited for within the laps, -1: not measured. */
 void step_clock_arrive(struct step_clock *c, int64_t waited_ns, const struct device_handle *device);
 
 #endif
