@@ -160,6 +160,12 @@ static inline bool router_groups_valid(const struct router_shape *z)
 /* Rows of one expert that a round may end behind, and multiples: those of the largest piece of a grouped product. */
 #define EXPERT_SPLIT 256
 
+/* Called on the stream's thread before and after each thing that is enqueued. */
+struct stream_observer {
+    void (*begin)(void *arg), (*end)(void *arg);
+    void *arg;
+};
+
 struct device_ops {
     /* --- device ------------------------------------------------------------------------------------------------ */
     titan_status (*open)(const struct device_options *options, struct device **ret, struct titan_error *err);
@@ -186,6 +192,9 @@ struct device_ops {
     /* Run fn on a host thread when the stream gets there; its status is the stream's. fn must not call the device. */
     titan_status (*stream_call)(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
                                 struct titan_error *err);
+    /* What is enqueued until the next call has o's functions around it, where it runs; NULL: nothing has. The pointer
+     * itself is NULL where streams are no threads of this host, and the compute stream is not observed. */
+    void (*stream_observe)(struct stream *s, const struct stream_observer *o);
     /* The implementation's own handle (cudaStream_t); NULL where there is none. */
     void *(*stream_native)(struct stream *s);
     titan_status (*event_open)(struct device *dev, struct event **ret, struct titan_error *err);

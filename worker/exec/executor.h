@@ -91,8 +91,8 @@ struct call {
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
 /* recorder.c: around an action's operation, where there is a flight recorder. */
 titan_status recorder_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
-titan_status recorder_begin(const struct call *c, int index) TITAN_MUST_USE;
-titan_status recorder_end(const struct call *c, int index) TITAN_MUST_USE;
+void recorder_begin(const struct call *c, int index);
+void recorder_end(const struct call *c, int index);
 /* lookahead.c: an action has been enqueued. */
 titan_status lookahead_bound(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void lookahead_begin(struct lookahead *p); /* a step begins */

@@ -67,38 +67,40 @@ titan_status recorder_open(struct exec *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status begin(void *arg, struct titan_error *err)
+static void begin(void *arg)
 {
     struct recorded *const r = arg;
-    (void)err;
     r->mark = flight_begin(&r->what);
-    return TITAN_OK;
 }
 
-static titan_status end(void *arg, struct titan_error *err)
+static void end(void *arg)
 {
-    (void)err;
     flight_end(((struct recorded *)arg)->mark);
-    return TITAN_OK;
 }
 
-/* On the stream, where that is a thread of this host. */
-static titan_status call(const struct call *c, titan_status (*fn)(void *, struct titan_error *), struct recorded *r)
+/* On the stream's own thread, where it is one of this host. */
+static bool runs_elsewhere(const struct call *c)
 {
-    return c->e->opt.device->info.host_memory ? c->ops->stream_call(c->s, fn, r, c->err) : fn(r, c->err);
+    return c->ops->stream_observe && c->a->stream != STREAM_COMPUTE;
 }
 
-titan_status recorder_begin(const struct call *c, int index)
+void recorder_begin(const struct call *c, int index)
 {
     struct recorded *const r = &c->e->recorded[index];
     titan_debug_assert(index >= 0 && index < c->e->p->n_actions);
     r->what.step = flight_steps();
     if (r->what.kind != FLIGHT_ACTION)
         r->what.number = flight_number(r->what.group, (enum flight_kind)r->what.kind);
-    return call(c, begin, r);
+    if (runs_elsewhere(c))
+        c->ops->stream_observe(c->s, &(struct stream_observer){begin, end, r});
+    else
+        begin(r);
 }
 
-titan_status recorder_end(const struct call *c, int index)
+void recorder_end(const struct call *c, int index)
 {
-    return call(c, end, &c->e->recorded[index]);
+    if (runs_elsewhere(c))
+        c->ops->stream_observe(c->s, NULL);
+    else
+        end(&c->e->recorded[index]);
 }

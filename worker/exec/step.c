@@ -64,10 +64,11 @@ static titan_status issue(const struct call *c, int index)
     if (timed)
         TRY(c->ops->stream_call(c->s, take_time, &e->times.began[index], c->err));
     if (recorded)
-        TRY(recorder_begin(c, index));
-    TRY(exec_dispatch(c));
+        recorder_begin(c, index);
+    const titan_status status = exec_dispatch(c);
     if (recorded)
-        TRY(recorder_end(c, index));
+        recorder_end(c, index);
+    TRY(status);
     if (transfers)
         TRY(c->ops->stream_call(c->s, end_wait, e, c->err));
     if (timed)

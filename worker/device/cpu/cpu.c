@@ -151,6 +151,7 @@ static const struct device_ops ops = {
     .stream_sync = cpu_stream_sync,
     .stream_clear = cpu_stream_clear,
     .stream_call = cpu_stream_call,
+    .stream_observe = cpu_stream_observe,
     .stream_native = cpu_stream_native,
     .event_open = cpu_event_open,
     .event_close = cpu_event_close,

@@ -81,6 +81,7 @@ titan_status cpu_stream_open(struct device *dev, const char *name, bool compute,
 void cpu_stream_close(struct stream *s);
 titan_status cpu_stream_sync(struct stream *s, struct titan_error *err);
 void cpu_stream_clear(struct stream *s);
+void cpu_stream_observe(struct stream *s, const struct stream_observer *o);
 titan_status cpu_stream_call(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
                              struct titan_error *err);
 void *cpu_stream_native(struct stream *s);

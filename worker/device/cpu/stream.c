@@ -17,6 +17,7 @@
 struct task {
     cpu_run run;
     bool always; /* runs on a failed stream too: events must be marked, or their waiters hang */
+    struct stream_observer observer;
     alignas(16) unsigned char args[CPU_ARGS_MAX];
 };
 
@@ -29,7 +30,8 @@ struct stream {
     struct task *ring; /* capacity a power of two */
     size_t head, count, capacity;
     bool busy, stop;
-    titan_status status; /* sticky */
+    struct stream_observer observer; /* of what is enqueued now */
+    titan_status status;             /* sticky */
     struct titan_error error;
 };
 
@@ -106,6 +108,7 @@ static titan_status task_push(struct stream *s, cpu_run run, const void *args, s
     struct task *t = &s->ring[(s->head + s->count) & (s->capacity - 1)];
     t->run = run;
     t->always = always;
+    t->observer = s->observer;
     memcpy(t->args, args, bytes);
     titan_assert(s->count < s->capacity);
     s->count++;
@@ -144,7 +147,11 @@ static void *stream_main(void *arg)
         if (!skip) {
             progress_work_begin();
             progress_action();
+            if (t.observer.begin)
+                t.observer.begin(t.observer.arg);
             task_run(s, t.run, t.args);
+            if (t.observer.end)
+                t.observer.end(t.observer.arg);
             progress_work_end();
         }
         pthread_mutex_lock(&s->lock);
@@ -244,6 +251,14 @@ titan_status cpu_stream_call(struct stream *s, titan_status (*fn)(void *arg, str
     struct call_args a = {fn, arg};
     titan_status status = cpu_enqueue(s, run_call, &a, sizeof(a));
     return status == TITAN_OK ? TITAN_OK : titan_fail(err, status, "call cannot be queued: out of memory");
+}
+
+void cpu_stream_observe(struct stream *s, const struct stream_observer *o)
+{
+    titan_assert(!s->compute && (!o || (o->begin && o->end)));
+    pthread_mutex_lock(&s->lock);
+    s->observer = o ? *o : (struct stream_observer){NULL};
+    pthread_mutex_unlock(&s->lock);
 }
 
 void *cpu_stream_native(struct stream *s)
