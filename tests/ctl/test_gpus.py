@@ -76,6 +76,7 @@ def an_xid():
         reason = until("the second waits", lambda: "slot 0" in c.status(second)["reason"] and c.status(second)["reason"], 10)
         assert "node n1 slot 0 is out of use: Xid 79" in reason, reason
         head, *rows = c.ctl("nodes", "--gpus").splitlines()
+        rows.sort()  # nodes are in the order of their registration
         assert head.split() == ["NODE", "SLOT", "GPU", "STATE", "MEMORY", "TEMP", "ECC", "XID", "JOB", "WORKER", "REASON"], head
         assert "quarantined" in rows[0] and " 79 " in rows[0] and "1.0 GiB/80.0 GiB" in rows[1], rows
         c.ctl("undrain", "n1")
