@@ -91,7 +91,7 @@ titan_status file_read_at(int at, const char *path, int flags, size_t max, struc
         titan_assert(have <= max);
         size_t want =
             MIN((size_t)1 << 16, max - have + 1); /* one more than allowed tells "too long" from "just fits" */
-        titan_status status = buf_reserve(out, want);
+        titan_status status = buf_reserve(out, want + 1);
         if (status != TITAN_OK) {
             out->len = start;
             return titan_fail(err, status, "cannot hold '%s' (%zu bytes so far)", path, have);
@@ -112,6 +112,33 @@ titan_status file_read_at(int at, const char *path, int flags, size_t max, struc
             out->data[start] = '\0';
             return titan_fail(err, TITAN_ELIMIT, "'%s' is larger than %zu bytes", path, max);
         }
+        out->len += (size_t)n;
+    }
+    out->data[out->len] = '\0';
+    return TITAN_OK;
+}
+
+titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool *ret_whole, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = -1;
+    struct stat st;
+    titan_assert(most > 0 && out->len == 0);
+    TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
+    if (fstat(fd, &st) != 0)
+        return titan_fail_errno(err, "cannot read '%s'", path);
+    *ret_whole = (uint64_t)st.st_size <= most;
+    const size_t want = *ret_whole ? (size_t)st.st_size : most;
+    titan_status status = buf_reserve(out, want + 1);
+    if (status != TITAN_OK)
+        return titan_fail(err, status, "cannot hold %zu bytes of '%s'", want, path);
+    while (out->len < want) {
+        const ssize_t n = pread(fd, out->data + out->len, want - out->len, st.st_size - (off_t)(want - out->len));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return titan_fail_errno(err, "cannot read '%s'", path);
+        if (n == 0) /* it has become shorter */
+            break;
         out->len += (size_t)n;
     }
     out->data[out->len] = '\0';

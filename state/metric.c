@@ -80,7 +80,7 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
     return is_step && step > 0 && epoch > 0 && tokens >= 0 && memory >= 0;
 }
 
-void metric_skip(struct buf *text, uint64_t after)
+bool metric_skip(struct buf *text, uint64_t after)
 {
     static const char start[] = "{\"step\":";
     const size_t n = sizeof(start) - 1;
@@ -93,6 +93,7 @@ void metric_skip(struct buf *text, uint64_t after)
         at = (size_t)(newline - text->data) + 1;
     }
     buf_consume(text, at);
+    return at > 0;
 }
 
 titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct titan_error *err)

@@ -27,8 +27,8 @@ titan_status metric_put(struct db *db, const struct metric *m, struct titan_erro
  * (JOB_DIR/metrics.jsonl). Lines that are none are passed over. */
 titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text,
                              struct titan_error *err) TITAN_MUST_USE;
-/* The same text without the lines at its beginning that are of steps up to `after`. */
-void metric_skip(struct buf *text, uint64_t after);
+/* The same text without the lines at its beginning that are of steps up to `after`. Were there any? */
+bool metric_skip(struct buf *text, uint64_t after);
 /* Steps after `after` in order, with their evaluations. */
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
                          bool (*each)(const struct metric *m, void *data), void *data,

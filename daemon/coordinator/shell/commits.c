@@ -15,7 +15,8 @@
 
 #define RETRY_MS 250 /* a store that refused is tried again */
 #define BACKFILL_BYTES_MAX ((size_t)256 << 20)
-#define METRICS_FLUSH_MS 100 /* a step's metrics are stored, and seen by followers, within this */
+#define BACKFILL_TAIL ((size_t)512 << 10) /* that is looked at first */
+#define METRICS_FLUSH_MS 100              /* a step's metrics are stored, and seen by followers, within this */
 
 struct commit {
     struct commit *next;
@@ -132,12 +133,21 @@ static void metrics_filled(void *arg, const struct titan_error *err)
     backfill_free(&b->task);
 }
 
-/* The store's writer thread, on which every epoch waits, does not open the file: it may be on a file server. */
+/* The store's writer thread, on which every epoch waits, does not open the file: it may be on a file server. Of a long
+ * file only the end is read, from a line of a step that is there. */
 static void backfill_run(struct file_task *k)
 {
     struct backfill *b = (struct backfill *)(void *)k;
-    if (file_read(b->path, BACKFILL_BYTES_MAX, &b->text, &b->err) == TITAN_OK)
-        metric_skip(&b->text, b->after);
+    bool whole = false, reached = false;
+    for (size_t most = BACKFILL_TAIL; !whole && !reached; most = MIN(4 * most, BACKFILL_BYTES_MAX)) {
+        buf_clear(&b->text);
+        if (file_read_tail(b->path, most, &b->text, &whole, &b->err) != TITAN_OK)
+            return;
+        const char *cut = whole || b->text.len == 0 ? NULL : memchr(b->text.data, '\n', b->text.len);
+        if (cut)
+            buf_consume(&b->text, (size_t)(cut - b->text.data) + 1);
+        reached = metric_skip(&b->text, b->after) || most == BACKFILL_BYTES_MAX;
+    }
 }
 
 static void backfill_read(struct file_task *k)

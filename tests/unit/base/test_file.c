@@ -31,6 +31,28 @@ static const char *in(const char *name)
     return path;
 }
 
+static void test_tail(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    struct buf b = BUF_INIT;
+    bool whole = false;
+    assert_int_equal(file_replace(in("tail"), "one\ntwo\n", 8, &err), TITAN_OK);
+    assert_int_equal(file_read_tail(in("tail"), 8, &b, &whole, &err), TITAN_OK);
+    assert_true(whole);
+    assert_string_equal(b.data, "one\ntwo\n");
+    buf_clear(&b);
+    assert_int_equal(file_read_tail(in("tail"), 5, &b, &whole, &err), TITAN_OK);
+    assert_false(whole);
+    assert_string_equal(b.data, "\ntwo\n");
+    buf_free(&b);
+    assert_int_equal(file_replace(in("tail"), "", 0, &err), TITAN_OK);
+    assert_int_equal(file_read_tail(in("tail"), 5, &b, &whole, &err), TITAN_OK);
+    assert_true(whole && b.len == 0);
+    assert_int_equal(file_read_tail(in("none"), 5, &b, &whole, &err), TITAN_ENOTFOUND);
+    buf_free(&b);
+}
+
 static void test_replace_read(void **state)
 {
     (void)state;
@@ -277,10 +299,15 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replace_read), cmocka_unit_test(test_replace_full),
-        cmocka_unit_test(test_dirs),         cmocka_unit_test(test_named_dirs_without_links),
-        cmocka_unit_test(test_self),         cmocka_unit_test(test_no_links),
-        cmocka_unit_test(test_regular_only), cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_replace_read),
+        cmocka_unit_test(test_tail),
+        cmocka_unit_test(test_replace_full),
+        cmocka_unit_test(test_dirs),
+        cmocka_unit_test(test_named_dirs_without_links),
+        cmocka_unit_test(test_self),
+        cmocka_unit_test(test_no_links),
+        cmocka_unit_test(test_regular_only),
+        cmocka_unit_test(test_lock),
         cmocka_unit_test(test_lock_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
