@@ -186,5 +186,5 @@ def canonical():
 
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
-             *offload(), *rounds(), *models()]
-    return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(canonical())
+             *offload(), *models()]
+    return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(rounds()) + list(canonical())
