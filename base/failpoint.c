@@ -188,7 +188,7 @@ static bool goes_off(const char *name, struct point *ret)
 
 static titan_status pass(const char *name, struct titan_error *err)
 {
-    struct point p;
+    struct point p = {0};
 
     if (atomic_load_explicit(&all.armed, memory_order_relaxed) < 0)
         read_environment();

@@ -29,8 +29,8 @@ cuda_ptx   = $(if $(filter 80,$(cuda_use)),-gencode arch=compute_80$(comma)code=
 # The library file itself, whatever its version: python's packages of the toolkit have no plain .so name.
 cuda_lib   = $(or $(firstword $(wildcard $(foreach d,lib64 lib,$(2)/$(d)/lib$(1).so $(2)/$(d)/lib$(1).so.*))),-l$(1))
 cuda_rpath = $(foreach d,$(sort $(dir $(filter /%,$(call cuda_lib,nccl,$(NCCL)) $(call cuda_lib,cublasLt,$(CUBLAS)) $(call cuda_lib,cudnn,$(CUDNN))))),-Wl,-rpath,$(d:%/=%))
-# The system's own folders are looked in anyway, and must stay behind the compiler's.
-cuda_inc   := $(foreach d,$(filter-out /usr /usr/local,$(sort $(NCCL) $(CUBLAS) $(CUDNN) $(CUDA))),-isystem $(d)/include)
+# The system's own folders are looked in anyway, and must stay behind the compiler's; the toolkit may hold an older NCCL.
+cuda_inc   := $(foreach d,$(filter-out /usr /usr/local,$(NCCL) $(CUBLAS) $(CUDNN) $(CUDA)),-isystem $(d)/include)
 NVCCFLAGS  ?= -O3
 
 .PHONY: cuda cuda-needs

@@ -15,12 +15,12 @@ find_toolkit() {
     echo "$top"
 }
 
-# A library of the toolkit: in it, with the system's, or in one of Python's packages (nvidia-nccl-cu13 and its like), whichever
-# Python has them.
-find_library() { # find_library HEADER
+# The folders that have a library: the toolkit, the system, Python's packages (nvidia-nccl-cu13 and its like), whichever Python
+# has them.
+library_folders() { # library_folders HEADER
     local top
     for top in ${CUDA:+"$CUDA"} /usr /usr/local; do
-        [ ! -e "$top/include/$1" ] || { echo "$top"; return; }
+        [ ! -e "$top/include/$1" ] || echo "$top"
     done
     command -v python3 >/dev/null || return
     python3 - "$1" <<'PY'
@@ -30,9 +30,18 @@ folders = sys.path + sorted(glob.glob("/opt/*/lib/python3*/site-packages") + glo
 for folder in folders:
     for header in sorted(glob.glob(f"{folder}/nvidia/*/include/{sys.argv[1]}")):
         print(header[: -len("/include/" + sys.argv[1])])
-        sys.exit()
 PY
+}
+find_library() { # find_library HEADER
+    library_folders "$1" | head -n 1
+}
+# The newest NCCL: an older one has no revoke.
+find_nccl() {
+    local top
+    library_folders nccl.h | while read -r top; do
+        echo "$(awk '$1 == "#define" && $2 == "NCCL_VERSION_CODE" { print $3; exit }' "$top/include/nccl.h") $top"
+    done | sort -s -k 1,1nr | head -n 1 | cut -d ' ' -f 2
 }
 
 export CUDA=${CUDA-$(find_toolkit)}
-export NCCL=${NCCL-$(find_library nccl.h)} CUBLAS=${CUBLAS-$(find_library cublasLt.h)} CUDNN=${CUDNN-$(find_library cudnn_backend.h)}
+export NCCL=${NCCL-$(find_nccl)} CUBLAS=${CUBLAS-$(find_library cublasLt.h)} CUDNN=${CUDNN-$(find_library cudnn_backend.h)}

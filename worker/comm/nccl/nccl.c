@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.c - the communicator table on NCCL (2.28.9 or later; revoke is not older).
+/* nccl.c - the communicator table on NCCL (2.28 or later; 2.28.9 has revoke).
  *
  * Every communicator is non-blocking: a call that cannot finish at once says "in progress" and is polled, so each wait
  * here has a deadline or ends at a revoke. NCCL has no time-out of its own, and reports a lost peer only when asked:
@@ -7,7 +7,8 @@
  * fails, in this order:
  *   1. the failure is raised on every stream this communicator worked on, before anything is stopped (cuda.h: so that
  *      no update runs on what an aborted collective left behind);
- *   2. ncclCommRevoke ends the kernels in flight; where it is refused, ncclCommAbort does, on a thread of its own;
+ *   2. ncclCommRevoke ends the kernels in flight; where it is refused or missing, ncclCommAbort does, on a thread of its
+ *      own;
  *   3. close() aborts, on a thread of its own with a deadline. A driver call that never returns is left behind: only
  *      the end of the process frees it.
  * A communicator and all that was split from it are a family, and fail as one: the failure is raised on the streams of
@@ -26,8 +27,8 @@
 #include "base/progress.h"
 #include "worker/comm/nccl/share.h"
 
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 9)
-#error "NCCL 2.28.9 or later is needed: ncclCommRevoke"
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
+#error "NCCL 2.28 or later is needed"
 #endif
 
 #define LOCK_MS 50      /* how long a revoke waits for a call in flight before it goes ahead */
@@ -142,6 +143,16 @@ bool nccl_end(struct device *dev, ncclComm_t nccl, bool destroy)
     return !nccl || (nccl_end_start(dev, nccl, destroy, &thread) && ending_join(thread));
 }
 
+static ncclResult_t revoke(ncclComm_t nccl)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 9)
+    return ncclCommRevoke(nccl, NCCL_REVOKE_DEFAULT);
+#else
+    (void)nccl;
+    return ncclInvalidUsage;
+#endif
+}
+
 /* End the kernels in flight; once. */
 static void stop(struct comm *c)
 {
@@ -152,8 +163,7 @@ static void stop(struct comm *c)
     if (!c->nccl)
         return;
     const bool locked = pthread_mutex_clocklock(&c->lock, CLOCK_MONOTONIC, &until) == 0;
-    ncclResult_t r = ncclCommRevoke(c->nccl, NCCL_REVOKE_DEFAULT);
-    if (!nccl_fine(r))
+    if (!nccl_fine(revoke(c->nccl)))
         c->aborted = nccl_end_start(c->dev, c->nccl, false, &c->abort_thread);
     if (locked)
         (void)pthread_mutex_unlock(&c->lock);
