@@ -33,14 +33,14 @@ for folder in folders:
 PY
 }
 find_library() { # find_library HEADER
-    library_folders "$1" | head -n 1
+    library_folders "$1" | sed -n 1p
 }
 # The newest NCCL: an older one has no revoke.
 find_nccl() {
     local top
     library_folders nccl.h | while read -r top; do
         echo "$(awk '$1 == "#define" && $2 == "NCCL_VERSION_CODE" { print $3; exit }' "$top/include/nccl.h") $top"
-    done | sort -s -k 1,1nr | head -n 1 | cut -d ' ' -f 2
+    done | sort -s -k 1,1nr | sed -n 1p | cut -d ' ' -f 2
 }
 
 export CUDA=${CUDA-$(find_toolkit)}
