@@ -96,7 +96,7 @@ gpu_support  := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(addprefix tests/support/dev
 .PHONY: gpu-programs gpu-probe
 gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model
 # Launches kernels of its own: needs the toolkit. Emulated it calls the stand-ins.
-probe_o := $(BUILD)/obj/cuda/tests/gpu/probe.o $(BUILD)/obj/cuda/worker/device/device.o
+probe_o := $(patsubst %,$(BUILD)/obj/cuda/%.o,tests/gpu/probe worker/device/cuda/modules worker/device/device)
 gpu-probe: $(BUILD)/gpu/probe
 $(BUILD)/gpu/probe: $(probe_o) $(BUILD)/obj/cuda/tests/gpu/spin.cu.o $(lib_base)
 	@mkdir -p $(@D)

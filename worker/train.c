@@ -221,8 +221,6 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     titan_assert(e->state.installed && e->state.shards.own->step < (uint64_t)e->t->recipe->training.steps);
     e->step.began_ns = clock_mono_ns();
     flight_step(e->state.shards.own->step + 1);
-    if (e->state.buddy)
-        TRY(buddy_expect(e->state.buddy, err));
     step_clock_lap(clock, STEP_COMPUTE);
     TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));
     step_clock_lap(clock, STEP_DATA);

@@ -406,6 +406,12 @@ cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
 {
     return cudaSuccess;
 }
+/* Emulated kernels are in no module. */
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t *, const void *)
+{
+    return cudaErrorInvalidDeviceFunction;
+}
+
 cudaError_t cudaGetLastError(void)
 {
     return cudaSuccess;

@@ -26,6 +26,7 @@ struct buddy {
     struct stream *sending, *receiving;
     struct event *final; /* of a gradient; of one after the other */
     int *units, n_units; /* the owner's, in the order in which its gradients come */
+    int expected;        /* of these, in this step, received or waited for */
     float *grads;        /* (copy->total) */
     void *room;          /* device: gradient, then masters, m and v of the largest unit; NULL: not staged */
     int64_t room_n;      /* elements of each of the four */
@@ -312,18 +313,16 @@ static float *grad_of(const struct buddy *b, int unit)
     return b->grads + b->opt.copy->layout->units[unit].offset;
 }
 
-titan_status buddy_expect(struct buddy *b, struct titan_error *err)
+/* The owner's next gradient. */
+static titan_status receive_next(struct buddy *b)
 {
-    (void)err;
-    titan_assert(b->in);
-    for (int i = 0; i < b->n_units; i++) {
-        float *const to = grad_of(b, b->units[i]);
-        const size_t bytes = (size_t)shard_of(b, b->units[i]) * sizeof *to;
-        TRY(b->opt.ops->recv(b->in, b->staged ? b->room : (void *)to, bytes, b->owner, b->receiving));
-        if (b->staged)
-            TRY(b->ops->copy(b->receiving, to, b->room, bytes));
-    }
-    return TITAN_OK;
+    titan_assert(b->in && b->expected < b->n_units);
+    const int unit = b->units[b->expected++];
+    float *const to = grad_of(b, unit);
+    const size_t bytes = (size_t)shard_of(b, unit) * sizeof *to;
+
+    TRY(b->opt.ops->recv(b->in, b->staged ? b->room : (void *)to, bytes, b->owner, b->receiving));
+    return b->staged ? b->ops->copy(b->receiving, to, b->room, bytes) : TITAN_OK;
 }
 
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
@@ -332,11 +331,15 @@ titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct st
     TRY(failpoint("buddy.send", err));
     TRY(b->ops->event_record(b->final, s, err));
     TRY(b->ops->event_wait(b->final, b->sending, err));
-    return b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending);
+    TRY(b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending));
+    return b->expected < b->n_units ? receive_next(b) : TITAN_OK;
 }
 
 titan_status buddy_settle(struct buddy *b, struct titan_error *err)
 {
+    while (b->expected < b->n_units)
+        TRY(receive_next(b));
+    b->expected = 0;
     progress_wait_begin(); /* for peers */
     titan_status status = b->ops->stream_sync(b->sending, err);
     if (status == TITAN_OK)

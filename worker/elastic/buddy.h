@@ -47,9 +47,9 @@ void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
 /* own's values and biases to the buddy, the owner's into the copy, with step, tokens and skipped. Waits. */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
-/* A step: expect, then send for every unit (exec_options.reduced), then settle before exec_agree, then, unless the step
- * is skipped, update. */
-titan_status buddy_expect(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
+/* A step: send for every unit (exec_options.reduced), then settle before exec_agree, then, unless the step is skipped,
+ * update. With each gradient sent one of the owner's is waited for, no earlier: on a GPU what waits takes up room that
+ * the step needs, and holds up whatever has to wait for all kernels. */
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;

@@ -215,7 +215,8 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     }
     TRY(lookahead_open(e->opt.device, &e->lookahead, err));
     TRY(recorder_open(e, err));
-    return open_report(e, err);
+    TRY(open_report(e, err));
+    return exec_warm_up(e, err);
 }
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err)

@@ -89,6 +89,10 @@ struct call {
 
 /* Enqueue the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
+/* warmup.c: where there are peers, call each different product and attention of the program once, on whatever the arena
+ * holds. A library loads a kernel when that is first called, which waits for all that runs on the GPU: with a collective
+ * among that, for a peer that may wait for this rank. Nothing is in flight meanwhile. */
+titan_status exec_warm_up(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 /* recorder.c: around an action's operation, where there is a flight recorder. */
 titan_status recorder_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void recorder_begin(const struct call *c, int index);

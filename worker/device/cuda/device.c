@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/cudnn_attention.h"
+#include "worker/device/cuda/kernels.h"
 
 #define MIB 1048576.0
 #define LOOK_NS 1000000 /* between the watcher's looks at the communicators */
@@ -181,6 +182,7 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
 {
     TRY(cuda_enter(dev, err));
     TRY(describe(dev, err));
+    cuda_load_kernels();
     TRY(matmul_plans_open(&dev->plans, err));
     TRY(cudnn_attention_open(&dev->attention, err));
     cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);

@@ -19,6 +19,13 @@ extern "C" {
 /* Element types, numbered as enum dtype. */
 enum num { NUM_F32, NUM_BF16, NUM_F64, NUM_I32, NUM_U8 };
 
+/* --- modules.c ---------------------------------------------------------------------------------------------------- */
+/* CUDA loads a kernel when it is first launched, and that launch waits for all that runs on the GPU. Behind a collective
+ * with a peer that waits for this rank in turn it would wait for ever, so all kernels are loaded when the device is
+ * opened. Each kernel file lists its module by one of its kernels, before main, in any order. */
+int cuda_list_module(const void *kernel);
+void cuda_load_kernels(void); /* with the device entered; what the driver refuses is said in the log */
+
 /* --- failure.cu: see struct stream in cuda.h ---------------------------------------------------------------------- */
 /* In stream order: take on what was raised on this stream by now, and what `from` (may be NULL) had taken on. */
 int cuda_latch(void *stream, int *seen, int *told, const int *raised, const int *from);
