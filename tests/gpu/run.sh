@@ -41,13 +41,13 @@ train_ranks() { # train_ranks N: against one rank
     with_mps train "train-$1" "$1" float32 20 && same_losses 1e-5 "$WORK/train-fp32/metrics.jsonl" "$WORK/train-$1/metrics.jsonl"
 }
 # One rank of each model that meshes are compared on, against the CPU. Experts change places where two are as good as
-# each other, which rounding decides.
+# each other, which rounding decides (an H100 against the CPU: 2.4e-4 with latent attention, 2e-8 without a change).
 mesh_bound() { # mesh_bound MODEL
-    case $1 in experts | latent) echo 1e-4 ;; *) echo 1e-5 ;; esac
+    case $1 in experts | latent) echo 1e-3 ;; *) echo 1e-5 ;; esac
 }
 train_model() { # train_model MODEL
     train "mesh-1-$1" 1 float32 10 $(set_keys $(model_keys "$1") "training.dataset_path=$WORK/documents") &&
-        same_losses 1e-4 "tests/gpu/debug_losses_$1.json" "$WORK/mesh-1-$1/metrics.jsonl"
+        same_losses "$(mesh_bound "$1")" "tests/gpu/debug_losses_$1.json" "$WORK/mesh-1-$1/metrics.jsonl"
 }
 train_mesh() { # train_mesh NAME: against one rank of the same model
     local model ranks keys
@@ -63,7 +63,7 @@ train_canonical() { # bit for bit across world sizes
 
 # SIGKILL of a rank in the middle of a run: the other must notice and end by itself.
 train_killed() {
-    local run victim left
+    local run victim left killed over
     rm -rf "$WORK/train-killed"
     train train-killed 2 float32 100000 &
     run=$!
@@ -75,6 +75,7 @@ train_killed() {
     victim=$(ranks_of "$WORK/train-killed" | tail -n 1)
     [ -n "$victim" ] || { echo "not ok - no rank is running"; wait $run; return 1; }
     echo "# killing $victim"
+    killed=$(date +%s%3N)
     kill -KILL "$victim"
     for _ in $(seq 200); do
         left=$(ranks_of "$WORK/train-killed" | wc -l)
@@ -88,6 +89,8 @@ train_killed() {
         echo "ok - the run ended after a rank was killed"
     fi
     wait $run
+    over=$(sed -n 's/ info worker epoch is over .*//p' "$WORK/train-killed/log" | tail -n 1)
+    [ -z "$over" ] || echo "figure kill_to_epoch_over_ms $(($(date -d "$over" +%s%3N) - killed))"
     tail -n 5 "$WORK/train-killed/log"
 }
 # The processes of a run, parent first: those with its folder among their arguments.

@@ -198,10 +198,12 @@ titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err)
     /* After a failure never wait for a peer; after an agreed end one may still be inside the last collective. */
     if (failed)
         groups_revoke(e);
-    const titan_status status = trainer_drain_streams(e->t, err);
+    titan_status status = trainer_drain_streams(e->t, err);
     groups_unwatch(e); /* until here an order to revoke ends the wait above */
     buddy_leave(e->state.buddy);
     groups_close(e);
+    if (status == TITAN_OK)
+        status = trainer_drain_streams(e->t, err); /* closing may have raised a failure on them */
     checkpoints_close(e);
     restore_clear(&e->state.restore);
     return status;

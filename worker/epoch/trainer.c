@@ -181,10 +181,11 @@ titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err)
     titan_status status = TITAN_OK;
 
     for (int s = 0; s < STREAM_COUNT; s++) {
-        if (!t->streams[s] || ops->stream_sync(t->streams[s], NULL) == TITAN_OK)
+        if (!t->streams[s])
             continue;
-        ops->stream_clear(t->streams[s]);
-        if (status == TITAN_OK && ops->stream_sync(t->streams[s], err) == TITAN_EDEVICE)
+        const bool failed = ops->stream_sync(t->streams[s], NULL) != TITAN_OK;
+        ops->stream_clear(t->streams[s]); /* also of a failure that it would only meet with its next work */
+        if (failed && status == TITAN_OK && ops->stream_sync(t->streams[s], err) == TITAN_EDEVICE)
             status = TITAN_EDEVICE;
     }
     return status;
