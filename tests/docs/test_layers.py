@@ -60,6 +60,13 @@ def main():
     missed = [words for words in ("worker/optim is missing", "there is no worker/nowhere", "worker/elastic includes worker/exec") if
               not any(words in w for w in wrong)]
     report("a picture that is wrong is found", not missed, "\n".join(missed))
+
+    with open(os.path.join(root, "worker/train.c"), encoding="utf-8") as f:
+        lines = f.readlines()
+    calls = ["exec_gradients(", "exec_agree(", "exec_update("]
+    found = [next((i for i, line in enumerate(lines) if call in line), -1) for call in calls]
+    report("a training step is read in one file of 300 lines: gradients, agreement, update", len(lines) <= 300 and
+           -1 not in found and found == sorted(found), f"train.c has {len(lines)} lines; calls in lines {found}")
     return 1 if failed else 0
 
 
