@@ -39,6 +39,8 @@ def a_worker_is_killed():
         keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text")}
         job = d.submit("tiny", keys)
         whole = trained(d, job, 4, 5)
+        gpus = d.ok("nodes", "--gpus")
+        print("# " + gpus.strip().replace("\n", "\n# "), flush=True)
         workers = d.workers(job)
         os.kill(workers[max(workers)], signal.SIGKILL)
         found = until("the run has recovered", lambda: [e["detail"] for e in d.lines("events", job) if e["type"] == "recovery.finished"], 120)
