@@ -117,5 +117,12 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "not ok - training on $mesh, emulated, gives one CPU rank's losses" && bad=1
         fi
     done
+    # The whole product: titand with workers that load the emulated plug-in from where the real one is.
+    if [ -x "$BUILD/bin/titand" ]; then
+        mkdir -p "$dir/product/bin" "$dir/product/lib/titan"
+        cp "$BUILD"/bin/titan* "$dir/product/bin/"
+        cp "$dir"/*.so* "$dir/product/lib/titan/"
+        BUILD=$dir/product timeout 280 "${PYTHON:-python3}" tests/gpu/elastic.py | grep -v '^1\.\.' || bad=1
+    fi
 fi
 exit $bad

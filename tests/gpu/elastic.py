@@ -14,7 +14,8 @@ from titan import Daemon, headers_text, tap, until  # noqa: E402
 
 KEYS = {"device.name": "cuda", "training.steps": 100000, "elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.enable": "false",
         "numerics.canonical": "true", "training.mixed_precision_param": "float32", "training.global_batch_size": 8,
-        "training.local_batch_size": 1, "fault_tolerance.backoff_ms": 300}
+        "training.local_batch_size": 1, "fault_tolerance.backoff_ms": 300, "training.seq_len": 32, "model.n_layers": 2, "model.dim": 32,
+        "model.n_heads": 4, "model.n_kv_heads": 2, "model.ffn_hidden": 96}  # small: ranks that share a GPU wait for its time slices
 # The GPU four times, and ranks that take themselves for ranks of four hosts, as NCCL wants it.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0,0,0,0", "TITAN_NCCL_SHARED_GPU": "1"}
 
