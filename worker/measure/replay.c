@@ -222,6 +222,7 @@ static struct board_row *row_of(struct board *board, int *mine, int *n, const st
 static titan_status write_down(struct replay *r, struct board *board, struct titan_error *err)
 {
     const struct program *p = r->program;
+    const int threads = r->device.info.host_memory ? r->options->threads : 1; /* plans for GPUs look for 1 */
     const double least = 1e-9;
     _cleanup_free_ int *mine = calloc(BOARD_ROWS, sizeof *mine);
     int n = 0;
@@ -232,7 +233,7 @@ static titan_status write_down(struct replay *r, struct board *board, struct tit
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         const bool transfer = op_is_transfer((enum op)a->op);
-        struct cost_row cost = {.kind = transfer ? COST_TRANSFER : COST_OPERATION, .size = r->options->threads};
+        struct cost_row cost = {.kind = transfer ? COST_TRANSFER : COST_OPERATION, .size = threads};
         if (op_class((enum op)a->op) == OP_CLASS_NO_TIME)
             continue;
         cost_key(p, a, cost.key);

@@ -40,7 +40,7 @@ enum cost_kind { COST_OPERATION, COST_TRANSFER };
 
 struct cost_row {
     enum cost_kind kind;
-    int size;         /* an operation's threads, a transfer's members */
+    int size;         /* an operation's threads (1 on a GPU), a transfer's members */
     uint64_t bytes;   /* a transfer's (action_sent_bytes); 0 */
     double seconds;   /* from its begin to its end */
     double processor; /* a transfer's: s of processor time of one member */
