@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations in docs/gpu.md: which are checked on the emulator, and what each takes at least on an H200.
+"""The table of operations in docs/gpu.md: which are checked on the emulator, what each takes at least on an H200, which have
+run on a GPU and what they took there.
 
     gpu_operations.py WORKER            writes the table into docs/gpu.md
     gpu_operations.py WORKER --check    exit 1 when it is not what would be written
 
 An operation's row is that of its most expensive shape in the first recipe that has it. It counts as checked alone when
-tests/support calls it by the device's table; measured times are tests/gpu/measured.tsv's, once there are any.
+tests/support calls it by the device's table. What a GPU has run is in tests/gpu/measured/CARD.json, written by hand from the
+results of tests/gpu: card, date and versions; "calls" of the device's and communicator's table that its checks made; "trained",
+operations that ran in training steps besides; "measured", for an operation the shape (as in the table, or it is not shown),
+microseconds and its share of the rate that the same call's ceilings reached; "bench", bench_ops as it was.
 """
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
-PAGE, MEASURED = SOURCE / "docs/gpu.md", SOURCE / "tests/gpu/measured.tsv"
+PAGE, MEASURED = SOURCE / "docs/gpu.md", SOURCE / "tests/gpu/measured"
 RECIPES = [("8B", ["llama3_8b_h200.toml"]), ("16B, EP 8", ["deepseek_v3_16b.toml", "--world", "8"])]
 EXECUTOR = "".join(path.read_text() for path in sorted((SOURCE / "worker/exec").glob("*.c")))
 UNTIMED = ("COLLECTIVE", "MESSAGE")
@@ -60,17 +65,18 @@ def short(shape):
 def table(worker):
     plans = [(name, shapes(worker, recipe)) for name, recipe in RECIPES]
     alone = checked_alone()
-    measured = dict(line.split("\t")[:2] for line in MEASURED.read_text().splitlines()) if MEASURED.exists() else {}
-    rows = ["| Operation | Checked alone on the emulator | Run on a GPU | In a step of | Shape | Floor, µs | Predicted, µs | Measured, µs | Share |",
+    cards = [json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))]
+    rows = ["| Operation | Checked alone on the emulator | Run on a GPU | In a step of | Shape | Floor, µs | Predicted, µs | Measured, µs | Of the ceiling |",
             "|---|---|---|---|---|---|---|---|---|"]
     for name, (calls, kind) in operations().items():
         model, (seconds, floor, times, shape) = next(((n, p[name]) for n, p in plans if name in p), ("", (0, 0, 1, "")))
         timed = model and seconds / times > 1e-6 and kind not in UNTIMED
-        got = measured.get(name)
+        ran = any(calls <= set(card["calls"]) or name in card["trained"] for card in cards)
+        got = [(card["short"], card["measured"][name]) for card in cards if card["measured"].get(name, {}).get("shape") == short(shape)]
         rows.append("| " + " | ".join((
-            f"`{name}`", "yes" if calls <= alone else "in training steps", "yes" if got else "no", model, short(shape),
-            f"{floor / times * 1e6:.0f}" if timed else "", f"{seconds / times * 1e6:.0f}" if timed else "", got or "",
-            f"{floor / times * 1e8 / float(got):.0f} %" if got and timed else "")) + " |")
+            f"`{name}`", "yes" if calls <= alone else "in training steps", "yes" if ran else "no", model, short(shape),
+            f"{floor / times * 1e6:.0f}" if timed else "", f"{seconds / times * 1e6:.0f}" if timed else "",
+            ", ".join(f"{card} {m['us']:.0f}" for card, m in got), ", ".join(f"{100 * m['share']:.0f} %" for _, m in got if "share" in m))) + " |")
     return "\n".join(rows)
 
 
