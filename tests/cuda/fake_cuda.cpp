@@ -219,7 +219,8 @@ cudaError_t cudaSetDevice(int device)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int)
 {
     memset(prop, 0, sizeof *prop);
-    snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    const char *name = getenv("TITAN_FAKE_NAME");
+    snprintf(prop->name, sizeof prop->name, "%s", name ? name : "emulated GPU");
     prop->major = 9;
     prop->totalGlobalMem = TOTAL_BYTES;
     return cudaSuccess;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/first.sh and run.sh where there is no GPU: they end, name what they skip and leave three files. Then first.sh's
+# tests/gpu/first.sh, run.sh and bench.sh where there is no GPU: they end, name what they skip and leave three files. Then their
 # parts on the stand-ins of this folder, with a card's tool that answers: their figures are no GPU's, their paths are.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -61,13 +61,18 @@ code=$?
 check "run.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]
 check "leaves three files" [ "$(files "$own/run")" = "bench.json logs.tar.gz summary.json " ]
 check "says of each part why it was skipped" [ "$(grep -c ' skipped: no GPU' "$own/run.log")" -eq "$(grep -c 'skipped' "$own/run.log" | awk '{ print $1 - 1 }')" ]
-check "both in a minute" [ $((SECONDS - begin)) -le 60 ]
+OUT=$own/bench B=$own/none tests/gpu/bench.sh >"$own/bench.log" 2>&1
+code=$?
+check "bench.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]
+check "leaves three files" [ "$(files "$own/bench")" = "bench.json logs.tar.gz summary.json " ]
+check "says of each line why it was skipped" [ "$(grep -c ' skipped: no GPU' "$own/bench.log")" -eq "$(grep -cv '^#' tests/gpu/expected_bench.tsv)" ]
+check "all in a minute" [ $((SECONDS - begin)) -le 60 ]
 PARTS=nothing tests/gpu/run.sh >/dev/null 2>&1
 check "PARTS that match nothing: exit code 2" [ $? -eq 2 ]
 
 # --- with the stand-ins ---
 
-make --no-print-directory -j2 "$BUILD/cuda-emulated/libtitan-cuda.so" "$BUILD/cuda-emulated/probe" gpu-programs gpu-probe CUDA_ARCH=90 BUILD="$BUILD" WERROR=1 \
+make --no-print-directory -j2 "$BUILD/cuda-emulated/libtitan-cuda.so" "$BUILD/cuda-emulated/probe" "$BUILD/bin/titan-worker" gpu-programs gpu-probe CUDA_ARCH=90 BUILD="$BUILD" WERROR=1 \
     >"$own/build.log" 2>&1
 built=$?
 [ $built -eq 0 ] || tail -n 30 "$own/build.log"
@@ -76,7 +81,8 @@ check "everything first.sh runs compiles, warnings as errors" [ $built -eq 0 ]
 "$BUILD/gpu/probe" >"$own/probe.out" 2>"$own/probe.err"
 check "the probe without a driver: exit code 2 and one line" [ "$?-$(wc -l <"$own/probe.err")" = 2-1 ]
 stand=$own/stand
-mkdir -p "$stand/gpu" "$stand/lib/titan" "$own/tools"
+mkdir -p "$stand/gpu" "$stand/bin" "$stand/lib/titan" "$own/tools"
+cp "$BUILD/bin/titan-worker" "$stand/bin/"
 cp "$BUILD"/gpu/{check_ops,check_comm,bench_ops} "$BUILD/cuda-emulated/probe" "$stand/gpu/"
 cp "$BUILD"/cuda-emulated/lib{titan-cuda.so,cuda.so.1} "$stand/lib/titan/"
 ln -s ../lib/titan/libcuda.so.1 "$stand/gpu/"
@@ -84,6 +90,7 @@ cat >"$own/tools/nvidia-smi" <<'SH'
 #!/bin/sh
 case $* in
 *compute_cap*) echo 9.0 ;;
+*memory.total*) echo 81559 ;;
 *driver_version*) echo "NVIDIA H200, 580.1, 140000, 700.00, 1980, 3201, 0" ;;
 *-lms*) while echo "1500, 3201, 650.5, 60"; do sleep 0.05; done ;;
 *) echo "an answer" ;;
@@ -129,11 +136,39 @@ check "its reason is named" grep -q "not ok - $stand/gpu/check_model is not buil
 check "the others pass" [ "$(grep -cE '^(machine|samples|sanitizer-racecheck|communicator-2) .* passed   0 failed' "$own/long.log")" -eq 4 ]
 check "what needs MPS says that it does not start" grep -qE '^mps +skipped: no MPS: no MPS on this card$' "$own/long.log"
 check "three files" [ "$(files "$own/long")" = "bench.json logs.tar.gz summary.json " ]
+# A card called H200, small models, and a Python without packages.
+printf '#!/bin/sh\nexec %s -S "$@"\n' "$(command -v "${PYTHON:-/usr/bin/python3}")" >"$own/tools/python3"
+chmod +x "$own/tools/python3"
+export TITAN_CUDNN=/nonexistent/libcudnn.so.9 TITAN_FAKE_NAME="NVIDIA H200"
+PATH=$own/tools:$PATH OUT=$own/quick B=$stand QUICK=1 PARTS='^(card|8b|costs|checkpoint|peers)$' tests/gpu/bench.sh >"$own/emulated.log" 2>&1
+code=$?
+sed 's/^/# /' "$own/emulated.log"
+check "bench.sh on the stand-ins: exit code 1, as its figures are no GPU's (got $code)" [ $code -eq 1 ]
+for part in 8b costs checkpoint; do
+    check "its part $part passes" shows "$part failed" " 0 .*OK$"
+done
+check "each figure of a run, of its plan and of measured costs is there" [ "$(grep -cE '^(8b|costs) .*no figure' "$own/emulated.log")" -eq 0 ]
+check "the planner has a measured cost for every operation" shows "costs not_measured" " 0 .*OK$"
+check "a checkpoint was written, and what it held up is counted" [ "$(grep -cE '^checkpoint (written_s|first_stall_ms|second_stall_ms) .*no figure' "$own/emulated.log")" -eq 0 ]
+check "PyTorch is missed by name" shows "peers matmul_gflops" "skipped: no PyTorch in python3$"
+check "three files" [ "$(files "$own/quick")" = "bench.json logs.tar.gz summary.json " ]
+PATH=$own/tools:$PATH OUT=$own/small B=$stand PARTS='^8b$' tests/gpu/bench.sh >"$own/emulated.log" 2>&1
+check "a card that is too small skips the whole model" shows "8b step_ms" "skipped: the card has 79 GiB, not 120$"
+unset TITAN_FAKE_NAME
+mkdir -p "$own/steps"
+for step in 1 2 3 4 5 6 7; do
+    took=100
+    [ $step -ne 4 ] || took=350
+    echo "{\"step\":$step,\"step_ms\":$took,\"time_ms\":5000,\"loss\":2,\"mfu\":0.5,\"tokens_per_second\":10,\"memory_bytes\":1073741824}"
+done >"$own/steps/metrics.jsonl"
+echo "info worker checkpoint written rank=0 step=3 bytes=2000000000 waited_ms=240.00 written_ms=1500.0 path=x" >"$own/steps/log"
+check "the steps behind a snapshot are set against those before it" [ "$(tests/gpu/bench_figures.py checkpoint "$own/steps" 1000 3 |
+    grep -E 'stall|written|gb|start_s' | tr '\n' ' ')" = "figure start_s 4 figure first_stall_ms 250 figure second_stall_ms 0 figure checkpoint_gb 2 figure written_s 1.5 " ]
 "$stand/gpu/bench_ops" cuda 0 bf16 64 1 2 1 96 512 1 16 >"$own/bench.json" && "${PYTHON:-python3}" - "$own/bench.json" <<'PY'
 import json
 import sys
 found = json.load(open(sys.argv[1]))
-assert len(found["ops"]) == 32 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
+assert len(found["ops"]) == 34 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
 assert sum(op["floor_ms"] for op in found["ops"]) > 0, found
 assert [op["op"] for op in found["fused"]] == ["add_rmsnorm", "add_rmsnorm_dgrad", "loss"], found
 PY

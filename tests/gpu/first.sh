@@ -84,7 +84,7 @@ part nccl-mps 20 "gpu mps $plugin gpu/check_comm" bash -c "with_mps $B/gpu/check
 
 [ $((passed + failed + skipped)) -gt 0 ] || { echo "tests/gpu/first.sh: PARTS='$PARTS' matches no part" >&2; exit 2; }
 echo "# first contact: $(git log -1 --format='commit %h' 2>/dev/null || echo 'no commit'), $(date -u +%FT%TZ), $SECONDS s"
-python3 tests/gpu/screen.py "$WORK" tests/gpu/expected.tsv
+python3 tests/gpu/screen.py "$WORK" "$EXPECTED"
 odd=$?
 awk -F '\t' '$6 == "" { line = line ", " $1 " " $5 } END { print "# seconds: " substr(line, 3) }' "$WORK/parts.tsv"
 python3 tests/gpu/results.py "$WORK" "$OUT"

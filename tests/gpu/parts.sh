@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by run.sh and first.sh, from the root, with `script` set to their name: folders, what is here, parts, results.
+# Sourced by run.sh, first.sh and bench.sh, from the root, with `script` set to their name: folders, what is here, parts, results.
 . tests/gpu/toolkit.sh
 OUT=$(realpath -m "${OUT:-build/gpu-results/$script/out}")
 WORK=$(realpath -m "build/gpu-results/$script")
 B=${B:-build/release-bare}
 BARE=${BARE-1}
+EXPECTED=${EXPECTED:-tests/gpu/expected.tsv}
 export OUT WORK B TITAN_NCCL_SHARED_GPU=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 passed=0 failed=0 skipped=0
 mkdir -p "$OUT" "$WORK"
@@ -14,12 +15,14 @@ rm -f "$WORK"/*.log "$WORK"/*.json "$WORK"/*.tsv "$WORK"/*.csv
 
 # --- what is here ---
 
-no_gpu='' no_toolkit='' arch=90a
+no_gpu='' no_toolkit='' arch=90a card_gib=0 # 0: not known
 if command -v nvidia-smi >/dev/null; then
     # What fails in the driver's tool says why on standard output.
     cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1) || no_gpu="no GPU: ${cap##*$'\n'}"
     cap=$(head -n 1 <<<"$cap" | tr -d .)
     [[ ! $cap =~ ^[0-9]+$ ]] || arch=${cap/#90/90a}
+    card_gib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | awk 'NR == 1 { printf "%d", $1 / 1024 }')
+    [[ $card_gib =~ ^[0-9]+$ ]] || card_gib=0
 elif [ ! -e /dev/nvidia0 ]; then
     no_gpu="no GPU: neither nvidia-smi nor /dev/nvidia0 is there"
 fi
@@ -44,6 +47,8 @@ missing() { # missing NEED...
         toolkit) [ -z "$no_toolkit" ] || { echo "$no_toolkit"; return; } ;;
         sanitizer) [ -n "$sanitizer" ] || { echo "compute-sanitizer is neither in PATH nor in ${CUDA:-a toolkit}"; return; } ;;
         mps) [ -n "$mps" ] || { echo "${no_mps:-no MPS}"; return; } ;;
+        torch) python3 -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null || { echo "no PyTorch in python3"; return; } ;;
+        gib-*) [ "$card_gib" -eq 0 ] || [ "$card_gib" -ge "${need#gib-}" ] || { echo "the card has $card_gib GiB, not ${need#gib-}"; return; } ;;
         esac
     done
 }
@@ -82,8 +87,8 @@ export -f with_mps
 # --- parts ---
 
 # part NAME SECONDS "NEED..." COMMAND...: the command's TAP lines count; without any, its exit code does. A part that PARTS does
-# not match is passed over, one that lacks a need (gpu, toolkit, sanitizer, mps) is skipped with the reason, one that lacks a
-# file below $B has failed. After each the results are written again.
+# not match is passed over, one that lacks a need (gpu, toolkit, sanitizer, mps, torch, gib-N: memory of the card) is skipped with
+# the reason, one that lacks a file below $B has failed. After each the results are written again. The command has its limit as part_limit.
 part() {
     local name=$1 limit=$2 needs=$3 left=$((LIMIT - SECONDS)) begin=$SECONDS rc=0 pass fail why need
     [[ $name =~ ${PARTS:-.} ]] || return 0
@@ -100,7 +105,7 @@ part() {
         case $need in */*) [ -e "$B/$need" ] || set -- sh -c "echo 'not ok - $B/$need is not built (part build)'; exit 1" ;; esac
     done
     [ "$limit" -le "$left" ] || limit=$left
-    timeout -k 5 "$limit" "$@" >"$WORK/$name.log" 2>&1 </dev/null || rc=$?
+    part_limit=$limit timeout -k 5 "$limit" "$@" >"$WORK/$name.log" 2>&1 </dev/null || rc=$?
     [ $rc -ne 124 ] || echo "not ok - not finished after $limit s" >>"$WORK/$name.log"
     pass=$(grep -c '^ok ' "$WORK/$name.log")
     fail=$(grep -c '^not ok ' "$WORK/$name.log")
@@ -112,7 +117,7 @@ part() {
         printf '%-24s %4d passed %3d failed %4d s%s\n' "$name" "$pass" "$fail" $((SECONDS - begin)) "$([ $rc -eq 0 ] || echo "  exit $rc")"
         [ "$fail" -eq 0 ] || { grep -vE '^ok |^  (CC|NVCC|LINK|AR) ' "$WORK/$name.log" | tail -n 12 | cut -c1-200 | sed 's/^/    /'; }
     fi
-    [ "$script" = run ] || python3 tests/gpu/screen.py "$WORK" tests/gpu/expected.tsv >"$WORK/screen.log"
+    [ "$script" = run ] || python3 tests/gpu/screen.py "$WORK" "$EXPECTED" >"$WORK/screen.log"
     python3 tests/gpu/results.py "$WORK" "$OUT"
     return $((fail > 0))
 }
@@ -140,11 +145,13 @@ train_fp32() {
 train_bf16() {
     train train-bf16 1 bfloat16 20 && same_losses 2e-2 tests/gpu/debug_losses.json "$WORK/train-bf16/metrics.jsonl"
 }
-# Four layers of Llama 3 8B, whole width, length and vocabulary: fits any GPU with 40 GiB.
+# Four layers of Llama 3 8B, whole width, length and vocabulary: fits any GPU with 40 GiB. QUICK: the smallest model instead.
 train_8b_4_layers() {
+    local recipe=recipes/llama3_8b.toml size=model.n_layers=4
+    [ -z "${QUICK:-}" ] || recipe=recipes/tiny.toml size="training.seq_len=16 training.local_batch_size=1"
     rm -rf "${WORK:?}/8b-4-layers" && mkdir -p "$WORK/8b-4-layers"
-    $B/bin/titan-worker run recipes/llama3_8b.toml -n 1 --device cuda --dir "$WORK/8b-4-layers" $(set_keys "training.dataset_path=$WORK/text" \
-        training.steps=5 training.global_batch_size=1 model.n_layers=4 numerics.deterministic=false checkpoint.enable=false elastic.min_workers=1 elastic.max_workers=1) || return
+    $B/bin/titan-worker run "$recipe" -n 1 --device cuda --dir "$WORK/8b-4-layers" $(set_keys "training.dataset_path=$WORK/text" \
+        training.steps=5 training.global_batch_size=1 $size numerics.deterministic=false checkpoint.enable=false elastic.min_workers=1 elastic.max_workers=1) || return
     python3 - "$WORK/8b-4-layers/metrics.jsonl" <<'PY'
 import json
 import statistics
@@ -170,4 +177,11 @@ watch_card() { # watch_card NAME COMMAND...
     kill $watcher 2>/dev/null
     return $rc
 }
-export -f watch_card
+# Operations at the shapes of a model's step (dim layers heads kv_heads ffn vocab batch seq), behind the card's own limits.
+time_ops() { # time_ops NAME DIMS...
+    local name=$1
+    shift
+    [ -z "${QUICK:-}" ] || set -- 64 1 2 1 96 512 1 16
+    watch_card "$name" $B/gpu/bench_ops cuda 0 bf16 "$@" >"$WORK/$name.json" && cat "$WORK/$name.json"
+}
+export -f watch_card time_ops

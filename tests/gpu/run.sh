@@ -104,14 +104,6 @@ ranks_of() {
     done | sort -n
 }
 
-# Operations at the shapes of a 1B model's step and of a layer of 8B with its head (dim layers heads kv_heads ffn vocab batch seq),
-# behind the card's own limits.
-time_ops() { # time_ops NAME DIMS...
-    local name=$1
-    shift
-    [ -z "${QUICK:-}" ] || set -- 64 1 2 1 96 512 1 16
-    watch_card "$name" $B/gpu/bench_ops cuda 0 bf16 "$@" >"$WORK/$name.json" && cat "$WORK/$name.json"
-}
 # A step of the demo's model, large enough to see more than launches.
 time_steps() {
     rm -rf "$WORK/steps"
@@ -121,7 +113,7 @@ time_steps() {
 }
 
 export -f machine check_model sanitize mesh_bound model_keys find_mesh train_model train_mesh train_again train_ranks train_canonical train_killed ranks_of \
-    time_ops time_steps
+    time_steps
 export meshes
 
 python3 tests/gpu/text.py "$WORK/text"
@@ -156,6 +148,7 @@ for ranks in 2 4; do
 done
 part train-4-ranks 90 "gpu $plugin $worker" bash -c "train_ranks 4"
 [ -z "$mps" ] || mps_stop # what is timed has the GPU to itself
+# A layer of 8B with its head, then a 1B model's step.
 part time-ops-8b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-8b 4096 1 32 8 14336 128256 1 8192"
 part time-ops-1b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-1b 2048 16 32 8 8192 128256 1 8192"
 part time-steps 60 "gpu $plugin $worker" bash -c time_steps
