@@ -216,6 +216,11 @@ cudaError_t cudaSetDevice(int device)
 {
     return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int)
 {
     memset(prop, 0, sizeof *prop);
@@ -227,7 +232,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int)
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
-    *value = attribute == cudaDevAttrMultiProcessorCount ? 1 : attribute == cudaDevAttrClockRate ? 1000 : 9;
+    *value = attribute == cudaDevAttrMultiProcessorCount            ? 1
+             : attribute == cudaDevAttrClockRate                    ? 1000
+             : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 99 * 1024
+                                                                    : 9;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **p, size_t bytes)

@@ -502,6 +502,7 @@ static void check_embed(struct checker *c)
         embed_case(c, both[i], 4500, 33, 11, 0, 11);
         embed_case(c, both[i], 200, 40, 11, 4, 5);
         embed_case(c, both[i], 37, 8, 300, 299, 1);
+        embed_case(c, both[i], 60, 40, 90, 10, 80);
     }
 }
 
@@ -1180,6 +1181,9 @@ static void check_layers(struct checker *c)
         whole_loss_case(c, dt, 1, 2, 1.0);
         whole_loss_case(c, dt, 37, 7, 5.0);
         whole_loss_case(c, dt, 9, 1003, 60.0);
+        loss_case(c, dt, 2, 70000, 1, 10.0, true); /* more than a block reads at once, or keeps */
+        whole_loss_case(c, dt, 3, 70000, 10.0);
+        whole_loss_case(c, dt, 2, 60001, 10.0);
     }
     struct tensor x = noise(c, 8, DTYPE_F32, 1.0), target = integers(c, 1, 0, 8), loss = empty(c, 1, DTYPE_F32);
     struct tensor stats = empty(c, 3, DTYPE_F32);

@@ -2,16 +2,28 @@
 /* embed.cu - look-up of embedding rows, and its gradient without atomics. */
 #include "worker/device/cuda/kernel.cuh"
 
+#define COPIED 4 /* pieces that a thread reads before it writes the first */
+
 template <class T>
-__global__ static void embed(T *out, const int32_t *tokens, const T *table, int64_t n, int64_t c, int64_t v,
-                             int64_t first)
+__global__ static void __launch_bounds__(THREADS)
+    embed(T *out, const int32_t *tokens, const T *table, int64_t n, int64_t c, int64_t v, int64_t first, bool whole)
 {
     for (int64_t row = blockIdx.x; row < n; row += gridDim.x) {
         const int64_t from = tokens[row] - first;
         const bool here = from >= 0 && from < v; /* otherwise another rank has it */
-        for (int64_t i = threadIdx.x; i < c; i += blockDim.x) {
-            T zero = {};
-            out[row * c + i] = here ? table[from * c + i] : zero;
+        for (int64_t begin = piece_first<T>(); begin < c; begin += COPIED * piece_stride<T>()) {
+            uint4 bits[COPIED];
+#pragma unroll
+            for (int u = 0; u < COPIED; u++) {
+                const int64_t i = begin + u * piece_stride<T>();
+                bits[u] = bits_within(table + from * c + i, here ? c - i : 0, whole);
+            }
+#pragma unroll
+            for (int u = 0; u < COPIED; u++) {
+                const int64_t i = begin + u * piece_stride<T>();
+                if (i < c)
+                    bits_store(out + row * c + i, bits[u], c - i, whole);
+            }
         }
     }
 }
@@ -19,61 +31,146 @@ __global__ static void embed(T *out, const int32_t *tokens, const T *table, int6
 int cuda_embed(void *stream, void *out, const int32_t *tokens, const void *table, bool is_bf16, int64_t n, int64_t c,
                int64_t v, int64_t first)
 {
+    const bool whole = in_pieces(row_bytes(c, is_bf16), address(out) | address(table));
     if (n == 0 || c == 0)
         return 0;
     unsigned blocks = (unsigned)(n < 65536 ? n : 65536);
     if (is_bf16)
-        return LAUNCH(embed<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, tokens, (const bf16 *)table, n, c, v,
-                      first);
-    return LAUNCH(embed<float>, blocks, THREADS, 0, stream, (float *)out, tokens, (const float *)table, n, c, v, first);
+        return LAUNCH(embed<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, tokens, (const bf16 *)table, n, c, v, first,
+                      whole);
+    return LAUNCH(embed<float>, blocks, THREADS, 0, stream, (float *)out, tokens, (const float *)table, n, c, v, first,
+                  whole);
 }
 
-/* One block owns one row of the table and looks through all tokens, CHUNK at a time, for its own. Most chunks hold
- * none and cost one vote. The order of the sum is the order of the tokens, whatever the launch. */
-#define WORDS 64 /* of 32 tokens each */
-#define CHUNK (WORDS * WARP)
+/* A block owns a bucket, the rows of the table that are the same modulo a power of two, and a piece of their columns
+ * for each thread. It lists the bucket's tokens, CHUNK at a time, in their order, links those of one row, and adds row
+ * by row. The order of a sum is the order of the tokens, whatever the launch. */
+#define BUCKETS 1024
+#define CHUNK 4096
+#define WARPS (THREADS / WARP)
+#define WORDS (CHUNK / THREADS) /* of 32 tokens each, that a warp looks through */
+#define LOOKED 8                /* tokens that a thread reads before it looks at the first */
+#define ADDED 8                 /* pieces that a thread reads before it adds the first */
 
-template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    embed_wgrad(float *dtable, const int32_t *tokens, const T *dout, int64_t n, int64_t c, int64_t first)
+struct listed {
+    uint16_t at[CHUNK], next[CHUNK]; /* place in the chunk; index of the row's next one, at least count: none */
+    bool later[CHUNK];               /* not the row's first */
+    uint32_t votes[WARPS][WORDS];
+    int counts[WARPS];
+};
+
+/* tokens: the chunk's. Returns how many it has listed, behind a barrier. */
+__device__ static int list_bucket(struct listed &l, const int32_t *tokens, int64_t left, uint32_t first, uint32_t v,
+                                  uint32_t mask)
 {
-    __shared__ uint32_t found[WORDS];
-    const int64_t row = blockIdx.x, token = first + row;
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-
-    for (int64_t begin = 0; begin < n; begin += CHUNK) {
-        int any = 0;
-        for (int word = warp; word < WORDS; word += THREADS / WARP) {
-            int64_t at = begin + word * WARP + lane;
-            uint32_t vote = __ballot_sync(FULL_WARP, at < n && tokens[at] == token);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, begin = warp * WORDS * WARP + lane;
+    int mine = 0, base = 0, count = 0;
+#pragma unroll 1
+    for (int w = 0; w < WORDS; w += LOOKED) {
+        uint32_t rows[LOOKED];
+#pragma unroll
+        for (int u = 0; u < LOOKED; u++) {
+            const int at = begin + (w + u) * WARP;
+            rows[u] = at < left ? (uint32_t)tokens[at] - first : v;
+        }
+#pragma unroll
+        for (int u = 0; u < LOOKED; u++) {
+            const uint32_t vote = __ballot_sync(FULL_WARP, rows[u] < v && (rows[u] & mask) == blockIdx.x);
             if (lane == 0)
-                found[word] = vote;
-            any |= vote != 0;
+                l.votes[warp][w + u] = vote;
+            mine += __popc(vote);
         }
-        if (!__syncthreads_or(any))
-            continue;
-        for (int64_t i = threadIdx.x; i < c; i += THREADS) {
-            float sum = dtable[row * c + i];
-            for (int word = 0; word < WORDS; word++) {
-                for (uint32_t left = found[word]; left != 0; left &= left - 1) {
-                    int64_t at = begin + word * WARP + (__ffs((int)left) - 1);
-                    sum += num_load(dout + at * c + i);
-                }
-            }
-            dtable[row * c + i] = sum;
+    }
+    if (lane == 0)
+        l.counts[warp] = mine;
+    __syncthreads();
+    for (int i = 0; i < WARPS; i++) {
+        base += i < warp ? l.counts[i] : 0;
+        count += l.counts[i];
+    }
+    for (int w = 0; w < WORDS; w++) {
+        const uint32_t vote = l.votes[warp][w];
+        const int k = base + __popc(vote & ((1u << lane) - 1u));
+        if (vote >> lane & 1u) {
+            l.at[k] = (uint16_t)(begin + w * WARP);
+            l.later[k] = false;
         }
-        __syncthreads(); /* before found is written again */
+        base += __popc(vote);
+    }
+    __syncthreads();
+    for (int k = (int)threadIdx.x; k < count; k += THREADS) {
+        int next = k + 1;
+        while (next < count && tokens[l.at[next]] != tokens[l.at[k]])
+            next++;
+        l.next[k] = (uint16_t)next;
+        if (next < count)
+            l.later[next] = true;
+    }
+    __syncthreads();
+    return count;
+}
+
+/* to += the rows of dout, from the k-th listed on; both at this thread's column. */
+template <class T>
+__device__ static void add_rows(float *to, const struct listed &l, int k, int count, const T *dout, int64_t c,
+                                int64_t left, bool whole)
+{
+    piece<float> sums[piece<T>::N / piece<float>::N];
+    for (int h = 0; h < piece<T>::N; h += piece<float>::N)
+        sums[h / piece<float>::N] = piece_load(to + h, left - h, whole);
+    while (k < count) {
+        uint4 bits[ADDED];
+        int there = 0;
+#pragma unroll
+        for (int u = 0; u < ADDED; u++) {
+            if (k >= count)
+                break;
+            bits[u] = bits_load(dout + l.at[k] * c, left, whole);
+            k = l.next[k];
+            there++;
+        }
+#pragma unroll
+        for (int u = 0; u < ADDED; u++) {
+            if (u >= there)
+                break;
+            const piece<T> p = piece_of<T>(bits[u]);
+            for (int h = 0; h < piece<T>::N; h++)
+                sums[h / piece<float>::N].v[h % piece<float>::N] += p.v[h];
+        }
+    }
+    for (int h = 0; h < piece<T>::N; h += piece<float>::N)
+        bits_store(to + h, bits_of(sums[h / piece<float>::N]), left - h, whole);
+}
+
+template <class T, bool WHOLE>
+__global__ static void __launch_bounds__(THREADS, WHOLE ? 4 : 2)
+    embed_wgrad(float *dtable, const int32_t *tokens, const T *dout, int64_t n, int64_t c, int64_t v, int64_t first)
+{
+    __shared__ struct listed l;
+    const int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * piece<T>::N;
+    for (int64_t begin = 0; begin < n; begin += CHUNK) {
+        const int count =
+            list_bucket(l, tokens + begin, n - begin, (uint32_t)first, (uint32_t)v, (uint32_t)gridDim.x - 1);
+        for (int k = 0; k < count && column < c; k++)
+            if (!l.later[k])
+                add_rows(dtable + (tokens[begin + l.at[k]] - first) * c + column, l, k, count,
+                         dout + begin * c + column, c, c - column, WHOLE);
     }
 }
 
 int cuda_embed_wgrad(void *stream, float *dtable, const int32_t *tokens, const void *dout, bool is_bf16, int64_t n,
                      int64_t c, int64_t v, int64_t first)
 {
+    const bool whole = in_pieces(row_bytes(c, is_bf16), address(dtable) | address(dout));
     if (n == 0 || c == 0 || v == 0)
         return 0;
+    unsigned buckets = 1;
+    while (buckets < BUCKETS && buckets < v && 4 * (int64_t)buckets < n)
+        buckets *= 2;
+    const dim3 grid(buckets, (unsigned)((pieces_of(c, is_bf16) + THREADS - 1) / THREADS));
     if (is_bf16)
-        return LAUNCH(embed_wgrad<bf16>, (unsigned)v, THREADS, 0, stream, dtable, tokens, (const bf16 *)dout, n, c,
-                      first);
-    return LAUNCH(embed_wgrad<float>, (unsigned)v, THREADS, 0, stream, dtable, tokens, (const float *)dout, n, c,
-                  first);
+        return LAUNCH((whole ? embed_wgrad<bf16, true> : embed_wgrad<bf16, false>), grid, THREADS, 0, stream, dtable,
+                      tokens, (const bf16 *)dout, n, c, v, first);
+    return LAUNCH((whole ? embed_wgrad<float, true> : embed_wgrad<float, false>), grid, THREADS, 0, stream, dtable,
+                  tokens, (const float *)dout, n, c, v, first);
 }

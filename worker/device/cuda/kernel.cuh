@@ -17,7 +17,7 @@
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
     (kernel<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__), (int)cudaGetLastError())
 /* The block's dynamic shared memory. */
-#define DYNAMIC_SHARED(name) extern __shared__ float name[]
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) float name[]
 /* 16 bytes at an address that is a multiple of 16, in one access. */
 #define LOAD_16(from) (*(const uint4 *)(from))
 #define STORE_16(to, value) (*(uint4 *)(to) = (value))
@@ -59,12 +59,16 @@ __host__ __device__ static inline void num_store(float *x, float value)
 /* Rounds to nearest, ties to even; a NaN stays one. */
 __host__ __device__ static inline void num_store(bf16 *x, float value)
 {
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x->bits) : "f"(value));
+#else
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     if ((bits & 0x7fffffffu) > 0x7f800000u)
         x->bits = (uint16_t)((bits >> 16) | 0x40u);
     else
         x->bits = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
 }
 
 /* Element i of a tensor of a type known at run time only. */
@@ -86,7 +90,8 @@ template <class T> struct piece {
     float v[N];
 };
 
-/* Are rows of so many bytes at these addresses (or-ed together) whole pieces? Then each is one access. */
+/* Are rows of so many bytes at these addresses (or-ed together) whole pieces? Then each is one access. Kernels that
+ * keep many pieces in registers are compiled for either answer. */
 static inline bool in_pieces(size_t row_bytes, uintptr_t addresses)
 {
     return (row_bytes | addresses) % 16 == 0;
@@ -105,48 +110,95 @@ static inline uintptr_t address(const void *p)
     return (uintptr_t)p;
 }
 
-/* The piece at x, of which `left` elements are there; behind them 0. A thread has the same elements, whole or not. */
-template <class T> __device__ static inline piece<T> piece_load(const T *x, int64_t left, bool whole)
+/* The piece at x as it lies in memory, of which `left` elements are there; behind them pad, which is 0 or infinite. A
+ * thread has the same elements, whole or not. */
+template <class T> __device__ static inline uint4 bits_load(const T *x, int64_t left, bool whole, float pad = 0.0f)
+{
+    if (whole)
+        return LOAD_16(x);
+    T e[piece<T>::N];
+    for (int k = 0; k < piece<T>::N; k++) {
+        if (k < left)
+            e[k] = x[k];
+        else
+            num_store(e + k, pad);
+    }
+    uint4 bits;
+    memcpy(&bits, e, sizeof bits);
+    return bits;
+}
+/* The same where the piece may lie behind the end: left is 0 or less. */
+template <class T> __device__ static inline uint4 bits_within(const T *x, int64_t left, bool whole, float pad = 0.0f)
+{
+    uint32_t word;
+    memcpy(&word, &pad, sizeof word);
+    word |= sizeof(T) == 2 ? word >> 16 : 0;
+    const uint4 none = {word, word, word, word};
+    return left > 0 ? bits_load(x, left, whole, pad) : none;
+}
+template <class T> __device__ static inline void bits_store(T *x, uint4 bits, int64_t left, bool whole)
+{
+    if (whole) {
+        STORE_16(x, bits);
+        return;
+    }
+    T e[piece<T>::N];
+    memcpy(e, &bits, sizeof bits);
+    for (int k = 0; k < piece<T>::N; k++)
+        if (k < left)
+            x[k] = e[k];
+}
+template <class T> __device__ static inline piece<T> piece_of(uint4 bits)
 {
     piece<T> p;
     T e[piece<T>::N];
-    if (whole) {
-        const uint4 bits = LOAD_16(x);
-        memcpy(e, &bits, sizeof bits);
-        for (int k = 0; k < piece<T>::N; k++)
-            p.v[k] = num_load(e + k);
-        return p;
-    }
+    memcpy(e, &bits, sizeof bits);
     for (int k = 0; k < piece<T>::N; k++)
-        p.v[k] = k < left ? num_load(x + k) : 0.0f;
+        p.v[k] = num_load(e + k);
     return p;
+}
+/* p rounded. Two bf16 are one conversion. */
+__device__ static inline uint4 bits_of(const piece<float> &p)
+{
+    uint4 bits;
+    memcpy(&bits, p.v, sizeof bits);
+    return bits;
+}
+__device__ static inline uint4 bits_of(const piece<bf16> &p)
+{
+    uint4 bits;
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits.x) : "f"(p.v[1]), "f"(p.v[0]));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits.y) : "f"(p.v[3]), "f"(p.v[2]));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits.z) : "f"(p.v[5]), "f"(p.v[4]));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits.w) : "f"(p.v[7]), "f"(p.v[6]));
+#else
+    bf16 e[piece<bf16>::N];
+    for (int k = 0; k < piece<bf16>::N; k++)
+        num_store(e + k, p.v[k]);
+    memcpy(&bits, e, sizeof bits);
+#endif
+    return bits;
+}
+template <class T> __device__ static inline piece<T> piece_load(const T *x, int64_t left, bool whole)
+{
+    return piece_of<T>(bits_load(x, left, whole));
 }
 /* Rounds p to what is stored. */
 template <class T> __device__ static inline void piece_store(T *x, piece<T> &p, int64_t left, bool whole)
 {
-    T e[piece<T>::N];
-    for (int k = 0; k < piece<T>::N; k++) {
-        num_store(e + k, p.v[k]);
-        p.v[k] = num_load(e + k);
-    }
-    if (whole) {
-        uint4 bits;
-        memcpy(&bits, e, sizeof bits);
-        STORE_16(x, bits);
-        return;
-    }
-    for (int k = 0; k < piece<T>::N; k++)
-        if (k < left)
-            x[k] = e[k];
+    const uint4 bits = bits_of(p);
+    p = piece_of<T>(bits);
+    bits_store(x, bits, left, whole);
 }
 /* First element and stride of this thread's pieces of a row that a block has. */
 template <class T> __device__ static inline int64_t piece_first(void)
 {
     return (int64_t)threadIdx.x * piece<T>::N;
 }
-template <class T> __device__ static inline int64_t piece_stride(void)
+template <class T> __device__ static inline int64_t piece_stride(int threads = THREADS)
 {
-    return (int64_t)THREADS * piece<T>::N;
+    return (int64_t)threads * piece<T>::N;
 }
 
 /* First element and stride of this thread in a grid-stride loop. */
@@ -190,8 +242,9 @@ struct op_max {
     }
 };
 
-/* The reduction of x over the block, the same bits in every thread, in an order that depends on blockDim only: a
- * butterfly within each warp, then the warps in turn. Every thread calls it; scratch: 32 elements of shared memory. */
+/* The reduction of x over the block of 2^i warps, the same bits in every thread, in an order that depends on blockDim
+ * only: a butterfly within each warp, then one of the warps. Every thread calls it; scratch: 32 elements of shared
+ * memory. */
 template <class V, class Op> __device__ static inline V block_reduce(V x, Op op, V *scratch)
 {
     for (int offset = WARP / 2; offset > 0; offset /= 2)
@@ -199,9 +252,10 @@ template <class V, class Op> __device__ static inline V block_reduce(V x, Op op,
     if (threadIdx.x % WARP == 0)
         scratch[threadIdx.x / WARP] = x;
     __syncthreads();
-    x = scratch[0];
-    for (unsigned w = 1; w < blockDim.x / WARP; w++)
-        x = op(x, scratch[w]);
+    const int warps = (int)blockDim.x / WARP;
+    x = scratch[(int)threadIdx.x % warps];
+    for (int offset = warps / 2; offset > 0; offset /= 2)
+        x = op(x, __shfl_xor_sync(FULL_WARP, x, offset));
     __syncthreads();
     return x;
 }

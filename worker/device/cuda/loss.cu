@@ -4,49 +4,115 @@
 #include "worker/device/cuda/kernel.cuh"
 
 #define STATS 3 /* largest logit, sum of exp(logit - largest), the target's logit */
+#define ROW_THREADS 1024
+#define AT_ONCE 4 /* pieces that a thread reads before it looks at the first */
 
 struct row_stats {
     float top, sum, picked;
 };
 
-/* Of one row, in every thread; column: of the target, which may be outside. fmaxf drops NaN, the sum of exponentials
- * brings it back. Nothing has written over the row yet: what each thread reads lies before a barrier. */
-template <class T>
-__device__ static row_stats stats_of(const T *x, int64_t v, int64_t column, bool whole, float *scratch)
+/* A row of v logits. Its first `kept` elements can be in shared memory, where each thread has only pieces of its own:
+ * 128,256 bf16 are a little more than an SM holds, and the rest comes from the second-level cache. */
+template <class T> struct row_of {
+    const T *x;
+    int64_t v, kept;
+    float *copy;
+    bool whole;
+};
+
+template <class T> __device__ static inline int64_t row_stride(void)
 {
-    row_stats s = {-INFINITY, 0.0f, column >= 0 && column < v ? num_load(x + column) : 0.0f};
-    for (int64_t i = piece_first<T>(); i < v; i += piece_stride<T>()) {
-        const piece<T> p = piece_load(x + i, v - i, whole);
-        for (int k = 0; k < piece<T>::N; k++)
-            s.top = i + k < v ? fmaxf(s.top, p.v[k]) : s.top;
+    return piece_stride<T>(ROW_THREADS);
+}
+/* Elements that all threads together read at once. */
+template <class T> __device__ static inline int64_t row_batch(void)
+{
+    return AT_ONCE * row_stride<T>();
+}
+template <class T> __device__ static inline float *kept_at(const row_of<T> &r, int64_t i)
+{
+    return r.copy + i * (int64_t)sizeof(T) / (int64_t)sizeof(float);
+}
+
+/* e^x by the hardware's 2^x, to about 2 ulp; 0 where it would be below 2^-126. */
+__device__ static inline float exp_of(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+#else
+    return expf(x);
+#endif
+}
+
+/* Of one row, in every thread; column: of the target, which may be outside. Each thread sums below the largest logit it
+ * has seen so far. fmaxf drops NaN, the sum of exponentials brings it back. Nothing has written over the row yet: what
+ * each thread reads lies before a barrier. */
+template <class T> __device__ static row_stats stats_of(const row_of<T> &r, int64_t column, float *scratch)
+{
+    row_stats s = {-INFINITY, 0.0f, column >= 0 && column < r.v ? num_load(r.x + column) : 0.0f};
+    float top = -INFINITY;
+    for (int64_t begin = piece_first<T>(); begin < r.v; begin += row_batch<T>()) {
+        uint4 bits[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int64_t i = begin + u * row_stride<T>();
+            bits[u] = bits_within(r.x + i, r.v - i, r.whole, -INFINITY);
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int64_t i = begin + u * row_stride<T>();
+            const piece<T> p = piece_of<T>(bits[u]);
+            float most = top;
+            if (i < r.kept)
+                STORE_16(kept_at(r, i), bits[u]);
+            for (int k = 0; k < piece<T>::N; k++)
+                most = fmaxf(most, p.v[k]);
+            if (most > top)
+                s.sum *= exp_of(top - most);
+            top = most;
+            const float from = top == -INFINITY ? 0.0f : top;
+            for (int k = 0; k < piece<T>::N; k++)
+                s.sum += exp_of(p.v[k] - from);
+        }
     }
-    s.top = block_reduce(s.top, op_max(), scratch);
-    const float from = s.top == -INFINITY ? 0.0f : s.top;
-    for (int64_t i = piece_first<T>(); i < v; i += piece_stride<T>()) {
-        const piece<T> p = piece_load(x + i, v - i, whole);
-        for (int k = 0; k < piece<T>::N; k++)
-            s.sum += i + k < v ? expf(p.v[k] - from) : 0.0f;
-    }
+    s.top = block_reduce(top, op_max(), scratch);
+    s.sum *= exp_of(top - (s.top == -INFINITY ? 0.0f : s.top));
     s.sum = block_reduce(s.sum, op_sum(), scratch);
     return s;
 }
 
-/* dlogits may be x itself: a thread reads the elements it writes, and no others. */
+/* dlogits may be the row itself: a thread reads the elements it writes, and no others. From the end, as what was read
+ * last is the likeliest to be in the cache. */
 template <class T>
-__device__ static void finish_of(float *loss, T *dlogits, const T *x, bool counted, int64_t column, int64_t v,
-                                 bool whole, row_stats s)
+__device__ static void finish_of(float *loss, T *dlogits, const row_of<T> &r, bool counted, int64_t column, row_stats s)
 {
     if (threadIdx.x == 0)
         *loss = counted ? logf(s.sum) - (s.picked - s.top) : 0.0f;
     if (!dlogits)
         return;
-    for (int64_t i = piece_first<T>(); i < v; i += piece_stride<T>()) {
-        piece<T> p = piece_load(x + i, v - i, whole);
-        for (int k = 0; k < piece<T>::N; k++) {
-            p.v[k] = expf(p.v[k] - s.top) / s.sum;
-            p.v[k] = !counted ? 0.0f : i + k == column ? p.v[k] - 1.0f : p.v[k];
+    const int64_t first = piece_first<T>();
+    const float scale = 1.0f / s.sum;
+    for (int64_t begin = first + (r.v - 1) / row_batch<T>() * row_batch<T>(); begin >= first; begin -= row_batch<T>()) {
+        uint4 bits[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int64_t i = begin + u * row_stride<T>();
+            bits[u] = i < r.kept ? LOAD_16(kept_at(r, i)) : bits_within(r.x + i, counted ? r.v - i : 0, r.whole);
         }
-        piece_store(dlogits + i, p, v - i, whole);
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int64_t i = begin + u * row_stride<T>();
+            piece<T> p = piece_of<T>(bits[u]);
+            for (int k = 0; k < piece<T>::N; k++)
+                p.v[k] = counted ? exp_of(p.v[k] - s.top) * scale : 0.0f;
+            if (counted && column >= i && column < i + piece<T>::N)
+                for (int k = 0; k < piece<T>::N; k++)
+                    p.v[k] -= i + k == column ? 1.0f : 0.0f;
+            if (i < r.v)
+                bits_store(dlogits + i, bits_of(p), r.v - i, r.whole);
+        }
     }
 }
 
@@ -60,15 +126,15 @@ __device__ static void write_stats(float *stats, row_stats s)
 }
 
 template <class T>
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(ROW_THREADS)
     loss_stats(float *stats, const T *logits, const int32_t *targets, int64_t v, int64_t first, bool whole)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x;
     const bool counted = targets[row] >= 0; /* otherwise it is not looked at */
     const row_stats none = {0.0f, 0.0f, 0.0f};
-    write_stats(stats + row * STATS,
-                counted ? stats_of(logits + row * v, v, targets[row] - first, whole, scratch) : none);
+    const row_of<T> r = {logits + row * v, v, 0, NULL, whole};
+    write_stats(stats + row * STATS, counted ? stats_of(r, targets[row] - first, scratch) : none);
 }
 
 int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool is_bf16, int64_t n,
@@ -78,14 +144,14 @@ int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_
     if (n == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(loss_stats<bf16>, (unsigned)n, THREADS, 0, stream, stats, (const bf16 *)logits, targets, v, first,
-                      whole);
-    return LAUNCH(loss_stats<float>, (unsigned)n, THREADS, 0, stream, stats, (const float *)logits, targets, v, first,
-                  whole);
+        return LAUNCH(loss_stats<bf16>, (unsigned)n, ROW_THREADS, 0, stream, stats, (const bf16 *)logits, targets, v,
+                      first, whole);
+    return LAUNCH(loss_stats<float>, (unsigned)n, ROW_THREADS, 0, stream, stats, (const float *)logits, targets, v,
+                  first, whole);
 }
 
 template <class T>
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(ROW_THREADS)
     loss_finish(float *losses, T *dlogits, const T *logits, const int32_t *targets, const float *stats, int64_t parts,
                 int64_t n, int64_t v, int64_t first, bool whole)
 {
@@ -98,8 +164,8 @@ __global__ static void __launch_bounds__(THREADS)
         s.sum += part[0] == s.top ? part[1] : part[1] * expf(part[0] - s.top);
         s.picked += part[2];
     }
-    finish_of(losses + row, dlogits ? dlogits + row * v : NULL, logits + row * v, targets[row] >= 0,
-              targets[row] - first, v, whole, s);
+    const row_of<T> r = {logits + row * v, v, 0, NULL, whole};
+    finish_of(losses + row, dlogits ? dlogits + row * v : NULL, r, targets[row] >= 0, targets[row] - first, s);
 }
 
 int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
@@ -109,24 +175,47 @@ int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *log
     if (n == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(loss_finish<bf16>, (unsigned)n, THREADS, 0, stream, losses, (bf16 *)dlogits, (const bf16 *)logits,
-                      targets, stats, parts, n, v, first, whole);
-    return LAUNCH(loss_finish<float>, (unsigned)n, THREADS, 0, stream, losses, (float *)dlogits, (const float *)logits,
-                  targets, stats, parts, n, v, first, whole);
+        return LAUNCH(loss_finish<bf16>, (unsigned)n, ROW_THREADS, 0, stream, losses, (bf16 *)dlogits,
+                      (const bf16 *)logits, targets, stats, parts, n, v, first, whole);
+    return LAUNCH(loss_finish<float>, (unsigned)n, ROW_THREADS, 0, stream, losses, (float *)dlogits,
+                  (const float *)logits, targets, stats, parts, n, v, first, whole);
 }
 
 template <class T>
-__global__ static void __launch_bounds__(THREADS) loss(float *losses, float *stats, T *dlogits, const T *logits,
-                                                       const int32_t *targets, int64_t v, int64_t first, bool whole)
+__global__ static void __launch_bounds__(ROW_THREADS)
+    loss(float *losses, float *stats, T *dlogits, const T *logits, const int32_t *targets, int64_t v, int64_t kept,
+         int64_t first, bool whole)
 {
+    DYNAMIC_SHARED(copy);
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x, column = targets[row] - first;
     const bool counted = targets[row] >= 0; /* otherwise it is not looked at */
-    const T *x = logits + row * v;
+    const row_of<T> r = {logits + row * v, v, counted ? kept : 0, copy, whole};
     const row_stats none = {0.0f, 0.0f, 0.0f};
-    const row_stats s = counted ? stats_of(x, v, column, whole, scratch) : none;
+    const row_stats s = counted ? stats_of(r, column, scratch) : none;
     write_stats(stats + row * STATS, s);
-    finish_of(losses + row, dlogits ? dlogits + row * v : NULL, x, counted, column, v, whole, s);
+    finish_of(losses + row, dlogits ? dlogits + row * v : NULL, r, counted, column, s);
+}
+
+#define OWN_SHARED 1024 /* bytes of a block's shared memory that are not for the row */
+
+template <class T>
+static int launch_loss(void *stream, float *losses, float *stats, T *dlogits, const T *logits, const int32_t *targets,
+                       int64_t n, int64_t v, int64_t first, bool whole)
+{
+    auto kernel = loss<T>;
+    int device = 0, most = 0, e = (int)cudaGetDevice(&device);
+    if (e == 0)
+        e = (int)cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    const int64_t room = (most - OWN_SHARED) / 16, row = (v + piece<T>::N - 1) / piece<T>::N;
+    const int64_t pieces = !dlogits ? 0 : room < row ? room : row;
+    if (e == 0)
+        e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)pieces * 16);
+    if (e != 0)
+        return e;
+    return LAUNCH(kernel, (unsigned)n, ROW_THREADS, (size_t)pieces * 16, stream, losses, stats, dlogits, logits,
+                  targets, v, pieces * piece<T>::N, first, whole);
 }
 
 int cuda_loss(void *stream, float *losses, float *stats, void *dlogits, const void *logits, const int32_t *targets,
@@ -136,8 +225,6 @@ int cuda_loss(void *stream, float *losses, float *stats, void *dlogits, const vo
     if (n == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(loss<bf16>, (unsigned)n, THREADS, 0, stream, losses, stats, (bf16 *)dlogits, (const bf16 *)logits,
-                      targets, v, first, whole);
-    return LAUNCH(loss<float>, (unsigned)n, THREADS, 0, stream, losses, stats, (float *)dlogits, (const float *)logits,
-                  targets, v, first, whole);
+        return launch_loss(stream, losses, stats, (bf16 *)dlogits, (const bf16 *)logits, targets, n, v, first, whole);
+    return launch_loss(stream, losses, stats, (float *)dlogits, (const float *)logits, targets, n, v, first, whole);
 }

@@ -1,39 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rmsnorm.cu - RMSNorm, of a sum too, forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per
- * row; the gain's gradient one block per 32 columns. */
+ * row; the gain's gradient one block per 64 bytes of a row. */
 #include "worker/device/cuda/kernel.cuh"
 
-/* From the thread's sum of squares: rstd, and the row normed. */
+#define HELD 3 /* pieces of a row that a thread has in registers; what is beyond them it reads again */
+
+template <class T> __device__ static inline float squares_of(const piece<T> &p)
+{
+    float sum = 0;
+    for (int k = 0; k < piece<T>::N; k++)
+        sum += p.v[k] * p.v[k];
+    return sum;
+}
+
 template <class T>
-__device__ static void norm_row(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps, bool whole,
-                                float sum, float *scratch)
+__device__ static inline void norm_piece(T *out, piece<T> p, const T *gain, float r, int64_t left, bool whole)
+{
+    const piece<T> g = piece_load(gain, left, whole);
+    for (int k = 0; k < piece<T>::N; k++)
+        p.v[k] = p.v[k] * r * g.v[k];
+    piece_store(out, p, left, whole);
+}
+
+/* From the thread's sum of squares: rstd, and the row normed; held: the thread's first pieces of x. */
+template <class T>
+__device__ static void norm_row(T *out, float *rstd, const uint4 *held, const T *x, const T *gain, int64_t c, float eps,
+                                bool whole, float sum, float *scratch)
 {
     sum = block_reduce(sum, op_sum(), scratch);
     const float r = 1.0f / sqrtf(sum / (float)c + eps);
     if (threadIdx.x == 0)
         *rstd = r;
-    for (int64_t i = piece_first<T>(); i < c; i += piece_stride<T>()) {
-        piece<T> p = piece_load(x + i, c - i, whole);
-        const piece<T> g = piece_load(gain + i, c - i, whole);
-        for (int k = 0; k < piece<T>::N; k++)
-            p.v[k] = p.v[k] * r * g.v[k];
-        piece_store(out + i, p, c - i, whole);
+#pragma unroll
+    for (int u = 0; u < HELD; u++) {
+        const int64_t i = piece_first<T>() + u * piece_stride<T>();
+        if (i < c)
+            norm_piece(out + i, piece_of<T>(held[u]), gain + i, r, c - i, whole);
     }
+#pragma unroll 1
+    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>())
+        norm_piece(out + i, piece_load(x + i, c - i, whole), gain + i, r, c - i, whole);
 }
 
-template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    rmsnorm(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps, bool whole)
+template <class T, bool WHOLE>
+__global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
+    rmsnorm(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x;
+    uint4 held[HELD];
     float sum = 0;
-    for (int64_t i = piece_first<T>(); i < c; i += piece_stride<T>()) {
-        const piece<T> p = piece_load(x + row * c + i, c - i, whole);
-        for (int k = 0; k < piece<T>::N; k++)
-            sum += p.v[k] * p.v[k];
+#pragma unroll
+    for (int u = 0; u < HELD; u++) {
+        const int64_t i = piece_first<T>() + u * piece_stride<T>();
+        held[u] = bits_within(x + row * c + i, c - i, WHOLE);
     }
-    norm_row(out + row * c, rstd + row, x + row * c, gain, c, eps, whole, sum, scratch);
+#pragma unroll
+    for (int u = 0; u < HELD; u++)
+        sum += squares_of(piece_of<T>(held[u]));
+#pragma unroll 1
+    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>())
+        sum += squares_of(piece_load(x + row * c + i, c - i, WHOLE));
+    norm_row(out + row * c, rstd + row, held, x + row * c, gain, c, eps, WHOLE, sum, scratch);
 }
 
 int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool is_bf16, int64_t n,
@@ -43,30 +71,53 @@ int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void
     if (n == 0 || c == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(rmsnorm<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)out, rstd, (const bf16 *)x,
-                      (const bf16 *)gain, c, eps, whole);
-    return LAUNCH(rmsnorm<float>, (unsigned)n, THREADS, 0, stream, (float *)out, rstd, (const float *)x,
-                  (const float *)gain, c, eps, whole);
+        return LAUNCH((whole ? rmsnorm<bf16, true> : rmsnorm<bf16, false>), (unsigned)n, THREADS, 0, stream,
+                      (bf16 *)out, rstd, (const bf16 *)x, (const bf16 *)gain, c, eps);
+    return LAUNCH((whole ? rmsnorm<float, true> : rmsnorm<float, false>), (unsigned)n, THREADS, 0, stream, (float *)out,
+                  rstd, (const float *)x, (const float *)gain, c, eps);
 }
 
-/* A thread adds the elements that it squares and norms, so that it reads back what it has written itself. */
+/* Stores the sum; p becomes it as it is stored. */
 template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps, bool whole)
+__device__ static inline void add_piece(T *h, piece<T> &p, const piece<T> &q, int64_t left, bool whole)
+{
+    for (int k = 0; k < piece<T>::N; k++)
+        p.v[k] += q.v[k];
+    piece_store(h, p, left, whole);
+}
+
+/* A thread adds the elements that it squares and norms, so that what it reads back it has written itself. */
+template <class T, bool WHOLE>
+__global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
+    add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps)
 {
     __shared__ float scratch[32];
-    const int64_t row = blockIdx.x;
+    const int64_t row = blockIdx.x, at = row * c;
+    uint4 held[HELD], other[HELD];
     float sum = 0;
-    for (int64_t i = piece_first<T>(); i < c; i += piece_stride<T>()) {
-        piece<T> p = piece_load(a + row * c + i, c - i, whole);
-        const piece<T> q = piece_load(b + row * c + i, c - i, whole);
-        for (int k = 0; k < piece<T>::N; k++)
-            p.v[k] += q.v[k];
-        piece_store(h + row * c + i, p, c - i, whole);
-        for (int k = 0; k < piece<T>::N; k++)
-            sum += p.v[k] * p.v[k];
+#pragma unroll
+    for (int u = 0; u < HELD; u++) {
+        const int64_t i = piece_first<T>() + u * piece_stride<T>();
+        held[u] = bits_within(a + at + i, c - i, WHOLE);
+        other[u] = bits_within(b + at + i, c - i, WHOLE);
     }
-    norm_row(out + row * c, rstd + row, h + row * c, gain, c, eps, whole, sum, scratch);
+#pragma unroll
+    for (int u = 0; u < HELD; u++) {
+        const int64_t i = piece_first<T>() + u * piece_stride<T>();
+        if (i >= c)
+            break;
+        piece<T> p = piece_of<T>(held[u]);
+        add_piece(h + at + i, p, piece_of<T>(other[u]), c - i, WHOLE);
+        held[u] = bits_of(p);
+        sum += squares_of(p);
+    }
+#pragma unroll 1
+    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>()) {
+        piece<T> p = piece_load(a + at + i, c - i, WHOLE);
+        add_piece(h + at + i, p, piece_load(b + at + i, c - i, WHOLE), c - i, WHOLE);
+        sum += squares_of(p);
+    }
+    norm_row(out + at, rstd + row, held, h + at, gain, c, eps, WHOLE, sum, scratch);
 }
 
 int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
@@ -77,10 +128,10 @@ int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *
     if (n == 0 || c == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(add_rmsnorm<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)h, (bf16 *)out, rstd, (const bf16 *)a,
-                      (const bf16 *)b, (const bf16 *)gain, c, eps, whole);
-    return LAUNCH(add_rmsnorm<float>, (unsigned)n, THREADS, 0, stream, (float *)h, (float *)out, rstd, (const float *)a,
-                  (const float *)b, (const float *)gain, c, eps, whole);
+        return LAUNCH((whole ? add_rmsnorm<bf16, true> : add_rmsnorm<bf16, false>), (unsigned)n, THREADS, 0, stream,
+                      (bf16 *)h, (bf16 *)out, rstd, (const bf16 *)a, (const bf16 *)b, (const bf16 *)gain, c, eps);
+    return LAUNCH((whole ? add_rmsnorm<float, true> : add_rmsnorm<float, false>), (unsigned)n, THREADS, 0, stream,
+                  (float *)h, (float *)out, rstd, (const float *)a, (const float *)b, (const float *)gain, c, eps);
 }
 
 /* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
@@ -128,40 +179,71 @@ int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void 
                   (const float *)dout, (const float *)x, (const float *)gain, rstd, c, whole);
 }
 
-/* A block takes 32 columns. Lane = column, so loads coalesce; warp w sums rows w, w + WARPS, ... in turn, and the
- * warps' sums are added in turn. */
+/* A block takes DGAIN_ACROSS pieces side by side of every row, a thread one of them of rows g, g + DGAIN_ROWS, ... in
+ * turn. Then a butterfly of the rows in a warp, and the warps' sums in turn. */
 #define DGAIN_WARPS 32
+#define DGAIN_ACROSS 4
+#define DGAIN_ROWS (DGAIN_WARPS * WARP / DGAIN_ACROSS)
+#define DGAIN_AT_ONCE 2 /* rows that a thread reads before it adds the first */
 
-template <class T>
+template <class T> __device__ static inline void add_products(float *sum, uint4 dout, uint4 x, float rstd)
+{
+    const piece<T> d = piece_of<T>(dout), p = piece_of<T>(x);
+    for (int k = 0; k < piece<T>::N; k++)
+        sum[k] += d.v[k] * p.v[k] * rstd;
+}
+
+template <class T, bool WHOLE>
 __global__ static void __launch_bounds__(DGAIN_WARPS *WARP)
     rmsnorm_dgain(float *dgain, const T *dout, const T *x, const float *rstd, int64_t n, int64_t c)
 {
-    __shared__ float partial[DGAIN_WARPS][WARP + 1];
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const int64_t column = (int64_t)blockIdx.x * WARP + lane;
-    float sum = 0;
-    if (column < c)
-        for (int64_t row = warp; row < n; row += DGAIN_WARPS)
-            sum += num_load(dout + row * c + column) * num_load(x + row * c + column) * rstd[row];
-    partial[warp][lane] = sum;
+    enum { N = piece<T>::N, COLUMNS = DGAIN_ACROSS * N };
+    __shared__ float partial[DGAIN_WARPS][COLUMNS];
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, across = lane % DGAIN_ACROSS;
+    const int64_t first = (int64_t)blockIdx.x * COLUMNS, column = first + across * N, left = c - column;
+    int64_t row = threadIdx.x / DGAIN_ACROSS;
+    float sum[N] = {0};
+    dout += column, x += column;
+    for (; left > 0 && row + (DGAIN_AT_ONCE - 1) * DGAIN_ROWS < n; row += DGAIN_AT_ONCE * DGAIN_ROWS) {
+        uint4 d[DGAIN_AT_ONCE], p[DGAIN_AT_ONCE];
+        float r[DGAIN_AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < DGAIN_AT_ONCE; u++) {
+            d[u] = bits_load(dout + (row + u * DGAIN_ROWS) * c, left, WHOLE);
+            p[u] = bits_load(x + (row + u * DGAIN_ROWS) * c, left, WHOLE);
+            r[u] = rstd[row + u * DGAIN_ROWS];
+        }
+#pragma unroll
+        for (int u = 0; u < DGAIN_AT_ONCE; u++)
+            add_products<T>(sum, d[u], p[u], r[u]);
+    }
+#pragma unroll 1
+    for (; left > 0 && row < n; row += DGAIN_ROWS)
+        add_products<T>(sum, bits_load(dout + row * c, left, WHOLE), bits_load(x + row * c, left, WHOLE), rstd[row]);
+    for (int offset = WARP / 2; offset >= DGAIN_ACROSS; offset /= 2)
+        for (int k = 0; k < N; k++)
+            sum[k] += __shfl_xor_sync(FULL_WARP, sum[k], offset);
+    for (int k = 0; k < N && lane < DGAIN_ACROSS; k++)
+        partial[warp][across * N + k] = sum[k];
     __syncthreads();
-    if (warp != 0 || column >= c)
+    if (threadIdx.x >= COLUMNS || first + threadIdx.x >= c)
         return;
-    sum = partial[0][lane];
-    for (int w = 1; w < DGAIN_WARPS; w++)
-        sum += partial[w][lane];
-    dgain[column] += sum;
+    float total = 0;
+    for (int w = 0; w < DGAIN_WARPS; w++)
+        total += partial[w][threadIdx.x];
+    dgain[first + threadIdx.x] += total;
 }
 
 int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool is_bf16,
                        int64_t n, int64_t c)
 {
+    const bool whole = in_pieces(row_bytes(c, is_bf16), address(dout) | address(x));
     if (n == 0 || c == 0)
         return 0;
-    const unsigned blocks = (unsigned)((c + WARP - 1) / WARP);
+    const unsigned blocks = (unsigned)((pieces_of(c, is_bf16) + DGAIN_ACROSS - 1) / DGAIN_ACROSS);
     if (is_bf16)
-        return LAUNCH(rmsnorm_dgain<bf16>, blocks, DGAIN_WARPS * WARP, 0, stream, dgain, (const bf16 *)dout,
-                      (const bf16 *)x, rstd, n, c);
-    return LAUNCH(rmsnorm_dgain<float>, blocks, DGAIN_WARPS * WARP, 0, stream, dgain, (const float *)dout,
-                  (const float *)x, rstd, n, c);
+        return LAUNCH((whole ? rmsnorm_dgain<bf16, true> : rmsnorm_dgain<bf16, false>), blocks, DGAIN_WARPS * WARP, 0,
+                      stream, dgain, (const bf16 *)dout, (const bf16 *)x, rstd, n, c);
+    return LAUNCH((whole ? rmsnorm_dgain<float, true> : rmsnorm_dgain<float, false>), blocks, DGAIN_WARPS * WARP, 0,
+                  stream, dgain, (const float *)dout, (const float *)x, rstd, n, c);
 }
