@@ -476,9 +476,8 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Sum gradients over microbatches in one fixed tree: losses are bit-identical for any number of workers."},
     {.section = "numerics", .name = "deterministic", .type = KEY_BOOL, AT(numerics.deterministic), .initial = "true",
      .flags = KEY_TITAN,
-     .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster. "
-            "On GPUs attention in bfloat16 is cuDNN's then, where it is installed. Always true on the CPU and with "
-            "numerics.canonical."},
+     .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster: "
+            "on GPUs attention's gradients in bfloat16 are, by cuDNN. Always true on the CPU and with numerics.canonical."},
 
     {.section = "device", .name = "name", .type = KEY_STRING, AT(device.name), .choices = "auto|cpu|cuda",
      .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},

@@ -90,8 +90,10 @@ enum {
     ROPE,
     ATTN,
     ATTN_ANY,
+    ATTN_FIXED,
     ATTN_DX,
     ATTN_DX_ANY,
+    ATTN_DX_FIXED,
     SWIGLU,
     SWIGLU_DX,
     ADD,
@@ -127,7 +129,9 @@ static void call(struct bench *b, const struct op_call *o)
                                     .bias1 = 0.1f,
                                     .bias2 = 0.05f};
     struct attention_shape attention = b->attention;
-    attention.any_order = o->kind == ATTN_ANY || o->kind == ATTN_DX_ANY;
+    attention.order = o->kind == ATTN_ANY || o->kind == ATTN_DX_ANY       ? ATTENTION_ANY
+                      : o->kind == ATTN_FIXED || o->kind == ATTN_DX_FIXED ? ATTENTION_FIXED
+                                                                          : ATTENTION_REPEATABLE;
     titan_status st = TITAN_OK;
     switch (o->kind) {
     case MATMUL_NT:
@@ -160,11 +164,13 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case ATTN:
     case ATTN_ANY:
+    case ATTN_FIXED:
         st =
             ops->attention(s, x[2], hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &attention);
         break;
     case ATTN_DX:
     case ATTN_DX_ANY:
+    case ATTN_DX_FIXED:
         st = ops->attention_dgrad(s, dqkv, q, dqkv + hd * e, q, dqkv + (hd + b->kv * b->d) * e, q, x[3], hd, x[2], hd,
                                   b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &attention,
                                   b->work);
@@ -384,6 +390,8 @@ static void run_rest(struct bench *b)
         {.name = "attention_dgrad", .kind = ATTN_DX, .calls = l, .flops = 2.5 * attention, .largest = wide},
         {.name = "attention, any order", .kind = ATTN_ANY, .flops = attention, .largest = wide},
         {.name = "attention_dgrad, any order", .kind = ATTN_DX_ANY, .flops = 2.5 * attention, .largest = wide},
+        {.name = "attention, fixed order", .kind = ATTN_FIXED, .flops = attention, .largest = wide},
+        {.name = "attention_dgrad, fixed order", .kind = ATTN_DX_FIXED, .flops = 2.5 * attention, .largest = wide},
         {.name = "rope", .kind = ROPE, .calls = 2 * l, .bytes = 2 * n * q * e, .largest = wide},
         {.name = "rmsnorm", .kind = NORM, .calls = 1, .bytes = 2 * n * c * e, .largest = row},
         {.name = "rmsnorm_dgrad", .kind = NORM_DX, .calls = 2 * l + 1, .bytes = 4 * n * c * e, .largest = row},
@@ -481,11 +489,14 @@ static void open_memory(struct bench *b)
     b->stats = memory(b, (size_t)b->n * 12);
     b->attention = (struct attention_shape){
         .dt = b->dt, .b = b->b, .tq = b->t, .tk = b->t, .h = b->heads, .kv = b->kv, .d = b->d, .dv = b->d};
-    struct attention_shape any = b->attention;
-    any.any_order = true;
-    const size_t ordered_bytes = b->ops->attention_work_bytes(b->h.dev, &b->attention);
-    const size_t any_bytes = b->ops->attention_work_bytes(b->h.dev, &any);
-    b->work = memory(b, ordered_bytes > any_bytes ? ordered_bytes : any_bytes);
+    size_t work = 0;
+    for (int order = ATTENTION_FIXED; order <= ATTENTION_ANY; order++) {
+        struct attention_shape z = b->attention;
+        z.order = (enum attention_order)order;
+        const size_t bytes = b->ops->attention_work_bytes(b->h.dev, &z);
+        work = bytes > work ? bytes : work;
+    }
+    b->work = memory(b, work);
 }
 
 static void close_memory(struct bench *b)

@@ -26,12 +26,14 @@ static struct cudnn_problem problem(int64_t b, int64_t t, int64_t h, int64_t kv,
 
 static void finalises(const struct cudnn_library *library, struct cudnn_problem p)
 {
-    for (int backward = 0; backward < 2; backward++) {
+    static const char *const names[] = {"attention", "attention gradient, any order", "attention gradient, repeatable"};
+    const int back = p.h == p.kv ? 22 : 24, operations[] = {14, back, back - 1};
+
+    for (int pass = CUDNN_FORWARD; pass <= CUDNN_BACKWARD_REPEATABLE; pass++) {
         struct titan_error err = {0};
         struct cudnn_graph *g = NULL;
-        const titan_status status = cudnn_graph_open(library, NULL, &p, backward, &g, &err);
-        result(status == TITAN_OK && g && g->n_operations == (backward ? (p.h == p.kv ? 22 : 24) : 14),
-               backward ? "attention gradient" : "attention", &p, err.msg);
+        const titan_status status = cudnn_graph_open(library, NULL, &p, (enum cudnn_pass)pass, &g, &err);
+        result(status == TITAN_OK && g && g->n_operations == operations[pass], names[pass], &p, err.msg);
         cudnn_graph_close(g);
     }
 }
@@ -41,7 +43,7 @@ static void refuses(const struct cudnn_library *library, struct cudnn_problem p)
 {
     struct titan_error err = {0};
     struct cudnn_graph *g = NULL;
-    const titan_status status = cudnn_graph_open(library, NULL, &p, false, &g, &err);
+    const titan_status status = cudnn_graph_open(library, NULL, &p, CUDNN_FORWARD, &g, &err);
     result(status == TITAN_EDEVICE && !g && err.msg[0], "refuses", &p, "it was finalised");
 }
 

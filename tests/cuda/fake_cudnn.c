@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_cudnn.c - cuDNN's backend API for the emulated plug-in: a graph's operations one after the other in fp32, at
  * their place in the stream, with results rounded to the types that the graph gives its tensors. One engine, which
- * fills its workspace with NaN and sums dQ upwards from what the graph says.
+ * fills its workspace, as large as all scores in bf16, with NaN and sums dQ upwards from what the graph says.
  * TITAN_FAKE_CUDNN: "old" an old version, "none" no engine, "fail" executions fail; "count" says at exit how many there
  * were. */
 #include <cudnn.h>
@@ -15,7 +15,6 @@
 
 #include "base/bf16.h"
 
-#define WORKSPACE 1000
 #define OPERATIONS_MAX 64
 #define TENSORS_MAX 128
 
@@ -162,6 +161,26 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
     return CUDNN_STATUS_SUCCESS;
 }
 
+static const struct descriptor *graph_of(const struct descriptor *plan)
+{
+    return pointer_of(pointer_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+}
+
+/* Of the first product, which is the scores. */
+static int64_t workspace_bytes(const struct descriptor *graph)
+{
+    const struct attribute *const ops = find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    for (int64_t i = 0; i < ops->count; i++) {
+        const struct descriptor *const op = ((struct descriptor **)ops->values)[i];
+        if (op->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) {
+            const int64_t *const n =
+                find(pointer_of(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC), CUDNN_ATTR_TENSOR_DIMENSIONS)->values;
+            return n[0] * n[1] * n[2] * n[3] * 2;
+        }
+    }
+    abort();
+}
+
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t room, int64_t *ret_count, void *values)
 {
@@ -170,7 +189,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     if (!d->final || room < 1)
         abort();
     if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-        *(int64_t *)values = WORKSPACE;
+        *(int64_t *)values = workspace_bytes(graph_of(d));
         return CUDNN_STATUS_SUCCESS;
     }
     if (name != CUDNN_ATTR_ENGINEHEUR_RESULTS)
@@ -390,7 +409,7 @@ static void run(void *arg)
 {
     struct job *const j = arg;
     const struct attribute *const ops = find(j->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-    memset(j->workspace, 0xff, WORKSPACE);
+    memset(j->workspace, 0xff, (size_t)workspace_bytes(j->graph));
     for (int64_t i = 0; i < ops->count; i++) {
         const struct descriptor *const op = ((struct descriptor **)ops->values)[i];
         if (op->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
@@ -434,7 +453,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     struct job *const j = calloc(1, sizeof *j);
     if (!j || !enqueue || ids->count != at->count || ids->count > TENSORS_MAX)
         abort();
-    j->graph = pointer_of(pointer_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+    j->graph = graph_of(plan);
     j->workspace = pointer_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
     j->n = ids->count;
     memcpy(j->ids, ids->values, (size_t)ids->count * sizeof *j->ids);

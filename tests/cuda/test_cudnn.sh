@@ -34,8 +34,8 @@ code=$?
 sed 's/^\(ok\|not ok\|1\.\.\)/# \1/' "$dir/graphs.log"
 check "the installed cuDNN takes every graph of attention" [ $code -eq 0 ]
 
-attention() { # attention NAME MODE LIBRARY: the checks in any order, with the stand-in so disposed
-    TITAN_TEST_ONLY=any_order TITAN_FAKE_CUDNN=$2 TITAN_CUDNN=$3 timeout 100 "$dir/check_ops" >"$dir/$1.log" 2>"$dir/$1.err"
+attention() { # attention NAME MODE LIBRARY: the checks of its orders, with the stand-in so disposed
+    TITAN_TEST_ONLY=attention_orders TITAN_FAKE_CUDNN=$2 TITAN_CUDNN=$3 timeout 100 "$dir/check_ops" >"$dir/$1.log" 2>"$dir/$1.err"
     local code=$?
     [ $code -eq 0 ] || { grep -v '^ok' "$dir/$1.log"; tail -n 5 "$dir/$1.err"; }
     return $code
@@ -46,9 +46,17 @@ said() { # said NAME TEXT: in one line, and in no other one
 fake=$PWD/$dir/fake/libcudnn.so.9
 case $BUILD in /*) fake=$dir/fake/libcudnn.so.9 ;; esac
 check "attention by the stand-in of cuDNN agrees with the reference" attention served count "$fake"
-# Five shapes that it serves, forward and twice backward.
-check "it was asked for every shape that it serves, and for no other" grep -q "^cuDNN executed 15 graphs$" "$dir/served.err"
+# Five shapes that it serves, forward and twice backward, in any order and to repeat.
+check "it was asked for every shape that it serves, and for no other" grep -q "^cuDNN executed 30 graphs$" "$dir/served.err"
 check "and nothing is said of our own kernels" sh -c "! grep -q 'our own kernels' '$dir/served.err'"
+# A head's scores are 8192 bytes up to 64 tokens, 32768 up to 128: the five shapes have 4, 1, 3, 1 and 1 parts.
+export TITAN_CUDNN_SCRATCH=16384
+check "gradients that repeat agree with the reference in parts, too" attention parts count "$fake"
+check "each part is an execution" grep -q "^cuDNN executed 40 graphs$" "$dir/parts.err"
+export TITAN_CUDNN_SCRATCH=2048
+check "where a part's scratch is too much our own kernels serve" attention long count "$fake"
+check "which is said of each shape" grep -q "pass=backward .*tokens=70.*too long for its scratch" "$dir/long.err"
+unset TITAN_CUDNN_SCRATCH
 check "without a library our own kernels serve" attention missing count /nonexistent/libcudnn.so.9
 check "which is said once" said missing "cuDNN cannot be loaded"
 check "with an old one they serve" attention old old "$fake"

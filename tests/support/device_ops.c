@@ -748,6 +748,9 @@ static void *attention_work(struct checker *c, const struct attention_shape *s)
     return work;
 }
 
+static const char *const order_names[] = {
+    [ATTENTION_FIXED] = "", [ATTENTION_REPEATABLE] = ", repeatable", [ATTENTION_ANY] = ", in any order"};
+
 /* dq, dk and dv twice, which must be the same to the bit unless any order will do, against the reference's. */
 static void attention_backward(struct checker *c, struct attention_data *a, const char *name)
 {
@@ -777,7 +780,7 @@ static void attention_backward(struct checker *c, struct attention_data *a, cons
     ok = near(c, got[0][0], wq, nq * a->wq, 5.0 * limit_of(s->dt), "dq") && ok;
     ok = near(c, got[0][1], wk, nk * a->wk, 5.0 * limit_of(s->dt), "dk") && ok;
     ok = near(c, got[0][2], wv, nk * a->wv, 5.0 * limit_of(s->dt), "dv") && ok;
-    if (!s->any_order) {
+    if (s->order != ATTENTION_ANY) {
         ok = same(c, got[1][0], got[0][0], nq * a->wq, "repeated dq") && ok;
         ok = same(c, got[1][1], got[0][1], nk * a->wk, "repeated dk") && ok;
         ok = same(c, got[1][2], got[0][2], nk * a->wv, "repeated dv") && ok;
@@ -794,7 +797,7 @@ static void attention_case(struct checker *c, struct attention_shape s, int64_t 
         attention_masks(c, &a, mask, length, 0, 1);
     snprintf(name, sizeof(name), "%s B%lld Tq%lld Tk%lld H%lld K%lld D%lld Dv%lld ld+%lld %s%s", name_of(s.dt),
              (long long)s.b, (long long)s.tq, (long long)s.tk, (long long)s.h, (long long)s.kv, (long long)s.d,
-             (long long)s.dv, (long long)pad, mask_names[mask], s.any_order ? ", in any order" : "");
+             (long long)s.dv, (long long)pad, mask_names[mask], order_names[s.order]);
     attention_forward(c, &a, name);
     attention_backward(c, &a, name);
     sweep(c);
@@ -992,19 +995,24 @@ static void head_tail_case(struct checker *c, enum dtype dt, int64_t ranks, int6
 
 static void check_attention_masks(struct checker *c, enum dtype dt)
 {
-    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0, false}, 0, 2.0, DOCUMENTS,
-                   100);
-    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0, false}, 4, 1.0, DOCUMENTS, 71);
-    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0, false}, 0, 1.0, DOCUMENTS, 65);
-    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0, false}, 0, 1.0, DOCUMENTS, 33);
-    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0, false}, 0, 2.0, HEAD_TAIL, 256);
-    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0, false}, 2, 1.0, SCATTERED,
-                   170);
-    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0, false}, 8, 2.0, SCATTERED,
-                   400);
-    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0, false}, 3, DOCUMENTS, 96);
-    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0, false}, 4, SCATTERED, 150);
-    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0, false}, 2, HEAD_TAIL, 64);
+    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 2.0,
+                   DOCUMENTS, 100);
+    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0, ATTENTION_FIXED}, 4, 1.0,
+                   DOCUMENTS, 71);
+    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 1.0,
+                   DOCUMENTS, 65);
+    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 1.0,
+                   DOCUMENTS, 33);
+    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 2.0,
+                   HEAD_TAIL, 256);
+    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0, ATTENTION_FIXED}, 2, 1.0,
+                   SCATTERED, 170);
+    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 8, 2.0,
+                   SCATTERED, 400);
+    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0, ATTENTION_FIXED}, 3, DOCUMENTS, 96);
+    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0, ATTENTION_FIXED}, 4, SCATTERED,
+              150);
+    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 2, HEAD_TAIL, 64);
     merge_case(c, dt, 3, 5, 4, 24);
     head_tail_case(c, dt, 4, 20);
     head_tail_case(c, dt, 3, 100);
@@ -1022,25 +1030,26 @@ static void check_attention(struct checker *c)
         rope_case(c, both[i], 7, 4, 128, 64, false);
         for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++) {
             const int64_t *z = shapes[j];
-            attention_case(
-                c, (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0, false},
-                j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
+            attention_case(c,
+                           (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0,
+                                                    ATTENTION_FIXED},
+                           j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
         }
         /* Of latent attention: heads of odd width, a scale of their own. */
-        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f, false}, 0, 1.0,
-                       CAUSAL, 0);
-        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f, false}, 5, 1.0,
-                       CAUSAL, 0);
-        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0, false}, 1, 1.0,
-                       DOCUMENTS, 40);
+        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f, ATTENTION_FIXED}, 0,
+                       1.0, CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f, ATTENTION_FIXED}, 5,
+                       1.0, CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0, ATTENTION_FIXED}, 1,
+                       1.0, DOCUMENTS, 40);
         check_attention_packed(c, both[i]);
         check_attention_masks(c, both[i]);
     }
     struct tensor x = empty(c, 4096, DTYPE_F32);
-    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0, false};
+    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED};
     bool ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     result(c, ok, "attention refuses query heads that key heads do not divide");
-    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0, false};
+    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED};
     ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     s.tk = 4, s.index = x.p;
     ok = ok && c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
@@ -1048,25 +1057,30 @@ static void check_attention(struct checker *c)
     sweep(c);
 }
 
-/* What a device may leave to a library that adds in any order, and what that has to leave to it. */
-static void check_any_order(struct checker *c)
+/* What a device may leave to a library, whose sums have an order of its own or none, and what that has to leave to it.
+ */
+static void check_orders(struct checker *c)
 {
     const int64_t shapes[][6] = {
-        {2, 70, 4, 2, 64, 64}, {1, 48, 4, 1, 128, 128}, {3, 33, 2, 2, 64, 64}, {1, 40, 2, 2, 24, 16}};
-    for (int i = 0; i < 4; i++) {
-        const int64_t *z = shapes[i];
-        attention_case(c,
-                       (struct attention_shape){DTYPE_BF16, z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0, true},
-                       i % 2 ? 8 : 0, i % 2 ? 3.0 : 1.0, CAUSAL, 0);
+        {2, 70, 4, 2, 64, 64}, {1, 48, 4, 1, 128, 128}, {3, 33, 4, 1, 64, 64}, {1, 40, 2, 2, 24, 16}};
+    const enum attention_order orders[] = {ATTENTION_ANY, ATTENTION_REPEATABLE};
+    for (int i = 0; i < 2; i++) {
+        const enum attention_order o = orders[i];
+        for (int j = 0; j < 4; j++) {
+            const int64_t *z = shapes[j];
+            attention_case(
+                c, (struct attention_shape){DTYPE_BF16, z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0, o},
+                j % 2 ? 8 : 0, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
+        }
+        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 2, 16, 16, 0, 0, 0, 0.3f, o}, 16, 1.0,
+                       CAUSAL, 0);
+        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 12, 20, 0, 0, 0, 0, o}, 1, 1.0, CAUSAL,
+                       0);
+        attention_case(c, (struct attention_shape){DTYPE_F32, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, o}, 0, 1.0, CAUSAL,
+                       0);
+        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, o}, 0, 1.0,
+                       DOCUMENTS, 40);
     }
-    attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 2, 16, 16, 0, 0, 0, 0.3f, true}, 16, 1.0,
-                   CAUSAL, 0);
-    attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 12, 20, 0, 0, 0, 0, true}, 1, 1.0, CAUSAL,
-                   0);
-    attention_case(c, (struct attention_shape){DTYPE_F32, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, true}, 0, 1.0, CAUSAL,
-                   0);
-    attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, true}, 0, 1.0,
-                   DOCUMENTS, 40);
 }
 
 /* --- feed-forward, loss ------------------------------------------------------------------------------------------- */
@@ -1693,8 +1707,8 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
         c.failed = 1;
         goto out;
     }
-    check_any_order(&c);
-    if (only && strcmp(only, "any_order") == 0)
+    check_orders(&c);
+    if (only && strcmp(only, "attention_orders") == 0)
         goto out;
     check_reference(&c);
     check_reference_attention(&c);

@@ -146,8 +146,11 @@ static void draw(struct checker *c, int64_t *out, int count, int64_t n)
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
+static const char *const order_names[] = {[ATTENTION_FIXED] = "", [ATTENTION_REPEATABLE] = ", repeatable"};
+
 struct attention_run {
     const struct sizes *z;
+    enum attention_order order;
     int64_t width, value; /* of a row of q|k|v, of out */
     double scale;
     struct halves qkv, dout;
@@ -161,8 +164,15 @@ struct attention_run {
 static void run_attention(struct checker *c, struct attention_run *a)
 {
     const struct sizes *z = a->z;
-    const struct attention_shape shape = {
-        .dt = DTYPE_BF16, .b = 1, .tq = z->t, .tk = z->t, .h = z->heads, .kv = z->kv, .d = z->d, .dv = z->d};
+    const struct attention_shape shape = {.dt = DTYPE_BF16,
+                                          .b = 1,
+                                          .tq = z->t,
+                                          .tk = z->t,
+                                          .h = z->heads,
+                                          .kv = z->kv,
+                                          .d = z->d,
+                                          .dv = z->d,
+                                          .order = a->order};
     void *work = device_memory(c, c->ops->attention_work_bytes(c->h->dev, &shape));
     uint16_t *q = a->qkv.p, *k = q + z->heads * z->d, *v = k + z->kv * z->d;
     for (int i = 0; i < 2; i++) {
@@ -269,13 +279,13 @@ static void compare_attention(struct checker *c, struct attention_run *a)
         ok = near(c, got[DK] + r * key, want[DK] + r * key, key, 5.0 * limit_of(DTYPE_BF16), "dk") && ok;
         ok = near(c, got[DV] + r * key, want[DV] + r * key, key, 5.0 * limit_of(DTYPE_BF16), "dv") && ok;
     }
-    result(c, ok, "attention of %lld tokens, %lld heads: %d rows and %d keys of all heads, forward and backward",
-           (long long)z->t, (long long)z->heads, z->rows, z->keys);
+    result(c, ok, "attention of %lld tokens, %lld heads%s: %d rows and %d keys of all heads, forward and backward",
+           (long long)z->t, (long long)z->heads, order_names[a->order], z->rows, z->keys);
 }
 
-static void check_attention(struct checker *c, const struct sizes *z)
+static void check_attention(struct checker *c, const struct sizes *z, enum attention_order order)
 {
-    struct attention_run a = {.z = z, .width = (z->heads + 2 * z->kv) * z->d, .value = z->heads * z->d};
+    struct attention_run a = {.z = z, .order = order, .width = (z->heads + 2 * z->kv) * z->d, .value = z->heads * z->d};
     a.scale = 1.0 / sqrt((double)z->d);
     a.qkv = random_halves(c, z->t * a.width, 0);
     a.dout = random_halves(c, z->t * a.value, 0);
@@ -292,7 +302,7 @@ static void check_attention(struct checker *c, const struct sizes *z)
     bool ok = twice_same(c, a.out[0], a.out[1], (size_t)(z->t * a.value) * 2, "out");
     ok = twice_same(c, a.lse[0], a.lse[1], (size_t)(z->t * z->heads) * 4, "lse") && ok;
     ok = twice_same(c, a.dqkv[0], a.dqkv[1], (size_t)(z->t * a.width) * 2, "dq, dk, dv") && ok;
-    result(c, ok, "attention of %lld tokens: twice the same bits", (long long)z->t);
+    result(c, ok, "attention of %lld tokens%s: twice the same bits", (long long)z->t, order_names[a.order]);
     free(a.qkv.x);
     free(a.dout.x);
     free(a.host_out);
@@ -472,7 +482,8 @@ int device_samples_check(const struct device_handle *handle, bool reduced, FILE 
         fprintf(report, "not ok 1 - stream: %s\n", err.msg);
         return 1;
     }
-    check_attention(&c, z);
+    check_attention(&c, z, ATTENTION_FIXED);
+    check_attention(&c, z, ATTENTION_REPEATABLE);
     check_products(&c, z);
     check_loss(&c, z);
     c.ops->stream_close(c.s);

@@ -10,7 +10,7 @@
  *   aligned. Matrices are row-major; ld* are row strides in elements.
  * - Compute tensors are bf16 or fp32 (the dt argument); all of one call share it. Sums are accumulated in fp32 or
  *   better; softmax, norms and losses are computed in fp32. The same call on the same data gives the same bits, unless
- *   the call allows another order (attention_shape.any_order).
+ *   the call allows another order (attention_shape.order).
  * - Operations that compute gradients of parameters ADD to fp32 buffers (wgrad, *_dgain, embed_wgrad); gradients of
  *   activations are OVERWRITTEN unless said otherwise.
  * - An operation returns a status only for what can be known when it is enqueued (TITAN_EINVAL for shapes,
@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 7
+#define TITAN_DEVICE_ABI 8
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -103,6 +103,13 @@ static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t 
                                    : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || a->moment == DTYPE_BF16);
 }
 
+/* The order of attention's sums. */
+enum attention_order {
+    ATTENTION_FIXED,      /* of one sequence and head they are the same whatever else is in the call, strides too */
+    ATTENTION_REPEATABLE, /* the device's own: the same call gives the same bits */
+    ATTENTION_ANY         /* the same call need not give the same bits */
+};
+
 /* A product of queries and keys. Without masks it is causal: query i of a sequence sees keys 0..i (Tq == Tk). With
  * masks (all three, or none), query i sees key j where start[i] <= key_index[j] <= index[i]: index is a token's place
  * in the whole batch, start the place of its document's first token. Rows may come in any order, so a rank can hold any
@@ -115,7 +122,7 @@ struct attention_shape {
     const int32_t *index, *start; /* (B*Tq), device; NULL = causal */
     const int32_t *key_index;     /* (B*Tk) */
     float scale;                  /* of the scores; 0: 1/sqrt(D) */
-    bool any_order;               /* sums may be taken in any order: the same call need not give the same bits */
+    enum attention_order order;
 };
 
 /* How the operands of a product become float8. Each is multiplied by a scale in fp32 and rounded to its type; the sums
@@ -141,6 +148,11 @@ struct router_shape {
     float scale;
     int64_t groups, top_groups, group_top_k; /* groups 0: none */
 };
+
+/* Where a library keeps scores' gradients as bf16 so that a call repeats (ATTENTION_REPEATABLE): it takes heads or
+ * sequences in parts of so many bytes, the query heads of a key head together, and none where those take more. */
+#define ATTENTION_PART_BYTES ((int64_t)512 << 20)
+#define ATTENTION_GROUP_PARTS 4
 
 static inline float attention_scale(const struct attention_shape *z)
 {

@@ -25,7 +25,7 @@ struct block {
     int64_t b, t;                /* sequences of a microbatch, tokens of each; global */
     bool masked;                 /* attention within documents, or cp > 1: masks and positions from TOKENS */
     bool ring;                   /* context parallel: keys go round instead of being gathered */
-    bool any_order;              /* attention may sum in any order (device.h) */
+    enum attention_order order;  /* of attention without masks; with masks it is fixed */
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
     double expert_room; /* rows that shared experts take at a time, in even shares; 0: as many as there can be */

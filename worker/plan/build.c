@@ -704,7 +704,7 @@ static void init_block(struct builder *b)
                           .b = o->b,
                           .t = o->t,
                           .masked = o->masked,
-                          .any_order = o->any_order,
+                          .order = o->order,
                           .ring = o->ring,
                           .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,

@@ -45,9 +45,10 @@ struct build_options {
     const struct layout *layout;
     const struct schedule *schedule; /* of any number of microbatches >= the largest share; NULL when pp is 1 */
     enum dtype dt;
-    struct state_types types;     /* of masters and moments */
-    int64_t b, t;                 /* of a microbatch */
-    bool masked, ring, any_order; /* of struct block */
+    struct state_types types; /* of masters and moments */
+    int64_t b, t;             /* of a microbatch */
+    bool masked, ring;        /* of struct block */
+    enum attention_order order;
     int loss_chunks;
     double expert_room;                  /* of struct block */
     const struct converters *converters; /* NULL: none */

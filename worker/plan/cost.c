@@ -35,6 +35,9 @@ static const struct machine machines[] = {
      .matmul_half = 2e9,
      .attention_efficiency = 0.25,
      .attention_dgrad_efficiency = 0.19,
+     .attention_repeatable = 1.7,
+     .attention_own = 15e12,
+     .attention_own_dgrad = 11e12,
      .memory_efficiency = 0.75,
      .memory_overhead = 0.06,
      .memory_fixed = 3 * GIB},
@@ -59,6 +62,9 @@ static const struct machine machines[] = {
      .matmul_half = 2e9,
      .attention_efficiency = 0.45,
      .attention_dgrad_efficiency = 0.38,
+     .attention_repeatable = 1.7,
+     .attention_own = 15e12,
+     .attention_own_dgrad = 11e12,
      .memory_efficiency = 0.75,
      .memory_overhead = 0.06,
      .memory_fixed = 3 * GIB},
@@ -83,6 +89,9 @@ static const struct machine machines[] = {
      .matmul_half = 4e9,
      .attention_efficiency = 0.40,
      .attention_dgrad_efficiency = 0.33,
+     .attention_repeatable = 60, /* by our own kernels */
+     .attention_own = 17e12,
+     .attention_own_dgrad = 12e12,
      .memory_efficiency = 0.75,
      .memory_overhead = 0.06,
      .memory_fixed = 3 * GIB},
@@ -212,12 +221,34 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
 
-static double attention_time(const struct cost *c, const struct program *p, const struct action *a)
+/* Gradients that repeat whose scratch is more than a library is given. */
+static bool too_long(const struct op_attention_dgrad *g)
+{
+    const double group = (double)(g->H / g->K) * (double)g->Tq * (double)g->Tk * 2;
+    return group > (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
+}
+
+/* FLOP/s of attention: a library's, or of our own kernels where it does not serve. What is masked is taken for served,
+ * as in the runs that the efficiencies are from. */
+static double attention_rate(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
-    const double efficiency = a->op == OP_ATTENTION ? m->attention_efficiency : m->attention_dgrad_efficiency;
-    const double masked = action_params(p, a)->flags & OP_MASKED ? m->attention_masked : 1;
-    return masked * cost_flops(p, a) / (peak_of(c, p, a) * efficiency);
+    const struct op_params *q = action_params(p, a);
+    const enum attention_order order = op_attention_order(q->flags);
+    const bool forward = a->op == OP_ATTENTION, repeatable = !forward && order == ATTENTION_REPEATABLE;
+    const double own = forward ? m->attention_own : m->attention_own_dgrad;
+
+    if (own > 0 && (q->dt == DTYPE_F32 || (order == ATTENTION_FIXED && !(q->flags & OP_MASKED)) ||
+                    (repeatable && too_long(&q->attention_dgrad))))
+        return own;
+    const double slower = repeatable && m->attention_repeatable > 0 ? m->attention_repeatable : 1;
+    return peak_of(c, p, a) * (forward ? m->attention_efficiency : m->attention_dgrad_efficiency) / slower;
+}
+
+static double attention_time(const struct cost *c, const struct program *p, const struct action *a)
+{
+    const double masked = action_params(p, a)->flags & OP_MASKED ? c->machine->attention_masked : 1;
+    return masked * cost_flops(p, a) / attention_rate(c, p, a);
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */

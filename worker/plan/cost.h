@@ -28,7 +28,9 @@ struct machine {
     double issue;                                   /* s, the host issues one action */
     double matmul_efficiency, matmul_f8_efficiency; /* of peak, for large products */
     double matmul_half;                             /* m*n*k at which half of it is reached */
-    double attention_efficiency, attention_dgrad_efficiency;
+    double attention_efficiency, attention_dgrad_efficiency; /* of peak, in any order */
+    double attention_repeatable; /* gradients that repeat take this many times as long as in any order; 0: 1 */
+    double attention_own, attention_own_dgrad; /* FLOP/s in a fixed order, and in fp32; 0: as in any order */
     double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
     double memory_overhead; /* share of the plan's bytes that a run needs besides (allocator, context) */

@@ -49,13 +49,21 @@ static void choose_checkpointing(const struct recipe *r, int layers, enum checkp
                                                              : CHECKPOINT_NONE;
 }
 
-/* Without a device: the same order of magnitude as the plug-ins ask for; in any order they add dQ up in fp32. */
+/* Without a device: the same order of magnitude as the plug-ins ask for. In any order they add dQ up in fp32; where
+ * the same bits are to come again in bf16, scores' gradients lie in scratch, for a part of the heads or sequences. */
 static size_t estimated_work(struct device *dev, const struct attention_shape *s)
 {
+    const size_t scores = (size_t)(s->tq * s->tk) * 2, group = (size_t)(s->h / s->kv) * scores;
+    const size_t repeatable = MAX(MIN((size_t)(s->b * s->h) * scores, (size_t)ATTENTION_PART_BYTES), group);
+
     (void)dev;
     return (size_t)(s->b * s->tq * s->h) * sizeof(float) +
            (size_t)(s->b * s->tk * s->kv * (s->d + s->dv)) * sizeof(float) +
-           (s->any_order ? (size_t)(s->b * s->tq * s->h * s->d) * sizeof(float) : 0);
+           (s->order == ATTENTION_ANY ? (size_t)(s->b * s->tq * s->h * s->d) * sizeof(float) : 0) +
+           (s->order == ATTENTION_REPEATABLE && s->dt == DTYPE_BF16 &&
+                    group <= ATTENTION_GROUP_PARTS * ATTENTION_PART_BYTES
+                ? repeatable
+                : 0);
 }
 
 /* A byte an element, and scales. */
@@ -139,7 +147,9 @@ static void set_build_options(struct plan *plan)
                                          .t = r->training.seq_len,
                                          .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
                                          .ring = strcmp(r->parallelism.context_parallel_rotate_method, "ring") == 0,
-                                         .any_order = !r->numerics.deterministic && !r->numerics.canonical,
+                                         .order = r->numerics.canonical       ? ATTENTION_FIXED
+                                                  : r->numerics.deterministic ? ATTENTION_REPEATABLE
+                                                                              : ATTENTION_ANY,
                                          .loss_chunks = (int)r->training.loss_chunks,
                                          .expert_room = r->parallelism.expert_parallel_room,
                                          .converters = plan->converters,

@@ -375,6 +375,11 @@ static void check_heads(struct tensor q, struct tensor k, const struct attention
 
 static const struct attention_mask no_mask = {.index = {.buffer = NONE}, {.buffer = NONE}, {.buffer = NONE}};
 
+static uint32_t order_flag(enum attention_order order)
+{
+    return order == ATTENTION_ANY ? OP_ANY_ORDER : order == ATTENTION_REPEATABLE ? OP_REPEATABLE : 0;
+}
+
 void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
                     struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask)
 {
@@ -392,7 +397,7 @@ void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, str
                                                    .ldv = v.ld,
                                                    .ldo = out.ld,
                                                    .scale = (float)heads->scale},
-                                     .flags = (masked ? OP_MASKED : 0) | (heads->any_order ? OP_ANY_ORDER : 0),
+                                     .flags = (masked ? OP_MASKED : 0) | order_flag(heads->order),
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {out, lse, q, k, v, m->index, m->start, m->key_index};
 
@@ -422,7 +427,7 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
                                                          .lddv = dv.ld,
                                                          .lddo = dout.ld,
                                                          .scale = (float)heads->scale},
-                                     .flags = (masked ? OP_MASKED : 0) | (heads->any_order ? OP_ANY_ORDER : 0),
+                                     .flags = (masked ? OP_MASKED : 0) | order_flag(heads->order),
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {dq, dk, dv, dout, out, lse, q, k, v, work, m->index, m->start, m->key_index};
 

@@ -86,8 +86,8 @@ struct attention_mask {
 struct attention_heads {
     int64_t b; /* sequences; 1 when masked */
     int64_t h, kv, d, dv;
-    double scale;   /* of the scores; 0: 1/sqrt(d) */
-    bool any_order; /* device.h */
+    double scale; /* of the scores; 0: 1/sqrt(d) */
+    enum attention_order order;
 };
 void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
                     struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask);

@@ -37,13 +37,19 @@ enum op_flag {
     OP_NO_GRADIENT = 64,
     OP_SIGMOID = 128,
     OP_NORMALIZE = 256,
-    OP_ANY_ORDER = 512, /* sums may be taken in any order */
+    OP_ANY_ORDER = 512, /* of attention: device.h's order; neither this nor OP_REPEATABLE: fixed */
     OP_F8 = 1024,       /* a product's operands become float8, e4m3 and one scale each, unless told otherwise */
     OP_F8_A_E5M2 = 2048,
     OP_F8_A_LINES = 4096, /* a scale for each line along k */
     OP_F8_B_LINES = 8192,
-    OP_F8_POWER = 16384 /* scales are powers of two */
+    OP_F8_POWER = 16384, /* scales are powers of two */
+    OP_REPEATABLE = 32768
 };
+
+static inline enum attention_order op_attention_order(uint32_t flags)
+{
+    return flags & OP_ANY_ORDER ? ATTENTION_ANY : flags & OP_REPEATABLE ? ATTENTION_REPEATABLE : ATTENTION_FIXED;
+}
 
 /* Each operation's numbers: struct op_matmul {M, N, K, lda, ldb, ldc}. */
 #define OP_WORDS 16

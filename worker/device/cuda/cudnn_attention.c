@@ -16,7 +16,7 @@
 /* Of one shape. Without a plan cuDNN has no engine for it. */
 struct shape_plan {
     struct cudnn_problem problem;
-    bool backward;
+    enum cudnn_pass pass;
     struct cudnn_graph *graph;
     cudnnBackendDescriptor_t heuristics, engine, plan;
     size_t engine_bytes; /* workspace */
@@ -29,12 +29,14 @@ struct cudnn_attention {
     struct cudnn_library library;
     cudnnHandle_t handle; /* NULL: not tried yet, or tried in vain */
     bool tried;
+    int major;       /* of the device's compute capability */
+    int64_t scratch; /* of a part: ATTENTION_PART_BYTES, or TITAN_CUDNN_SCRATCH */
     struct shape_plan *plans;
 };
 
 /* --- library and plans -------------------------------------------------------------------------------------------- */
 
-titan_status cudnn_attention_open(struct cudnn_attention **ret, struct titan_error *err)
+titan_status cudnn_attention_open(int major, struct cudnn_attention **ret, struct titan_error *err)
 {
     struct cudnn_attention *const c = calloc(1, sizeof *c);
 
@@ -42,6 +44,11 @@ titan_status cudnn_attention_open(struct cudnn_attention **ret, struct titan_err
         return titan_fail(err, TITAN_ENOMEM, "no memory for cuDNN's plans");
     (void)pthread_mutex_init(&c->lock, NULL);
     log_init(&c->log, "cuda", "%s", "");
+    c->major = major;
+    const char *const scratch = getenv("TITAN_CUDNN_SCRATCH");
+    c->scratch = scratch ? strtoll(scratch, NULL, 10) : 0;
+    if (c->scratch <= 0)
+        c->scratch = ATTENTION_PART_BYTES;
     *ret = c;
     return TITAN_OK;
 }
@@ -147,31 +154,55 @@ static cudnnStatus_t plan_search(struct cudnn_attention *c, struct shape_plan *p
 
 static void report_without_plan(struct cudnn_attention *c, const struct shape_plan *p, const char *why)
 {
+    static const char *const passes[] = {
+        [CUDNN_FORWARD] = "forward", [CUDNN_BACKWARD_ANY] = "backward", [CUDNN_BACKWARD_REPEATABLE] = "backward"};
     const struct cudnn_problem *const z = &p->problem;
     tlog_warn(&c->log, "cuDNN does not serve this attention; our own kernels do, which are slower",
               "pass=%s sequences=%ld tokens=%ld heads=%ld kv_heads=%ld width=%ld value_width=%ld reason=\"%s\"",
-              p->backward ? "backward" : "forward", (long)z->b, (long)z->t, (long)z->h, (long)z->kv, (long)z->d,
-              (long)z->dv, why);
+              passes[p->pass], (long)z->b, (long)z->t, (long)z->h, (long)z->kv, (long)z->d, (long)z->dv, why);
+}
+
+/* Scores' gradients of the query heads that share a key head, in one sequence. */
+static int64_t group_bytes(const struct cudnn_problem *p)
+{
+    const int64_t t = (p->t + 63) / 64 * 64;
+    return p->h / p->kv * t * t * 2;
+}
+
+/* Why the gradients are not asked for; NULL: they are. */
+static const char *refusal(const struct cudnn_attention *c, const struct shape_plan *p)
+{
+    if (p->pass != CUDNN_BACKWARD_REPEATABLE)
+        return NULL;
+    if (c->major != 8 && c->major != 9)
+        return "its gradients are not known to repeat on this GPU";
+    return group_bytes(&p->problem) > ATTENTION_GROUP_PARTS * c->scratch ? "the sequence is too long for its scratch"
+                                                                         : NULL;
 }
 
 /* The shape's plan, made at its first use; NULL: there is none. With the lock held. */
-static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_problem *problem, bool backward)
+static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_problem *problem, enum cudnn_pass pass)
 {
     struct titan_error err = {0};
 
     if (!ready(c))
         return NULL;
     for (struct shape_plan *p = c->plans; p; p = p->next)
-        if (p->backward == backward && memcmp(&p->problem, problem, sizeof *problem) == 0)
+        if (p->pass == pass && memcmp(&p->problem, problem, sizeof *problem) == 0)
             return p->plan ? p : NULL;
     struct shape_plan *const p = calloc(1, sizeof *p);
     if (!p)
         return NULL;
     p->problem = *problem;
-    p->backward = backward;
+    p->pass = pass;
     p->next = c->plans;
     c->plans = p;
-    if (cudnn_graph_open(&c->library, c->handle, problem, backward, &p->graph, &err) != TITAN_OK) {
+    const char *const why = refusal(c, p);
+    if (why) {
+        report_without_plan(c, p, why);
+        return NULL;
+    }
+    if (cudnn_graph_open(&c->library, c->handle, problem, pass, &p->graph, &err) != TITAN_OK) {
         report_without_plan(c, p, err.msg);
         return NULL;
     }
@@ -185,7 +216,7 @@ static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_
 
 static bool serves(const struct attention_shape *z)
 {
-    return z->any_order && z->dt == DTYPE_BF16 && !z->index && z->b > 0 && z->tq > 0 && z->tq == z->tk &&
+    return z->order != ATTENTION_FIXED && z->dt == DTYPE_BF16 && !z->index && z->b > 0 && z->tq > 0 && z->tq == z->tk &&
            z->d % 8 == 0 && z->dv % 8 == 0;
 }
 
@@ -200,14 +231,42 @@ static size_t rounded(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
-/* Of the gradients: delta, then the sums of dQ, then the engine's. */
+static enum cudnn_pass pass_of(const struct attention_shape *z, bool backward)
+{
+    return !backward ? CUDNN_FORWARD : z->order == ATTENTION_ANY ? CUDNN_BACKWARD_ANY : CUDNN_BACKWARD_REPEATABLE;
+}
+
+static int64_t largest_divisor(int64_t n, int64_t most)
+{
+    int64_t d = MAX(MIN(n, most), 1);
+    while (n % d != 0)
+        d--;
+    return d;
+}
+
+/* What one execution does: all of it, or equal parts whose scratch is bounded: sequences, or heads of one sequence. */
+static struct cudnn_problem part_of(const struct cudnn_attention *c, const struct cudnn_problem *whole,
+                                    enum cudnn_pass pass)
+{
+    const int64_t groups = c->scratch / group_bytes(whole), group = whole->h / whole->kv;
+    struct cudnn_problem part = *whole;
+
+    if (pass != CUDNN_BACKWARD_REPEATABLE)
+        return part;
+    part.kv = largest_divisor(whole->kv, groups);
+    part.h = part.kv * group;
+    part.b = part.kv < whole->kv ? 1 : largest_divisor(whole->b, groups / whole->kv);
+    return part;
+}
+
+/* Of the gradients: delta, then the sums of dQ where there are some, then the engine's. */
 static size_t delta_bytes(const struct cudnn_problem *p)
 {
     return rounded((size_t)(p->b * p->h * p->t) * sizeof(float));
 }
-static size_t sum_bytes(const struct cudnn_problem *p)
+static size_t sum_bytes(const struct cudnn_problem *p, enum cudnn_pass pass)
 {
-    return rounded((size_t)(p->b * p->h * p->t * p->d) * sizeof(float));
+    return pass != CUDNN_BACKWARD_ANY ? 0 : rounded((size_t)(p->b * p->h * p->t * p->d) * sizeof(float));
 }
 
 struct pointers {
@@ -248,7 +307,7 @@ static cudnnStatus_t execute(struct cudnn_attention *c, const struct shape_plan 
     return st;
 }
 
-/* work: of the gradients. */
+/* One execution. work: of the gradients. */
 static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *p, const struct attention_tensors *x,
                 float scale, char *work)
 {
@@ -256,7 +315,7 @@ static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *
     struct pointers t = {.n = 0};
     void *workspace = s->work;
 
-    titan_assert(p->plan && (work || !p->backward));
+    titan_assert(p->plan && (work || p->pass == CUDNN_FORWARD));
     point(&t, CUDNN_Q, x->q);
     point(&t, CUDNN_K, x->k);
     point(&t, CUDNN_V, x->v);
@@ -264,15 +323,17 @@ static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *
     point(&t, CUDNN_LSE, x->lse);
     point(&t, CUDNN_SCALE, &scale);
     point(&t, CUDNN_MASKED, &masked);
-    if (p->backward) {
+    if (p->pass != CUDNN_FORWARD) {
+        char *const sums = work + delta_bytes(&p->problem);
         point(&t, CUDNN_DOUT, x->dout);
         point(&t, CUDNN_DQ, x->dq);
         point(&t, CUDNN_DK, x->dk);
         point(&t, CUDNN_DV, x->dv);
         point(&t, CUDNN_ONE, &one);
         point(&t, CUDNN_DELTA, work);
-        point(&t, CUDNN_DQ_SUM, work + delta_bytes(&p->problem));
-        workspace = work + delta_bytes(&p->problem) + sum_bytes(&p->problem);
+        if (p->pass == CUDNN_BACKWARD_ANY)
+            point(&t, CUDNN_DQ_SUM, sums);
+        workspace = sums + sum_bytes(&p->problem, p->pass);
     }
     const cudnnStatus_t st = execute(c, p, &t, workspace, s->native);
     if (st == CUDNN_STATUS_SUCCESS)
@@ -281,6 +342,44 @@ static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *
     (void)c->library.descriptor_destroy(p->plan);
     p->plan = NULL;
     return false;
+}
+
+/* From this sequence and this key head on; z: of the whole. */
+static struct attention_tensors tensors_from(const struct attention_tensors *x, const struct cudnn_problem *z,
+                                             int64_t sequence, int64_t head)
+{
+    const int64_t row = sequence * z->t, group = z->h / z->kv, query = head * group;
+    struct attention_tensors ret = *x;
+
+    titan_assert(x->dq && x->dk && x->dv && x->dout);
+    ret.q = (const uint16_t *)x->q + row * x->ldq + query * z->d;
+    ret.k = (const uint16_t *)x->k + row * x->ldk + head * z->d;
+    ret.v = (const uint16_t *)x->v + row * x->ldv + head * z->dv;
+    ret.out = (uint16_t *)x->out + row * x->ldo + query * z->dv;
+    ret.lse = (float *)x->lse + row * z->h + query * z->t;
+    ret.dq = (uint16_t *)x->dq + row * x->lddq + query * z->d;
+    ret.dk = (uint16_t *)x->dk + row * x->lddk + head * z->d;
+    ret.dv = (uint16_t *)x->dv + row * x->lddv + head * z->dv;
+    ret.dout = (const uint16_t *)x->dout + row * x->lddo + query * z->dv;
+    return ret;
+}
+
+/* All parts, one after the other, with the same scratch. */
+static bool run_parts(struct cudnn_attention *c, struct stream *s, struct shape_plan *p,
+                      const struct cudnn_problem *whole, const struct attention_tensors *x, float scale, char *work)
+{
+    const struct cudnn_problem part = p->problem;
+    bool done = true;
+
+    titan_assert(whole->b % part.b == 0 && whole->kv % part.kv == 0);
+    if (p->pass == CUDNN_FORWARD)
+        return run(c, s, p, x, scale, work);
+    for (int64_t b = 0; b < whole->b && done; b += part.b)
+        for (int64_t head = 0; head < whole->kv && done; head += part.kv) {
+            const struct attention_tensors from = tensors_from(x, whole, b, head);
+            done = run(c, s, p, &from, scale, work);
+        }
+    return done;
 }
 
 static struct cudnn_problem problem_of(const struct attention_shape *z, const struct attention_tensors *x)
@@ -312,8 +411,8 @@ static struct attention_tensors dense_rows(const struct attention_shape *z)
 static size_t engine_room(struct cudnn_attention *c, const struct attention_shape *z)
 {
     const struct attention_tensors dense = dense_rows(z);
-    const struct cudnn_problem problem = problem_of(z, &dense);
-    const struct shape_plan *const p = plan_of(c, &problem, true);
+    const struct cudnn_problem problem = problem_of(z, &dense), part = part_of(c, &problem, pass_of(z, true));
+    const struct shape_plan *const p = plan_of(c, &part, pass_of(z, true));
     return p ? rounded(p->engine_bytes) + 256 : 0;
 }
 
@@ -323,6 +422,7 @@ bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, 
     const struct attention_tensors *const x = tensors;
     struct cudnn_attention *const c = s->dev->attention;
     const struct cudnn_problem problem = problem_of(shape, x);
+    const enum cudnn_pass pass = pass_of(shape, backward);
     const bool fits =
         aligned(x->q, x->ldq) && aligned(x->k, x->ldk) && aligned(x->v, x->ldv) && aligned(x->out, x->ldo);
     bool done = false;
@@ -331,11 +431,15 @@ bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, 
         (backward &&
          !(aligned(x->dq, x->lddq) && aligned(x->dk, x->lddk) && aligned(x->dv, x->lddv) && aligned(x->dout, x->lddo))))
         return false;
+    const struct cudnn_problem part = part_of(c, &problem, pass);
+    const bool whole = part.b == problem.b && part.h == problem.h;
+    if (!whole && part.b * part.h * part.t % 4 != 0) /* a part's log-sum-exps are to begin at 16 bytes, too */
+        return false;
     (void)pthread_mutex_lock(&c->lock);
-    struct shape_plan *const p = plan_of(c, &problem, backward);
+    struct shape_plan *const p = plan_of(c, &part, pass);
     const size_t room = backward ? engine_room(c, shape) : s->work ? CUDA_MATMUL_WORK_BYTES : 0;
     if (p && room > 0 && p->engine_bytes <= room) /* work is as large as engine_room() says */
-        done = run(c, s, p, x, attention_scale(shape), work);
+        done = run_parts(c, s, p, &problem, x, attention_scale(shape), work);
     (void)pthread_mutex_unlock(&c->lock);
     return done;
 }
@@ -348,17 +452,19 @@ size_t cudnn_attention_work_bytes(struct device *dev, const struct attention_sha
 
     if (!serves(shape) || cuda_enter(dev, NULL) != TITAN_OK)
         return 0;
+    const enum cudnn_pass pass = pass_of(shape, true);
+    const struct cudnn_problem part = part_of(c, &problem, pass);
     (void)pthread_mutex_lock(&c->lock);
     const size_t room = engine_room(c, shape);
     (void)pthread_mutex_unlock(&c->lock);
-    return room ? delta_bytes(&problem) + sum_bytes(&problem) + room : 0;
+    return room ? delta_bytes(&part) + sum_bytes(&part, pass) + room : 0;
 }
 
 #else
 
-titan_status cudnn_attention_open(struct cudnn_attention **ret, struct titan_error *err)
+titan_status cudnn_attention_open(int major, struct cudnn_attention **ret, struct titan_error *err)
 {
-    (void)err;
+    (void)major, (void)err;
     *ret = NULL;
     return TITAN_OK;
 }
@@ -382,7 +488,7 @@ bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, 
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     (void)s, (void)tensors, (void)backward, (void)work;
-    if (shape->any_order)
+    if (shape->order != ATTENTION_FIXED)
         (void)pthread_once(&once, report_without_headers);
     return false;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_attention.h - attention by cuDNN where it is installed and a call allows it; everything else is attention.cu's.
  *
- * It takes bf16, causal, with any_order: its sums of dQ are atomic ones. The library is loaded, and a shape's plan
- * made, when it is first asked for; plans stay until the device is closed. That there is no library, or no engine for a
- * shape, is said once. */
+ * It takes bf16, causal, in any order but ATTENTION_FIXED. Gradients that repeat need scratch of the square of the
+ * sequence: they go in parts of heads or sequences, and not at all where one key head's queries are too many. The
+ * library is loaded, and a shape's plan made, when it is first asked for; plans stay until the device is closed. That
+ * there is no library, or no engine for a shape, is said once. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDNN_ATTENTION_H
 #define TITAN_WORKER_DEVICE_CUDA_CUDNN_ATTENTION_H
 
@@ -11,7 +12,8 @@
 
 struct cudnn_attention; /* a device's library, handle and plans; thread-safe */
 
-titan_status cudnn_attention_open(struct cudnn_attention **ret, struct titan_error *err) TITAN_MUST_USE;
+/* major: of the device's compute capability. */
+titan_status cudnn_attention_open(int major, struct cudnn_attention **ret, struct titan_error *err) TITAN_MUST_USE;
 void cudnn_attention_close(struct cudnn_attention *c); /* NULL is fine */
 
 struct attention_tensors {
@@ -20,8 +22,8 @@ struct attention_tensors {
     int64_t ldq, ldk, ldv, ldo, lddq, lddk, lddv, lddo;
 };
 
-/* Enqueue on a stream that has not failed, forward or (backward) the gradients with work as scratch. False: nothing was
- * enqueued, the caller's own kernels serve. */
+/* Enqueue on a stream that has not failed, forward or (backward) the gradients with work as scratch. False: the
+ * caller's own kernels serve, and write all that may have been enqueued of it. */
 bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, const struct attention_shape *shape,
                      bool backward, void *work);
 /* Scratch of the gradients with tensors in dense rows; 0: cuDNN does not serve the shape. */

@@ -330,7 +330,8 @@ static void multiply_to_heads(struct cudnn_graph *g, const struct cudnn_problem 
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, full, to);
 }
 
-static void backward(struct cudnn_graph *g, const struct cudnn_problem *p)
+/* repeatable: dQ is a product's result, whose engine keeps ds; otherwise a sum that its blocks add to. */
+static void backward(struct cudnn_graph *g, const struct cudnn_problem *p, bool repeatable)
 {
     const struct node q = rows(g, p, CUDNN_Q, p->h, p->d, p->ldq), keys = columns(g, p, CUDNN_K, p->kv, p->d, p->ldk);
     const struct node values = columns(g, p, CUDNN_V, p->kv, p->dv, p->ldv);
@@ -354,6 +355,10 @@ static void backward(struct cudnn_graph *g, const struct cudnn_problem *p)
     const struct node ds = of_two(g, CUDNN_POINTWISE_MUL, change, scale);
     multiply_to_heads(g, p, transposed(g, ds), q, dk);
 
+    if (repeatable) {
+        multiply(g, ds, transposed(g, keys), dq);
+        return;
+    }
     const struct sizes dims = sizes(p->b, p->h, p->t, p->d);
     const struct node sum = tensor(g, CUDNN_DQ_SUM, CUDNN_DATA_FLOAT, dims, packed(dims));
     multiply(g, ds, transposed(g, keys), sum);
@@ -361,7 +366,7 @@ static void backward(struct cudnn_graph *g, const struct cudnn_problem *p)
 }
 
 titan_status cudnn_graph_open(const struct cudnn_library *library, cudnnHandle_t handle,
-                              const struct cudnn_problem *problem, bool of_gradients, struct cudnn_graph **ret,
+                              const struct cudnn_problem *problem, enum cudnn_pass pass, struct cudnn_graph **ret,
                               struct titan_error *err)
 {
     titan_assert(problem->kv > 0 && problem->h % problem->kv == 0 && problem->b > 0 && problem->t > 0);
@@ -370,10 +375,10 @@ titan_status cudnn_graph_open(const struct cudnn_library *library, cudnnHandle_t
     if (!g)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a graph of cuDNN");
     g->library = library;
-    if (of_gradients)
-        backward(g, problem);
-    else
+    if (pass == CUDNN_FORWARD)
         forward(g, problem);
+    else
+        backward(g, problem, pass == CUDNN_BACKWARD_REPEATABLE);
     g->graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_operations, g->operations);
     if (handle)

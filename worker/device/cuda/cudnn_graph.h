@@ -62,12 +62,16 @@ enum cudnn_tensor {
     CUDNN_DV,
     CUDNN_DOUT,
     CUDNN_DELTA,  /* (B,H,T) fp32 scratch: sums over Dv of out * dout */
-    CUDNN_DQ_SUM, /* (B,H,T,D) fp32 scratch */
+    CUDNN_DQ_SUM, /* (B,H,T,D) fp32 scratch, of CUDNN_BACKWARD_ANY */
     CUDNN_SCALE,  /* of the scores; this and the next two are one float in host memory */
     CUDNN_MASKED, /* -inf */
     CUDNN_ONE,
     CUDNN_VIRTUAL = 100 /* and above: between operations */
 };
+
+/* Gradients: with sums of dQ by atomics, in any order; or from scores' gradients that the engine keeps as bf16 in its
+ * workspace, about B*H*T*T*2 bytes, which the same call repeats to the bit. */
+enum cudnn_pass { CUDNN_FORWARD, CUDNN_BACKWARD_ANY, CUDNN_BACKWARD_REPEATABLE };
 
 struct cudnn_graph {
     const struct cudnn_library *library;
@@ -80,7 +84,7 @@ struct cudnn_graph {
 
 /* A finalised graph; handle may be NULL, then no engine can be asked for it. Formulas: Dao 2023, arXiv:2307.08691. */
 titan_status cudnn_graph_open(const struct cudnn_library *library, cudnnHandle_t handle,
-                              const struct cudnn_problem *problem, bool backward, struct cudnn_graph **ret,
+                              const struct cudnn_problem *problem, enum cudnn_pass pass, struct cudnn_graph **ret,
                               struct titan_error *err) TITAN_MUST_USE;
 void cudnn_graph_close(struct cudnn_graph *graph); /* NULL is fine */
 #endif

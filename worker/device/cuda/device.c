@@ -184,7 +184,9 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
     TRY(describe(dev, err));
     cuda_load_kernels();
     TRY(matmul_plans_open(&dev->plans, err));
-    TRY(cudnn_attention_open(&dev->attention, err));
+    int major = 0;
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, dev->index);
+    TRY(cudnn_attention_open(major, &dev->attention, err));
     cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);
     if (e != cudaSuccess)
         return cuda_fail(err, e, "opening a stream");

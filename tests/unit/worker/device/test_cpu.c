@@ -336,7 +336,7 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
         index[i] = i / T * T + i * 29 % T;
         start[i] = index[i] / 31 * 31;
     }
-    const struct attention_shape shape = {dt, 3, T, T, H, K, D, D, index, start, index, 0, false};
+    const struct attention_shape shape = {dt, 3, T, T, H, K, D, D, index, start, index, 0, ATTENTION_FIXED};
     const struct router_shape router = {dt, N, E, TOP, true, true, 1.0f, 0, 0, 0};
     char *out = take(o, N * H * D * e), *dq = take(o, N * H * D * e), *dk = take(o, N * K * D * e);
     char *dv = take(o, N * K * D * e), *packed = take(o, N * TOP * W * e), *product = take(o, N * TOP * W * e);

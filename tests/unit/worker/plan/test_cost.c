@@ -176,6 +176,30 @@ static void masks_cost_more(void **state)
     near(t[1], 1.5 * t[0], "masked attention");
 }
 
+static void orders_have_their_price(void **state)
+{
+    static const char *const sets[][4] = {{"numerics.deterministic=false", NULL},
+                                          {NULL},
+                                          {"numerics.canonical=true", "training.global_batch_size=8", NULL}};
+    struct machine m = simple;
+    const struct cost cost = {.machine = &m};
+    struct planned p;
+
+    (void)state;
+    m.attention_repeatable = 1.6;
+    m.attention_own = 2e12;
+    m.attention_own_dgrad = 1e12;
+    const double rates[][2] = {{25e12, 20e12}, {25e12, 20e12 / 1.6}, {2e12, 1e12}};
+    for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
+        open_plan(&p, 1, sets[i]);
+        const struct program *const q = p.programs[0];
+        const struct action *const forward = find(q, OP_ATTENTION), *const backward = find(q, OP_ATTENTION_DGRAD);
+        near(cost_action(&cost, q, forward), 2e-6 + cost_flops(q, forward) / rates[i][0], "attention");
+        near(cost_action(&cost, q, backward), 2e-6 + cost_flops(q, backward) / rates[i][1], "its gradients");
+        planned_close(&p);
+    }
+}
+
 static void machines_are_found(void **state)
 {
     char names[64];
@@ -198,11 +222,9 @@ static void machines_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(transfers_take_the_rings_time),
-        cmocka_unit_test(flops_are_the_models),
-        cmocka_unit_test(operations_take_the_machines_time),
-        cmocka_unit_test(masks_cost_more),
-        cmocka_unit_test(machines_are_found),
+        cmocka_unit_test(transfers_take_the_rings_time),     cmocka_unit_test(flops_are_the_models),
+        cmocka_unit_test(operations_take_the_machines_time), cmocka_unit_test(masks_cost_more),
+        cmocka_unit_test(orders_have_their_price),           cmocka_unit_test(machines_are_found),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
 }

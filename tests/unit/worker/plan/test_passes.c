@@ -475,34 +475,37 @@ static void pieces_are_as_many_as_asked(void **state)
     planned_close(&p);
 }
 
-/* Every attention of a step, forward and backward, may take its sums in any order: 0, all of them: 1; some: -1. */
-static int any_order(const char *const *sets)
+/* The order of sums of every attention of a step, forward and backward; -1: they differ. */
+static int order_of(const char *const *sets)
 {
     struct planned p;
-    int with = 0, without = 0;
+    int order = -2;
 
     open_plan(&p, 2, "h100", sets, &off);
     for (int i = 0; i < p.programs[0]->n_actions; i++) {
         const struct action *a = &p.programs[0]->actions[i];
-        if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD)
-            *(action_params(p.programs[0], a)->flags & OP_ANY_ORDER ? &with : &without) += 1;
+        if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD) {
+            const int found = (int)op_attention_order(action_params(p.programs[0], a)->flags);
+            order = order == -2 || order == found ? found : -1;
+        }
     }
     planned_close(&p);
-    assert_true(with + without > 0);
-    return with == 0 ? 0 : without == 0 ? 1 : -1;
+    return order;
 }
 
-static void sums_keep_their_order_unless_the_recipe_says(void **state)
+static void sums_have_the_order_that_the_recipe_says(void **state)
 {
     static const char *const free_order[] = {"numerics.deterministic=false", NULL};
     static const char *const canonical[] = {"numerics.deterministic=false", "numerics.canonical=true",
                                             "training.global_batch_size=8", NULL};
+    static const char *const documents[] = {"numerics.deterministic=false", "training.block_causal=true", NULL};
     static const char *const plain[] = {NULL};
 
     (void)state;
-    assert_int_equal(any_order(plain), 0);
-    assert_int_equal(any_order(free_order), 1);
-    assert_int_equal(any_order(canonical), 0);
+    assert_int_equal(order_of(plain), ATTENTION_REPEATABLE);
+    assert_int_equal(order_of(free_order), ATTENTION_ANY);
+    assert_int_equal(order_of(canonical), ATTENTION_FIXED);
+    assert_int_equal(order_of(documents), ATTENTION_FIXED);
 }
 
 static int updates_of(const char *offload, bool fuse)
@@ -539,7 +542,7 @@ int main(void)
         cmocka_unit_test(updates_are_together_where_none_is_waited_for),
         cmocka_unit_test(held_gradients_hide_their_reduction),
         cmocka_unit_test(pieces_are_as_many_as_asked),
-        cmocka_unit_test(sums_keep_their_order_unless_the_recipe_says),
+        cmocka_unit_test(sums_have_the_order_that_the_recipe_says),
     };
     return cmocka_run_group_tests_name("passes", tests, NULL, NULL);
 }
