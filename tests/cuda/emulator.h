@@ -131,6 +131,13 @@ static inline unsigned long long atomicAdd(unsigned long long *to, unsigned long
     return __atomic_fetch_add(to, x, __ATOMIC_RELAXED);
 }
 
+static inline unsigned atomicMax(unsigned *to, unsigned x)
+{
+    unsigned old = *to;
+    *to = old > x ? old : x;
+    return old;
+}
+
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);

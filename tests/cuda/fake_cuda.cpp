@@ -444,6 +444,8 @@ struct lt_layout {
 };
 struct lt_op {
     cublasOperation_t a, b;
+    const float *a_scale, *b_scale;
+    int32_t a_mode, b_mode;
 };
 struct lt_preference {
     uint32_t align[4]; /* a, b, c, d */
@@ -455,10 +457,27 @@ struct lt_algo {
 };
 static_assert(sizeof(lt_algo) <= sizeof(cublasLtMatmulAlgo_t), "fits");
 
+/* A float8 code: sign, exponent, mantissa; e4m3 has no infinity. */
+static float lt_decode(uint8_t code, bool e5m2)
+{
+    const int width = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7, exponent = (code & 0x7f) >> width,
+              mantissa = code & ((1 << width) - 1);
+    const float sign = code & 0x80 ? -1.0f : 1.0f;
+    if (e5m2 ? exponent == 31 : (code & 0x7f) == 0x7f)
+        return e5m2 && mantissa == 0 ? sign * INFINITY : NAN;
+    return sign * (exponent == 0 ? ldexpf((float)mantissa, 1 - bias - width)
+                                 : ldexpf((float)(mantissa | 1 << width), exponent - bias - width));
+}
+static bool lt_float8(cudaDataType type)
+{
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
 static float lt_load(const void *p, int64_t i, cudaDataType type)
 {
     if (type == CUDA_R_32F)
         return ((const float *)p)[i];
+    if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
+        return lt_decode(((const uint8_t *)p)[i], type == CUDA_R_8F_E5M2);
     uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -498,7 +517,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeTy
 {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *d = (cublasLtMatmulDesc_t) new lt_op{CUBLAS_OP_N, CUBLAS_OP_N};
+    *d = (cublasLtMatmulDesc_t) new lt_op{CUBLAS_OP_N, CUBLAS_OP_N, nullptr, nullptr, 0, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
@@ -510,6 +529,24 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
                                               const void *value, size_t bytes)
 {
     lt_op *op = (lt_op *)d;
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        void *to;
+        size_t bytes;
+    } others[] = {{CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &op->a_scale, sizeof op->a_scale},
+                  {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &op->b_scale, sizeof op->b_scale},
+                  {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &op->a_mode, sizeof op->a_mode},
+                  {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &op->b_mode, sizeof op->b_mode},
+                  {CUBLASLT_MATMUL_DESC_FAST_ACCUM, nullptr, 1}};
+    for (const auto &o : others) {
+        if (o.attribute != attribute)
+            continue;
+        if (bytes != o.bytes)
+            return CUBLAS_STATUS_INVALID_VALUE;
+        if (o.to)
+            memcpy(o.to, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
     if (bytes != sizeof(cublasOperation_t))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (attribute != CUBLASLT_MATMUL_DESC_TRANSA && attribute != CUBLASLT_MATMUL_DESC_TRANSB)
@@ -568,7 +605,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                    ka = op->a == CUBLAS_OP_N ? la->columns : la->rows;
     const uint64_t kb = op->b == CUBLAS_OP_N ? lb->rows : lb->columns,
                    n = op->b == CUBLAS_OP_N ? lb->columns : lb->rows;
-    const bool types = la->type == lb->type && (lc->type == la->type || lc->type == CUDA_R_32F);
+    const bool f8 =
+        lt_float8(la->type) && lt_float8(lb->type) && !(la->type == CUDA_R_8F_E5M2 && lb->type == CUDA_R_8F_E5M2);
+    const bool types = f8 || (la->type == lb->type && (lc->type == la->type || lc->type == CUDA_R_32F));
+    /* As on Hopper: rows of codes along k, all of 16. */
+    if (f8 && (op->a != CUBLAS_OP_T || op->b != CUBLAS_OP_N || m % 16 || n % 16 || ka % 16 || op->a_mode != op->b_mode))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m != lc->rows || n != lc->columns || ka != kb || !types)
         return CUBLAS_STATUS_INVALID_VALUE;
     memset(results, 0, sizeof *results);
@@ -594,7 +636,9 @@ static void lt_product(lt_op op, lt_layout la, lt_layout lb, lt_layout lc, const
                        lt_load(B, op.b == CUBLAS_OP_N ? x + j * lb.ld : j + x * lb.ld, lb.type);
             const int64_t at = i + j * lc.ld;
             const double old = keep == 0.0f ? 0.0 : keep * lt_load(C, at, lc.type);
-            lt_store(C, at, lc.type, (float)(scale * sum + old));
+            const float undo_a = op.a_scale ? op.a_scale[op.a_mode ? i : 0] : 1.0f,
+                        undo_b = op.b_scale ? op.b_scale[op.b_mode ? j : 0] : 1.0f;
+            lt_store(C, at, lc.type, (float)(scale * sum * undo_a * undo_b + old));
         }
     }
 }

@@ -99,7 +99,8 @@ static titan_status describe(struct device *dev, struct titan_error *err)
         return cuda_fail(err, e, "asking for the GPU's free memory");
     dev->memory_free = free_bytes;
     find_peaks(dev);
-    return TITAN_OK;
+    /* 8.9 has it as well, but no scale for each line: that is untried. */
+    return prop.major >= 9 ? float8_plans_open(&dev->float8_plans, err) : TITAN_OK;
 }
 
 /* Several ranks on one GPU, for tests: NCCL takes them for ranks of different hosts when each names its own host, and
@@ -240,6 +241,7 @@ void cuda_close(struct device *dev)
     titan_assert(dev->n_watches == 0);
     end_watcher(dev);
     matmul_plans_close(dev->plans);
+    float8_plans_close(dev->float8_plans);
     cudnn_attention_close(dev->attention);
     if (dev->lt)
         (void)cublasLtDestroy(dev->lt);
@@ -255,6 +257,7 @@ void cuda_info(struct device *dev, struct device_info *ret)
 {
     *ret = (struct device_info){
         .bf16_fast = true,
+        .float8 = dev->float8_plans != NULL,
         .memory_bytes = dev->memory_bytes,
         .memory_free = dev->memory_free,
         .peak_flops_bf16 = dev->peak_flops_bf16,

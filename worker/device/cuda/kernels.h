@@ -3,7 +3,8 @@
  *
  * Each enqueues on stream (a cudaStream_t) and returns a cudaError_t: 0, or why the launch failed. Shapes, formulas and
  * aliasing are device.h's; strides are in elements. bf16: the compute tensors are bfloat16, otherwise fp32. The only
- * atomics are on a hash, a sum of integers, so the same call on the same data gives the same bits. An empty tensor
+ * atomics are on a hash, a sum of integers, and on magnitudes, the largest of integers, so the same call on the same data
+ * gives the same bits. An empty tensor
  * launches nothing. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 #define TITAN_WORKER_DEVICE_CUDA_KERNELS_H
@@ -20,9 +21,9 @@ extern "C" {
 enum num { NUM_F32, NUM_BF16, NUM_F64, NUM_I32, NUM_U8 };
 
 /* --- modules.c ---------------------------------------------------------------------------------------------------- */
-/* CUDA loads a kernel when it is first launched, and that launch waits for all that runs on the GPU. Behind a collective
- * with a peer that waits for this rank in turn it would wait for ever, so all kernels are loaded when the device is
- * opened. Each kernel file lists its module by one of its kernels, before main, in any order. */
+/* CUDA loads a kernel when it is first launched, and that launch waits for all that runs on the GPU. Behind a
+ * collective with a peer that waits for this rank in turn it would wait for ever, so all kernels are loaded when the
+ * device is opened. Each kernel file lists its module by one of its kernels, before main, in any order. */
 int cuda_list_module(const void *kernel);
 void cuda_load_kernels(void); /* with the device entered; what the driver refuses is said in the log */
 
@@ -49,6 +50,22 @@ int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num fr
 int cuda_add(void *stream, void *out, const void *a, const void *b, bool bf16, size_t n);
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n);
 int cuda_scale(void *stream, float *x, float factor, size_t n);
+
+/* --- float8.cu: see float8_product in device.h --------------------------------------------------------------------- */
+/* An operand of a product: lines of k elements, element (i, x) at src[i * line + x * along], line or along 1. */
+struct float8_operand {
+    const void *src;
+    bool bf16, e5m2, by_line, power_of_two; /* by_line: a scale for each line, else one of all */
+    int64_t lines, k, line, along;
+    int64_t kp;        /* k up to a multiple of 16 */
+    uint8_t *codes;    /* out, (lines, kp); at a multiple of 16 */
+    float *inverse;    /* out, (lines): the inverse scales, the one of all as often */
+    unsigned *largest; /* scratch, (lines) */
+};
+int cuda_float8(void *stream, const struct float8_operand *operand);
+/* c (rows, n) = or += sums (rows, ld) fp32, times a of the row and b of the column. */
+int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
+                        const float *b, int64_t rows, int64_t n, bool accumulate);
 
 /* --- embed.cu ----------------------------------------------------------------------------------------------------- */
 int cuda_embed(void *stream, void *out, const int32_t *tokens, const void *table, bool bf16, int64_t n, int64_t c,

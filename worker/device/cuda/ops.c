@@ -45,20 +45,13 @@ static titan_status add_2d(struct stream *s, void *dst, int64_t ldd, const void 
                    cuda_add_2d(s->native, dst, ldd, src, lds, dt == DTYPE_BF16, rows, cols, repeat));
 }
 
-/* info.float8 is false: programs have none. */
 static titan_status matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                               int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
                               int64_t k, float beta, const struct float8_product *how, void *work)
 {
-    (void)s, (void)c, (void)c_dt, (void)ldc, (void)a, (void)ta, (void)lda, (void)b, (void)tb, (void)ldb, (void)ab_dt;
-    (void)m, (void)n, (void)k, (void)beta, (void)how, (void)work;
-    return TITAN_EUNSUPPORTED;
-}
-
-static size_t matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
-{
-    (void)dev, (void)ab_dt, (void)m, (void)n, (void)k;
-    return 0;
+    if (!s->dev->float8_plans)
+        return TITAN_EUNSUPPORTED;
+    return cuda_matmul_f8(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta, how, work);
 }
 
 static titan_status embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
@@ -414,7 +407,7 @@ const struct device_ops cuda_ops = {
     .add_2d = add_2d,
     .matmul = cuda_matmul,
     .matmul_f8 = matmul_f8,
-    .matmul_f8_work_bytes = matmul_f8_work_bytes,
+    .matmul_f8_work_bytes = cuda_matmul_f8_work_bytes,
     .matmul_grouped = cuda_ops_matmul_grouped,
     .embed = embed,
     .embed_wgrad = embed_wgrad,

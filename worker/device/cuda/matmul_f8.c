@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul_f8.c - products in float8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies them. It
+ * undoes the scales itself where it can; else the sums are fp32, a few rows at a time, and a kernel does. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/enqueue.h"
+#include "worker/device/cuda/kernels.h"
+
+#define PLANS_MAX 512
+#define STEP 16                           /* codes, rows and columns that a product wants multiples of */
+#define SUMS_BYTES_MAX ((size_t)64 << 20) /* of rows whose scales a kernel undoes */
+
+/* Who undoes the scales. */
+enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALINGS };
+
+/* Compared as bytes, so it is zeroed before it is filled. */
+struct plan_key {
+    int64_t m, n, k, ldc;
+    uint32_t a_e5m2, b_e5m2, c_dt, accumulate, scaling, fast;
+};
+struct plan {
+    struct plan_key key;
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t first, second, out;
+    cublasLtMatmulAlgo_t algo;
+    bool served; /* false: cuBLASLt has nothing for it */
+};
+struct float8_plans {
+    pthread_mutex_t lock;
+    struct plan *items[PLANS_MAX];
+    int n;
+};
+
+titan_status float8_plans_open(struct float8_plans **ret, struct titan_error *err)
+{
+    struct float8_plans *const plans = calloc(1, sizeof *plans);
+    if (!plans)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for product plans");
+    (void)pthread_mutex_init(&plans->lock, NULL);
+    *ret = plans;
+    return TITAN_OK;
+}
+
+static void plan_free(struct plan *p)
+{
+    if (p->op)
+        (void)cublasLtMatmulDescDestroy(p->op);
+    const cublasLtMatrixLayout_t layouts[] = {p->first, p->second, p->out};
+    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++)
+        if (layouts[i])
+            (void)cublasLtMatrixLayoutDestroy(layouts[i]);
+    free(p);
+}
+
+void float8_plans_close(struct float8_plans *plans)
+{
+    if (!plans)
+        return;
+    for (int i = 0; i < plans->n; i++)
+        plan_free(plans->items[i]);
+    (void)pthread_mutex_destroy(&plans->lock);
+    free(plans);
+}
+
+/* --- plans -------------------------------------------------------------------------------------------------------- */
+
+static cudaDataType_t code_type(bool e5m2)
+{
+    return e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
+
+#define STEP_OK(st, call) ((st) == CUBLAS_STATUS_SUCCESS ? (call) : (st))
+
+/* c^T = b^T a^T column-major: the codes of b come first, transposed; both have k for their leading dimension. */
+static cublasStatus_t plan_describe(struct plan *p)
+{
+    const struct plan_key *const key = &p->key;
+    const cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int8_t fast = (int8_t)key->fast;
+    cublasStatus_t st = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+
+    st =
+        STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
+    st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &plain, sizeof plain));
+    st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    if (key->scaling == SCALE_LINES) {
+        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode));
+        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode));
+    }
+    st = STEP_OK(
+        st, cublasLtMatrixLayoutCreate(&p->first, code_type(key->b_e5m2), (uint64_t)key->k, (uint64_t)key->n, key->k));
+    st = STEP_OK(
+        st, cublasLtMatrixLayoutCreate(&p->second, code_type(key->a_e5m2), (uint64_t)key->k, (uint64_t)key->m, key->k));
+    return STEP_OK(st, cublasLtMatrixLayoutCreate(&p->out, key->c_dt == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F,
+                                                  (uint64_t)key->n, (uint64_t)key->m, key->ldc));
+}
+
+static cublasStatus_t plan_search(struct plan *p, cublasLtHandle_t lt)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    const size_t work = CUDA_MATMUL_WORK_BYTES;
+    const uint32_t alignment = STEP;
+    static const cublasLtMatmulPreferenceAttributes_t operands[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    int count = 0;
+    cublasStatus_t st = cublasLtMatmulPreferenceCreate(&preference);
+
+    if (st != CUBLAS_STATUS_SUCCESS)
+        return st;
+    for (size_t i = 0; i < ARRAY_SIZE(operands); i++)
+        st = STEP_OK(st, cublasLtMatmulPreferenceSetAttribute(preference, operands[i], &alignment, sizeof alignment));
+    st = STEP_OK(st, cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work,
+                                                          sizeof work));
+    st = STEP_OK(st, cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->first, p->second, p->out, p->out, preference, 1,
+                                                    &found, &count));
+    (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (st == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
+        st = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (st == CUBLAS_STATUS_SUCCESS)
+        p->algo = found.algo;
+    return st;
+}
+
+/* NULL: there is none, and no memory to remember that. With the lock held. */
+static struct plan *plan_of(struct device *dev, const struct plan_key *key)
+{
+    struct float8_plans *const plans = dev->float8_plans;
+
+    for (int i = 0; i < plans->n; i++)
+        if (memcmp(&plans->items[i]->key, key, sizeof *key) == 0)
+            return plans->items[i];
+    struct plan *const p = plans->n < PLANS_MAX ? calloc(1, sizeof *p) : NULL;
+    if (!p)
+        return NULL;
+    p->key = *key;
+    const cublasStatus_t st = plan_describe(p);
+    p->served = st == CUBLAS_STATUS_SUCCESS && plan_search(p, dev->lt) == CUBLAS_STATUS_SUCCESS;
+    plans->items[plans->n++] = p;
+    return p;
+}
+
+/* --- a product ---------------------------------------------------------------------------------------------------- */
+
+struct product {
+    struct float8_operand a, b;
+    void *c;
+    float *sums;
+    size_t sums_bytes;
+    int64_t m, n, ldc; /* rows and columns that there are */
+    enum dtype c_dt;
+    bool accumulate, fast;
+};
+
+/* rows of a from `first`, all of b; the answer to NOT_SUPPORTED is another scaling. */
+static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, int64_t first,
+                               int64_t rows, void *c, int64_t ldc, int64_t n, enum dtype c_dt, bool accumulate)
+{
+    struct device *const dev = s->dev;
+    const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
+    const float *const scale[] = {x->b.inverse, x->a.inverse + (scaling == SCALE_LINES ? first : 0)};
+    struct plan_key key;
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+
+    titan_assert(scaling < SCALINGS && rows > 0 && n >= x->n);
+    memset(&key, 0, sizeof key);
+    key.m = rows, key.n = n, key.k = x->a.kp, key.ldc = ldc;
+    key.a_e5m2 = x->a.e5m2, key.b_e5m2 = x->b.e5m2, key.c_dt = c_dt, key.accumulate = accumulate, key.scaling = scaling;
+    key.fast = x->fast;
+    (void)pthread_mutex_lock(&dev->float8_plans->lock);
+    struct plan *const p = plan_of(dev, &key);
+    if (!p || !p->served)
+        st = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (scaling != SCALE_BY_KERNEL) {
+        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale[0],
+                                                        sizeof scale[0]));
+        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale[1],
+                                                        sizeof scale[1]));
+    }
+    st = STEP_OK(st, cublasLtMatmul(dev->lt, p->op, &one, x->b.codes, p->first, x->a.codes + first * x->a.kp, p->second,
+                                    &keep, c, p->out, c, p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native));
+    (void)pthread_mutex_unlock(&dev->float8_plans->lock);
+    return st;
+}
+
+static int64_t up_to_step(int64_t n)
+{
+    return (n + STEP - 1) / STEP * STEP;
+}
+
+/* Straight into c: its rows and columns are as cuBLASLt wants them. */
+static bool fits(const struct product *x)
+{
+    return x->m % STEP == 0 && x->n % STEP == 0 && ((uintptr_t)x->c & 15) == 0 &&
+           (size_t)x->ldc * dtype_bytes(x->c_dt) % 16 == 0;
+}
+
+static cublasStatus_t multiply_in_parts(struct stream *s, const struct product *x, int *ret_error)
+{
+    const int64_t ld = up_to_step(x->n), most = (int64_t)(x->sums_bytes / sizeof(float)) / ld / STEP * STEP;
+    titan_assert(most >= STEP);
+
+    for (int64_t i = 0; i < x->m; i += most) {
+        const int64_t rows = MIN(most, x->m - i);
+        const cublasStatus_t st =
+            multiply(s, x, SCALE_BY_KERNEL, i, up_to_step(rows), x->sums, ld, ld, DTYPE_F32, false);
+        if (st != CUBLAS_STATUS_SUCCESS)
+            return st;
+        *ret_error = cuda_float8_unscale(s->native, (char *)x->c + (size_t)(i * x->ldc) * dtype_bytes(x->c_dt),
+                                         x->c_dt == DTYPE_BF16, x->ldc, x->sums, ld, x->a.inverse + i, x->b.inverse,
+                                         rows, x->n, x->accumulate);
+        if (*ret_error)
+            return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 255) & ~(size_t)255;
+}
+static size_t codes_bytes(int64_t lines, int64_t k)
+{
+    return aligned((size_t)(up_to_step(lines) * up_to_step(k)));
+}
+static size_t line_bytes(int64_t lines)
+{
+    return aligned((size_t)up_to_step(lines) * sizeof(float));
+}
+static size_t sums_bytes(int64_t m, int64_t n)
+{
+    const size_t all = (size_t)up_to_step(m) * (size_t)up_to_step(n) * sizeof(float);
+    const size_t least = (size_t)STEP * (size_t)up_to_step(n) * sizeof(float);
+    return aligned(MAX(least, MIN(all, SUMS_BYTES_MAX)));
+}
+
+size_t cuda_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
+{
+    (void)dev, (void)ab_dt;
+    return codes_bytes(m, k) + codes_bytes(n, k) + 2 * line_bytes(m) + 2 * line_bytes(n) + sums_bytes(m, n) + 256;
+}
+
+static void *cut(char **from, size_t bytes)
+{
+    void *const piece = *from;
+    *from += bytes;
+    return piece;
+}
+
+static void place(struct float8_operand *o, char **from)
+{
+    o->kp = up_to_step(o->k);
+    o->codes = cut(from, codes_bytes(o->lines, o->k));
+    o->inverse = cut(from, line_bytes(o->lines));
+    o->largest = cut(from, line_bytes(o->lines));
+}
+
+titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                            int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
+                            int64_t k, float beta, const struct float8_product *how, void *work)
+{
+    const bool types = compute_type(ab_dt) && (c_dt == ab_dt || c_dt == DTYPE_F32);
+    const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
+    if (!types || !shapes || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) || !rows_fit(n, k))
+        return TITAN_EINVAL;
+    if (m == 0 || n == 0 || k == 0)
+        return cuda_matmul(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta);
+    if (stream_skips(s))
+        return TITAN_OK;
+    titan_assert(s->work && work);
+    char *at = (char *)(((uintptr_t)work + 255) & ~(uintptr_t)255);
+    struct product x = {.c = c, .m = m, .n = n, .ldc = ldc, .c_dt = c_dt, .accumulate = beta == 1.0f};
+    x.a = (struct float8_operand){.src = a, .e5m2 = how->a == FLOAT8_E5M2, .by_line = how->a_lines, .lines = m, .k = k};
+    x.b = (struct float8_operand){.src = b, .e5m2 = how->b == FLOAT8_E5M2, .by_line = how->b_lines, .lines = n, .k = k};
+    x.a.line = ta ? 1 : lda, x.a.along = ta ? lda : 1;
+    x.b.line = tb ? ldb : 1, x.b.along = tb ? 1 : ldb;
+    x.a.bf16 = x.b.bf16 = ab_dt == DTYPE_BF16;
+    x.a.power_of_two = x.b.power_of_two = how->power_of_two;
+    x.fast = !ta && tb && !x.a.e5m2; /* forward, as torchao has it */
+    place(&x.a, &at);
+    place(&x.b, &at);
+    x.sums_bytes = sums_bytes(m, n);
+    x.sums = cut(&at, x.sums_bytes);
+
+    int e = cuda_float8(s->native, &x.a);
+    if (!e)
+        e = cuda_float8(s->native, &x.b);
+    cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!e && fits(&x))
+        st = multiply(s, &x, how->a_lines || how->b_lines ? SCALE_LINES : SCALE_ONE, 0, m, c, ldc, n, c_dt,
+                      x.accumulate);
+    if (!e && st == CUBLAS_STATUS_NOT_SUPPORTED)
+        st = multiply_in_parts(s, &x, &e);
+    if (e)
+        return stream_enqueued(s, "a float8 product", e);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        return TITAN_OK;
+    struct titan_error err;
+    (void)titan_fail(&err, TITAN_EDEVICE, "float8 product: %s", cublasLtGetStatusString(st));
+    return stream_fail_now(s, TITAN_EDEVICE, err.msg);
+}
