@@ -754,7 +754,7 @@ static void warn_of_float8(const struct recipe *r, struct buf *out)
     const int at = recipe_key_find("model", "float8");
 
     if (r->model.float8 && strcmp(r->device.name, "cpu") != 0)
-        buf_printf(out, "model.converters: on GPUs products are in %s, not in float8; CPUs emulate it\n", type);
+        buf_printf(out, "model.converters: on GPUs before Hopper products are in %s, not in float8\n", type);
     if (r->idle_mask[at / 64] >> (at % 64) & 1)
         buf_printf(out, "model.converters: products of routed experts are in %s, not in float8\n", type);
 }

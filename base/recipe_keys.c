@@ -70,8 +70,8 @@ const struct recipe_key recipe_keys[] = {
      .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8", .later = "*",
      .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on CPUs, "
-            "planned for GPUs, where a run has them in mixed_precision_param and says so. Also read as model.converters = "
-            "[\"float8\"]."},
+            "by cuBLASLt on GPUs from Hopper on; an older GPU has them in mixed_precision_param and says so. Also read as "
+            "model.converters = [\"float8\"]."},
     DIM("dim", dim, 1, 1 << 20, "Width of the residual stream."),
     DIM("n_layers", n_layers, 1, 4096, "Transformer blocks."),
     DIM("n_heads", n_heads, 1, 4096, "Query heads."),

@@ -94,6 +94,7 @@ part card 10 gpu bash -c card
 part build 90 "gpu toolkit" bash -c build_all
 part 8b 60 "gpu $whole $plugin $worker" bash -c "watch_card 8b train_8b 8b $steps"
 part 8b-batch8 60 "gpu $whole $plugin $worker" bash -c "watch_card 8b-batch8 train_8b 8b-batch8 $batch_steps training.global_batch_size=$batch $batch_keys"
+part 8b-float8 45 "gpu $whole $plugin $worker" bash -c "watch_card 8b-float8 train_8b 8b-float8 $steps model.float8=true"
 part costs 50 "gpu $whole $plugin $worker" bash -c costs
 part checkpoint 60 "gpu $plugin $worker" bash -c checkpoint
 part ops-8b 30 "gpu $plugin gpu/bench_ops" bash -c operations

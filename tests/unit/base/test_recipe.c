@@ -257,8 +257,8 @@ static void test_warnings(void **state)
     recipe_warnings(&r, &lines);
     assert_string_equal(
         lines.data,
-        "model.converters: on GPUs products are in bfloat16 or float32, whichever the device is fast at, not in "
-        "float8; CPUs emulate it\n"
+        "model.converters: on GPUs before Hopper products are in bfloat16 or float32, whichever the device is fast at, "
+        "not in float8\n"
         "metrics.disable_color_printing has no effect: Output to a file has no colours anyway\n"
         "training.dataloader.num_workers, training.dataloader.pin_memory have no effect: A worker reads its samples "
         "itself\n"
