@@ -171,7 +171,7 @@ static struct fixture {
     size_t n, registrations, sessions;
     uint64_t term,
         heartbeats; /* heartbeats: the number of the session's newest; what was sent to a server that closed is lost */
-    bool closed, down, silent;
+    bool closed, down, silent, holds; /* holds: it does not end a session that the agent has ended */
 } f;
 
 static void say(Titan__Internal__CoordinatorMessage *message)
@@ -184,7 +184,8 @@ static void on_session_message(struct rpc_call *call, const ProtobufCMessage *re
 {
     (void)data;
     if (!request) {
-        rpc_call_finish(call, TITAN_OK, NULL);
+        if (!f.holds)
+            rpc_call_finish(call, TITAN_OK, NULL);
         return;
     }
     const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
@@ -1075,6 +1076,14 @@ static void test_an_older_coordinator_is_refused(void **state)
 }
 
 /* Let go of at close: they live on, and the next agent has them. */
+static void test_coordinator_that_holds_the_session(void **state)
+{
+    (void)state;
+    f.holds = true;
+    agent_down(false);
+    UNTIL(!f.session);
+}
+
 static void test_keep_workers(void **state)
 {
     (void)state;
@@ -1168,6 +1177,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_coordinator_restarts, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_stopped_worker_is_told_of, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_an_older_coordinator_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_coordinator_that_holds_the_session, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_keep_workers, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_adoption, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
