@@ -95,8 +95,11 @@ static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
 {
     bool fresh = !w->seen || s->epoch != w->epoch;
     bool moved = fresh || s->actions != w->actions || s->step != w->step;
+    int64_t gap = w->seen ? MIN(now - w->seen_at, WATCH_GAP_MS) : 0;
+    if (w->seen)
+        w->still_since += now - w->seen_at - gap;
     if (!fresh && s->waiting == 0)
-        w->own_ms += (uint64_t)(now - w->seen_at);
+        w->own_ms += (uint64_t)gap;
     if (fresh) {
         w->first = true;
         w->own_ms = 0;

@@ -4,7 +4,8 @@
  *
  * A worker hangs when it waits for no other and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time
  * for a step), where time it waited for others does not count; or when its process is stopped in two samples. A step
- * during which it was found hanging does not count as its step time. */
+ * during which it was found hanging does not count as its step time. Of the time between two samples at most
+ * WATCH_GAP_MS count: beyond it the agent has stood still, and most likely the machine. */
 #ifndef TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 #define TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 
@@ -18,6 +19,7 @@
 struct tail {
     uint32_t counts[TAIL_BUCKETS], total;
 };
+#define WATCH_GAP_MS (4 * AGENT_SAMPLE_MS)
 #define TAIL_TRUSTED 20 /* fewer say nothing about the tail */
 void tail_add(struct tail *t, uint64_t ms);
 /* Upper end of the bucket the p99.9 is in; 0 = too few. */

@@ -100,6 +100,20 @@ static void test_own_pace(void **state)
     assert_in_range(until_told(), 1500, 2000);
 }
 
+static void test_agent_that_stood_still(void **state)
+{
+    (void)state;
+    train(30, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        now += 5000; /* no sample, and the worker did not run either */
+        assert_int_equal(look(), WATCH_WELL);
+        train(5, 2);
+    }
+    now += 5000;
+    assert_in_range(until_told(), 300 - WATCH_GAP_MS, 300 + 2 * AGENT_SAMPLE_MS);
+    assert_true(for_ms < 1000);
+}
+
 static void test_unknown_pace(void **state)
 {
     (void)state;
@@ -186,6 +200,7 @@ int main(void)
         TEST(test_tail),
         TEST(test_floor),
         TEST(test_own_pace),
+        TEST(test_agent_that_stood_still),
         TEST(test_unknown_pace),
         TEST(test_first_step_of_an_epoch),
         TEST(test_waiting_is_no_hang),
