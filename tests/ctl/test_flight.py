@@ -3,6 +3,7 @@
 """titanctl flight: the rank that stands still is named, with what the others wait in; a worker that is killed leaves its dump."""
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -39,19 +40,20 @@ def stopped_rank():
     """a rank that is stopped: named in the sentence, and the others are those that wait"""
     stopped_rank.job = job = submit()
     until("the job trains", lambda: training(job, 20))
-    assert "no rank has waited for a second" in d.ok("flight", job)
-    before = epochs(job)[0]
+    until("no rank waits", lambda: "no rank has waited for a second" in d.ok("flight", job))
+    before = until("all ranks are told of", lambda: (lambda e: len(e["dumps"]) == 3 and e)(epochs(job)[0]))
     assert sorted(dump["rank"] for dump in before["dumps"]) == [0, 1, 2] and before["damaged"] == 0, before
     assert all(dump["records"] > 500 and dump["cause"] == "request" for dump in before["dumps"]), before
     os.kill(ranks(job)[2], signal.SIGSTOP)
     until("it is taken for lost", lambda: any(e["type"] == "worker.exited" for e in d.lines("events", job)))
     found = [e for e in epochs(job) if e["epoch"] == before["epoch"]][0]
     roots = [s for s in found["stalls"] if s["root"]]
-    assert roots and all([m["rank"] for m in s["missing"]] == [2] for s in roots), found
+    # The dumps are made within milliseconds: another rank may still be on its way to where it waits.
+    assert roots and all([m["rank"] for m in s["missing"] if m["rank"] == 2 or m["since_s"] > 1] == [2] for s in roots), found
     assert {w["rank"] for s in roots for w in s["waiting"]} <= {0, 1} and roots[0]["number"] > 0, roots
     text = d.ok("flight", job)
     assert "rank 2 is held up (stopped)" in text, text
-    assert "rank 2 has not entered " in text or roots[0]["kind"] == "held", text
+    assert re.search(r"ranks? ([01] and )?2 ha(s|ve) not entered ", text) or roots[0]["kind"] == "held", text
     print("# " + text.replace("\n", "\n# "))
 
 

@@ -31,6 +31,7 @@ def no_such_device():
     """a job for a device that no node has: submit says so and queues it, the line of --follow too"""
     with Daemon(None, "--slots", 1) as d:
         recipe, want = SOURCE / "recipes/tiny.toml", "no node has a cuda device (1 node: cpu)"
+        until("the node is there", lambda: "ready" in d.ctl("nodes").out, 20)
         done = d.ctl("submit", recipe, *overrides(keys(d, device__name="cuda")))
         assert done.code == 0 and done.out.strip() == "1", done
         assert done.err == f"note: job 1 stays in the queue until nodes are added: waiting: {want}\n", done.err

@@ -64,10 +64,14 @@ def notifications():
             first = s.said("READY=1")
             print(f"# ready after {1000 * (time.monotonic() - begin):.0f} ms")
             assert any("STATUS=dev: 0 workers, coordinator connected" in m for m in first), first
-            begin = time.monotonic()
-            for _ in range(5):
-                s.said("WATCHDOG=1")
-            assert time.monotonic() - begin < 2, "signs of life are rarer than every 100 ms"
+
+            def five_signs():
+                begin = time.monotonic()
+                for _ in range(5):
+                    s.said("WATCHDOG=1")
+                return time.monotonic() - begin
+
+            assert any(five_signs() < 2 for _ in range(3)), "signs of life are rarer than every 100 ms"
             listen = (s.dir / "state/run/listen").read_text().split()
             assert listen == [f"unix:{s.dir}/state/titan.sock"], listen
             assert command(BIN / "titanctl", "--server", listen[0], "version").code == 0

@@ -12,10 +12,11 @@ from titan import BIN, SOURCE, command, overrides, until, worker_pids
 
 class Cluster:
     """A coordinator and agents n1, n2 of two slots (more with slots). hosts: name -> (command prefix, address). config:
-    of all daemons, TOML."""
+    of all daemons, TOML. lease_ms: workers outlive their agent by so much, at the end as well."""
 
-    def __init__(self, hosts=None, slots=None, config=""):
+    def __init__(self, hosts=None, slots=None, config="", lease_ms=1500):
         self.slots = slots or {"n1": 2, "n2": 2}
+        self.lease_ms = lease_ms
         self.dir = Path(tempfile.mkdtemp(prefix="titan-nodes-"))
         self.hosts = hosts or {}
         self.processes = {}
@@ -48,7 +49,7 @@ class Cluster:
 
     def agent(self, name):
         self.spawn(name, "agent", "--coordinator", self.tcp, "--insecure", "--node", name, "--address", self.host(name)[1],
-                   "--slots", self.slots[name], "--lease-ms", 1500)
+                   "--slots", self.slots[name], "--lease-ms", self.lease_ms)
 
     def kill(self, name):
         self.processes[name].kill()
