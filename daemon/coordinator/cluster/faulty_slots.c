@@ -60,7 +60,7 @@ static void keep_fault(Titan__Internal__GpuState *g, Titan__Internal__GpuState *
     before->reason = reason;
 }
 
-void faulty_slots_heard(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
+static void slots_heard(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
 {
     Titan__Internal__NodeGpus *before = n->gpus;
     n->gpus = m ? copy_of(m) : NULL;
@@ -80,8 +80,27 @@ void faulty_slots_heard(struct core *c, struct noderec *n, const Titan__Internal
     c->slots_changed = true;
 }
 
-void faulty_slots_lift(struct core *c, struct noderec *n)
+static void ask_to_look(struct core *c, struct noderec *n)
 {
     if (n->session && node_faulty_gpu(n))
         send_release_gpus(c, n);
+}
+
+void faulty_slots_lift(struct core *c, struct noderec *n)
+{
+    n->lifting = node_faulty_gpu(n) != NULL;
+    ask_to_look(c, n);
+}
+
+void faulty_slots_registered(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
+{
+    slots_heard(c, n, m);
+    if (n->lifting)
+        ask_to_look(c, n);
+}
+
+void faulty_slots_report(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
+{
+    n->lifting = false;
+    slots_heard(c, n, m);
 }

@@ -91,7 +91,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEAVES)
         maintenance_agent_leaves(c, n, m->leaves);
     else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_GPUS)
-        faulty_slots_heard(c, n, m->gpus);
+        faulty_slots_report(c, n, m->gpus);
     return false;
 }
 

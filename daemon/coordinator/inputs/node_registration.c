@@ -140,7 +140,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_registration_ack(c, n);
     ask_for_folders(c, n, m, known);
-    faulty_slots_heard(c, n, m->gpus);
+    faulty_slots_registered(c, n, m->gpus);
     detector_set_interval(c);
     stale_registration(c, n, m);
     leader_epochs_register(c, n, m);

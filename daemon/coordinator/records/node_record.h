@@ -34,6 +34,7 @@ struct noderec {
     bool unchecked;                  /* it has not said yet whether jobs can have their folders there */
     char *unfit;                     /* ... why they cannot; "" or NULL = they can */
     Titan__Internal__NodeGpus *gpus; /* of its slots, as its agent said last; owned. NULL = nothing is known */
+    bool lifting;                    /* its agent is asked to look at them again, and has not said anything since */
     bool awaited;                    /* it has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its acknowledgement may be

@@ -499,8 +499,9 @@ static void test_quarantine_ends(void **state)
 
 #define RELEASE TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS
 
-/* The agent of that session says how the GPU of slot 0 is, and which worker of job 1 is there; slot 1 is well. */
-static void say_gpu(struct bench *b, uint64_t session, int health, uint64_t worker)
+/* The agent of that session says how the GPU of slot 0 is, and which worker of job 1 is there; slot 1 is well. first:
+ * with its registration. */
+static void say_gpu_as(struct bench *b, uint64_t session, int health, uint64_t worker, bool first)
 {
     Titan__Internal__GpuState gpus[2] = {TITAN__INTERNAL__GPU_STATE__INIT, TITAN__INTERNAL__GPU_STATE__INIT};
     Titan__Internal__GpuState *list[2] = {&gpus[0], &gpus[1]};
@@ -512,8 +513,20 @@ static void say_gpu(struct bench *b, uint64_t session, int health, uint64_t work
     gpus[1].slot = 1;
     body.gpus = list;
     body.n_gpus = 2;
-    MESSAGE(m, GPUS, gpus, body);
-    assert_int_equal(say(b, session, &m), TITAN_OK);
+    Titan__Internal__AgentRegistration node = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
+    node.node = (char *)"a";
+    node.slots = 2;
+    node.device = (char *)"cpu";
+    node.incarnation = 1;
+    node.gpus = &body;
+    MESSAGE(later, GPUS, gpus, body);
+    MESSAGE(registers, REGISTRATION, registration, node);
+    assert_int_equal(say(b, session, first ? &registers : &later), TITAN_OK);
+}
+
+static void say_gpu(struct bench *b, uint64_t session, int health, uint64_t worker)
+{
+    say_gpu_as(b, session, health, worker, false);
 }
 
 static void test_faulty_slot(void **state)
@@ -558,6 +571,36 @@ static void test_faulty_slot(void **state)
     assert_null(told(&b, START, 0));
     say_gpu(&b, 1, WELL, 0);
     assert_int_equal(started(&b), 4);
+    close_bench(&b);
+}
+
+/* It is asked to look at the GPU when it is back, until it has said something of it; not because of a later fault. */
+static void test_undrain_while_the_agent_is_away(void **state)
+{
+    enum { WELL = TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY, FAULTY = TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY };
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    say_gpu_as(&b, 1, FAULTY, 0, true);
+    batch_free(&b.out);
+    core_session_closed(b.core, 1, at(&b), &b.out);
+    undrain(&b, "a");
+    assert_null(told(&b, RELEASE, 0));
+    for (uint64_t session = 2; session < 4; session++) { /* the first is over before it has heard */
+        say_gpu_as(&b, session, FAULTY, 0, true);
+        assert_non_null(told(&b, RELEASE, 0));
+        if (session == 2) {
+            batch_free(&b.out);
+            core_session_closed(b.core, session, at(&b), &b.out);
+        }
+    }
+    say_gpu(&b, 3, WELL, 0);
+    assert_true(said(&b, "slot.released"));
+    say_gpu(&b, 3, FAULTY, 0);
+    batch_free(&b.out);
+    core_session_closed(b.core, 3, at(&b), &b.out);
+    say_gpu_as(&b, 4, FAULTY, 0, true);
+    assert_null(told(&b, RELEASE, 0));
     close_bench(&b);
 }
 
@@ -843,6 +886,7 @@ int main(void)
         cmocka_unit_test(test_maintenance),
         cmocka_unit_test(test_quarantine),
         cmocka_unit_test(test_faulty_slot),
+        cmocka_unit_test(test_undrain_while_the_agent_is_away),
         cmocka_unit_test(test_quarantine_ends),
         cmocka_unit_test(test_quarantine_needs_a_witness),
         cmocka_unit_test(test_quarantine_by_one_job),
