@@ -3,7 +3,6 @@
 """titanctl flight: the rank that stands still is named, with what the others wait in; a worker that is killed leaves its dump."""
 import json
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -36,24 +35,32 @@ def ranks(job):
     return {dump["rank"]: pids[dump["worker"]] for dump in epochs(job)[0]["dumps"] if dump["worker"] in pids}
 
 
+def ended(job):
+    return sum(e["type"] == "worker.exited" for e in d.lines("events", job))
+
+
 def stopped_rank():
     """a rank that is stopped: named in the sentence, and the others are those that wait"""
     stopped_rank.job = job = submit()
     until("the job trains", lambda: training(job, 20))
     until("no rank waits", lambda: "no rank has waited for a second" in d.ok("flight", job))
-    before = until("all ranks are told of", lambda: (lambda e: len(e["dumps"]) == 3 and e)(epochs(job)[0]))
-    assert sorted(dump["rank"] for dump in before["dumps"]) == [0, 1, 2] and before["damaged"] == 0, before
-    assert all(dump["records"] > 500 and dump["cause"] == "request" for dump in before["dumps"]), before
-    os.kill(ranks(job)[2], signal.SIGSTOP)
-    until("it is taken for lost", lambda: any(e["type"] == "worker.exited" for e in d.lines("events", job)))
-    found = [e for e in epochs(job) if e["epoch"] == before["epoch"]][0]
-    roots = [s for s in found["stalls"] if s["root"]]
-    # The dumps are made within milliseconds: another rank may still be on its way to where it waits.
-    assert roots and all([m["rank"] for m in s["missing"] if m["rank"] == 2 or m["since_s"] > 1] == [2] for s in roots), found
+    for _ in range(5):  # it is taken for lost within 50 ms: on a busy machine the others may not have come to where they wait
+        before = until("all ranks are told of", lambda: (lambda e: len(e["dumps"]) == 3 and e)(epochs(job)[0]))
+        assert sorted(dump["rank"] for dump in before["dumps"]) == [0, 1, 2] and before["damaged"] == 0, before
+        assert all(dump["records"] > 500 and dump["cause"] == "request" for dump in before["dumps"]), before
+        exits = ended(job)
+        os.kill(ranks(job)[2], signal.SIGSTOP)
+        until("it is taken for lost", lambda: ended(job) > exits)
+        found = [e for e in epochs(job) if e["epoch"] == before["epoch"]][0]
+        roots = [s for s in found["stalls"] if s["root"]]
+        if roots and all(m["rank"] == 2 for s in roots for m in s["missing"]):
+            break
+        until("the job goes on", lambda: (lambda s: s and s["epoch"] > before["epoch"] and s["step"] > found["step"] + 20)(training(job)))
+    assert roots and all([m["rank"] for m in s["missing"]] == [2] for s in roots), found
     assert {w["rank"] for s in roots for w in s["waiting"]} <= {0, 1} and roots[0]["number"] > 0, roots
     text = d.ok("flight", job)
     assert "rank 2 is held up (stopped)" in text, text
-    assert re.search(r"ranks? ([01] and )?2 ha(s|ve) not entered ", text) or roots[0]["kind"] == "held", text
+    assert "rank 2 has not entered " in text or roots[0]["kind"] == "held", text
     print("# " + text.replace("\n", "\n# "))
 
 

@@ -18,8 +18,8 @@ DEGREES = {"pp": "pipeline", "dp_shard": "data_parallel_shard", "tp": "tensor", 
 # A replacement is held back long enough for the survivors to go on without it, also on a busy machine.
 KEYS = {"training.steps": 1000000, "checkpoint.interval": 20, "checkpoint.keep_latest_k": 3,
         "training.mixed_precision_param": "float32", "training.global_batch_size": 8, "training.local_batch_size": 1,
-        "training.seq_len": 32, "numerics.canonical": "true", "device.threads": 1, "fault_tolerance.backoff_ms": 1500,
-        "fault_tolerance.backoff_max_ms": 1500}
+        "training.seq_len": 32, "numerics.canonical": "true", "device.threads": 1, "fault_tolerance.backoff_ms": 4000,
+        "fault_tolerance.backoff_max_ms": 4000}
 
 
 def keys(text, least, most, mesh, **more):
@@ -153,8 +153,8 @@ def eight_become_four():
     """pp=2 dp_shard=2 tp=2: 8 -> 4, a spare and a member killed there, 8 again; every loss bit for bit"""
     name = "pp=2 dp_shard=2 tp=2"
     with Daemon(None, "--slots", 8) as d:
-        sets = keys(headers_text(d.state / "text"), 4, 8, "pp=2 dp_shard=2 tp=2", fault_tolerance__backoff_ms=5000,
-                    fault_tolerance__backoff_max_ms=5000)
+        sets = keys(headers_text(d.state / "text"), 4, 8, "pp=2 dp_shard=2 tp=2", fault_tolerance__backoff_ms=8000,
+                    fault_tolerance__backoff_max_ms=8000)
         run = Run(d, name, sets)
         run.trains(8)
         assert run.kill(run.seats()[0][3]) == 4
