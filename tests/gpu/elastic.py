@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """elastic.py: the whole product on one GPU: titand with four slots on it, one of four workers killed with SIGKILL in the middle of a
-run. It goes on with three, grows back to four, and its losses are those of an undisturbed run, bit for bit. TAP, and 'figure NAME VALUE'.
+run. It goes on with three or at once with a replacement, and its losses are those of an undisturbed run, bit for bit. TAP, and 'figure NAME VALUE'.
 Needs titand and titanctl in $BUILD/bin beside the worker, and the CUDA plug-in in $BUILD/lib/titan."""
 import os
 import signal
@@ -35,7 +35,7 @@ def trained(d, job, world, step):
 
 
 def a_worker_is_killed():
-    """one of four workers on a GPU is killed: the run goes on, grows back, and its losses are those of an undisturbed run"""
+    """one of four workers on a GPU is killed: the run goes on with four again, and its losses are those of an undisturbed run"""
     with Daemon(None, "--slots", 4, "--device", "cuda", env=ENVIRONMENT) as d:
         keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text")}
         job = d.submit("tiny", keys)
@@ -54,7 +54,7 @@ def a_worker_is_killed():
         disturbed = metrics(d, job)
         worlds = [e["detail"]["world"] for e in d.lines("events", job) if e["type"] == "epoch.formed"]
         print(f"figure worlds {','.join(map(str, worlds))}\nfigure step_ms {statistics.median(m['step_ms'] for m in disturbed):.1f}", flush=True)
-        assert worlds[:2] == [4, 3] and worlds[-1] == 4, worlds
+        assert worlds[0] == worlds[-1] == 4 and len(worlds) > 1, worlds  # with three between, where the replacement takes longer to come
         job = d.submit("tiny", keys)
         trained(d, job, 4, last)
         d.ok("cancel", job)
