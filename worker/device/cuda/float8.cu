@@ -132,23 +132,31 @@ __global__ static void codes(uint8_t *dst, const T *src, const float *scale, int
     }
 }
 
-/* Lines side by side: a tile of TILE by TILE goes through shared memory. */
+/* Lines side by side: a tile of TILE by TILE goes through shared memory, pieces of lines in, 16 codes along k out. */
 template <class T>
 __global__ static void codes_across(uint8_t *dst, const T *src, const float *scale, int64_t along, int64_t lines,
-                                    int64_t k, int64_t kp, bool e5m2)
+                                    int64_t k, int64_t kp, bool e5m2, bool whole)
 {
+    enum { PIECES = TILE / piece<T>::N };
     __shared__ __align__(4) uint8_t tile[TILE][TILE + 4]; /* [line][k] */
     const int64_t line = (int64_t)blockIdx.x * TILE, from = (int64_t)blockIdx.y * TILE;
-    for (int at = (int)threadIdx.x; at < TILE * TILE; at += THREADS) {
-        const int x = at / TILE, i = at % TILE;
-        const bool there = line + i < lines && from + x < k;
-        tile[i][x] = there ? encode(num_load(src + (from + x) * along + line + i) * scale[line + i], e5m2) : (uint8_t)0;
+    for (int at = (int)threadIdx.x; at < TILE * PIECES; at += THREADS) {
+        const int x = at / PIECES, i = at % PIECES * piece<T>::N;
+        const int64_t left = from + x < k ? lines - line - i : 0;
+        piece<T> p = {};
+        if (left > 0)
+            p = piece_load(src + (from + x) * along + line + i, left, whole);
+        for (int j = 0; j < piece<T>::N; j++)
+            tile[i + j][x] = j < left ? encode(p.v[j] * scale[line + i + j], e5m2) : (uint8_t)0;
     }
     __syncthreads();
-    for (int at = (int)threadIdx.x; at < TILE * (TILE / 4); at += THREADS) {
-        const int i = at / (TILE / 4), x = at % (TILE / 4) * 4;
-        if (line + i < lines && from + x < kp)
-            *(uint32_t *)(dst + (line + i) * kp + from + x) = *(const uint32_t *)&tile[i][x];
+    for (int at = (int)threadIdx.x; at < TILE * (TILE / 16); at += THREADS) {
+        const int i = at / (TILE / 16), x = at % (TILE / 16) * 16;
+        if (line + i >= lines || from + x >= kp)
+            continue;
+        uint4 bits;
+        memcpy(&bits, &tile[i][x], sizeof bits);
+        STORE_16(dst + (line + i) * kp + from + x, bits);
     }
 }
 
@@ -176,7 +184,7 @@ template <class T> static int make_codes(void *stream, const struct float8_opera
                    o.line, o.lines, o.k, o.kp, o.e5m2, whole);
     if (!e && !dense)
         e = LAUNCH(codes_across<T>, dim3((unsigned)((o.lines + TILE - 1) / TILE), tiles_k), THREADS, 0, stream, o.codes,
-                   src, o.inverse, o.along, o.lines, o.k, o.kp, o.e5m2);
+                   src, o.inverse, o.along, o.lines, o.k, o.kp, o.e5m2, whole);
     return e ? e : LAUNCH(invert, grid_blocks((size_t)o.lines), THREADS, 0, stream, o.inverse, o.lines);
 }
 
