@@ -4,12 +4,13 @@
  * Streams are threads of their own, so what is not ordered by events is not ordered. A stream holds LAUNCHES_MAX
  * operations; the host is blocked in a launch until there is room. Allocating and releasing, of the device's memory as
  * of pinned memory, waits for all streams. A copy from or to memory that is not pinned blocks the host until it has
- * run. With TITAN_FAKE_LAUNCH_US every operation takes so long at least; with TITAN_FAKE_BREAK=N an error that stays is
- * there after N operations. What blocks is counted, and written to
- * the file TITAN_FAKE_COUNTS at the end of the process. TITAN_FAKE_USED_MB of the memory belong to other processes.
+ * run, the first product of a shape until all streams have. With TITAN_FAKE_LAUNCH_US every operation takes so long at
+ * least; with TITAN_FAKE_BREAK=N an error that stays is there after N operations. What blocks is counted, and written
+ * to the file TITAN_FAKE_COUNTS at the end of the process. TITAN_FAKE_USED_MB of the memory belong to other processes.
  * Device memory ends within 256 bytes of a guard page; what lies between is checked when the memory is released.
  * cuBLASLt's product is the plain column-major definition in fp64, and refuses what the library refuses: leading
  * dimensions too small, types and pointers a plan was not made for. */
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cublasLt.h>
@@ -622,6 +623,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *count = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
+/* The library loads a kernel when that is first called, which waits for all streams. */
+static void lt_load_kernel(const lt_op &op, const lt_layout &a, const lt_layout &b, const lt_layout &c)
+{
+    static std::mutex lock;
+    static std::set<std::array<uint64_t, 8>> loaded;
+    {
+        std::lock_guard<std::mutex> alone(lock);
+        if (!loaded
+                 .insert({(uint64_t)op.a, (uint64_t)op.b, a.rows, a.columns, b.columns, (uint64_t)a.type,
+                          (uint64_t)b.type, (uint64_t)c.type})
+                 .second)
+            return;
+    }
+    wait_for_all();
+}
 /* Column-major, as defined. */
 static void lt_product(lt_op op, lt_layout la, lt_layout lb, lt_layout lc, const void *A, const void *B, void *C,
                        float scale, float keep)
@@ -655,6 +671,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     if (algo.magic != 0x17 || !work || work_bytes == 0 || C != D || !lt_aligned(A, algo.align[0]) ||
         !lt_aligned(B, algo.align[1]) || !lt_aligned(C, algo.align[2]) || !lt_aligned(D, algo.align[3]))
         return CUBLAS_STATUS_INVALID_VALUE;
+    lt_load_kernel(op, la, lb, lc);
     fake_stream_enqueue(s, [=] { lt_product(op, la, lb, lc, A, B, D, scale, keep); });
     return CUBLAS_STATUS_SUCCESS;
 }
