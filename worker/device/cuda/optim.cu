@@ -28,35 +28,100 @@ __device__ static void store_at_random(bf16 *x, float value, uint32_t random)
         x->bits = (uint16_t)((bits + (random & 0xffffu)) >> 16);
 }
 
-__device__ static void store_moments(float *m, float *v, size_t i, float mi, float vi, const struct adamw_factors &a,
-                                     const struct adamw_piece &p)
+/* Four elements in a row, of which `left` are there; whole: they are, in one access. */
+template <class T> struct four {
+    float v[4];
+};
+__device__ static inline void four_bits(const float *x, uint4 *ret)
 {
-    (void)a, (void)p;
-    m[i] = mi;
-    v[i] = vi;
+    *ret = LOAD_16(x);
 }
-
-__device__ static void store_moments(bf16 *m, bf16 *v, size_t i, float mi, float vi, const struct adamw_factors &a,
-                                     const struct adamw_piece &p)
+__device__ static inline void four_bits(const bf16 *x, uint2 *ret)
 {
-    if (!a.random_moments) {
-        num_store(m + i, mi);
-        num_store(v + i, vi);
+    *ret = *(const uint2 *)x;
+}
+template <class T> struct four_type;
+template <> struct four_type<float> {
+    typedef uint4 bits;
+};
+template <> struct four_type<bf16> {
+    typedef uint2 bits;
+};
+template <class T> __device__ static inline four<T> four_load(const T *x, int64_t left, bool whole)
+{
+    four<T> f;
+    T e[4];
+    if (whole) {
+        typename four_type<T>::bits bits;
+        four_bits(x, &bits);
+        memcpy(e, &bits, sizeof bits);
+    }
+    for (int k = 0; k < 4; k++)
+        f.v[k] = whole ? num_load(e + k) : k < left ? num_load(x + k) : 0.0f;
+    return f;
+}
+template <class T> __device__ static inline void four_store(T *x, const T e[4], int64_t left, bool whole)
+{
+    if (whole) {
+        typename four_type<T>::bits bits;
+        memcpy(&bits, e, sizeof bits);
+        *(typename four_type<T>::bits *)x = bits;
         return;
     }
-    const int64_t e = p.first + (int64_t)i;
-    const int64_t place = p.origin + (p.cols == p.ld ? e : e / p.cols * p.ld + e % p.cols);
-    uint32_t words[4];
-    philox(p.key[0], p.key[1], (uint64_t)place / 4, a.step, words);
-    const uint32_t low = place & 1 ? words[1] : words[0], high = place & 1 ? words[3] : words[2];
-    const uint32_t random = place & 2 ? high : low;
-    store_at_random(m + i, mi, random);
-    store_at_random(v + i, vi, random >> 16);
+    for (int k = 0; k < 4; k++)
+        if (k < left)
+            x[k] = e[k];
+}
+template <class T> __device__ static inline void four_round(T e[4], const four<T> &f)
+{
+    for (int k = 0; k < 4; k++)
+        num_store(e + k, f.v[k]);
+}
+
+/* The words of elements i to i + 3: one call of Philox where they are of one. */
+__device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_factors &a, const struct adamw_piece &p)
+{
+    const int64_t e = p.first + (int64_t)i, column = p.cols == p.ld ? 0 : e % p.cols;
+    const int64_t place = p.origin + (p.cols == p.ld ? e : e / p.cols * p.ld + column);
+    if (place % 4 == 0 && (p.cols == p.ld || column + 4 <= p.cols)) {
+        philox(p.key[0], p.key[1], (uint64_t)place / 4, a.step, ret);
+        return;
+    }
+    for (int k = 0; k < 4; k++) {
+        const int64_t at = p.cols == p.ld ? place + k : p.origin + (e + k) / p.cols * p.ld + (e + k) % p.cols;
+        uint32_t words[4];
+        philox(p.key[0], p.key[1], (uint64_t)at / 4, a.step, words);
+        const uint32_t low = at & 1 ? words[1] : words[0], high = at & 1 ? words[3] : words[2];
+        ret[k] = at & 2 ? high : low;
+    }
+}
+
+__device__ static void round_moments(float em[4], float ev[4], const four<float> &m, const four<float> &v, size_t,
+                                     const struct adamw_factors &, const struct adamw_piece &)
+{
+    four_round(em, m);
+    four_round(ev, v);
+}
+__device__ static void round_moments(bf16 em[4], bf16 ev[4], const four<bf16> &m, const four<bf16> &v, size_t i,
+                                     const struct adamw_factors &a, const struct adamw_piece &p)
+{
+    uint32_t random[4];
+    if (!a.random_moments) {
+        four_round(em, m);
+        four_round(ev, v);
+        return;
+    }
+    four_words(random, i, a, p);
+    for (int k = 0; k < 4; k++) {
+        store_at_random(em + k, m.v[k], random[k]);
+        store_at_random(ev + k, v.v[k], random[k] >> 16);
+    }
 }
 
 #define PIECE_BLOCK (16 * THREADS) /* elements that a block has */
 
-/* A block has elements of one piece. m and v by explicit fused sums: the same bits on every device (device.h). */
+/* A block has elements of one piece, a thread four at a time. m and v by explicit fused sums: the same bits on every
+ * device (device.h). */
 template <typename W, typename M>
 __global__ static void __launch_bounds__(THREADS)
     adamw(const __grid_constant__ struct adamw_pieces pieces, struct adamw_factors a, const int *failed)
@@ -70,18 +135,36 @@ __global__ static void __launch_bounds__(THREADS)
     W *const master = (W *)p.master;
     M *const m = (M *)p.m, *const v = (M *)p.v;
     bf16 *const shadow = (bf16 *)p.shadow;
+    const bool aligned = (((uintptr_t)p.master | (uintptr_t)p.m | (uintptr_t)p.v | (uintptr_t)p.grad) % 16 |
+                          (uintptr_t)p.shadow % 8) == 0;
     const size_t first = (size_t)(blockIdx.x - p.first_block) * PIECE_BLOCK;
     const size_t end = first + PIECE_BLOCK < p.n ? first + PIECE_BLOCK : p.n;
-    for (size_t i = first + threadIdx.x; i < end; i += THREADS) {
-        const float w = num_load(master + i);
-        const float g = fmaf(a.l2, w, gradient_of<W>(p.grad[i], a));
-        const float mi = fmaf(a.beta1, num_load(m + i), (1.0f - a.beta1) * g);
-        const float vi = fmaf(a.beta2, num_load(v + i), (1.0f - a.beta2) * (g * g));
-        const float next = w - a.lr * (mi / a.bias1 / (sqrtf(vi / a.bias2) + a.eps) + a.weight_decay * w);
-        store_moments(m, v, i, mi, vi, a, p);
-        num_store(master + i, next);
-        if (shadow)
-            num_store(shadow + i, next);
+    for (size_t i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
+        const int64_t left = (int64_t)(end - i);
+        const bool whole = aligned && left >= 4;
+        const four<W> w = four_load(master + i, left, whole);
+        const four<float> sum = four_load(p.grad + i, left, whole);
+        four<M> mi = four_load(m + i, left, whole), vi = four_load(v + i, left, whole);
+        four<W> next;
+        for (int j = 0; j < 4; j++) {
+            const float g = fmaf(a.l2, w.v[j], gradient_of<W>(sum.v[j], a));
+            mi.v[j] = fmaf(a.beta1, mi.v[j], (1.0f - a.beta1) * g);
+            vi.v[j] = fmaf(a.beta2, vi.v[j], (1.0f - a.beta2) * (g * g));
+            next.v[j] =
+                w.v[j] - a.lr * (mi.v[j] / a.bias1 / (sqrtf(vi.v[j] / a.bias2) + a.eps) + a.weight_decay * w.v[j]);
+        }
+        M em[4], ev[4];
+        W ew[4];
+        round_moments(em, ev, mi, vi, i, a, p);
+        four_round(ew, next);
+        four_store(m + i, em, left, whole);
+        four_store(v + i, ev, left, whole);
+        four_store(master + i, ew, left, whole);
+        if (shadow) {
+            bf16 es[4];
+            four_round(es, four<bf16>{{next.v[0], next.v[1], next.v[2], next.v[3]}});
+            four_store(shadow + i, es, left, whole);
+        }
     }
 }
 
