@@ -114,7 +114,7 @@ def print_costs(plan_path, folder):
 
 
 def print_checkpoint(folder, began_ms, interval):
-    """A snapshot is copied beside the step behind it, whose update waits: what that and the next two take beyond the usual."""
+    """A snapshot is copied beside the step behind it, and its update waits: what that step and the next two take beyond the usual."""
     steps = print_steps(folder, began_ms)
     if not steps:
         return 1

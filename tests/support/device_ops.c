@@ -1059,7 +1059,7 @@ static void check_attention(struct checker *c)
     sweep(c);
 }
 
-/* What a device may leave to a library, whose sums have an order of its own or none, and what that has to leave to it.
+/* What a device may leave to a library with sums in an order of its own or none, and what that has to leave to it.
  */
 static void check_orders(struct checker *c)
 {

@@ -221,7 +221,7 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
 
-/* Gradients that repeat whose scratch is more than a library is given. */
+/* Gradients that repeat, with more scratch than a library is given. */
 static bool too_long(const struct op_attention_dgrad *g)
 {
     const double group = (double)(g->H / g->K) * (double)g->Tq * (double)g->Tk * 2;

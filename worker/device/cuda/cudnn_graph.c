@@ -330,7 +330,7 @@ static void multiply_to_heads(struct cudnn_graph *g, const struct cudnn_problem 
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, full, to);
 }
 
-/* repeatable: dQ is a product's result, whose engine keeps ds; otherwise a sum that its blocks add to. */
+/* repeatable: dQ is the result of a product that keeps ds; otherwise a sum that its blocks add to. */
 static void backward(struct cudnn_graph *g, const struct cudnn_problem *p, bool repeatable)
 {
     const struct node q = rows(g, p, CUDNN_Q, p->h, p->d, p->ldq), keys = columns(g, p, CUDNN_K, p->kv, p->d, p->ldk);

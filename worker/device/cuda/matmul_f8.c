@@ -11,9 +11,9 @@
 
 #define PLANS_MAX 512
 #define STEP 16                           /* codes, rows and columns that a product wants multiples of */
-#define SUMS_BYTES_MAX ((size_t)64 << 20) /* of rows whose scales a kernel undoes */
+#define SUMS_BYTES_MAX ((size_t)64 << 20) /* of rows with scales that a kernel undoes */
 
-/* Who undoes the scales. */
+/* What undoes the scales. */
 enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALINGS };
 
 /* Compared as bytes, so it is zeroed before it is filled. */
