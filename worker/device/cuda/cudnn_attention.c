@@ -244,7 +244,8 @@ static int64_t largest_divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* What one execution does: all of it, or equal parts with a bound to their scratch: sequences, or heads of one sequence. */
+/* What one execution does: all of it, or equal parts with a bound to their scratch: sequences, or heads of one
+ * sequence. */
 static struct cudnn_problem part_of(const struct cudnn_attention *c, const struct cudnn_problem *whole,
                                     enum cudnn_pass pass)
 {

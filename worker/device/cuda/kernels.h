@@ -3,9 +3,8 @@
  *
  * Each enqueues on stream (a cudaStream_t) and returns a cudaError_t: 0, or why the launch failed. Shapes, formulas and
  * aliasing are device.h's; strides are in elements. bf16: the compute tensors are bfloat16, otherwise fp32. The only
- * atomics are on a hash, a sum of integers, and on magnitudes, the largest of integers, so the same call on the same data
- * gives the same bits. An empty tensor
- * launches nothing. */
+ * atomics are on a hash, a sum of integers, and on magnitudes, the largest of integers, so the same call on the same
+ * data gives the same bits. An empty tensor launches nothing. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 #define TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 
