@@ -7,7 +7,8 @@
  * for gather and scatter, twice that for all-reduce. A group's links follow from where its ranks lie: `node`
  * consecutive ranks share one machine; members on one machine pool their network cards.
  *
- * The efficiencies are calibrated once, on TorchTitan's published 8B runs (docs/plan.md). */
+ * The efficiencies of h100 and h200 are calibrated on runs of this system on these cards (docs/published.md), at the
+ * power limit that a step reaches; b200's are estimates. */
 #ifndef TITAN_WORKER_PLAN_COST_H
 #define TITAN_WORKER_PLAN_COST_H
 
@@ -16,9 +17,9 @@
 
 struct machine {
     const char *name, *doc;
-    double flops_bf16, flops_f32, flops_f8; /* dense peak of one device, FLOP/s; f8 0: not there */
-    double memory_bandwidth;                /* bytes/s */
-    uint64_t memory_bytes;
+    double flops_bf16, flops_f32, flops_f8;         /* dense peak of one device, FLOP/s; f8 0: not there */
+    double memory_bandwidth;                        /* bytes/s */
+    uint64_t memory_bytes;                          /* that are free before a run, where a card was there to ask */
     int node;                                       /* devices in a machine */
     double link_bandwidth;                          /* one direction, device to device in a machine, bytes/s */
     double net_bandwidth;                           /* one direction, a device's share of its machine's network */
@@ -33,11 +34,14 @@ struct machine {
     double attention_own, attention_own_dgrad; /* FLOP/s in a fixed order, and in fp32; 0: as in any order */
     double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
-    double memory_overhead; /* share of the plan's bytes that a run needs besides (allocator, context) */
-    uint64_t memory_fixed;  /* bytes that it needs in any case: context, communicators */
+    double
+        moments_rounded; /* parameters/s that an update with moments in bf16, rounded at random, does at most; 0: any */
+    uint64_t memory_fixed; /* bytes that a run needs besides its plan: context, libraries */
+    uint64_t memory_peers; /* and with more than one rank, for its communicators */
 };
 
-/* "h100", "h200", "b200", "cpu"; NULL: no such machine. */
+/* "h100", "h200", "b200", "cpu"; NULL: no such machine. And "torchtitan-h100": as TorchTitan's program of 2024-12 runs
+ * on one, which published figures are compared with (docs/published.md). */
 const struct machine *cost_machine_find(const char *name);
 /* The one that a device is of, by the device's own name ("NVIDIA H200"); NULL: none is known. */
 const struct machine *cost_machine_of(const char *device);

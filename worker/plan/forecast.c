@@ -39,7 +39,7 @@ static void measure_memory(const struct machine *m, const struct program *p, str
             ret->bytes[buffer_memory(p->buffers[i].kind)] += p->buffers[i].bytes;
     for (int k = 0; k < MEMORY_COUNT; k++)
         ret->total += k == MEMORY_HOST ? 0 : ret->bytes[k];
-    ret->predicted = (double)ret->total * (1 + m->memory_overhead) + (double)m->memory_fixed;
+    ret->predicted = (double)ret->total + (double)m->memory_fixed + (p->mesh.world > 1 ? (double)m->memory_peers : 0);
 }
 
 static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step, double crowded,

@@ -13,7 +13,7 @@ struct forecast_memory {
     int pp_rank;
     size_t bytes[MEMORY_COUNT]; /* when most is needed; HOST is not part of the sum */
     size_t total;               /* of the device, as planned */
-    double predicted;           /* with the machine's overhead */
+    double predicted;           /* with what a run needs besides, of the device */
 };
 
 /* Where a rank's step goes, s; they add up to its step. */

@@ -131,10 +131,16 @@ static void operations_take_the_machines_time(void **state)
     open_plan(&p, 1, sets);
     const struct program *q = p.programs[0];
 
-    /* memory-bound: out, gate and up, (256,768) bf16 the first, two halves of a (256,1536) the others, at 0.5 TB/s */
+    /* memory-bound: out, gate and up, (256,768) bf16 the first, the columns of a (256,1536) the others, at 0.5 TB/s */
     const struct action *a = find(q, OP_SWIGLU);
-    const double last_row = (255.0 * 1536 + 768) * 2;
-    near(cost_action(&cost, q, a), 2e-6 + (256 * 768 * 2 + 2 * last_row) / 0.5e12, "swiglu");
+    near(cost_action(&cost, q, a), 2e-6 + 3 * 256 * 768 * 2 / 0.5e12, "swiglu");
+
+    /* of the embedding's 2048 rows those of 256 tokens: read and written in bf16; read twice, once to be added to, in
+     * fp32 */
+    a = find(q, OP_EMBED);
+    near(cost_action(&cost, q, a), 2e-6 + (2 * 256 * 256 * 2 + 256 * 4) / 0.5e12, "embed");
+    a = find(q, OP_EMBED_WGRAD);
+    near(cost_action(&cost, q, a), 2e-6 + (256 * 256 * (2 * 4 + 2) + 256 * 4) / 0.5e12, "embed_wgrad");
 
     /* 16 heads, 256 queries of two sequences of 128, causal: a quarter of 100 TFLOP/s */
     a = find(q, OP_ATTENTION);
@@ -157,6 +163,33 @@ static void operations_take_the_machines_time(void **state)
 
     near(cost_action(&cost, q, find(q, OP_DECIDE)), 0, "a word to the host");
     planned_close(&p);
+}
+
+/* Moments in bf16 take half of the bytes, and longer where rounding them does. */
+static void updates_are_bound_by_rounding(void **state)
+{
+    static const char *const plain[] = {"training.seq_len=128", NULL};
+    static const char *const rounded[] = {"training.seq_len=128", "optimizer.state_dtype=bfloat16", NULL};
+    struct machine m = simple;
+    const struct cost cost = {.machine = &m};
+    struct planned p;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        open_plan(&p, 1, i ? rounded : plain);
+        const struct program *const q = p.programs[0];
+        const struct action *const a = find(q, OP_OPTIMISE);
+        double parameters = 0;
+        for (int k = OPERAND_OF(optimise, gradient); k < a->n_operands; k += UPDATE_OPERANDS)
+            parameters += (double)action_operands(q, a)[k].bytes / 4;
+        /* master and moments are read and written, the gradient read, bf16 parameters written */
+        const double bytes = (i ? 2 * 8 + 4 + 2 : 2 * 12 + 4 + 2) * parameters;
+        m.moments_rounded = 0;
+        near(cost_action(&cost, q, a), 2e-6 + bytes / 0.5e12, "an update");
+        m.moments_rounded = 1e9;
+        near(cost_action(&cost, q, a), 2e-6 + (i ? parameters / 1e9 : bytes / 0.5e12), "one that rounds");
+        planned_close(&p);
+    }
 }
 
 static void masks_cost_more(void **state)
@@ -215,6 +248,9 @@ static void machines_are_found(void **state)
         assert_true(m->attention_masked >= 1);
     }
     assert_ptr_equal(cost_machine_find("H100"), cost_machine_find("h100"));
+    assert_ptr_equal(cost_machine_of("NVIDIA H100 80GB HBM3"), cost_machine_find("h100"));
+    assert_ptr_equal(cost_machine_of("NVIDIA H200"), cost_machine_find("h200"));
+    assert_non_null(cost_machine_find("torchtitan-h100"));
     assert_null(cost_machine_find("a100"));
     assert_null(cost_machine_find(""));
 }
@@ -222,9 +258,13 @@ static void machines_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(transfers_take_the_rings_time),     cmocka_unit_test(flops_are_the_models),
-        cmocka_unit_test(operations_take_the_machines_time), cmocka_unit_test(masks_cost_more),
-        cmocka_unit_test(orders_have_their_price),           cmocka_unit_test(machines_are_found),
+        cmocka_unit_test(transfers_take_the_rings_time),
+        cmocka_unit_test(flops_are_the_models),
+        cmocka_unit_test(operations_take_the_machines_time),
+        cmocka_unit_test(masks_cost_more),
+        cmocka_unit_test(updates_are_bound_by_rounding),
+        cmocka_unit_test(orders_have_their_price),
+        cmocka_unit_test(machines_are_found),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
 }

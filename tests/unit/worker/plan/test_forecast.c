@@ -153,7 +153,8 @@ static void memory_by_kind_sums_up(void **state)
         assert_int_equal(m->bytes[MEMORY_OPTIMIZER], state_bytes);
         assert_true(m->bytes[MEMORY_ACTIVATIONS] > 0 && m->bytes[MEMORY_GRADIENTS] > 0);
         const struct machine *h = x.p.cost.machine;
-        near(m->predicted, (double)m->total * (1 + h->memory_overhead) + (double)h->memory_fixed, "predicted");
+        assert_true(h->memory_fixed > 0 && h->memory_peers > 0);
+        near(m->predicted, (double)(m->total + h->memory_fixed + h->memory_peers), "predicted");
         assert_true(m->total <= x.f.memory[x.f.fullest].total);
     }
     close_forecast(&x);
