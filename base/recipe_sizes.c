@@ -177,7 +177,7 @@ int recipe_moment_bytes(const struct recipe *r)
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
  *                               fsdp_reshard_after_forward = "never" all of them
  *   activations  see there
- *   snapshot     12 P/W         copy in host memory, fp32, that a checkpoint is written from; not on a GPU
+ *   snapshot     k P/W          copy in host memory that a checkpoint is written from; not on a GPU
  *   copy         (k + 4) P/W    of another worker's masters and moments, and its gradients (recipe_keeps_copies); in
  * the host's memory, so not on a GPU base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers
  *
@@ -202,7 +202,7 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double units = (s + 4) * share.unit + (2 * s + 4) * share.layer;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
-    double snapshot = r->checkpoint.enable && !gpu ? 12 * shard : 0;
+    double snapshot = r->checkpoint.enable && !gpu ? kept * shard : 0;
     double copy = recipe_keeps_copies(r, (int)(ranks * unit), (int)m.dp_replicate) && !gpu ? (kept + 4) * shard : 0;
     double state = (r->training.enable_cpu_offload && gpu ? 0 : kept) + s;
     double bytes = state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + copy +

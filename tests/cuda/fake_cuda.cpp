@@ -41,6 +41,7 @@ struct block {
 static std::mutex blocks_lock;
 static std::map<void *, block> blocks;
 static size_t device_bytes; /* allocated, not pinned */
+static std::map<void *, size_t> registered;
 
 /* What blocks the host; the most of each, and how often. */
 static struct fake_counts {
@@ -48,7 +49,8 @@ static struct fake_counts {
     std::atomic<size_t> most_copied{0};   /* bytes of one copy */
     std::atomic<size_t> most_pageable{0}; /* of one from or to memory that is not pinned */
     std::atomic<size_t> device_syncs{0};
-    std::atomic<size_t> enqueued{0}; /* operations, of all streams */
+    std::atomic<size_t> registered_bytes{0}; /* copied into memory of cudaHostRegister */
+    std::atomic<size_t> enqueued{0};         /* operations, of all streams */
 
     ~fake_counts()
     {
@@ -56,8 +58,9 @@ static struct fake_counts {
         FILE *f = path ? fopen(path, "w") : NULL;
         if (!f)
             return;
-        fprintf(f, "most_queued %zu\nmost_copied %zu\nmost_pageable %zu\ndevice_syncs %zu\n", most_queued.load(),
-                most_copied.load(), most_pageable.load(), device_syncs.load());
+        fprintf(f, "most_queued %zu\nmost_copied %zu\nmost_pageable %zu\ndevice_syncs %zu\nregistered_bytes %zu\n",
+                most_queued.load(), most_copied.load(), most_pageable.load(), device_syncs.load(),
+                registered_bytes.load());
         fclose(f);
     }
 } counts;
@@ -80,6 +83,22 @@ static bool is_ours(const void *p)
         return false;
     --after;
     return (const char *)p < (const char *)after->first + after->second.bytes;
+}
+
+/* All of it in one part that cudaHostRegister was given. */
+static bool is_registered(const void *p, size_t bytes)
+{
+    std::lock_guard<std::mutex> alone(blocks_lock);
+    auto after = registered.upper_bound((void *)p);
+    if (after == registered.begin())
+        return false;
+    --after;
+    const char *end = (const char *)after->first + after->second;
+    if ((const char *)p < end && (const char *)p + bytes > end) {
+        fprintf(stderr, "fake cuda: a copy crosses the end of registered memory\n");
+        abort();
+    }
+    return (const char *)p < end;
 }
 
 static cudaError_t take(void **ret, size_t bytes)
@@ -265,6 +284,22 @@ cudaError_t cudaFreeHost(void *p)
 {
     return give(p);
 }
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
+{
+    OR_BROKEN();
+    std::lock_guard<std::mutex> alone(blocks_lock);
+    return getenv("TITAN_FAKE_NO_REGISTER") || !registered.emplace(p, bytes).second ? cudaErrorNotSupported
+                                                                                    : cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *p)
+{
+    wait_for_all();
+    std::lock_guard<std::mutex> alone(blocks_lock);
+    if (registered.erase(p) == 1)
+        return cudaSuccess;
+    fprintf(stderr, "fake cuda: memory that is not registered was unregistered\n");
+    abort();
+}
 cudaError_t cudaMemset(void *p, int value, size_t bytes)
 {
     memset(p, value, bytes);
@@ -289,7 +324,10 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     OR_BROKEN();
     note_most(counts.most_copied, bytes);
     fake_stream_enqueue(s, [=] { memmove(dst, src, bytes); });
-    if (is_ours(dst) && is_ours(src))
+    const bool into_registered = is_registered(dst, bytes);
+    if (into_registered)
+        counts.registered_bytes += bytes;
+    if ((into_registered || is_ours(dst)) && is_ours(src))
         return cudaSuccess;
     note_most(counts.most_pageable, bytes);
     ((fake_stream *)s)->wait();

@@ -92,6 +92,23 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     at_most most_copied 67108864 "copies are in pieces"
     at_most most_pageable 65536 "the state and the tokens go through pinned memory"
     at_most device_syncs 0 "nothing waits for all streams"
+    if [ "$(awk '$1 == "registered_bytes" { print $2 }' "$dir/counts")" -ge 10000 ]; then
+        echo "ok - a checkpoint is copied straight into pinned memory"
+    else
+        echo "not ok - a checkpoint is copied straight into pinned memory" && bad=1
+    fi
+    rm -f "$dir/counts"
+    TITAN_FAKE_NO_REGISTER=1 TITAN_FAKE_COUNTS=$dir/counts train unpinned 1 cuda "$dir/titan-worker" \
+        $(set_keys checkpoint.enable=true checkpoint.interval=2 model.n_layers=16 training.local_batch_size=8 \
+            training.seq_len=32) || bad=1
+    at_most registered_bytes 0 "memory that cannot be pinned is none that the device copies into"
+    at_most most_pageable 65536 "and a checkpoint goes through pinned buffers"
+    written() { (cd "$dir/$1" && find . -name '*.safetensors' | sort | xargs sha256sum); }
+    if [ -n "$(written counted)" ] && [ "$(written counted)" = "$(written unpinned)" ]; then
+        echo "ok - both ways write the same checkpoints"
+    else
+        echo "not ok - both ways write the same checkpoints" && bad=1
+    fi
     TITAN_FAKE_USED_MB=4095 train full 1 cuda "$dir/titan-worker" >"$dir/full.out"
     if grep -q "emulated GPU, 0.00 of 4.00 GiB free when it was opened: .* needs .* GiB of device memory" "$dir/full.out"; then
         echo "ok - too little free memory is refused with the numbers"

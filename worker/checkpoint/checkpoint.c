@@ -156,8 +156,11 @@ static titan_status write_pieces(int at, const struct manifest *m, const struct 
     struct safetensors_writer *w = NULL;
     TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
     for (size_t i = 0; i < n; i++) {
-        titan_status status = safetensors_append_floats(w, dtype_of(m, &pieces[i]), pieces[i].data,
-                                                        (size_t)(pieces[i].rows * pieces[i].cols), err);
+        const size_t elements = (size_t)(pieces[i].rows * pieces[i].cols);
+        titan_status status =
+            pieces[i].bf16
+                ? safetensors_append_halves(w, dtype_of(m, &pieces[i]), (const void *)pieces[i].data, elements, err)
+                : safetensors_append_floats(w, dtype_of(m, &pieces[i]), pieces[i].data, elements, err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;

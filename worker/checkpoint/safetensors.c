@@ -462,6 +462,25 @@ titan_status safetensors_append_floats(struct safetensors_writer *w, const char 
     return TITAN_OK;
 }
 
+titan_status safetensors_append_halves(struct safetensors_writer *w, const char *dtype, const uint16_t *data, size_t n,
+                                       struct titan_error *err)
+{
+    if (strcmp(dtype, "BF16") == 0)
+        return safetensors_append(w, data, n * sizeof(*data), err);
+    const size_t most = MIN(n, FLOATS_AT_ONCE);
+    _cleanup_free_ float *block = malloc(most * sizeof(*block) + 1);
+    if (!block)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to write '%s'", w->path);
+    for (size_t done = 0; done < n;) {
+        const size_t portion = MIN(n - done, most);
+        for (size_t i = 0; i < portion; i++)
+            block[i] = bf16_to_f32(data[done + i]);
+        TRY(safetensors_append_floats(w, dtype, block, portion, err));
+        done += portion;
+    }
+    return TITAN_OK;
+}
+
 titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_bytes, uint32_t *ret_crc,
                                 struct titan_error *err)
 {

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,8 +23,8 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "worker/checkpoint/hf_export.h"
+#include "worker/state/snapshot.h"
 
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
 #define LOOK_MS 20    /* between looks at whether a wait for the thread is cancelled */
@@ -41,9 +40,9 @@ struct checkpoint_writer {
         struct tensor_spec *specs;
         struct piece *pieces;
         int n_specs, n_pieces;
-    } all, weights;                  /* without moments */
-    int64_t linger_until_ms;         /* 0: not yet */
-    float *host;                     /* the snapshot */
+    } all, weights;          /* without moments */
+    int64_t linger_until_ms; /* 0: not yet */
+    struct snapshot *snapshot;
     const struct train_state *state; /* what is copied into it; borrowed until the copy is awaited */
     const struct device_handle *device;
     struct stream *copies; /* for that alone; the thread's until it posts `copied`; NULL: nothing was started yet */
@@ -90,17 +89,19 @@ static titan_status leave_out_moments(const struct contents *all, int n, struct 
 static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
 {
     const struct layout *l = w->opt.layout;
-    const size_t bytes = (size_t)state_snapshot_size(l, w->opt.rank) * sizeof(float);
+    const struct state_types types = w->opt.types;
 
-    titan_assert(!w->host);
-    w->host = aligned_alloc(HUGE_PAGE_BYTES, (bytes / HUGE_PAGE_BYTES + 1) * HUGE_PAGE_BYTES);
-    if (!w->host)
-        return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
-                          (double)bytes / 1048576.0);
-    (void)madvise(w->host, bytes, MADV_HUGEPAGE); /* the first save meets every page */
+    titan_assert(!w->snapshot);
+    TRY(snapshot_open(w->opt.memory_of, state_copy_bytes(l, w->opt.rank, types), snapshot_available, &w->snapshot,
+                      err));
+    char *const host = snapshot_memory(w->snapshot);
     TRY(layout_specs(l->model, &w->all.specs, &w->all.n_specs, err));
-    TRY(layout_owned_pieces(l, w->opt.rank, w->host, w->host + 3 * layout_total(l, w->opt.rank), &w->all.pieces,
-                            &w->all.n_pieces, err));
+    TRY(layout_owned_pieces(l, w->opt.rank, NULL, NULL, &w->all.pieces, &w->all.n_pieces, err));
+    for (int i = 0; i < w->all.n_pieces; i++) {
+        enum dtype type;
+        w->all.pieces[i].data = (void *)(host + state_copy_place(l, w->opt.rank, types, &w->all.pieces[i], &type));
+        w->all.pieces[i].bf16 = type == DTYPE_BF16;
+    }
     return leave_out_moments(&w->all, l->model->n_tensors, &w->weights, err);
 }
 
@@ -143,7 +144,7 @@ static void let_go(struct checkpoint_writer *w)
     (void)sem_destroy(&w->ended);
     (void)sem_destroy(&w->copied);
     free(w->info.recipe);
-    free(w->host);
+    snapshot_close(w->snapshot);
     free(w->all.specs);
     free(w->all.pieces);
     free(w->weights.specs);
@@ -188,6 +189,7 @@ void checkpoint_writer_close(struct checkpoint_writer *w)
     checkpoint_writer_cancel(w);
     if (!join_thread(w))
         (void)pthread_detach(w->thread);
+    snapshot_unpin(w->snapshot); /* a thread that goes on has copied */
     if (w->copies)
         w->device->ops->stream_close(w->copies);
     if (w->settled)
@@ -213,7 +215,8 @@ static void copy_state(struct checkpoint_writer *w)
     if (status == TITAN_OK)
         status = ops->event_wait(w->settled, w->copies, err);
     if (status == TITAN_OK)
-        status = state_snapshot(w->state, w->host, w->copies, err);
+        status = state_copy(w->state, snapshot_memory(w->snapshot),
+                            snapshot_ready(w->snapshot) ? SNAPSHOT_PIECE_BYTES : 0, w->copies, err);
     if (status != TITAN_OK) {
         if (err->status == TITAN_OK)
             (void)titan_fail(err, status, "the state could not be copied: %s", titan_status_text(status));
@@ -519,6 +522,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     sigset_t all, old;
 
     titan_assert(state->rank == w->opt.rank);
+    titan_assert(state->types.master == w->opt.types.master && state->types.moment == w->opt.types.moment);
     if (!join_thread(w))
         return still_writing(w, err);
     titan_assert(!w->started);

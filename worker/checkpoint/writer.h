@@ -31,8 +31,11 @@ struct writer_options {
     int keep;             /* newest complete ones that stay, 0 = all */
     const char *hf_dtype; /* what has weights alone gets a Hugging Face directory as well, hf; NULL: it does not */
     const struct layout *layout; /* borrowed */
-    uint32_t wait_ms;            /* rank 0 waits for the others' entries; 0 = 10 minutes */
-    uint32_t linger_ms;          /* for its own thread, once cancelled; 0 = 250 */
+    struct state_types types;    /* of the states that it is given */
+    /* Of the states, borrowed: their copy's memory is taken ahead (snapshot.h). NULL: when the first is copied. */
+    const struct device_handle *memory_of;
+    uint32_t wait_ms;   /* rank 0 waits for the others' entries; 0 = 10 minutes */
+    uint32_t linger_ms; /* for its own thread, once cancelled; 0 = 250 */
 };
 
 /* A checkpoint that is complete on disk. Rank 0 only. */

@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 8
+#define TITAN_DEVICE_ABI 9
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -129,8 +129,8 @@ struct attention_shape {
  * of products of such values, fp32, are divided by both scales. A scale is the type's largest value / the largest
  * magnitude, which is taken to be 1e-12 at least, in fp64 and rounded to fp32, and with power_of_two down to a power of
  * two: one of the whole operand or, with lines, one of each line along k, a row of op(a) or a column of op(b). A line
- * or operand with an element that is not finite gives a product that is not. (torchao's dynamic scaling.) A GPU's sums of
- * such products keep some 14 bits. */
+ * or operand with an element that is not finite gives a product that is not. (torchao's dynamic scaling.) A GPU's sums
+ * of such products keep some 14 bits. */
 struct float8_product {
     enum float8 a, b;
     bool a_lines, b_lines, power_of_two;
@@ -194,6 +194,10 @@ struct device_ops {
     /* Host memory the device can copy from and to at full speed. */
     titan_status (*alloc_host)(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
     void (*release_host)(struct device *dev, void *ptr);
+    /* The same of host memory that is there already, whole pages of it; any thread. A copy that crosses the bound of
+     * what was pinned as one may fail. NULL, both: the device needs no such thing. */
+    titan_status (*pin_host)(struct device *dev, void *ptr, size_t bytes, struct titan_error *err);
+    void (*unpin_host)(struct device *dev, void *ptr);
 
     /* --- streams and events ------------------------------------------------------------------------------------ */
     /* compute: where products run; a device has one such stream. Others (communication, copies) run beside it. */

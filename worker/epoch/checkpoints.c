@@ -41,7 +41,9 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
                                            .keep = (int)t->recipe->checkpoint.keep_latest_k,
                                            .hf_dtype =
                                                t->recipe->checkpoint.last_save_in_hf ? export_dtype(t->recipe) : NULL,
-                                           .layout = e->state.shards.own->layout};
+                                           .layout = e->state.shards.own->layout,
+                                           .types = e->state.shards.own->types,
+                                           .memory_of = &t->device};
     struct checkpoint_writer *opened = NULL;
 
     titan_assert(!atomic_load(&e->checkpoints.writer));

@@ -124,3 +124,32 @@ titan_status staging_write(struct staging *g, void *to, size_t bytes, staging_fn
     }
     return TITAN_OK;
 }
+
+bool staging_pinned(const struct staging *g)
+{
+    return g->buffers[0] != NULL;
+}
+
+titan_status staging_copy(struct staging *g, void *host, size_t at, size_t part, const void *from, size_t bytes,
+                          struct stream *s, struct titan_error *err)
+{
+    const struct device_ops *ops = g->device->ops;
+    int i = 0;
+
+    titan_assert(part > 0 && staging_pinned(g));
+    for (int j = 0; j < 2; j++)
+        TRY(take_back(g, j, err));
+    for (size_t done = 0, n; done < bytes; done += n, i = 1 - i) {
+        n = MIN(bytes - done, part - (at + done) % part);
+        TRY(take_back(g, i, err)); /* the one before goes on meanwhile */
+        progress_action();
+        TRY(ops->copy(s, (char *)host + at + done, (const char *)from + done, n));
+        TRY(ops->event_record(g->copied[i], s, err));
+        g->copying[i] = true;
+    }
+    for (int j = 0; j < 2; j++) {
+        TRY(take_back(g, j, err));
+        progress_action();
+    }
+    return ops->stream_sync(s, err);
+}

@@ -27,5 +27,11 @@ titan_status staging_read(struct staging *g, void *from, size_t bytes, staging_f
 /* Has fn fill to (bytes). The last pieces may still be on their way on s. */
 titan_status staging_write(struct staging *g, void *to, size_t bytes, staging_fn fn, void *arg, struct stream *s,
                            struct titan_error *err) TITAN_MUST_USE;
+/* The memory is the device's own, and pinned buffers are on the way. */
+bool staging_pinned(const struct staging *g);
+/* Copies from (bytes) to place `at` of pinned host memory, without the buffers, in parts that end at multiples of
+ * `part` of that memory; waits for s. After a failure as well nothing is on its way once s has been waited for. */
+titan_status staging_copy(struct staging *g, void *host, size_t at, size_t part, const void *from, size_t bytes,
+                          struct stream *s, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

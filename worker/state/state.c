@@ -104,23 +104,51 @@ void *state_unit(const struct train_state *state, int unit)
     return (char *)state->values + state_bytes(state, state->layout->units[unit].offset);
 }
 
-void *state_piece(const struct train_state *state, const struct piece *piece, enum dtype *ret_type)
+/* Bytes before a piece in the values, or in the biases. */
+static size_t place_of(const struct layout *l, int rank, struct state_types types, const struct piece *piece,
+                       bool *ret_bias, enum dtype *ret_type)
 {
-    const struct model *m = state->layout->model;
+    const struct model *m = l->model;
     const int kind = piece->tensor / m->n_tensors; /* masters, m, v, biases */
 
-    if (kind >= 3) {
-        *ret_type = DTYPE_F32;
-        return state->biases + (piece->at - 3 * state->total);
-    }
-    const int unit = m->tensors[piece->tensor % m->n_tensors].unit;
-    const struct unit_layout *u = &state->layout->units[unit];
+    *ret_bias = kind >= 3;
+    *ret_type = kind >= 3 ? DTYPE_F32 : kind == 0 ? types.master : types.moment;
+    if (kind >= 3)
+        return (size_t)(piece->at - 3 * layout_total(l, rank)) * sizeof(float);
+    const struct unit_layout *u = &l->units[m->tensors[piece->tensor % m->n_tensors].unit];
     const int64_t at = piece->at - 3 * u->offset; /* in the unit */
     const size_t masters = (size_t)(kind == 0 ? at : u->shard), moments = (size_t)(kind == 0 ? 0 : at - u->shard);
     titan_assert(at >= kind * u->shard && at < (kind + 1) * u->shard);
-    *ret_type = kind == 0 ? state->types.master : state->types.moment;
-    return (char *)state_unit(state, unit) + masters * dtype_bytes(state->types.master) +
-           moments * dtype_bytes(state->types.moment);
+    return (size_t)u->offset * state_types_bytes(types) + masters * dtype_bytes(types.master) +
+           moments * dtype_bytes(types.moment);
+}
+
+void *state_piece(const struct train_state *state, const struct piece *piece, enum dtype *ret_type)
+{
+    bool bias;
+    const size_t at = place_of(state->layout, state->rank, state->types, piece, &bias, ret_type);
+
+    return (bias ? (char *)state->biases : (char *)state->values) + at;
+}
+
+/* Where the biases begin in a copy: on a bound for floats. */
+static size_t values_in_copy(const struct layout *l, int rank, struct state_types types)
+{
+    return ((size_t)layout_total(l, rank) * state_types_bytes(types) + 63) / 64 * 64;
+}
+
+size_t state_copy_bytes(const struct layout *layout, int rank, struct state_types types)
+{
+    return values_in_copy(layout, rank, types) + (size_t)layout_biases(layout->model) * sizeof(float);
+}
+
+size_t state_copy_place(const struct layout *layout, int rank, struct state_types types, const struct piece *piece,
+                        enum dtype *ret_type)
+{
+    bool bias;
+    const size_t at = place_of(layout, rank, types, piece, &bias, ret_type);
+
+    return (bias ? values_in_copy(layout, rank, types) : 0) + at;
 }
 
 static void *unit_shard(const struct train_state *s, int unit)
@@ -283,6 +311,33 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
     titan_assert(w.to == host + n);
     if (state->biases)
         TRY(state->device->ops->copy(s, host + n, state->biases, biases * sizeof *host));
+    return state->device->ops->stream_sync(s, err);
+}
+
+static void take_bytes(void *arg, void *piece, size_t bytes)
+{
+    char **const to = arg;
+
+    memcpy(*to, piece, bytes);
+    *to += bytes;
+}
+
+titan_status state_copy(const struct train_state *state, void *host, size_t pinned, struct stream *s,
+                        struct titan_error *err)
+{
+    const size_t values = state_bytes(state, state->total), biases = (size_t)layout_biases(state->layout->model);
+    const size_t behind = values_in_copy(state->layout, state->rank, state->types);
+    char *to = host;
+
+    if (pinned > 0 && staging_pinned(state->staging)) {
+        TRY(staging_copy(state->staging, host, 0, pinned, state->values, values, s, err));
+        return state->biases
+                   ? staging_copy(state->staging, host, behind, pinned, state->biases, biases * sizeof(float), s, err)
+                   : TITAN_OK;
+    }
+    TRY(staging_read(state->staging, state->values, values, take_bytes, &to, s, err));
+    if (state->biases)
+        TRY(state->device->ops->copy(s, (char *)host + behind, state->biases, biases * sizeof(float)));
     return state->device->ops->stream_sync(s, err);
 }
 

@@ -60,6 +60,14 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
 /* The reverse, shadow included; waits for the stream. */
 titan_status state_upload(struct train_state *state, const float *host, struct stream *s,
                           struct titan_error *err) TITAN_MUST_USE;
+/* The same in the types that the state keeps: values and then biases, as they stand. host: state_copy_bytes; pinned:
+ * bytes of which each part of it is pinned as one, from the first on, 0: it is not. */
+titan_status state_copy(const struct train_state *state, void *host, size_t pinned, struct stream *s,
+                        struct titan_error *err) TITAN_MUST_USE;
+size_t state_copy_bytes(const struct layout *layout, int rank, struct state_types types);
+/* Where a piece of layout_pieces begins in such a copy, in bytes, and its type. */
+size_t state_copy_place(const struct layout *layout, int rank, struct state_types types, const struct piece *piece,
+                        enum dtype *ret_type);
 /* Elements of a snapshot. */
 int64_t state_snapshot_size(const struct layout *layout, int rank);
 

@@ -4,6 +4,7 @@
 #ifndef TITAN_WORKER_TENSOR_PIECE_H
 #define TITAN_WORKER_TENSOR_PIECE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What the whole model has, on every rank the same list in the same order. */
@@ -20,6 +21,7 @@ struct piece {
     int64_t row, rows, col, cols;
     float *data; /* host memory, rows * cols elements, dense; not owned */
     int64_t at;  /* of a rank's state: where its first element stands there (layout_pieces); otherwise nothing */
+    bool bf16;   /* to be written: data are bf16 values in place of floats */
 };
 /* A tensor as a matrix. */
 void piece_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);

@@ -149,6 +149,8 @@ titan_status cuda_alloc(struct device *dev, size_t bytes, void **ret, struct tit
 void cuda_release(struct device *dev, void *ptr);
 titan_status cuda_alloc_host(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
 void cuda_release_host(struct device *dev, void *ptr);
+titan_status cuda_pin_host(struct device *dev, void *ptr, size_t bytes, struct titan_error *err);
+void cuda_unpin_host(struct device *dev, void *ptr);
 const char *cuda_unusable(void);
 
 /* stream.c */

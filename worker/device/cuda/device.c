@@ -333,6 +333,22 @@ void cuda_release_host(struct device *dev, void *ptr)
         (void)cudaFreeHost(ptr);
 }
 
+titan_status cuda_pin_host(struct device *dev, void *ptr, size_t bytes, struct titan_error *err)
+{
+    TRY(cuda_enter(dev, err));
+    const cudaError_t e = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable);
+    if (e == cudaSuccess)
+        return TITAN_OK;
+    (void)cudaGetLastError(); /* the caller can do without */
+    return cuda_fail(err, e, "pinning host memory");
+}
+
+void cuda_unpin_host(struct device *dev, void *ptr)
+{
+    if (cuda_enter(dev, NULL) == TITAN_OK)
+        (void)cudaHostUnregister(ptr);
+}
+
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err)
 {
     titan_assert(watch->check && watch->forget && watch->comm);

@@ -193,6 +193,32 @@ static void test_pieces(void **state)
     }
 }
 
+/* Without buffers, into host memory that is pinned in parts: no copy crosses the end of one. */
+static void test_pinned_parts(void **state)
+{
+    (void)state;
+    enum { PART = 1 << 20, BYTES = 5 * PART + 1236, AT = PART - 64 };
+    struct staging *g = NULL;
+    unsigned char *there = malloc(BYTES), *here = calloc(1, AT + BYTES);
+    memset(&late, 0, sizeof late);
+    for (size_t i = 0; i < BYTES; i++)
+        there[i] = (unsigned char)(i * 7 + i / PART * 31 + 1);
+    assert_int_equal(staging_open(&device, true, PART, &g, NULL), TITAN_OK);
+    assert_true(staging_pinned(g));
+    const uint64_t before = progress_actions();
+    assert_int_equal(staging_copy(g, here, AT, PART, there, BYTES, NULL, NULL), TITAN_OK);
+    assert_memory_equal(here + AT, there, BYTES);
+    assert_true(late.queued == 7 && late.run == 7);
+    for (int i = 0; i < late.queued; i++) {
+        const size_t from = (size_t)((unsigned char *)late.copies[i].dst - here);
+        assert_true(from / PART == (from + late.copies[i].bytes - 1) / PART);
+    }
+    assert_true(progress_actions() - before >= 7);
+    staging_close(g);
+    free(there);
+    free(here);
+}
+
 /* A worker with steps of 20 ms saves 48 MiB, which takes half a second. */
 static void test_no_hang(void **state)
 {
@@ -223,6 +249,7 @@ static void test_no_hang(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_no_hang)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_pinned_parts),
+                                       cmocka_unit_test(test_no_hang)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

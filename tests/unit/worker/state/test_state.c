@@ -57,6 +57,35 @@ static void close_state(struct train_state *s)
     state_close(s);
 }
 
+static float value_at(const void *x, enum dtype type, int64_t i)
+{
+    return type == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
+/* So has a copy in the state's own types. */
+static void check_copy(const struct train_state *s, const struct piece *pieces, int n_pieces,
+                       float (*value)(const struct model *m, const struct piece *p, int64_t i))
+{
+    const size_t bytes = state_copy_bytes(s->layout, s->rank, s->types);
+    char *host = malloc(bytes + 1);
+    size_t seen = 0;
+    host[bytes] = 77;
+    assert_int_equal(state_copy(s, host, 0, NULL, NULL), TITAN_OK);
+    for (int p = 0; p < n_pieces; p++) {
+        const int64_t n = pieces[p].rows * pieces[p].cols;
+        enum dtype type, own;
+        const size_t at = state_copy_place(s->layout, s->rank, s->types, &pieces[p], &type);
+        assert_true(at + (size_t)n * dtype_bytes(type) <= bytes && at % dtype_bytes(type) == 0);
+        assert_memory_equal(host + at, state_piece(s, &pieces[p], &own), (size_t)n * dtype_bytes(type));
+        assert_true(type == own && type == type_of_spec(s, pieces[p].tensor));
+        for (int64_t i = 0; i < n; i++)
+            assert_true(value_at(host + at, type, i) == as_stored(value(s->layout->model, &pieces[p], i), type));
+        seen += (size_t)n * dtype_bytes(type);
+    }
+    assert_true(seen <= bytes && host[bytes] == 77);
+    free(host);
+}
+
 /* Every piece has the values of its place, and what is no piece is zero. */
 static void check_state(const struct train_state *s,
                         float (*value)(const struct model *m, const struct piece *p, int64_t i))
@@ -78,6 +107,7 @@ static void check_state(const struct train_state *s,
         }
     for (size_t i = 0; i < n; i++)
         assert_true(host[i] == 0);
+    check_copy(s, pieces, n_pieces, value);
     free(pieces);
     free(host);
 }
@@ -95,11 +125,6 @@ static float initial(const struct model *m, const struct piece *p, int64_t i)
         model_init_tensor(m, INIT_SEED, p->tensor, (p->row + i / p->cols) * width + p->col + i % p->cols, 1, &x);
     }
     return x;
-}
-
-static float value_at(const void *x, enum dtype type, int64_t i)
-{
-    return type == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
 /* The shadow is what a program gathers, unit by unit. */

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* snapshot.c - taking the memory of a checkpoint ahead. */
+#include "worker/state/snapshot.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/cleanup.h"
+#include "base/progress.h"
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#define PAGE_BYTES 4096
+#define THREADS_MAX 4
+#define CORES_A_THREAD 4 /* training has the others */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+struct snapshot {
+    const struct device_handle *device;
+    uint64_t (*available)(void);
+    char *memory;
+    size_t bytes;
+    size_t pieces;
+    bool pins;           /* the device copies into it */
+    bool *pinned;        /* each piece; its thread's until that is joined */
+    atomic_size_t next;  /* piece that no thread has begun */
+    atomic_size_t taken; /* pieces that are there, and pinned where they need be */
+    atomic_bool stop;
+    pthread_t threads[THREADS_MAX];
+    int n_threads; /* to be joined */
+};
+
+uint64_t snapshot_available(void)
+{
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+        ;
+    (void)fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+/* Pages of fresh memory, the same as writing zeros. */
+static void touch(char *memory, size_t bytes)
+{
+    if (madvise(memory, bytes, MADV_POPULATE_WRITE) == 0)
+        return;
+    for (size_t at = 0; at < bytes; at += PAGE_BYTES)
+        *(volatile char *)(memory + at) = 0;
+}
+
+static bool take_piece(struct snapshot *m, size_t i)
+{
+    char *const piece = m->memory + i * SNAPSHOT_PIECE_BYTES;
+    const size_t bytes = MIN(SNAPSHOT_PIECE_BYTES, m->bytes - i * SNAPSHOT_PIECE_BYTES);
+
+    if (m->available() < bytes * THREADS_MAX + SNAPSHOT_KEPT_FREE) /* the other threads take as much */
+        return false;
+    touch(piece, bytes);
+    if (!m->pins)
+        return true;
+    m->pinned[i] = m->device->ops->pin_host(m->device->dev, piece, bytes, NULL) == TITAN_OK;
+    return m->pinned[i];
+}
+
+static void *take_pieces(void *arg)
+{
+    struct snapshot *m = arg;
+
+    for (size_t i; !atomic_load(&m->stop) && (i = atomic_fetch_add(&m->next, 1)) < m->pieces;) {
+        if (take_piece(m, i))
+            (void)atomic_fetch_add(&m->taken, 1);
+        else
+            atomic_store(&m->stop, true);
+    }
+    return NULL;
+}
+
+static int threads_for(const struct snapshot *m)
+{
+    cpu_set_t cores;
+    const int n = m->pins && sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / CORES_A_THREAD : 1;
+
+    return (int)MIN(MAX((size_t)MIN(n, THREADS_MAX), (size_t)1), m->pieces);
+}
+
+static void begin(struct snapshot *m)
+{
+    sigset_t all, old;
+    const int n = threads_for(m);
+
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
+    while (m->n_threads < n && pthread_create(&m->threads[m->n_threads], NULL, take_pieces, m) == 0)
+        m->n_threads++;
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+titan_status snapshot_open(const struct device_handle *device, size_t bytes, uint64_t (*available)(void),
+                           struct snapshot **ret, struct titan_error *err)
+{
+    struct snapshot *m = calloc(1, sizeof *m);
+
+    if (!m)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    m->device = device;
+    m->available = available;
+    m->bytes = (bytes / HUGE_PAGE_BYTES + 1) * HUGE_PAGE_BYTES;
+    m->pieces = (m->bytes + SNAPSHOT_PIECE_BYTES - 1) / SNAPSHOT_PIECE_BYTES;
+    m->pins = device && !device->info.host_memory && device->ops->pin_host;
+    m->memory = aligned_alloc(HUGE_PAGE_BYTES, m->bytes);
+    m->pinned = calloc(m->pieces, sizeof *m->pinned);
+    if (!m->memory || !m->pinned) {
+        snapshot_close(m);
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: no memory for a snapshot of %.1f MiB",
+                          (double)bytes / 1048576.0);
+    }
+    (void)madvise(m->memory, m->bytes, MADV_HUGEPAGE);
+    if (device)
+        begin(m);
+    *ret = m;
+    return TITAN_OK;
+}
+
+void *snapshot_memory(const struct snapshot *m)
+{
+    return m->memory;
+}
+
+static void join(struct snapshot *m)
+{
+    while (m->n_threads > 0)
+        (void)pthread_join(m->threads[--m->n_threads], NULL);
+}
+
+bool snapshot_ready(struct snapshot *m)
+{
+    join(m);
+    return atomic_load(&m->taken) == m->pieces;
+}
+
+void snapshot_unpin(struct snapshot *m)
+{
+    if (!m)
+        return;
+    atomic_store(&m->stop, true);
+    join(m);
+    for (size_t i = 0; m->pinned && i < m->pieces; i++) {
+        if (m->pinned[i])
+            m->device->ops->unpin_host(m->device->dev, m->memory + i * SNAPSHOT_PIECE_BYTES);
+        m->pinned[i] = false;
+    }
+}
+
+void snapshot_close(struct snapshot *m)
+{
+    if (!m)
+        return;
+    titan_assert(m->n_threads == 0);
+    free(m->memory);
+    free(m->pinned);
+    free(m);
+}
