@@ -45,7 +45,7 @@ struct workers {
     void *done_data;
 };
 
-/* --- a worker's page, and its flight recorder beside it ---------------------------------------------------------- */
+/* --- a worker's page, and its flight recorder beside it ----------------------------------------------------------- */
 
 static void page_remove(const char *page_path)
 {

@@ -25,7 +25,7 @@ __device__ static inline uint8_t encode(float x, bool e5m2)
 
 #define TILE 64
 
-/* --- the largest magnitudes ----------------------------------------------------------------------------------------- */
+/* --- the largest magnitudes --------------------------------------------------------------------------------------- */
 
 /* Magnitudes as their bits, which are in the same order; a NaN is above all. */
 __device__ static inline unsigned magnitude(float x)
@@ -109,7 +109,7 @@ __global__ static void invert(float *x, int64_t n)
         x[i] = 1.0f / x[i];
 }
 
-/* --- codes ---------------------------------------------------------------------------------------------------------- */
+/* --- codes -------------------------------------------------------------------------------------------------------- */
 
 /* Dense lines: 16 codes a thread. */
 template <class T>
@@ -194,7 +194,7 @@ int cuda_float8(void *stream, const struct float8_operand *operand)
                          : make_codes(stream, *operand, (const float *)operand->src);
 }
 
-/* --- sums ----------------------------------------------------------------------------------------------------------- */
+/* --- sums --------------------------------------------------------------------------------------------------------- */
 
 __global__ static void unscale(void *c, bool is_bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
                                const float *b, int64_t rows, int64_t n, bool accumulate)

@@ -50,7 +50,7 @@ int cuda_add(void *stream, void *out, const void *a, const void *b, bool bf16, s
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n);
 int cuda_scale(void *stream, float *x, float factor, size_t n);
 
-/* --- float8.cu: see float8_product in device.h --------------------------------------------------------------------- */
+/* --- float8.cu: see float8_product in device.h -------------------------------------------------------------------- */
 /* An operand of a product: lines of k elements, element (i, x) at src[i * line + x * along], line or along 1. */
 struct float8_operand {
     const void *src;
