@@ -86,7 +86,8 @@ __global__ static void column_largest(unsigned *largest, const T *src, int64_t a
         (void)atomicMax(largest, all);
 }
 
-/* In place of each largest magnitude its scale; inverse (n) gets what undoes it, the one of all n times. */
+/* From the largest magnitudes the scales, the one of all n times; they stand in inverse (n) until the codes are made.
+ */
 __global__ static void scales(unsigned *largest, float *inverse, int64_t n, float top, bool by_line, bool power_of_two)
 {
     for (int64_t i = (int64_t)grid_first(); i < n; i += (int64_t)grid_stride()) {
@@ -99,7 +100,7 @@ __global__ static void scales(unsigned *largest, float *inverse, int64_t n, floa
             bits &= 0xff800000u;
             memcpy(&scale, &bits, sizeof scale);
         }
-        inverse[i] = scale; /* its inverse when the codes are made */
+        inverse[i] = scale;
     }
 }
 

@@ -73,7 +73,7 @@ void cuda_load_kernels(void)
     }
     log_init(&log, "cuda", "%s", "");
     if (refused)
-        tlog_warn(&log, "kernels are loaded when they are first used, which can hang several ranks on one GPU",
+        tlog_warn(&log, "kernels are loaded when they are first used, which can hang a run of several ranks",
                   "modules=%d", n_marks);
     else
         tlog_debug(&log, "kernels loaded", "kernels=%d modules=%d", kernels, n_marks);
