@@ -92,7 +92,7 @@ $(emulated_dir)/check_cudnn: $(addprefix $(BUILD)/obj/cuda/,tests/cuda/check_cud
 
 # --- tests/gpu: what a bare GPU machine checks, without cmocka; `make BARE=1 gpu-programs` needs a C compiler only ---
 gpu_programs := $(patsubst %,$(BUILD)/gpu/%,check_comm check_ops bench_ops)
-gpu_support  := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(addprefix tests/support/device_,ops experts samples checker) worker/device/device) $(lib_base)
+gpu_support  := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(basename $(wildcard tests/support/device_*.c)) worker/device/device) $(lib_base)
 .PHONY: gpu-programs gpu-probe
 gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model
 # Launches kernels of its own: needs the toolkit. Emulated it calls the stand-ins.

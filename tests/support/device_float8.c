@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_float8.c - products in float8 against the contract in fp64. */
+#include <math.h>
+#include <string.h>
+
+#include "base/float8.h"
+#include "support/device_checker.h"
+#include "support/device_ops.h"
+
+/* What an operand's element becomes, and what its line's scale is undone with: fp64 from the contract's words. */
+static void ref_float8(double *x, double *inverse, int64_t lines, int64_t of, int64_t line_stride, int64_t stride,
+                       enum float8 type, bool by_line, bool power)
+{
+    double largest = 0.0;
+    for (int64_t l = 0; l < lines; l++)
+        inverse[l] = 0.0;
+    for (int64_t l = 0; l < lines; l++)
+        for (int64_t i = 0; i < of; i++)
+            inverse[l] = fmax(inverse[l], fabs(x[l * line_stride + i * stride]));
+    for (int64_t l = 0; l < lines; l++)
+        largest = fmax(largest, inverse[l]);
+    for (int64_t l = 0; l < lines; l++) {
+        const double most = fmax(by_line ? inverse[l] : largest, 1e-12);
+        float scale = (float)((double)float8_max(type) / most);
+        scale = power ? (float)exp2(floor(log2((double)scale))) : scale;
+        for (int64_t i = 0; i < of; i++) {
+            double *e = &x[l * line_stride + i * stride];
+            *e = (double)float8_round((float)*e * scale, type);
+        }
+        inverse[l] = 1.0 / (double)scale;
+    }
+}
+
+static void matmul_f8_case(struct checker *c, const struct float8_product *how, enum dtype ab, enum dtype cd, bool ta,
+                           bool tb, int64_t m, int64_t n, int64_t k, int64_t pad, double beta)
+{
+    int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
+    struct tensor a = noise(c, (ta ? k : m) * lda, ab, 1.0), b = noise(c, (tb ? n : k) * ldb, ab, 1.0);
+    struct tensor o = noise(c, m * ldc, cd, 1.0);
+    double *want = values(c, m * ldc), *undo_a = values(c, m), *undo_b = values(c, n);
+    memcpy(want, o.x, (size_t)(m * ldc) * sizeof(*want)); /* what lies between the rows must stay */
+    ref_float8(a.x, undo_a, m, k, ta ? 1 : lda, ta ? lda : 1, how->a, how->a_lines, how->power_of_two);
+    ref_float8(b.x, undo_b, n, k, tb ? ldb : 1, tb ? 1 : ldb, how->b, how->b_lines, how->power_of_two);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0.0;
+            for (int64_t p = 0; p < k; p++)
+                sum += a.x[ta ? p * lda + i : i * lda + p] * b.x[tb ? j * ldb + p : p * ldb + j];
+            want[i * ldc + j] = beta * o.x[i * ldc + j] + sum * undo_a[i] * undo_b[j];
+        }
+    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, ab, m, n, k));
+    need(c, c->ops->matmul_f8(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta, how, work),
+         "float8");
+    double *got = download(c, &o);
+    /* Tensor cores keep some 14 bits of a sum of float8 products. */
+    bool ok = near(c, got, want, m * ldc, fmax(limit_of(cd), c->h->info.host_memory ? 0 : 1e-3), "product");
+    for (int64_t i = 0; i < m && pad; i++)
+        ok = ok && same(c, got + i * ldc + n, want + i * ldc + n, pad, "between rows");
+    result(c, ok, "matmul_f8 %s to %s %c%c %lldx%lldx%lld ld+%lld beta %g%s%s%s%s", name_of(ab), name_of(cd),
+           ta ? 'T' : 'N', tb ? 'T' : 'N', (long long)m, (long long)n, (long long)k, (long long)pad, beta,
+           how->a == FLOAT8_E5M2 ? " e5m2" : "", how->a_lines ? " lines of a" : "", how->b_lines ? " lines of b" : "",
+           how->power_of_two ? " powers of two" : "");
+    sweep(c);
+}
+
+/* Each way of transposition with each pair of scales. */
+void device_float8_check(struct checker *c)
+{
+    static const struct {
+        int64_t m, n, k, pad;
+    } shapes[] = {{1, 1, 1, 0}, {17, 33, 70, 3}, {64, 48, 96, 0}};
+    struct tensor o = noise(c, 16, DTYPE_F32, 1.0);
+    const struct float8_product plain = {FLOAT8_E4M3, FLOAT8_E4M3, false, false, false};
+    const titan_status status =
+        c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 3, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f, &plain, o.p);
+    if (!c->h->info.float8) {
+        result(c, status == TITAN_EUNSUPPORTED, "a device without float8 says so");
+        sweep(c);
+        return;
+    }
+    result(c, status == TITAN_EINVAL, "matmul_f8 refuses a row stride below the width");
+    sweep(c);
+    for (int i = 0; i < 3; i++)
+        for (int way = 0; way < 16; way++) {
+            const struct float8_product how = {way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8,
+                                               way & 2};
+            const enum dtype ab = way & 1 ? DTYPE_BF16 : DTYPE_F32, cd = way & 2 ? ab : DTYPE_F32;
+            matmul_f8_case(c, &how, ab, cd, way >> 2 & 1, way >> 1 & 1, shapes[i].m, shapes[i].n, shapes[i].k,
+                           shapes[i].pad, way & 1);
+            matmul_f8_case(c, &how, ab, cd, way >> 3 & 1, way & 1, shapes[i].m, shapes[i].n, shapes[i].k, shapes[i].pad,
+                           way >> 1 & 1);
+        }
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_sums.c - sums, scales and hashes of arrays, and initial weights. */
+#include <math.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "support/device_checker.h"
+#include "support/device_ops.h"
+
+static void sums_case(struct checker *c, int64_t n, int64_t block, bool square)
+{
+    int64_t blocks = (n + block - 1) / block;
+    struct tensor x = noise(c, n, DTYPE_F32, 1.0), out = empty(c, blocks, DTYPE_F64), cut = empty(c, blocks, DTYPE_F64);
+    double *want = values(c, blocks);
+    for (int64_t i = 0; i < n; i++)
+        want[i / block] += square ? x.x[i] * x.x[i] : x.x[i];
+    need(c, c->ops->block_sums(c->s, out.p, x.p, (size_t)n, (size_t)block, square), "block_sums");
+    double *got = download(c, &out);
+    bool ok = near(c, got, want, blocks, 1e-24, "sums");
+    for (int64_t i = 0; i < blocks; i++) {
+        int64_t left = n - i * block < block ? n - i * block : block;
+        need(
+            c,
+            c->ops->block_sums(c->s, offset_of(&cut, i), offset_of(&x, i * block), (size_t)left, (size_t)block, square),
+            "block_sums");
+    }
+    ok = same(c, download(c, &cut), got, blocks, "cut at block bounds") && ok;
+    x.x[n / 2] = INFINITY;
+    upload(c, &x);
+    need(c, c->ops->block_sums(c->s, out.p, x.p, (size_t)n, (size_t)block, square), "block_sums");
+    double *bad = download(c, &out);
+    for (int64_t i = 0; i < blocks; i++)
+        ok = ok && (i == n / 2 / block ? !isfinite(bad[i]) : bad[i] == got[i]);
+    result(c, ok, "block_sums%s of %lld by %lld", square ? " of squares" : "", (long long)n, (long long)block);
+    sweep(c);
+}
+
+static uint64_t hashed(struct checker *c, uint64_t *out, const struct tensor *x, int64_t from, int64_t rows,
+                       int64_t cols, uint64_t key, int64_t first, uint64_t sum)
+{
+    transfer(c, out, &sum, sizeof sum, true);
+    need(c, c->ops->hash(c->s, out, offset_of(x, from), x->dt, rows, cols, key, first), "hash");
+    transfer(c, &sum, out, sizeof sum, false);
+    return sum;
+}
+
+/* Against the definition, added to what is there; the same in parts, cut between rows and within one. */
+static void hash_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols)
+{
+    const uint64_t key = UINT64_C(3) << 40 | 17, before = ~UINT64_C(0) - 5;
+    const int64_t first = 1000, half = rows / 2;
+    struct tensor x = noise(c, rows * cols, dt, 1.0);
+    uint64_t want = before, *const out = device_memory(c, sizeof want);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++) {
+            const float value = (float)x.x[r * cols + i];
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            want += hash_element(hash_mix(key + (uint64_t)r), first + i, bits);
+        }
+    bool ok = hashed(c, out, &x, 0, rows, cols, key, first, before) == want;
+    uint64_t sum = hashed(c, out, &x, half * cols, rows - half, cols, key + (uint64_t)half, first, before);
+    for (int64_t r = 0; r < half; r++) {
+        const uint64_t part = hashed(c, out, &x, r * cols, 1, cols / 3, key + (uint64_t)r, first, sum);
+        sum = hashed(c, out, &x, r * cols + cols / 3, 1, cols - cols / 3, key + (uint64_t)r, first + cols / 3, part);
+    }
+    ok = sum == want && ok;
+    result(c, ok, "hash of %lld by %lld %s, whole and in parts", (long long)rows, (long long)cols, name_of(dt));
+    sweep(c);
+}
+
+/* The host's, to the bit. */
+static void weights_case(struct checker *c, enum dtype dt, int64_t rows, int64_t cols, int64_t width, int64_t first,
+                         float limit)
+{
+    struct tensor x = empty(c, rows * cols, dt);
+    struct rng_weights w = {.key = rng_key(1, "w"), .limit = limit, .std = 0.02f};
+    for (int i = 0; i < RNG_REDRAWS; i++)
+        w.again[i] = rng_key((uint64_t)i, "again");
+    double *want = values(c, rows * cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float value;
+        rng_weights(&w, (uint64_t)(first + i / cols * width + i % cols), 1, &value);
+        want[i] = dt == DTYPE_BF16 ? from_bf16(to_bf16(value)) : value;
+    }
+    need(c, c->ops->weights(c->s, x.p, dt, rows, cols, width, first, &w), "weights");
+    result(c, same(c, download(c, &x), want, rows * cols, "weights"), "weights %lld by %lld of %lld from %lld %s%s",
+           (long long)rows, (long long)cols, (long long)width, (long long)first, name_of(dt), limit > 0 ? ", cut" : "");
+    sweep(c);
+}
+
+static void sum_case(struct checker *c, int64_t n)
+{
+    struct tensor x = noise(c, n, DTYPE_F64, 1.0), out = noise(c, 1, DTYPE_F64, 1.0);
+    double want[2] = {0.0, out.x[0]};
+    for (int64_t i = 0; i < n; i++)
+        want[0] += x.x[i];
+    want[1] += want[0];
+    need(c, c->ops->sum(c->s, out.p, true, x.p, (size_t)n), "sum");
+    bool ok = fabs(download(c, &out)[0] - want[1]) <= 1e-12 * (1.0 + fabs(want[1]));
+    need(c, c->ops->sum(c->s, out.p, false, x.p, (size_t)n), "sum");
+    double *got = download(c, &out);
+    ok = ok && fabs(got[0] - want[0]) <= 1e-12 * (1.0 + fabs(want[0]));
+    need(c, c->ops->sum(c->s, out.p, false, x.p, (size_t)n), "sum");
+    ok = same(c, download(c, &out), got, 1, "repeated") && ok;
+    result(c, ok, "sum of %lld fp64", (long long)n);
+    sweep(c);
+}
+
+void device_sums_check(struct checker *c)
+{
+    struct tensor a = noise(c, 3333, DTYPE_F32, 1.0), b = noise(c, 3333, DTYPE_F32, 1.0);
+    double *want = values(c, 3333);
+    for (int i = 0; i < 3333; i++)
+        want[i] = (double)((float)a.x[i] + (float)b.x[i]);
+    need(c, c->ops->accumulate(c->s, a.p, b.p, 3333), "accumulate");
+    result(c, same(c, download(c, &a), want, 3333, "sum"), "accumulate");
+    for (int i = 0; i < 3333; i++)
+        want[i] = (double)((float)b.x[i] * 0.3f);
+    need(c, c->ops->scale(c->s, b.p, 0.3f, 3333), "scale");
+    result(c, same(c, download(c, &b), want, 3333, "product"), "scale");
+    sweep(c);
+    sums_case(c, 1, 4096, false);
+    sums_case(c, 10000, 4096, true);
+    sums_case(c, 1000, 33, false);
+    sums_case(c, 8192, 1024, true);
+    for (int i = 0; i < 2; i++) {
+        hash_case(c, both[i], 1, 1);
+        hash_case(c, both[i], 7, 1003);
+        hash_case(c, both[i], 1, 70001);
+        hash_case(c, both[i], 40, 3);
+        weights_case(c, both[i], 1, 1, 1, 7, 0);
+        weights_case(c, both[i], 5, 4099, 5000, 3, 0);
+        weights_case(c, both[i], 3, 700, 700, INT64_C(5) << 31, 1.0f);
+        weights_case(c, both[i], 300, 2, 9, 0, 3.0f);
+    }
+    sum_case(c, 1);
+    sum_case(c, 1003);
+    sum_case(c, 100000);
+}
