@@ -22,8 +22,7 @@ static void matmul_case(struct checker *c, enum dtype ab, enum dtype cd, bool ta
         }
     need(c, c->ops->matmul(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta), "matmul");
     double *got = download(c, &o);
-    /* Tensor cores keep some 14 bits of a sum of float8 products. */
-    bool ok = near(c, got, want, m * ldc, fmax(limit_of(cd), c->h->info.host_memory ? 0 : 1e-3), "product");
+    bool ok = near(c, got, want, m * ldc, limit_of(cd), "product");
     for (int64_t i = 0; i < m && pad; i++)
         ok = ok && same(c, got + i * ldc + n, want + i * ldc + n, pad, "between rows");
     result(c, ok, "matmul %s to %s %c%c %lldx%lldx%lld ld+%lld beta %g", name_of(ab), name_of(cd), ta ? 'T' : 'N',
