@@ -16,21 +16,11 @@
 #include "base/json.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
-#include "base/rng.h"
 #include "base/schedule.h"
 #include "base/toml.h"
 #include "base/utf8.h"
-
-static uint64_t seed;
-static struct rng_key key;
-static uint64_t drawn;
-
-static uint32_t draw(uint32_t below)
-{
-    uint32_t words[4];
-    rng_philox(key, drawn++, 0, words);
-    return (uint32_t)((uint64_t)words[0] * below >> 32);
-}
+#include "tests/support/json_tree.h"
+#include "tests/support/seeded.h"
 
 static const char *const toml_words[] = {
     "[",        "]",          "[[",   "]]",       "{",     "}",     "=",
@@ -74,20 +64,20 @@ static const char *const json_words[] = {
 static void make(struct buf *out, const char *const *words, size_t nwords, const struct buf *corpus)
 {
     buf_clear(out);
-    if (corpus && corpus->len && draw(2)) {
+    if (corpus && corpus->len && seeded_draw(2)) {
         assert_int_equal(buf_append(out, corpus->data, corpus->len), TITAN_OK);
-        for (uint32_t i = 0, n = 1 + draw(4); i < n && out->len; i++) {
-            size_t at = draw((uint32_t)out->len);
-            switch (draw(4)) {
+        for (uint32_t i = 0, n = 1 + seeded_draw(4); i < n && out->len; i++) {
+            size_t at = seeded_draw((uint32_t)out->len);
+            switch (seeded_draw(4)) {
             case 0:
-                out->data[at] = (char)draw(256);
+                out->data[at] = (char)seeded_draw(256);
                 break;
             case 1: /* cut */
                 buf_consume(out, at / 2);
                 break;
             case 2: /* a word on top */
             {
-                const char *word = words[draw((uint32_t)nwords)];
+                const char *word = words[seeded_draw((uint32_t)nwords)];
                 memcpy(out->data + at, word, MIN(strlen(word), out->len - at));
                 break;
             }
@@ -98,12 +88,12 @@ static void make(struct buf *out, const char *const *words, size_t nwords, const
         }
         return;
     }
-    for (uint32_t i = 0, n = draw(60); i < n; i++) {
-        if (draw(20) == 0) {
-            char byte = (char)draw(256);
+    for (uint32_t i = 0, n = seeded_draw(60); i < n; i++) {
+        if (seeded_draw(20) == 0) {
+            char byte = (char)seeded_draw(256);
             assert_int_equal(buf_append(out, &byte, 1), TITAN_OK);
         } else {
-            const char *word = words[draw((uint32_t)nwords)];
+            const char *word = words[seeded_draw((uint32_t)nwords)];
             assert_int_equal(buf_append(out, word, strlen(word)), TITAN_OK);
         }
     }
@@ -113,12 +103,6 @@ static void check_error(const struct titan_error *err, titan_status status)
 {
     assert_int_equal(err->status, status);
     assert_true(err->msg[0] && !strchr(err->msg, '\n'));
-}
-
-static int rounds(int fallback)
-{
-    const char *text = getenv("FUZZ_ROUNDS");
-    return text ? atoi(text) : fallback;
 }
 
 static void walk_toml(const struct toml_value *v, int depth)
@@ -138,7 +122,7 @@ static void fuzz_toml(void **state)
     (void)state;
     _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
     assert_int_equal(file_read(TITAN_SOURCE_DIR "/recipes/demo.toml", 1 << 16, &corpus, NULL), TITAN_OK);
-    int accepted = 0, n = rounds(30000);
+    int accepted = 0, n = (int)seeded_rounds(30000);
     for (int i = 0; i < n; i++) {
         make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
         struct toml_value *root = NULL;
@@ -156,34 +140,6 @@ static void fuzz_toml(void **state)
     assert_true(accepted > 0 && accepted < n);
 }
 
-static void write_json(struct json_writer *w, const struct json *j)
-{
-    switch (j->type) {
-    case JSON_NULL:
-        json_put_string(w, j->key, NULL);
-        break;
-    case JSON_BOOL:
-        json_put_bool(w, j->key, j->boolean);
-        break;
-    case JSON_INT:
-        json_put_int(w, j->key, j->integer);
-        break;
-    case JSON_REAL:
-        json_put_real(w, j->key, j->real);
-        break;
-    case JSON_STRING:
-        json_put_string(w, j->key, j->string);
-        break;
-    case JSON_ARRAY:
-    case JSON_OBJECT:
-        (j->type == JSON_ARRAY ? json_begin_array : json_begin_object)(w, j->key);
-        for (const struct json *m = j->first; m; m = m->next)
-            write_json(w, m);
-        (j->type == JSON_ARRAY ? json_end_array : json_end_object)(w);
-        break;
-    }
-}
-
 /* What is accepted is written, read and written again: the two texts agree. */
 static void fuzz_json(void **state)
 {
@@ -191,7 +147,7 @@ static void fuzz_json(void **state)
     static const char sample[] = "{\"a\": [1, -2.5e3, \"x\\n\\u00e9\"], \"b\": {\"c\": null, \"d\": [true, false]}}";
     _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
     buf_puts(&corpus, sample);
-    int accepted = 0, n = rounds(60000);
+    int accepted = 0, n = (int)seeded_rounds(60000);
     for (int i = 0; i < n; i++) {
         make(&text, json_words, ARRAY_SIZE(json_words), &corpus);
         struct json *first = NULL, *second = NULL;
@@ -204,10 +160,10 @@ static void fuzz_json(void **state)
         accepted++;
         _cleanup_(buf_free) struct buf one = BUF_INIT, two = BUF_INIT;
         struct json_writer w = {.out = &one, .pretty = i & 1};
-        write_json(&w, first);
+        json_put_tree(&w, first);
         assert_int_equal(json_parse(one.data, one.len, &second, &err), TITAN_OK);
         w = (struct json_writer){.out = &two, .pretty = i & 1};
-        write_json(&w, second);
+        json_put_tree(&w, second);
         assert_string_equal(one.data, two.data);
         json_free(first);
         json_free(second);
@@ -233,7 +189,7 @@ static void fuzz_recipe(void **state)
     struct recipe defaults;
     recipe_init(&defaults);
     recipe_print(&defaults, &corpus); /* every key */
-    int accepted = 0, n = rounds(8000);
+    int accepted = 0, n = (int)seeded_rounds(8000);
     for (int i = 0; i < n; i++) {
         make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
         struct recipe r = defaults, back = defaults;
@@ -266,7 +222,7 @@ static void fuzz_set(void **state)
     buf_puts(&corpus, "training.steps=12");
     struct recipe defaults;
     recipe_init(&defaults);
-    int n = rounds(20000);
+    int n = (int)seeded_rounds(20000);
     for (int i = 0; i < n; i++) {
         make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
         struct recipe r = defaults;
@@ -287,9 +243,10 @@ static void fuzz_schedule(void **state)
 {
     (void)state;
     _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
-    int accepted = 0, n = rounds(40000);
+    int accepted = 0, n = (int)seeded_rounds(40000);
     for (int i = 0; i < n; i++) {
-        int ranks = 1 + (int)draw(3), stages = ranks * (1 + (int)draw(2)), microbatches = 1 + (int)draw(3);
+        int ranks = 1 + (int)seeded_draw(3), stages = ranks * (1 + (int)seeded_draw(2)),
+            microbatches = 1 + (int)seeded_draw(3);
         const char *name = stages == ranks ? "1F1B" : "Interleaved1F1B";
         struct schedule *s = NULL, *back = NULL;
         struct titan_error err = {0};
@@ -322,10 +279,7 @@ static void fuzz_schedule(void **state)
 static int setup(void **state)
 {
     (void)state;
-    const char *text = getenv("FUZZ_SEED");
-    seed = text ? strtoull(text, NULL, 0) : UINT64_C(20261120);
-    key = rng_key(seed, "fuzz");
-    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
+    seeded_open("fuzz", UINT64_C(20261120));
     return 0;
 }
 

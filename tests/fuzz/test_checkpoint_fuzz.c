@@ -17,34 +17,19 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/rng.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
+#include "tests/support/seeded.h"
 
-static struct rng_key key;
-static uint64_t drawn;
 static long rounds;
-
-static uint32_t draw(uint32_t below)
-{
-    uint32_t words[4];
-    rng_philox(key, drawn++, 0, words);
-    return (uint32_t)((uint64_t)words[0] * below >> 32);
-}
 
 static int set_up(void **state)
 {
     (void)state;
-    const char *seed_text = getenv("FUZZ_SEED"), *rounds_text = getenv("FUZZ_ROUNDS");
-    if (!seed_text)
-        seed_text = getenv("TITAN_TEST_SEED");
-    uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : (uint64_t)clock_wall_ms();
-    rounds = rounds_text ? strtol(rounds_text, NULL, 10) : 8000;
-    key = rng_key(seed, "checkpoint fuzz");
-    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
+    seeded_open("checkpoint fuzz", 0);
+    rounds = seeded_rounds(8000);
     return 0;
 }
 
@@ -73,13 +58,13 @@ static void mutate(struct buf *b)
                                         "data_offsets",
                                         "shape",
                                         "a"};
-    for (uint32_t n = draw(4); n > 0 && b->len > 0; n--) {
-        size_t at = draw((uint32_t)b->len), cut = draw(6);
+    for (uint32_t n = seeded_draw(4); n > 0 && b->len > 0; n--) {
+        size_t at = seeded_draw((uint32_t)b->len), cut = seeded_draw(6);
         cut = MIN(cut, b->len - at);
-        const char *word = words[draw(ARRAY_SIZE(words))], byte = (char)draw(256);
+        const char *word = words[seeded_draw(ARRAY_SIZE(words))], byte = (char)seeded_draw(256);
         struct buf out = BUF_INIT;
         assert_int_equal(buf_append(&out, b->data, at), TITAN_OK);
-        if (draw(3))
+        if (seeded_draw(3))
             assert_int_equal(buf_append(&out, word, strlen(word)), TITAN_OK);
         else
             assert_int_equal(buf_append(&out, &byte, 1), TITAN_OK);
@@ -104,8 +89,8 @@ static void put_file(const char *path, const struct buf *header)
 {
     unsigned char data[32] = {0}, length[8] = {0};
     uint64_t n = header->len;
-    if (draw(10) == 0)
-        n = draw(2) ? draw(1000) : ((uint64_t)draw(UINT32_MAX) << 32 | draw(UINT32_MAX));
+    if (seeded_draw(10) == 0)
+        n = seeded_draw(2) ? seeded_draw(1000) : ((uint64_t)seeded_draw(UINT32_MAX) << 32 | seeded_draw(UINT32_MAX));
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)(n >> (8 * i));
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -113,8 +98,8 @@ static void put_file(const char *path, const struct buf *header)
     assert_int_equal(write(fd, length, 8), 8);
     assert_int_equal(write(fd, header->data ? header->data : "", header->len), header->len);
     assert_int_equal(write(fd, data, sizeof(data)), sizeof(data));
-    if (draw(10) == 0)
-        assert_int_equal(ftruncate(fd, draw((uint32_t)header->len + 40)), 0);
+    if (seeded_draw(10) == 0)
+        assert_int_equal(ftruncate(fd, seeded_draw((uint32_t)header->len + 40)), 0);
     (void)close(fd);
 }
 
@@ -150,7 +135,7 @@ static void test_safetensors(void **state)
         struct buf header = BUF_INIT;
         struct safetensors *st = NULL;
         struct titan_error err = {0};
-        const char *text = headers[draw(ARRAY_SIZE(headers))];
+        const char *text = headers[seeded_draw(ARRAY_SIZE(headers))];
         assert_int_equal(buf_append(&header, text, strlen(text)), TITAN_OK);
         mutate(&header);
         put_file(path, &header);
@@ -222,10 +207,10 @@ static void test_manifest(void **state)
         struct buf text = BUF_INIT, again = BUF_INIT;
         struct titan_error err = {0};
         struct manifest m = {0};
-        const struct buf *original = &originals[draw(2)];
+        const struct buf *original = &originals[seeded_draw(2)];
         assert_int_equal(buf_append(&text, original->data, original->len), TITAN_OK);
         mutate(&text);
-        if (draw(10))
+        if (seeded_draw(10))
             sign(&text);
         if (manifest_parse(text.data ? text.data : "", text.len, &m, &err) == TITAN_OK) {
             struct manifest back = {0};
@@ -279,7 +264,7 @@ static void spoil(const char *path, const char *name)
     char file[PATH_MAX + 64];
     struct buf text = BUF_INIT;
     (void)snprintf(file, sizeof(file), "%s/%s", path, name);
-    switch (draw(8)) {
+    switch (seeded_draw(8)) {
     case 0:
         assert_int_equal(unlink(file), 0);
         break;
@@ -293,12 +278,12 @@ static void spoil(const char *path, const char *name)
         break;
     case 3:
         assert_int_equal(unlink(file), 0);
-        assert_int_equal(symlink(draw(2) ? "/dev/zero" : file, file), 0);
+        assert_int_equal(symlink(seeded_draw(2) ? "/dev/zero" : file, file), 0);
         break;
     default:
         assert_int_equal(file_read(file, 1 << 20, &text, NULL), TITAN_OK);
         mutate(&text);
-        if (strcmp(name, files[0]) == 0 && draw(8))
+        if (strcmp(name, files[0]) == 0 && seeded_draw(8))
             sign(&text);
         assert_int_equal(file_replace(file, text.data ? text.data : "", text.len, NULL), TITAN_OK);
         buf_free(&text);
@@ -331,7 +316,7 @@ static void test_load(void **state)
         uint64_t *steps = NULL;
         size_t n_steps = 0;
         write_whole(dir, path);
-        spoil(path, files[draw(3)]);
+        spoil(path, files[seeded_draw(3)]);
         if (checkpoint_load(path, specs, 2, wanted, 2, NULL, &err) == TITAN_OK)
             accepted++;
         else

@@ -12,8 +12,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/rng.h"
 #include "ctl/output.h"
 #include "proto/rpc/common.h"
 #include "proto/rpc/descriptors.h"
@@ -22,30 +20,17 @@
 #include "titan/internal/worker.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
 #include "titan/wire/reflection.pb-c.h"
+#include "tests/support/seeded.h"
 
 enum { BYTES_MAX = 4096, BUDGET = 64 * 1024 };
 
-static struct rng_key key;
-static uint64_t drawn;
 static long rounds;
-
-static uint32_t draw(uint32_t below)
-{
-    uint32_t words[4];
-    rng_philox(key, drawn++, 0, words);
-    return (uint32_t)((uint64_t)words[0] * below >> 32);
-}
 
 static int set_up(void **state)
 {
     (void)state;
-    const char *seed_text = getenv("FUZZ_SEED"), *rounds_text = getenv("FUZZ_ROUNDS");
-    if (!seed_text)
-        seed_text = getenv("TITAN_TEST_SEED");
-    uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : (uint64_t)clock_wall_ms();
-    rounds = rounds_text ? strtol(rounds_text, NULL, 10) : 20000;
-    key = rng_key(seed, "rpc fuzz");
-    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
+    seeded_open("rpc fuzz", 0);
+    rounds = seeded_rounds(20000);
     rpc_library_enter();
     return 0;
 }
@@ -75,23 +60,23 @@ static const ProtobufCMessageDescriptor *const types[] = {
 static size_t write_fields(const ProtobufCMessageDescriptor *type, uint8_t *out, size_t cap, int depth)
 {
     size_t n = 0;
-    for (uint32_t k = draw(6); k > 0 && type->n_fields > 0 && n + 32 < cap; k--) {
-        const ProtobufCFieldDescriptor *field = &type->fields[draw(type->n_fields)];
+    for (uint32_t k = seeded_draw(6); k > 0 && type->n_fields > 0 && n + 32 < cap; k--) {
+        const ProtobufCFieldDescriptor *field = &type->fields[seeded_draw(type->n_fields)];
         uint8_t body[BYTES_MAX];
         size_t len = 0;
         if (field->type == PROTOBUF_C_TYPE_MESSAGE && depth < 4) {
             len = write_fields(field->descriptor, body, MIN(cap - n - 16, sizeof(body)), depth + 1);
         } else if (field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_BYTES ||
                    field->type == PROTOBUF_C_TYPE_MESSAGE) {
-            for (len = 0; len < draw(12); len++)
-                body[len] = (uint8_t)(draw(10) ? 'a' + draw(26) : draw(256));
+            for (len = 0; len < seeded_draw(12); len++)
+                body[len] = (uint8_t)(seeded_draw(10) ? 'a' + seeded_draw(26) : seeded_draw(256));
         } else {
             uint32_t wire = field->type == PROTOBUF_C_TYPE_DOUBLE ? 1 : 0;
             out[n++] = (uint8_t)((field->id & 15) << 3 | wire);
-            for (uint32_t b = wire ? 8 : draw(9); b > 0; b--)
-                out[n++] = (uint8_t)(draw(256) | (wire ? 0 : 0x80));
+            for (uint32_t b = wire ? 8 : seeded_draw(9); b > 0; b--)
+                out[n++] = (uint8_t)(seeded_draw(256) | (wire ? 0 : 0x80));
             if (!wire)
-                out[n++] = (uint8_t)draw(128);
+                out[n++] = (uint8_t)seeded_draw(128);
             continue;
         }
         if (field->id > 15 || n + len + 4 > cap)
@@ -108,11 +93,11 @@ static size_t write_fields(const ProtobufCMessageDescriptor *type, uint8_t *out,
 
 static void mutate(uint8_t *bytes, size_t *n)
 {
-    for (uint32_t k = draw(4); k > 0 && *n > 0; k--) {
-        if (draw(4) == 0)
-            *n = draw((uint32_t)*n + 1);
+    for (uint32_t k = seeded_draw(4); k > 0 && *n > 0; k--) {
+        if (seeded_draw(4) == 0)
+            *n = seeded_draw((uint32_t)*n + 1);
         else
-            bytes[draw((uint32_t)*n)] = (uint8_t)draw(256);
+            bytes[seeded_draw((uint32_t)*n)] = (uint8_t)seeded_draw(256);
     }
 }
 
@@ -120,9 +105,9 @@ static void mutate(uint8_t *bytes, size_t *n)
 static grpc_byte_buffer *buffer_of(const uint8_t *bytes, size_t n)
 {
     grpc_slice slices[4];
-    size_t parts = 1 + draw(4), at = 0;
+    size_t parts = 1 + seeded_draw(4), at = 0;
     for (size_t i = 0; i < parts; i++) {
-        size_t len = i + 1 == parts ? n - at : draw((uint32_t)(n - at) + 1);
+        size_t len = i + 1 == parts ? n - at : seeded_draw((uint32_t)(n - at) + 1);
         slices[i] = grpc_slice_from_copied_buffer((const char *)bytes + at, len);
         at += len;
     }
@@ -137,7 +122,7 @@ static void test_messages(void **state)
     (void)state;
     long accepted = 0;
     for (long i = 0; i < rounds; i++) {
-        const ProtobufCMessageDescriptor *type = types[draw(ARRAY_SIZE(types))];
+        const ProtobufCMessageDescriptor *type = types[seeded_draw(ARRAY_SIZE(types))];
         uint8_t bytes[BYTES_MAX];
         size_t n = write_fields(type, bytes, sizeof(bytes), 0);
         mutate(bytes, &n);
@@ -195,10 +180,10 @@ static void test_descriptors(void **state)
     for (long i = 0; i < rounds / 100; i++) {
         size_t n = titan_descriptors_bytes;
         memcpy(copy, titan_descriptors, n);
-        for (uint32_t k = draw(20); k > 0; k--)
-            copy[draw((uint32_t)n)] = (uint8_t)draw(256);
+        for (uint32_t k = seeded_draw(20); k > 0; k--)
+            copy[seeded_draw((uint32_t)n)] = (uint8_t)seeded_draw(256);
         struct rpc_reflection r;
-        rpc_reflection_open(&r, copy, draw(4) ? n : draw((uint32_t)n + 1), NULL, 0);
+        rpc_reflection_open(&r, copy, seeded_draw(4) ? n : seeded_draw((uint32_t)n + 1), NULL, 0);
         const ProtobufCBinaryData *file = rpc_reflection_symbol(&r, "titan.v1.Titan.Submit");
         assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
         file = rpc_reflection_file(&r, "titan/v1/titan.proto");

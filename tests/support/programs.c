@@ -18,6 +18,22 @@ static const struct model_dims small = {.dim = 64,
                                         .rope_theta = 1e4,
                                         .norm_eps = 1e-5};
 
+const struct model_dims programs_experts = {.dim = 64,
+                                            .n_layers = 4,
+                                            .n_heads = 4,
+                                            .n_kv_heads = 2,
+                                            .ffn_hidden = 128,
+                                            .vocab_size = 256,
+                                            .rope_theta = 1e4,
+                                            .norm_eps = 1e-5,
+                                            .n_experts = 8,
+                                            .top_k = 2,
+                                            .n_shared_experts = 1,
+                                            .moe_hidden = 32,
+                                            .n_dense_layers = 1,
+                                            .route_scale = 1.0,
+                                            .balance_rate = 1e-3};
+
 static size_t work_bytes(struct device *dev, const struct attention_shape *s)
 {
     (void)dev;

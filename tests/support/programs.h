@@ -5,6 +5,8 @@
 
 #include "worker/plan/build.h"
 
+extern const struct model_dims programs_experts; /* four small layers with experts, the first one dense */
+
 struct programs_case {
     const struct model_dims *dims;              /* NULL: small */
     int pp, dp_replicate, dp_shard, cp, tp, ep; /* ep 0: 1 */

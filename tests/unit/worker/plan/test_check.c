@@ -389,23 +389,6 @@ static const struct mutation {
 
 /* --- the test ----------------------------------------------------------------------------------------------------- */
 
-/* The first layer is dense. */
-static const struct model_dims experts = {.dim = 64,
-                                          .n_layers = 4,
-                                          .n_heads = 4,
-                                          .n_kv_heads = 2,
-                                          .ffn_hidden = 128,
-                                          .vocab_size = 256,
-                                          .rope_theta = 1e4,
-                                          .norm_eps = 1e-5,
-                                          .n_experts = 8,
-                                          .top_k = 2,
-                                          .n_shared_experts = 1,
-                                          .moe_hidden = 32,
-                                          .n_dense_layers = 1,
-                                          .route_scale = 1.0,
-                                          .balance_rate = 1e-3};
-
 static const struct programs_case broken_cases[] = {
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .dt = DTYPE_BF16, .prefetch = 1},
     {.pp = 1,
@@ -440,7 +423,7 @@ static const struct programs_case broken_cases[] = {
      .fuse = true,
      .prefetch = 2},
     {.pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 9, .canonical = true},
-    {.dims = &experts,
+    {.dims = &programs_experts,
      .pp = 2,
      .dp_replicate = 1,
      .dp_shard = 2,
@@ -459,7 +442,7 @@ static const struct programs_case broken_cases[] = {
      .schedule = "Interleaved1F1B",
      .prefetch = 1,
      .forward_only = true},
-    {.dims = &experts,
+    {.dims = &programs_experts,
      .pp = 1,
      .dp_replicate = 1,
      .dp_shard = 2,

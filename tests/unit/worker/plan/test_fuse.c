@@ -16,22 +16,6 @@
 #include "worker/plan/check.h"
 #include "worker/plan/fuse.h"
 
-static const struct model_dims experts = {.dim = 64,
-                                          .n_layers = 4,
-                                          .n_heads = 4,
-                                          .n_kv_heads = 2,
-                                          .ffn_hidden = 128,
-                                          .vocab_size = 256,
-                                          .rope_theta = 1e4,
-                                          .norm_eps = 1e-5,
-                                          .n_experts = 8,
-                                          .top_k = 2,
-                                          .n_shared_experts = 1,
-                                          .moe_hidden = 32,
-                                          .n_dense_layers = 1,
-                                          .route_scale = 1.0,
-                                          .balance_rate = 1e-3};
-
 static const struct programs_case cases[] = {
     {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1, .microbatches = 2},
     {.pp = 1,
@@ -69,7 +53,7 @@ static const struct programs_case cases[] = {
      .microbatches = 4,
      .schedule = "Interleaved1F1B",
      .canonical = true},
-    {.dims = &experts,
+    {.dims = &programs_experts,
      .pp = 2,
      .dp_replicate = 1,
      .dp_shard = 2,
@@ -79,7 +63,7 @@ static const struct programs_case cases[] = {
      .microbatches = 6,
      .dt = DTYPE_BF16,
      .checkpointing = CHECKPOINT_OPS},
-    {.dims = &experts,
+    {.dims = &programs_experts,
      .pp = 1,
      .dp_replicate = 1,
      .dp_shard = 2,
