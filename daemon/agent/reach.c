@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/listen.h"
 
 #define BACKLOG 64
 #define CONNECTIONS_MAX 64 /* that one listener answers */
@@ -22,37 +22,12 @@
 
 /* --- the side that listens ---------------------------------------------------------------------------------------- */
 
-static titan_status listen_at(const char *host, int *ret_fd, uint16_t *ret_port, struct titan_error *err)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } bound = {.v6 = {0}};
-    socklen_t len = sizeof(bound);
-    const int rc = getaddrinfo(host, NULL, &hints, &list);
-    if (rc != 0)
-        return titan_fail(err, TITAN_EINVAL, "cannot listen on '%s': %s", host, gai_strerror(rc));
-    _cleanup_fd_ int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    titan_status status = TITAN_OK;
-    if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, &bound.any, &len) != 0)
-        status = titan_fail_errno(err, "cannot listen on '%s'", host);
-    freeaddrinfo(list);
-    if (status != TITAN_OK)
-        return status;
-    *ret_port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
-    *ret_fd = TAKE_FD(fd);
-    return TITAN_OK;
-}
-
 titan_status reach_listen(const char *host, int *ret_fd, uint16_t *ret_port, struct titan_error *err)
 {
     /* As a worker does (worker/elastic/link.c). */
-    if (listen_at(host, ret_fd, ret_port, err) == TITAN_OK)
+    if (listen_tcp(host, BACKLOG, ret_fd, ret_port, err) == TITAN_OK)
         return TITAN_OK;
-    return listen_at("0.0.0.0", ret_fd, ret_port, err);
+    return listen_tcp("0.0.0.0", BACKLOG, ret_fd, ret_port, err);
 }
 
 struct reach_listener {

@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/listen.h"
 #include "base/mac.h"
 #include "base/progress.h"
 
@@ -139,26 +140,9 @@ static titan_status resolve(struct address *a, struct titan_error *err)
 
 titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct titan_error *err)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
-    int rc = getaddrinfo(host, NULL, &hints, &list);
-    if (rc != 0)
-        return titan_fail(err, TITAN_EINVAL, "cannot listen on '%s': %s", host, gai_strerror(rc));
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } bound = {.v6 = {0}};
-    socklen_t len = sizeof(bound);
-    titan_status status = TITAN_OK;
-    _cleanup_fd_ int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
-        getsockname(fd, &bound.any, &len) < 0)
-        status = titan_fail_errno(err, "cannot listen on '%s'", host);
-    freeaddrinfo(list);
-    if (status != TITAN_OK)
-        return status;
-    *ret_port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
-    *ret_fd = TAKE_FD(fd);
+    uint16_t port = 0;
+    TRY(listen_tcp(host, BACKLOG, ret_fd, &port, err));
+    *ret_port = port;
     return TITAN_OK;
 }
 
