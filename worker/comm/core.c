@@ -47,18 +47,25 @@ static void free_request(struct comm_request *r)
     free(r);
 }
 
-static void unlink_request(struct comm_request *r)
+/* With the lock held. */
+static void drop_request(struct comm_core *core, struct comm_request *r)
 {
-    struct comm_core *core = r->core;
-    (void)pthread_mutex_lock(&core->lock);
+    titan_assert(r->core == core);
     if (r->prev)
         r->prev->next = r->next;
     else
         core->requests = r->next;
     if (r->next)
         r->next->prev = r->prev;
-    (void)pthread_mutex_unlock(&core->lock);
     free_request(r);
+}
+
+static void unlink_request(struct comm_request *r)
+{
+    struct comm_core *core = r->core;
+    (void)pthread_mutex_lock(&core->lock);
+    drop_request(core, r);
+    (void)pthread_mutex_unlock(&core->lock);
 }
 
 static void link_request(struct comm_request *r)
@@ -283,15 +290,8 @@ static void drop_requests(struct comm_core *core, const struct stream *s)
     (void)pthread_mutex_lock(&core->lock);
     for (struct comm_request *r = core->requests, *next; r; r = next) {
         next = r->next;
-        if (r->stream != s)
-            continue;
-        if (r->prev)
-            r->prev->next = r->next;
-        else
-            core->requests = r->next;
-        if (r->next)
-            r->next->prev = r->prev;
-        free_request(r);
+        if (r->stream == s)
+            drop_request(core, r);
     }
     (void)pthread_mutex_unlock(&core->lock);
 }

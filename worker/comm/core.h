@@ -115,5 +115,12 @@ titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, si
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
 titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
 titan_status comm_core_barrier(struct comm *comm, struct stream *s);
+/* All of them, in a table of operations. */
+#define COMM_CORE_OPERATIONS                                                                                           \
+    .revoke = comm_core_revoke_comm, .group_begin = comm_core_group_begin, .group_end = comm_core_group_end,           \
+    .all_gather = comm_core_all_gather, .reduce_scatter = comm_core_reduce_scatter,                                    \
+    .all_reduce = comm_core_all_reduce, .broadcast = comm_core_broadcast, .all_to_all = comm_core_all_to_all,          \
+    .all_to_all_v = comm_core_all_to_all_v, .shift = comm_core_shift, .send = comm_core_send, .recv = comm_core_recv,  \
+    .barrier = comm_core_barrier
 
 #endif

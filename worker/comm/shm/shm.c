@@ -371,24 +371,10 @@ static titan_status shm_async_error(struct comm *c, struct titan_error *err)
     return segment_check(&c->segment, err);
 }
 
-const struct comm_ops comm_shm = {
-    .abi = TITAN_COMM_ABI,
-    .name = "shm",
-    .open = shm_open,
-    .close = shm_close,
-    .revoke = comm_core_revoke_comm,
-    .async_error = shm_async_error,
-    .split = shm_split,
-    .group_begin = comm_core_group_begin,
-    .group_end = comm_core_group_end,
-    .all_gather = comm_core_all_gather,
-    .reduce_scatter = comm_core_reduce_scatter,
-    .all_reduce = comm_core_all_reduce,
-    .broadcast = comm_core_broadcast,
-    .all_to_all = comm_core_all_to_all,
-    .all_to_all_v = comm_core_all_to_all_v,
-    .shift = comm_core_shift,
-    .send = comm_core_send,
-    .recv = comm_core_recv,
-    .barrier = comm_core_barrier,
-};
+const struct comm_ops comm_shm = {.abi = TITAN_COMM_ABI,
+                                  .name = "shm",
+                                  .open = shm_open,
+                                  .close = shm_close,
+                                  .async_error = shm_async_error,
+                                  .split = shm_split,
+                                  COMM_CORE_OPERATIONS};

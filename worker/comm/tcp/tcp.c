@@ -618,24 +618,10 @@ static titan_status tcp_async_error(struct comm *c, struct titan_error *err)
     return comm_core_error(&c->core, err);
 }
 
-const struct comm_ops comm_tcp = {
-    .abi = TITAN_COMM_ABI,
-    .name = "tcp",
-    .open = tcp_open,
-    .close = tcp_close,
-    .revoke = comm_core_revoke_comm,
-    .async_error = tcp_async_error,
-    .split = tcp_split,
-    .group_begin = comm_core_group_begin,
-    .group_end = comm_core_group_end,
-    .all_gather = comm_core_all_gather,
-    .reduce_scatter = comm_core_reduce_scatter,
-    .all_reduce = comm_core_all_reduce,
-    .broadcast = comm_core_broadcast,
-    .all_to_all = comm_core_all_to_all,
-    .all_to_all_v = comm_core_all_to_all_v,
-    .shift = comm_core_shift,
-    .send = comm_core_send,
-    .recv = comm_core_recv,
-    .barrier = comm_core_barrier,
-};
+const struct comm_ops comm_tcp = {.abi = TITAN_COMM_ABI,
+                                  .name = "tcp",
+                                  .open = tcp_open,
+                                  .close = tcp_close,
+                                  .async_error = tcp_async_error,
+                                  .split = tcp_split,
+                                  COMM_CORE_OPERATIONS};
