@@ -328,7 +328,7 @@ static titan_status run_matmul(const struct cpu_context *ctx, const void *p)
     return matmul_run(ctx, p);
 }
 
-bool matmul_valid(const struct matmul_shape *s)
+static bool matmul_valid(const struct matmul_shape *s)
 {
     const bool bf16 = s->ab_dt == DTYPE_BF16;
     return s->m >= 0 && s->n >= 0 && s->k >= 0 && (bf16 || s->ab_dt == DTYPE_F32) &&
@@ -336,12 +336,11 @@ bool matmul_valid(const struct matmul_shape *s)
            s->ldb >= (s->tb ? s->k : s->n);
 }
 
-titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                        const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
-                        float beta)
+bool matmul_fill(struct matmul_args *ret, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                 const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k, float beta)
 {
-    struct matmul_args args = {.a = a, .b = b, .c = c};
-    args.shape = (struct matmul_shape){.m = m,
+    *ret = (struct matmul_args){.a = a, .b = b, .c = c};
+    ret->shape = (struct matmul_shape){.m = m,
                                        .n = n,
                                        .k = k,
                                        .lda = lda,
@@ -352,7 +351,15 @@ titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc,
                                        .ab_dt = (uint8_t)ab_dt,
                                        .c_dt = (uint8_t)c_dt,
                                        .accumulate = beta != 0.0f};
-    if (!matmul_valid(&args.shape) || (beta != 0.0f && beta != 1.0f))
+    return matmul_valid(&ret->shape) && (beta == 0.0f || beta == 1.0f);
+}
+
+titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                        const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
+                        float beta)
+{
+    struct matmul_args args;
+    if (!matmul_fill(&args, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta))
         return TITAN_EINVAL;
     if (m == 0 || n == 0)
         return TITAN_OK;

@@ -16,7 +16,9 @@ struct matmul_args {
     void *c;
 };
 
-bool matmul_valid(const struct matmul_shape *s);
+/* From an operation's arguments. False: they are none of a product. */
+bool matmul_fill(struct matmul_args *ret, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
+                 const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k, float beta);
 /* Run it now, on the context's threads. Takes no scratch of the device. Each new shape costs 0.2 to 2 ms once. */
 titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args *args);
 

@@ -268,19 +268,8 @@ titan_status cpu_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t l
                            const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
                            float beta, const struct float8_product *how, void *work)
 {
-    struct f8_args g = {.all = {.a = a, .b = b, .c = c}, .how = *how, .work = work};
-    g.all.shape = (struct matmul_shape){.m = m,
-                                        .n = n,
-                                        .k = k,
-                                        .lda = lda,
-                                        .ldb = ldb,
-                                        .ldc = ldc,
-                                        .ta = ta,
-                                        .tb = tb,
-                                        .ab_dt = (uint8_t)ab_dt,
-                                        .c_dt = (uint8_t)c_dt,
-                                        .accumulate = beta != 0.0f};
-    if (!matmul_valid(&g.all.shape) || (beta != 0.0f && beta != 1.0f))
+    struct f8_args g = {.how = *how, .work = work};
+    if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta))
         return TITAN_EINVAL;
     if (m == 0 || n == 0)
         return TITAN_OK;

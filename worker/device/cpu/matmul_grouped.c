@@ -157,19 +157,8 @@ titan_status cpu_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int6
                                 int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
                                 const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta)
 {
-    struct grouped_args g = {.all = {.a = a, .b = b, .c = c}, .counts = counts, .groups = groups};
-    g.all.shape = (struct matmul_shape){.m = m,
-                                        .n = n,
-                                        .k = k,
-                                        .lda = lda,
-                                        .ldb = ldb,
-                                        .ldc = ldc,
-                                        .ta = ta,
-                                        .tb = tb,
-                                        .ab_dt = (uint8_t)ab_dt,
-                                        .c_dt = (uint8_t)c_dt,
-                                        .accumulate = beta != 0.0f};
-    if (!matmul_valid(&g.all.shape) || (beta != 0.0f && beta != 1.0f) || groups < 0)
+    struct grouped_args g = {.counts = counts, .groups = groups};
+    if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta) || groups < 0)
         return TITAN_EINVAL;
     if (ta && (tb || c_dt != DTYPE_F32)) /* pieces are added up in c */
         return TITAN_EINVAL;
