@@ -24,8 +24,7 @@
 #define CUDA_MATMUL_WORK_BYTES ((size_t)32 << 20)
 #define CUDA_COMMS_MAX 64
 
-struct matmul_plans;    /* matmul.c */
-struct float8_plans;    /* matmul_f8.c */
+struct product_plans;   /* product_plans.h */
 struct cudnn_attention; /* cudnn_attention.h */
 
 struct comm;
@@ -42,8 +41,8 @@ struct device {
     uint64_t memory_bytes, memory_free, memory_peak;
     double peak_flops_bf16, peak_flops_f32;
     cublasLtHandle_t lt;
-    struct matmul_plans *plans;
-    struct float8_plans *float8_plans; /* NULL: the GPU has no float8 */
+    struct product_plans *plans;
+    struct product_plans *float8_plans; /* NULL: the GPU has no float8 */
     struct cudnn_attention *attention;
     cudaStream_t clearing;      /* new memory is cleared on it */
     pthread_mutex_t lock;       /* every stream's error text */
@@ -95,15 +94,11 @@ cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes);
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err);
 void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
-titan_status matmul_plans_open(struct matmul_plans **ret, struct titan_error *err) TITAN_MUST_USE;
-void matmul_plans_close(struct matmul_plans *plans);
 titan_status cuda_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
                          const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
                          float beta);
 
 /* matmul_f8.c */
-titan_status float8_plans_open(struct float8_plans **ret, struct titan_error *err) TITAN_MUST_USE;
-void float8_plans_close(struct float8_plans *plans);
 titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                             int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
                             int64_t k, float beta, const struct float8_product *how, void *work);

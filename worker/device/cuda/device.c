@@ -13,6 +13,7 @@
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/cudnn_attention.h"
 #include "worker/device/cuda/kernels.h"
+#include "worker/device/cuda/product_plans.h"
 
 #define MIB 1048576.0
 #define LOOK_NS 1000000 /* between the watcher's looks at the communicators */
@@ -100,7 +101,7 @@ static titan_status describe(struct device *dev, struct titan_error *err)
     dev->memory_free = free_bytes;
     find_peaks(dev);
     /* 8.9 has it as well, but no scale for each line: that is untried. */
-    return prop.major >= 9 ? float8_plans_open(&dev->float8_plans, err) : TITAN_OK;
+    return prop.major >= 9 ? product_plans_open(&dev->float8_plans, err) : TITAN_OK;
 }
 
 /* Several ranks on one GPU, for tests: NCCL takes them for ranks of different hosts when each names its own host, and
@@ -184,7 +185,7 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
     TRY(cuda_enter(dev, err));
     TRY(describe(dev, err));
     cuda_load_kernels();
-    TRY(matmul_plans_open(&dev->plans, err));
+    TRY(product_plans_open(&dev->plans, err));
     int major = 0;
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, dev->index);
     TRY(cudnn_attention_open(major, &dev->attention, err));
@@ -240,8 +241,8 @@ void cuda_close(struct device *dev)
         return;
     titan_assert(dev->n_watches == 0);
     end_watcher(dev);
-    matmul_plans_close(dev->plans);
-    float8_plans_close(dev->float8_plans);
+    product_plans_close(dev->plans);
+    product_plans_close(dev->float8_plans);
     cudnn_attention_close(dev->attention);
     if (dev->lt)
         (void)cublasLtDestroy(dev->lt);

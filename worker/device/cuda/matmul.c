@@ -1,66 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul.c - products by cuBLASLt: fp32 accumulation, no TF32, one heuristic search for each shape. */
-#include <stdlib.h>
+/* matmul.c - products by cuBLASLt: fp32 accumulation, no TF32. */
 #include <string.h>
 
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/matmul_map.h"
-
-#define PLANS_MAX 1024 /* shapes of one run; a few dozen in practice */
+#include "worker/device/cuda/product_plans.h"
 
 /* What decides which algorithm is used. Compared as bytes, so it is zeroed before it is filled. */
 struct plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     uint32_t ta, tb, ab_dt, c_dt;
-    uint32_t align_a, align_b, align_c; /* of the pointers: cuBLASLt's fast kernels need 16 bytes */
+    uint32_t align_a, align_b, align_c;
     uint32_t beta;
 };
-
-struct plan {
-    struct plan_key key;
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t first, second, out;
-    cublasLtMatmulAlgo_t algo;
-};
-
-struct matmul_plans {
-    pthread_mutex_t lock;
-    struct plan *items[PLANS_MAX];
-    int n;
-};
-
-titan_status matmul_plans_open(struct matmul_plans **ret, struct titan_error *err)
-{
-    struct matmul_plans *plans = calloc(1, sizeof *plans);
-    if (!plans)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for product plans");
-    (void)pthread_mutex_init(&plans->lock, NULL);
-    *ret = plans;
-    return TITAN_OK;
-}
-
-static void plan_free(struct plan *p)
-{
-    if (p->op)
-        (void)cublasLtMatmulDescDestroy(p->op);
-    if (p->first)
-        (void)cublasLtMatrixLayoutDestroy(p->first);
-    if (p->second)
-        (void)cublasLtMatrixLayoutDestroy(p->second);
-    if (p->out)
-        (void)cublasLtMatrixLayoutDestroy(p->out);
-    free(p);
-}
-
-void matmul_plans_close(struct matmul_plans *plans)
-{
-    if (!plans)
-        return;
-    for (int i = 0; i < plans->n; i++)
-        plan_free(plans->items[i]);
-    (void)pthread_mutex_destroy(&plans->lock);
-    free(plans);
-}
 
 static cudaDataType_t cuda_type(enum dtype dt)
 {
@@ -81,13 +33,14 @@ static cublasStatus_t layout_create(cublasLtMatrixLayout_t *ret, cudaDataType_t 
 }
 
 /* Operation and layouts of a key. */
-static cublasStatus_t plan_describe(struct plan *p)
+static cublasStatus_t describe(struct product_plan *p, const void *with)
 {
-    const struct plan_key *key = &p->key;
+    const struct plan_key *const key = with;
     const struct matmul_map map = matmul_map(key->ta, key->lda, key->tb, key->ldb, key->ldc, key->m, key->n, key->k);
     const cublasOperation_t first = map.transpose_first ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = map.transpose_second ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cudaDataType_t ab = cuda_type((enum dtype)key->ab_dt);
+    p->align_first = key->align_b, p->align_second = key->align_a, p->align_out = key->align_c;
     cublasStatus_t st = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (st == CUBLAS_STATUS_SUCCESS)
         st = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
@@ -99,73 +52,6 @@ static cublasStatus_t plan_describe(struct plan *p)
         st = layout_create(&p->second, ab, &map.second);
     if (st == CUBLAS_STATUS_SUCCESS)
         st = layout_create(&p->out, cuda_type((enum dtype)key->c_dt), &map.out);
-    return st;
-}
-
-static cublasStatus_t plan_search(struct plan *p, cublasLtHandle_t lt)
-{
-    cublasLtMatmulPreference_t pref = NULL;
-    const size_t work = CUDA_MATMUL_WORK_BYTES;
-    const struct plan_key *key = &p->key;
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    cublasStatus_t st = cublasLtMatmulPreferenceCreate(&pref);
-    if (st != CUBLAS_STATUS_SUCCESS)
-        return st;
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t attribute;
-        const void *value;
-        size_t bytes;
-    } settings[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work, sizeof work},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->align_b, sizeof key->align_b},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->align_a, sizeof key->align_a},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->align_c, sizeof key->align_c},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->align_c, sizeof key->align_c},
-    };
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0] && st == CUBLAS_STATUS_SUCCESS; i++)
-        st = cublasLtMatmulPreferenceSetAttribute(pref, settings[i].attribute, settings[i].value, settings[i].bytes);
-    if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->first, p->second, p->out, p->out, pref, 1, &found, &count);
-    if (st == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
-        st = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (st == CUBLAS_STATUS_SUCCESS)
-        p->algo = found.algo;
-    (void)cublasLtMatmulPreferenceDestroy(pref);
-    return st;
-}
-
-/* The plan of a key, made at its first use. */
-static cublasStatus_t plan_get(struct device *dev, const struct plan_key *key, struct plan **ret)
-{
-    struct matmul_plans *plans = dev->plans;
-    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
-    struct plan *p = NULL;
-    (void)pthread_mutex_lock(&plans->lock);
-    for (int i = 0; i < plans->n; i++) {
-        if (memcmp(&plans->items[i]->key, key, sizeof *key) == 0) {
-            *ret = plans->items[i];
-            goto out;
-        }
-    }
-    p = plans->n < PLANS_MAX ? calloc(1, sizeof *p) : NULL;
-    if (!p) {
-        st = CUBLAS_STATUS_ALLOC_FAILED;
-        goto out;
-    }
-    p->key = *key;
-    st = plan_describe(p);
-    if (st == CUBLAS_STATUS_SUCCESS)
-        st = plan_search(p, dev->lt);
-    if (st != CUBLAS_STATUS_SUCCESS) {
-        plan_free(p);
-        goto out;
-    }
-    titan_assert(plans->n < PLANS_MAX);
-    plans->items[plans->n++] = p;
-    *ret = p;
-out:
-    (void)pthread_mutex_unlock(&plans->lock);
     return st;
 }
 
@@ -204,10 +90,12 @@ titan_status cuda_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc
     key.m = m, key.n = n, key.k = k, key.lda = lda, key.ldb = ldb, key.ldc = ldc;
     key.ta = ta, key.tb = tb, key.ab_dt = ab_dt, key.c_dt = c_dt, key.beta = beta == 1.0f;
     key.align_a = alignment(a), key.align_b = alignment(b), key.align_c = alignment(c);
-    struct plan *p = NULL;
-    cublasStatus_t st = plan_get(s->dev, &key, &p);
-    if (st != CUBLAS_STATUS_SUCCESS)
-        return matmul_failed(s, st);
+    struct product_plans *const plans = s->dev->plans;
+    (void)pthread_mutex_lock(&plans->lock);
+    const struct product_plan *const p = product_plan_of(plans, s->dev->lt, &key, sizeof key, describe);
+    (void)pthread_mutex_unlock(&plans->lock);
+    if (!p || p->status != CUBLAS_STATUS_SUCCESS)
+        return matmul_failed(s, p ? p->status : CUBLAS_STATUS_ALLOC_FAILED);
     const float one = 1.0f;
     return matmul_failed(s, cublasLtMatmul(s->dev->lt, p->op, &one, b, p->first, a, p->second, &beta, c, p->out, c,
                                            p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native));

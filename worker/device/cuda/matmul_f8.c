@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_f8.c - products in float8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies them. It
  * undoes the scales itself where it can; else the sums are fp32, a few rows at a time, and a kernel does. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/enqueue.h"
 #include "worker/device/cuda/kernels.h"
+#include "worker/device/cuda/product_plans.h"
 
-#define PLANS_MAX 512
 #define STEP 16                           /* codes, rows and columns that a product wants multiples of */
 #define SUMS_BYTES_MAX ((size_t)64 << 20) /* of rows with scales that a kernel undoes */
 
@@ -21,49 +20,6 @@ struct plan_key {
     int64_t m, n, k, ldc;
     uint32_t a_e5m2, b_e5m2, c_dt, accumulate, scaling, fast;
 };
-struct plan {
-    struct plan_key key;
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t first, second, out;
-    cublasLtMatmulAlgo_t algo;
-    bool served; /* false: cuBLASLt has nothing for it */
-};
-struct float8_plans {
-    pthread_mutex_t lock;
-    struct plan *items[PLANS_MAX];
-    int n;
-};
-
-titan_status float8_plans_open(struct float8_plans **ret, struct titan_error *err)
-{
-    struct float8_plans *const plans = calloc(1, sizeof *plans);
-    if (!plans)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for product plans");
-    (void)pthread_mutex_init(&plans->lock, NULL);
-    *ret = plans;
-    return TITAN_OK;
-}
-
-static void plan_free(struct plan *p)
-{
-    if (p->op)
-        (void)cublasLtMatmulDescDestroy(p->op);
-    const cublasLtMatrixLayout_t layouts[] = {p->first, p->second, p->out};
-    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++)
-        if (layouts[i])
-            (void)cublasLtMatrixLayoutDestroy(layouts[i]);
-    free(p);
-}
-
-void float8_plans_close(struct float8_plans *plans)
-{
-    if (!plans)
-        return;
-    for (int i = 0; i < plans->n; i++)
-        plan_free(plans->items[i]);
-    (void)pthread_mutex_destroy(&plans->lock);
-    free(plans);
-}
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
@@ -75,12 +31,13 @@ static cudaDataType_t code_type(bool e5m2)
 #define STEP_OK(st, call) ((st) == CUBLAS_STATUS_SUCCESS ? (call) : (st))
 
 /* c^T = b^T a^T column-major: the codes of b come first, transposed; both have k for their leading dimension. */
-static cublasStatus_t plan_describe(struct plan *p)
+static cublasStatus_t describe(struct product_plan *p, const void *with)
 {
-    const struct plan_key *const key = &p->key;
+    const struct plan_key *const key = with;
     const cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
     const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     const int8_t fast = (int8_t)key->fast;
+    p->align_first = p->align_second = p->align_out = STEP;
     cublasStatus_t st = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     st =
@@ -97,52 +54,6 @@ static cublasStatus_t plan_describe(struct plan *p)
         st, cublasLtMatrixLayoutCreate(&p->second, code_type(key->a_e5m2), (uint64_t)key->k, (uint64_t)key->m, key->k));
     return STEP_OK(st, cublasLtMatrixLayoutCreate(&p->out, key->c_dt == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F,
                                                   (uint64_t)key->n, (uint64_t)key->m, key->ldc));
-}
-
-static cublasStatus_t plan_search(struct plan *p, cublasLtHandle_t lt)
-{
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    const size_t work = CUDA_MATMUL_WORK_BYTES;
-    const uint32_t alignment = STEP;
-    static const cublasLtMatmulPreferenceAttributes_t operands[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    int count = 0;
-    cublasStatus_t st = cublasLtMatmulPreferenceCreate(&preference);
-
-    if (st != CUBLAS_STATUS_SUCCESS)
-        return st;
-    for (size_t i = 0; i < ARRAY_SIZE(operands); i++)
-        st = STEP_OK(st, cublasLtMatmulPreferenceSetAttribute(preference, operands[i], &alignment, sizeof alignment));
-    st = STEP_OK(st, cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work,
-                                                          sizeof work));
-    st = STEP_OK(st, cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->first, p->second, p->out, p->out, preference, 1,
-                                                    &found, &count));
-    (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (st == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
-        st = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (st == CUBLAS_STATUS_SUCCESS)
-        p->algo = found.algo;
-    return st;
-}
-
-/* NULL: there is none, and no memory to remember that. With the lock held. */
-static struct plan *plan_of(struct device *dev, const struct plan_key *key)
-{
-    struct float8_plans *const plans = dev->float8_plans;
-
-    for (int i = 0; i < plans->n; i++)
-        if (memcmp(&plans->items[i]->key, key, sizeof *key) == 0)
-            return plans->items[i];
-    struct plan *const p = plans->n < PLANS_MAX ? calloc(1, sizeof *p) : NULL;
-    if (!p)
-        return NULL;
-    p->key = *key;
-    const cublasStatus_t st = plan_describe(p);
-    p->served = st == CUBLAS_STATUS_SUCCESS && plan_search(p, dev->lt) == CUBLAS_STATUS_SUCCESS;
-    plans->items[plans->n++] = p;
-    return p;
 }
 
 /* --- a product ---------------------------------------------------------------------------------------------------- */
@@ -173,8 +84,8 @@ static cublasStatus_t multiply(struct stream *s, const struct product *x, enum s
     key.a_e5m2 = x->a.e5m2, key.b_e5m2 = x->b.e5m2, key.c_dt = c_dt, key.accumulate = accumulate, key.scaling = scaling;
     key.fast = x->fast;
     (void)pthread_mutex_lock(&dev->float8_plans->lock);
-    struct plan *const p = plan_of(dev, &key);
-    if (!p || !p->served)
+    const struct product_plan *const p = product_plan_of(dev->float8_plans, dev->lt, &key, sizeof key, describe);
+    if (!p || p->status != CUBLAS_STATUS_SUCCESS)
         st = CUBLAS_STATUS_NOT_SUPPORTED;
     if (scaling != SCALE_BY_KERNEL) {
         st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale[0],

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* product_plans.c - see product_plans.h: one heuristic search for each product. */
+#include "worker/device/cuda/product_plans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+titan_status product_plans_open(struct product_plans **ret, struct titan_error *err)
+{
+    struct product_plans *const plans = calloc(1, sizeof *plans);
+    if (!plans)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for product plans");
+    (void)pthread_mutex_init(&plans->lock, NULL);
+    *ret = plans;
+    return TITAN_OK;
+}
+
+static void plan_free(struct product_plan *p)
+{
+    const cublasLtMatrixLayout_t layouts[] = {p->first, p->second, p->out};
+    if (p->op)
+        (void)cublasLtMatmulDescDestroy(p->op);
+    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++)
+        if (layouts[i])
+            (void)cublasLtMatrixLayoutDestroy(layouts[i]);
+    free(p);
+}
+
+void product_plans_close(struct product_plans *plans)
+{
+    if (!plans)
+        return;
+    for (int i = 0; i < plans->n; i++)
+        plan_free(plans->items[i]);
+    (void)pthread_mutex_destroy(&plans->lock);
+    free(plans);
+}
+
+static cublasStatus_t search(struct product_plan *p, cublasLtHandle_t lt)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    const size_t work = CUDA_MATMUL_WORK_BYTES;
+    int count = 0;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } settings[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work, sizeof work},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->align_first, sizeof p->align_first},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p->align_second, sizeof p->align_second},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->align_out, sizeof p->align_out},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->align_out, sizeof p->align_out},
+    };
+    titan_assert(p->align_first > 0 && p->align_second > 0 && p->align_out > 0);
+    cublasStatus_t st = cublasLtMatmulPreferenceCreate(&preference);
+    if (st != CUBLAS_STATUS_SUCCESS)
+        return st;
+    for (size_t i = 0; i < ARRAY_SIZE(settings) && st == CUBLAS_STATUS_SUCCESS; i++)
+        st = cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value,
+                                                  settings[i].bytes);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->first, p->second, p->out, p->out, preference, 1, &found,
+                                            &count);
+    (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (st == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
+        st = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (st == CUBLAS_STATUS_SUCCESS)
+        p->algo = found.algo;
+    return st;
+}
+
+struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle_t lt, const void *key, size_t bytes,
+                                     cublasStatus_t (*describe)(struct product_plan *p, const void *key))
+{
+    titan_assert(bytes > 0 && bytes <= PRODUCT_KEY_BYTES);
+    for (int i = 0; i < plans->n; i++)
+        if (memcmp(plans->items[i]->key, key, bytes) == 0)
+            return plans->items[i];
+    struct product_plan *const p = plans->n < PRODUCT_PLANS_MAX ? calloc(1, sizeof *p) : NULL;
+    if (!p)
+        return NULL;
+    memcpy(p->key, key, bytes);
+    p->status = describe(p, key);
+    if (p->status == CUBLAS_STATUS_SUCCESS)
+        p->status = search(p, lt);
+    titan_assert(plans->n < PRODUCT_PLANS_MAX);
+    plans->items[plans->n++] = p;
+    return p;
+}
