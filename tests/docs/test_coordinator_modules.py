@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """daemon/coordinator/ as docs/coordinator.md has it: its folders call in one direction, no files call each other in a
-circle, and a field of a record is written in two files at most (by its owner, and when it is made or restored).
+circle, a field of a record is written in two files at most (by its owner, and when it is made or restored), and what a job
+does next is one switch over its phase.
 
 Calls are those of the objects (nm); writers are found in the text, by names of variables that are declared as pointers
 to a record. FIELDS=1 prints every field with its writers."""
@@ -91,6 +92,15 @@ def writers():
     return found
 
 
+def advance():
+    """What is wrong with job_advance(): phases that it has no case for, a second switch."""
+    body = re.search(r"^void job_advance\(.*?^}", (HERE / "run/job_driver.c").read_text(), re.S | re.M)[0]
+    phases = re.search(r"^enum \w*phase \{(.*?)\};", (HERE / "records/job_record.h").read_text(), re.S | re.M)[1]
+    known = set(re.findall(r"\bPHASE_\w+", re.sub(r"/\*.*?\*/", "", phases, flags=re.S)))
+    wrong = [f"{body.count('switch (')} switches"] * (body.count("switch (") != 1)
+    return wrong + [f"no case for {phase}" for phase in sorted(known) if f"case {phase}:" not in body] + ["no phases"] * (len(known) < 5)
+
+
 def report(number, what, bad):
     print(f"{'not ok' if bad else 'ok'} {number} - {what}")
     for line in bad:
@@ -104,11 +114,12 @@ def main():
         for field, files in sorted(fields.items()):
             print(f"# {len(files)} {field}: {', '.join(sorted(files))}")
     up = [f"{a} -> {b}: {', '.join(s)}" for (a, b), s in sorted(edges.items()) if layer(a) > layer(b)]
-    print("1..3")
+    print("1..4")
     failed = report(1, "no circle of files", [" <-> ".join(sorted(c)) for c in circles(edges)])
     failed |= report(2, "folders call in one direction", up)
     failed |= report(3, "no field is written from more than two files",
                      [f"{f}: {', '.join(sorted(w))}" for f, w in sorted(fields.items()) if len(w) > 2])
+    failed |= report(4, "job_advance() is one switch over every phase", advance())
     return failed
 
 
