@@ -2,25 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA plug-in compiles, links and loads where there is a toolkit; where there is no driver, that is one clear line.
 # For one architecture, in a folder of its own: the other tests must not find the plug-in.
-set -uo pipefail
-cd "$(dirname "$0")/../.."
-BUILD=${BUILD:-build}
-. tests/gpu/toolkit.sh
+. "$(dirname "$0")/begin.sh"
 own=$BUILD/cuda-test
-n=0 bad=0
-check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
-    local what=$1
-    shift
-    n=$((n + 1))
-    if "$@"; then echo "ok $n - $what"; else echo "not ok $n - $what"; bad=1; fi
-}
-skip() { echo "ok $((n += 1)) # skip $1"; }
-
-case $BUILD in *san-*) skip "the CUDA compiler's host code is not built with sanitizers"; exit 0 ;; esac
-for need in "$CUDA/bin/nvcc:no CUDA toolkit" "$(command -v g++ || echo /missing):no C++ compiler for nvcc" \
-    "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package"; do
-    [ -e "${need%%:*}" ] || { skip "${need#*:}"; exit 0; }
-done
+needs "the CUDA compiler's host code is not built with sanitizers" "$CUDA/bin/nvcc:no CUDA toolkit"
 
 mkdir -p "$own/keep"
 make --no-print-directory -j2 cuda gpu-probe "$own/gpu/check_ops" BUILD="$own" WERROR=1 CUDA_ARCH=90 NVCCFLAGS="-O3 -Xptxas -v --keep --keep-dir $own/keep" \

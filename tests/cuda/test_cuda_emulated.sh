@@ -2,16 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA kernels, streams and the NCCL communicator without a GPU: kernels on the emulator, the CUDA runtime, cuBLASLt
 # and NCCL by the stand-ins of this folder. Needs the toolkit's headers.
-set -uo pipefail
-cd "$(dirname "$0")/../.."
-BUILD=${BUILD:-build}
-. tests/gpu/toolkit.sh
+. "$(dirname "$0")/begin.sh"
 dir=$BUILD/cuda-emulated
-case $BUILD in *san-*) echo "ok 1 # skip the emulator's coroutines and the sanitizers do not mix"; exit 0 ;; esac
-for need in "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit" "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package" \
-    "$(command -v g++ || echo /missing):no C++ compiler"; do
-    [ -e "${need%%:*}" ] || { echo "ok 1 # skip ${need#*:}"; exit 0; }
-done
+needs "$EMULATED" "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit"
 mkdir -p "$dir"
 if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" gpu-programs BUILD="$BUILD" WERROR=1 >"$dir/build.log" 2>&1; then
     tail -n 30 "$dir/build.log"
@@ -21,7 +14,6 @@ fi
 # Beside the plug-in, which is where the worker looks first.
 cp "$BUILD"/gpu/check_* "$dir/"
 [ ! -x "$BUILD/bin/titan-worker" ] || cp "$BUILD/bin/titan-worker" "$dir/"
-bad=0
 export TITAN_CUDNN=/nonexistent/libcudnn.so.9 # tests/cuda/test_cudnn.sh has its stand-in
 TITAN_EMULATE_ORDER=up timeout 120 "$dir/check_ops" >"$dir/up.log" || bad=1
 cat "$dir/up.log"

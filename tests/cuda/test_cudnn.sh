@@ -3,23 +3,9 @@
 # cuDNN's part in attention without a GPU: the installed library takes the graphs; a stand-in carries them out in the
 # emulated plug-in, against the fp64 reference; where there is none, or an old one, or none that serves a shape, our own
 # kernels do, which is said once.
-set -uo pipefail
-cd "$(dirname "$0")/../.."
-BUILD=${BUILD:-build}
-. tests/gpu/toolkit.sh
+. "$(dirname "$0")/begin.sh"
 dir=$BUILD/cuda-emulated
-n=0 bad=0
-check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
-    local what=$1
-    shift
-    n=$((n + 1))
-    if "$@"; then echo "ok $n - $what"; else echo "not ok $n - $what"; bad=1; fi
-}
-case $BUILD in *san-*) echo "ok 1 # skip the emulator's coroutines and the sanitizers do not mix"; exit 0 ;; esac
-for need in "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit" "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package" \
-    "$CUDNN/include/cudnn.h:no cuDNN in $CUDA or a Python package" "$(command -v g++ || echo /missing):no C++ compiler"; do
-    [ -e "${need%%:*}" ] || { echo "ok 1 # skip ${need#*:}"; exit 0; }
-done
+needs "$EMULATED" "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit" "$CUDNN/include/cudnn.h:no cuDNN in $CUDA or a Python package"
 mkdir -p "$dir"
 if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" gpu-programs cudnn-programs BUILD="$BUILD" WERROR=1 \
     >"$dir/cudnn-build.log" 2>&1; then

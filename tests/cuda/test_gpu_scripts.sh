@@ -2,28 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/first.sh, run.sh and bench.sh where there is no GPU: they end, name what they skip and leave three files. Then their
 # parts on the stand-ins of this folder, with a card's tool that answers: their figures are no GPU's, their paths are.
-set -uo pipefail
-cd "$(dirname "$0")/../.."
-BUILD=${BUILD:-build}
-. tests/gpu/toolkit.sh
-case $BUILD in *san-*) echo "ok 1 # skip the emulator's coroutines and the sanitizers do not mix"; exit 0 ;; esac
-for need in "$CUDA/bin/nvcc:no CUDA toolkit" "$NCCL/include/nccl.h:no NCCL in $CUDA or a Python package" \
-    "$(command -v g++ || echo /missing):no C++ compiler"; do
-    [ -e "${need%%:*}" ] || { echo "ok 1 # skip ${need#*:}"; exit 0; }
-done
+. "$(dirname "$0")/begin.sh"
+needs "$EMULATED" "$CUDA/bin/nvcc:no CUDA toolkit"
 if nvidia-smi -L >/dev/null 2>&1; then
-    echo "ok 1 # skip this machine has a GPU: run tests/gpu/first.sh"
+    skip "this machine has a GPU: run tests/gpu/first.sh"
     exit 0
 fi
 own=$(mktemp -d)
 trap 'rm -rf "$own"' EXIT
-n=0 bad=0
-check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
-    local what=$1
-    shift
-    n=$((n + 1))
-    if "$@"; then echo "ok $n - $what"; else echo "not ok $n - $what"; bad=1; fi
-}
 files() { (cd "$1" && ls -A | sort | tr '\n' ' '); }
 
 # --- where the toolkit is ---
