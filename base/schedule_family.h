@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_family.h - what the generators share. Only for base/schedule*.c.
  *
- * To add a schedule: a function that puts every rank's cells, its bubble, a row of families[] in schedule.c, its name
- * in schedule_names(), its line in the table of schedule.h and in the one of tests/unit/base/test_schedule.c, which
- * then runs it over many sizes against the check, a plain simulation and the formula. */
+ * docs/plan.md lists what a new schedule needs. tests/unit/base/test_schedule.c runs it over many sizes against the
+ * check, a plain simulation and the formula. */
 #ifndef TITAN_BASE_SCHEDULE_FAMILY_H
 #define TITAN_BASE_SCHEDULE_FAMILY_H
 

@@ -53,6 +53,7 @@ class Scenario:
 def scenario(number, title, invariants, fast=False, **targets):
     """targets: name of a measure -> the most that any round may show."""
     def add(work):
+        assert number not in SCENARIOS, f"scenario {number} is there already: {SCENARIOS[number].title}"
         SCENARIOS[number] = Scenario(number, title, invariants, targets, fast, work)
         return work
     return add

@@ -63,13 +63,17 @@ def main():
     p.add_argument("--only", default="")
     p.add_argument("--seed", default="")
     a = p.parse_args()
+    numbers = [int(n) for n in a.only.replace(",", " ").split()] or sorted(SCENARIOS)
+    if not set(numbers) <= set(SCENARIOS):
+        print("\n".join(f"{n:3} {s.title}" for n, s in sorted(SCENARIOS.items())))
+        print(f"there is no scenario {', '.join(str(n) for n in numbers if n not in SCENARIOS)}; there are those above")
+        return 2
     why = cluster.missing()
     if why:
         print(f"0 passed, 0 failed: skipped, {why}")
         return 0
     HOME.mkdir(parents=True, exist_ok=True)
     seed = a.seed or str(random.SystemRandom().randrange(1 << 32))
-    numbers = [int(n) for n in a.only.replace(",", " ").split()] or sorted(SCENARIOS)
     print(f"# seed {seed}, {a.rounds} rounds each; again: make fault ROUNDS={a.rounds} SEED={seed}", flush=True)
     entries = []
     for n in numbers:
