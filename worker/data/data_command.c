@@ -13,7 +13,7 @@
 #include "base/data_options.h"
 #include "base/json.h"
 #include "base/units.h"
-#include "worker/data/build.h"
+#include "worker/data/data_build.h"
 #include "worker/data/inspect.h"
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */

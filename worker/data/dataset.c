@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "worker/data/build.h"
+#include "worker/data/data_build.h"
 #include "worker/data/corpus.h"
 #include "worker/data/formats.h"
 #include "worker/data/mixture.h"

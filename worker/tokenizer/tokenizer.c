@@ -16,7 +16,7 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "base/vec.h"
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_parts.h"
 #include "worker/tokenizer/unicode.h"
 
 #define BYTES_VOCABULARY 256

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_parts.h"
 
 #define METASPACE "\xe2\x96\x81" /* U+2581 */
 

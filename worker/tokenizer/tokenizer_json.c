@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "base/vec.h"
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_parts.h"
 #include "worker/tokenizer/tokenizer_file.h"
 
 #define UNKNOWN_PENALTY 10

@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "worker/tokenizer/base64.h"
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_parts.h"
 
 #define TOKEN_BYTES_MAX 1024
 #define SPECIAL_TOKENS 256

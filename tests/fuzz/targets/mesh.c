@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "worker/comm/comm.h"
-#include "worker/comm/tcp/mesh.h"
+#include "worker/comm/tcp/tcp_mesh.h"
 
 static int knock(int port, const struct fuzz_input *what)
 {

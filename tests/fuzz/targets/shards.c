@@ -8,7 +8,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "worker/data/build.h"
+#include "worker/data/data_build.h"
 #include "worker/data/shard.h"
 
 static void refused(titan_status status, const struct titan_error *err)

@@ -25,7 +25,7 @@
 #include "base/progress.h"
 #include "worker/comm/core.h"
 #include "worker/comm/reduce.h"
-#include "worker/comm/tcp/mesh.h"
+#include "worker/comm/tcp/tcp_mesh.h"
 
 #define STAGE_BYTES ((size_t)4 << 20) /* over all members */
 #define CHUNK_BYTES_MIN ((size_t)64 << 10)

@@ -486,7 +486,7 @@ static void test_strangers(void **state)
     ranks_free(&r);
 }
 
-/* As members say it (mesh.c), by a process that knows all but the key. */
+/* As members say it (tcp_mesh.c), by a process that knows all but the key. */
 struct greeting {
     char magic[8];
     unsigned char id[16];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build.h - text into shards of tokens (shard.h).
+/* data_build.h - text into shards of tokens (shard.h).
  *
  * One thread reads and unpacks the files in order and cuts them into pieces, threads make tokens of the pieces, and the
  * caller's thread writes them in order: what is written does not depend on the number of threads. Behind each document
@@ -11,8 +11,8 @@
  * a line: byte-level BPE with the patterns of GPT-2, Llama 3 and Qwen gives the same ids as for the whole. Bad records
  * (lines that are no such JSON, or of more than 1 GiB; packed data that is damaged, with what would follow in the file)
  * are left out and counted. */
-#ifndef TITAN_WORKER_DATA_BUILD_H
-#define TITAN_WORKER_DATA_BUILD_H
+#ifndef TITAN_WORKER_DATA_DATA_BUILD_H
+#define TITAN_WORKER_DATA_DATA_BUILD_H
 
 #include <stdbool.h>
 #include <stdint.h>

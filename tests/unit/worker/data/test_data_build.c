@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build.h: what comes out of a build, whatever the threads and however often it was ended on the way. */
+/* data_build.h: what comes out of a build, whatever the threads and however often it was ended on the way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "tests/support/root_dir.h"
-#include "worker/data/build.h"
+#include "worker/data/data_build.h"
 #include "worker/data/dataset.h"
 #include "worker/data/jsonl.h"
 #include "worker/data/packed.h"

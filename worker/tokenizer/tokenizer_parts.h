@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parts.h - what a tokenizer is made of, for the files that read one (tokenizer_json.c, tokenizer_ranks.c) and the one
- * that uses it (tokenizer.c). */
-#ifndef TITAN_WORKER_TOKENIZER_PARTS_H
-#define TITAN_WORKER_TOKENIZER_PARTS_H
+/* tokenizer_parts.h - what a tokenizer is made of, for the files that read one (tokenizer_json.c, tokenizer_ranks.c)
+ * and the one that uses it (tokenizer.c). */
+#ifndef TITAN_WORKER_TOKENIZER_TOKENIZER_PARTS_H
+#define TITAN_WORKER_TOKENIZER_TOKENIZER_PARTS_H
 
 #include <stdbool.h>
 

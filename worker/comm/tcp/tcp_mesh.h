@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh.h - TCP connections between every two members of an epoch, or of a group of them.
+/* tcp_mesh.h - TCP connections between every two members of an epoch, or of a group of them.
  *
  * A mesh is one member's end of all that: where the others listen, and which have knocked. Members meet once as an
  * epoch and then as often as groups are split off; each meeting has a tag that tells it from all others of the epoch.
@@ -10,8 +10,8 @@
  * reached, is kept until it does.
  *
  * Sockets are non-blocking, without delay, and give up a silent peer after 15 s. One thread at a time. */
-#ifndef TITAN_WORKER_COMM_TCP_MESH_H
-#define TITAN_WORKER_COMM_TCP_MESH_H
+#ifndef TITAN_WORKER_COMM_TCP_TCP_MESH_H
+#define TITAN_WORKER_COMM_TCP_TCP_MESH_H
 
 #include <stdatomic.h>
 

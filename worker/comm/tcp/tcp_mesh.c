@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/comm/tcp/mesh.h"
+#include "worker/comm/tcp/tcp_mesh.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build.c - see build.h. */
-#include "worker/data/build.h"
+/* data_build.c - see data_build.h. */
+#include "worker/data/data_build.h"
 
 #include <dirent.h>
 #include <errno.h>
