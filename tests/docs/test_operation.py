@@ -40,4 +40,14 @@ def commit_is_the_one_shown():
         assert STAT.findall(shown) == STAT.findall(BLOCKS[1]) and shown.split("\n")[-2] == BLOCKS[1].split("\n")[-2], shown
 
 
-tap(row_is_in_the_table, files_have_the_operation, commit_is_the_one_shown)
+def devices_name_none_twice():
+    """prototypes and tables of both devices follow from DEVICE_OPS, so that an operation needs no line in them"""
+    for device, header, table in (("cpu", "cpu.h", "cpu.c"), ("cuda_ops", "cuda.h", "ops.c")):
+        folder = SOURCE / "worker/device" / device.split("_")[0]
+        listed = set(re.findall(r"\bX\((\w+)\)", (SOURCE / "worker/device/device.h").read_text().split("#define DEVICE_OPS(X)")[1]))
+        declared = listed & set(re.findall(rf"\b{device}_(\w+)\(", (folder / header).read_text()))
+        entered = listed & set(re.findall(rf"\.(\w+) = {device}_\w+", (folder / table).read_text()))
+        assert len(listed) > 40 and not declared and not entered, f"{device}: {declared} in {header}, {entered} in {table}"
+
+
+tap(row_is_in_the_table, files_have_the_operation, commit_is_the_one_shown, devices_name_none_twice)

@@ -94,44 +94,16 @@ cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes);
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err);
 void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
-titan_status cuda_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                         const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
-                         float beta);
-
 /* matmul_f8.c */
 titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                             int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
                             int64_t k, float beta, const struct float8_product *how, void *work);
-size_t cuda_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k);
 
+/* Operations: cuda_ops_NAME, with the type of its slot. */
+#define X(name) __typeof__(*((struct device_ops *)0)->name) cuda_ops_##name;
+DEVICE_OPS(X)
+#undef X
 extern const struct device_ops cuda_ops; /* ops.c */
-
-/* experts.c */
-titan_status cuda_ops_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
-                             const float *bias, const struct router_shape *shape);
-titan_status cuda_ops_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
-                                   const int32_t *chosen, const struct router_shape *shape);
-titan_status cuda_ops_router_balance(struct stream *s, float *bias, float *load, int64_t experts, float rate);
-titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                              const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
-titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                       const int32_t *received, int64_t ld, int64_t ranks, int64_t experts,
-                                       int64_t rows);
-titan_status cuda_ops_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
-                                   int64_t experts, int64_t rounds, int64_t room);
-titan_status cuda_ops_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
-                                  const int32_t *split, int64_t ranks, int64_t experts, int64_t rounds, int64_t round,
-                                  int64_t rows);
-titan_status cuda_ops_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place,
-                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
-titan_status cuda_ops_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place,
-                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
-titan_status cuda_ops_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
-                                       const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
-titan_status cuda_ops_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                                     int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
-                                     const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k,
-                                     float beta);
 
 extern const struct comm_ops comm_nccl; /* worker/comm/nccl/nccl.c */
 

@@ -64,9 +64,9 @@ static titan_status matmul_failed(struct stream *s, cublasStatus_t st)
     return stream_fail_now(s, TITAN_EDEVICE, err.msg);
 }
 
-titan_status cuda_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                         const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
-                         float beta)
+titan_status cuda_ops_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                             int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
+                             int64_t k, float beta)
 {
     const bool types = (ab_dt == DTYPE_BF16 || ab_dt == DTYPE_F32) && (c_dt == ab_dt || c_dt == DTYPE_F32);
     const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;

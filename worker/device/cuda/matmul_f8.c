@@ -152,7 +152,7 @@ static size_t sums_bytes(int64_t m, int64_t n)
     return aligned(MAX(least, MIN(all, SUMS_BYTES_MAX)));
 }
 
-size_t cuda_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
+size_t cuda_ops_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
 {
     (void)dev, (void)ab_dt;
     return codes_bytes(m, k) + codes_bytes(n, k) + 2 * line_bytes(m) + 2 * line_bytes(n) + sums_bytes(m, n) + 256;
@@ -182,7 +182,7 @@ titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t 
     if (!types || !shapes || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) || !rows_fit(n, k))
         return TITAN_EINVAL;
     if (m == 0 || n == 0 || k == 0)
-        return cuda_matmul(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta);
+        return cuda_ops_matmul(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta);
     if (stream_skips(s))
         return TITAN_OK;
     titan_assert(s->work && work);

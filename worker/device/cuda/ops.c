@@ -10,25 +10,25 @@ _Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF1
                    (int)NUM_I32 == (int)DTYPE_I32 && (int)NUM_U8 == (int)DTYPE_U8,
                "kernels.h numbers element types as device.h does");
 
-static titan_status copy(struct stream *s, void *dst, const void *src, size_t bytes)
+titan_status cuda_ops_copy(struct stream *s, void *dst, const void *src, size_t bytes)
 {
     return ENQUEUE(s, "a copy", (int)cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->native));
 }
 
-static titan_status zero(struct stream *s, void *dst, size_t bytes)
+titan_status cuda_ops_zero(struct stream *s, void *dst, size_t bytes)
 {
     return ENQUEUE(s, "clearing memory", (int)cudaMemsetAsync(dst, 0, bytes, s->native));
 }
 
-static titan_status cast(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
+titan_status cuda_ops_cast(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
 {
     if (to > DTYPE_U8 || from > DTYPE_U8)
         return TITAN_EINVAL;
     return ENQUEUE(s, "a cast", cuda_cast(s->native, dst, (enum num)to, src, (enum num)from, n));
 }
 
-static titan_status copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                            int64_t rows, int64_t cols, int64_t repeat)
+titan_status cuda_ops_copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                              int64_t rows, int64_t cols, int64_t repeat)
 {
     if (rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
         return TITAN_EINVAL;
@@ -36,8 +36,8 @@ static titan_status copy_2d(struct stream *s, void *dst, int64_t ldd, const void
                    cuda_copy_2d(s->native, dst, ldd, src, lds, dtype_bytes(dt), rows, cols, repeat));
 }
 
-static titan_status add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                           int64_t rows, int64_t cols, int64_t repeat)
+titan_status cuda_ops_add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
+                             int64_t rows, int64_t cols, int64_t repeat)
 {
     if (!compute_type(dt) || rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
         return TITAN_EINVAL;
@@ -45,25 +45,25 @@ static titan_status add_2d(struct stream *s, void *dst, int64_t ldd, const void 
                    cuda_add_2d(s->native, dst, ldd, src, lds, dt == DTYPE_BF16, rows, cols, repeat));
 }
 
-static titan_status matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                              int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
-                              int64_t k, float beta, const struct float8_product *how, void *work)
+titan_status cuda_ops_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
+                                int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m,
+                                int64_t n, int64_t k, float beta, const struct float8_product *how, void *work)
 {
     if (!s->dev->float8_plans)
         return TITAN_EUNSUPPORTED;
     return cuda_matmul_f8(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta, how, work);
 }
 
-static titan_status embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
-                          int64_t n, int64_t c, int64_t v, int64_t first)
+titan_status cuda_ops_embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
+                            int64_t n, int64_t c, int64_t v, int64_t first)
 {
     if (!compute_type(dt) || n < 0 || c < 0 || v < 0 || first < 0)
         return TITAN_EINVAL;
     return ENQUEUE(s, "embedding", cuda_embed(s->native, out, tokens, table, dt == DTYPE_BF16, n, c, v, first));
 }
 
-static titan_status embed_wgrad(struct stream *s, float *dtable, const int32_t *tokens, const void *dout, enum dtype dt,
-                                int64_t n, int64_t c, int64_t v, int64_t first)
+titan_status cuda_ops_embed_wgrad(struct stream *s, float *dtable, const int32_t *tokens, const void *dout,
+                                  enum dtype dt, int64_t n, int64_t c, int64_t v, int64_t first)
 {
     if (!compute_type(dt) || n < 0 || !rows_fit(v, c) || first < 0)
         return TITAN_EINVAL;
@@ -71,16 +71,16 @@ static titan_status embed_wgrad(struct stream *s, float *dtable, const int32_t *
                    cuda_embed_wgrad(s->native, dtable, tokens, dout, dt == DTYPE_BF16, n, c, v, first));
 }
 
-static titan_status rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
-                            int64_t n, int64_t c, float eps)
+titan_status cuda_ops_rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
+                              int64_t n, int64_t c, float eps)
 {
     if (!compute_type(dt) || !rows_fit(n, c))
         return TITAN_EINVAL;
     return ENQUEUE(s, "RMSNorm", cuda_rmsnorm(s->native, out, rstd, x, gain, dt == DTYPE_BF16, n, c, eps));
 }
 
-static titan_status rmsnorm_dgrad(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
-                                  const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c)
+titan_status cuda_ops_rmsnorm_dgrad(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
+                                    const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c)
 {
     if (!compute_type(dt) || !rows_fit(n, c) || dx == dout)
         return TITAN_EINVAL;
@@ -88,8 +88,8 @@ static titan_status rmsnorm_dgrad(struct stream *s, void *dx, const void *residu
                    cuda_rmsnorm_dgrad(s->native, dx, residual, dout, x, gain, rstd, dt == DTYPE_BF16, n, c));
 }
 
-static titan_status rmsnorm_dgain(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
-                                  enum dtype dt, int64_t n, int64_t c)
+titan_status cuda_ops_rmsnorm_dgain(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
+                                    enum dtype dt, int64_t n, int64_t c)
 {
     if (!compute_type(dt) || n < 0 || c < 0)
         return TITAN_EINVAL;
@@ -97,8 +97,8 @@ static titan_status rmsnorm_dgain(struct stream *s, float *dgain, const void *do
                    cuda_rmsnorm_dgain(s->native, dgain, dout, x, rstd, dt == DTYPE_BF16, n, c));
 }
 
-static titan_status add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
-                                const void *gain, enum dtype dt, int64_t n, int64_t c, float eps)
+titan_status cuda_ops_add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
+                                  const void *gain, enum dtype dt, int64_t n, int64_t c, float eps)
 {
     if (!compute_type(dt) || !rows_fit(n, c) || out == h || out == a || out == b)
         return TITAN_EINVAL;
@@ -106,8 +106,8 @@ static titan_status add_rmsnorm(struct stream *s, void *h, void *out, float *rst
                    cuda_add_rmsnorm(s->native, h, out, rstd, a, b, gain, dt == DTYPE_BF16, n, c, eps));
 }
 
-static titan_status rope(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cosines,
-                         const float *sines, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward)
+titan_status cuda_ops_rope(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cosines,
+                           const float *sines, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward)
 {
     if (!compute_type(dt) || n < 0 || heads < 0 || d < 0 || d % 2 != 0 || ldx < heads * d)
         return TITAN_EINVAL;
@@ -152,9 +152,9 @@ static struct attention_problem attention_problem(const struct attention_shape *
                                       .scale = attention_scale(z)};
 }
 
-static titan_status attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                              const void *k, int64_t ldk, const void *v, int64_t ldv,
-                              const struct attention_shape *shape)
+titan_status cuda_ops_attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
+                                const void *k, int64_t ldk, const void *v, int64_t ldv,
+                                const struct attention_shape *shape)
 {
     if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo))
         return TITAN_EINVAL;
@@ -166,10 +166,10 @@ static titan_status attention(struct stream *s, void *out, int64_t ldo, float *l
     return ENQUEUE(s, "attention", cuda_attention(s->native, out, lse, q, k, v, &problem));
 }
 
-static titan_status attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
-                                    int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
-                                    const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
-                                    const void *v, int64_t ldv, const struct attention_shape *shape, void *work)
+titan_status cuda_ops_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
+                                      int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
+                                      const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
+                                      const void *v, int64_t ldv, const struct attention_shape *shape, void *work)
 {
     if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo) ||
         !strides_fit(shape, lddq, lddk, lddv, lddo) || !work)
@@ -199,13 +199,14 @@ static titan_status attention_dgrad(struct stream *s, void *dq, int64_t lddq, vo
         cuda_attention_dgrad(s->native, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, &problem, work));
 }
 
-static size_t attention_work_bytes(struct device *dev, const struct attention_shape *z)
+size_t cuda_ops_attention_work_bytes(struct device *dev, const struct attention_shape *z)
 {
     return MAX((size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float), cudnn_attention_work_bytes(dev, z));
 }
 
-static titan_status attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
-                                    int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
+titan_status cuda_ops_attention_merge(struct stream *s, void *out, float *lse, const void *other,
+                                      const float *other_lse, int64_t ld, enum dtype dt, int64_t b, int64_t t,
+                                      int64_t h, int64_t dv)
 {
     if (!compute_type(dt) || b < 0 || b > GRID_YZ_MAX || t < 0 || t > ROWS_MAX || h <= 0 || dv <= 0 || ld < h * dv ||
         b * t > GRID_MAX / h)
@@ -214,16 +215,16 @@ static titan_status attention_merge(struct stream *s, void *out, float *lse, con
                    cuda_attention_merge(s->native, out, lse, other, other_lse, ld, dt == DTYPE_BF16, b, t, h, dv));
 }
 
-static titan_status swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                           int64_t n, int64_t f)
+titan_status cuda_ops_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
+                             int64_t n, int64_t f)
 {
     if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f)
         return TITAN_EINVAL;
     return ENQUEUE(s, "SwiGLU", cuda_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f));
 }
 
-static titan_status swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                                 const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f)
+titan_status cuda_ops_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
+                                   const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f)
 {
     if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f)
         return TITAN_EINVAL;
@@ -231,15 +232,15 @@ static titan_status swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64
                    cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f));
 }
 
-static titan_status add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)
+titan_status cuda_ops_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)
 {
     if (!compute_type(dt))
         return TITAN_EINVAL;
     return ENQUEUE(s, "a sum", cuda_add(s->native, out, a, b, dt == DTYPE_BF16, n));
 }
 
-static titan_status loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets,
-                               enum dtype dt, int64_t n, int64_t v, int64_t first)
+titan_status cuda_ops_loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets,
+                                 enum dtype dt, int64_t n, int64_t v, int64_t first)
 {
     if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0)
         return TITAN_EINVAL;
@@ -247,9 +248,9 @@ static titan_status loss_stats(struct stream *s, float *stats, const void *logit
                    cuda_loss_stats(s->native, stats, logits, targets, dt == DTYPE_BF16, n, v, first));
 }
 
-static titan_status loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits,
-                                const int32_t *targets, const float *stats, int64_t parts, enum dtype dt, int64_t n,
-                                int64_t v, int64_t first)
+titan_status cuda_ops_loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits,
+                                  const int32_t *targets, const float *stats, int64_t parts, enum dtype dt, int64_t n,
+                                  int64_t v, int64_t first)
 {
     if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0 || parts <= 0)
         return TITAN_EINVAL;
@@ -258,8 +259,8 @@ static titan_status loss_finish(struct stream *s, float *losses, void *dlogits, 
         cuda_loss_finish(s->native, losses, dlogits, logits, targets, stats, parts, dt == DTYPE_BF16, n, v, first));
 }
 
-static titan_status loss(struct stream *s, float *losses, float *stats, void *dlogits, const void *logits,
-                         const int32_t *targets, enum dtype dt, int64_t n, int64_t v, int64_t first)
+titan_status cuda_ops_loss(struct stream *s, float *losses, float *stats, void *dlogits, const void *logits,
+                           const int32_t *targets, enum dtype dt, int64_t n, int64_t v, int64_t first)
 {
     if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0)
         return TITAN_EINVAL;
@@ -267,38 +268,38 @@ static titan_status loss(struct stream *s, float *losses, float *stats, void *dl
                    cuda_loss(s->native, losses, stats, dlogits, logits, targets, dt == DTYPE_BF16, n, v, first));
 }
 
-static titan_status accumulate(struct stream *s, float *dst, const float *src, size_t n)
+titan_status cuda_ops_accumulate(struct stream *s, float *dst, const float *src, size_t n)
 {
     return ENQUEUE(s, "a sum", cuda_accumulate(s->native, dst, src, n));
 }
 
-static titan_status scale(struct stream *s, float *x, float factor, size_t n)
+titan_status cuda_ops_scale(struct stream *s, float *x, float factor, size_t n)
 {
     return ENQUEUE(s, "scaling", cuda_scale(s->native, x, factor, n));
 }
 
-static titan_status block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)
+titan_status cuda_ops_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)
 {
     if (block == 0 || n / block >= (size_t)GRID_MAX)
         return TITAN_EINVAL;
     return ENQUEUE(s, "block sums", cuda_block_sums(s->native, out, x, n, block, square));
 }
 
-static titan_status sum(struct stream *s, double *out, bool add_to, const double *x, size_t n)
+titan_status cuda_ops_sum(struct stream *s, double *out, bool add_to, const double *x, size_t n)
 {
     return ENQUEUE(s, "a sum", cuda_sum(s->native, out, add_to, x, n));
 }
 
-static titan_status hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
-                         uint64_t key, int64_t first)
+titan_status cuda_ops_hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
+                           uint64_t key, int64_t first)
 {
     if (!compute_type(dt) || rows < 0 || cols < 0)
         return TITAN_EINVAL;
     return ENQUEUE(s, "a hash", cuda_hash(s->native, out, x, dt == DTYPE_BF16, rows, cols, key, first));
 }
 
-static titan_status weights(struct stream *s, void *out, enum dtype dt, int64_t rows, int64_t cols, int64_t width,
-                            int64_t first, const struct rng_weights *drawn)
+titan_status cuda_ops_weights(struct stream *s, void *out, enum dtype dt, int64_t rows, int64_t cols, int64_t width,
+                              int64_t first, const struct rng_weights *drawn)
 {
     struct weight_draws draws = {.limit = drawn->limit, .std = drawn->std};
     _Static_assert(CUDA_REDRAWS == RNG_REDRAWS && sizeof draws == sizeof *drawn, "the same numbers");
@@ -346,8 +347,8 @@ static struct adamw_piece piece_of(const struct adamw_range *r)
                                 .origin = r->rounding.origin};
 }
 
-static titan_status adamw_all(struct stream *s, const struct adamw_range *ranges, int count,
-                              const struct adamw_args *args)
+titan_status cuda_ops_adamw_all(struct stream *s, const struct adamw_range *ranges, int count,
+                                const struct adamw_args *args)
 {
     titan_assert(count >= 0);
     for (int i = 0; i < count; i++) {
@@ -365,15 +366,15 @@ static titan_status adamw_all(struct stream *s, const struct adamw_range *ranges
     return TITAN_OK;
 }
 
-static titan_status adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
-                          size_t n, const struct adamw_args *args)
+titan_status cuda_ops_adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
+                            size_t n, const struct adamw_args *args)
 {
     const struct adamw_range one = {master, m, v, grad, shadow, n, args->rounding};
-    return adamw_all(s, &one, 1, args);
+    return cuda_ops_adamw_all(s, &one, 1, args);
 }
 
-static titan_status sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
-                        const struct adamw_args *args)
+titan_status cuda_ops_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
+                          const struct adamw_args *args)
 {
     if (!adamw_types_valid(args, shadow))
         return TITAN_EINVAL;
@@ -402,49 +403,9 @@ const struct device_ops cuda_ops = {
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
     .event_sync = cuda_event_sync,
-    .copy = copy,
-    .zero = zero,
-    .cast = cast,
-    .copy_2d = copy_2d,
-    .add_2d = add_2d,
-    .matmul = cuda_matmul,
-    .matmul_f8 = matmul_f8,
-    .matmul_f8_work_bytes = cuda_matmul_f8_work_bytes,
-    .matmul_grouped = cuda_ops_matmul_grouped,
-    .embed = embed,
-    .embed_wgrad = embed_wgrad,
-    .rmsnorm = rmsnorm,
-    .rmsnorm_dgrad = rmsnorm_dgrad,
-    .rmsnorm_dgain = rmsnorm_dgain,
-    .add_rmsnorm = add_rmsnorm,
-    .rope = rope,
-    .attention = attention,
-    .attention_dgrad = attention_dgrad,
-    .attention_work_bytes = attention_work_bytes,
-    .attention_merge = attention_merge,
-    .swiglu = swiglu,
-    .swiglu_dgrad = swiglu_dgrad,
-    .add = add,
-    .router = cuda_ops_router,
-    .router_dgrad = cuda_ops_router_dgrad,
-    .router_balance = cuda_ops_router_balance,
-    .permute = cuda_ops_permute,
-    .permute_received = cuda_ops_permute_received,
-    .split_rounds = cuda_ops_split_rounds,
-    .place_round = cuda_ops_place_round,
-    .scatter_rows = cuda_ops_scatter_rows,
-    .combine_rows = cuda_ops_combine_rows,
-    .combine_dweights = cuda_ops_combine_dweights,
-    .loss_stats = loss_stats,
-    .loss_finish = loss_finish,
-    .loss = loss,
-    .accumulate = accumulate,
-    .scale = scale,
-    .block_sums = block_sums,
-    .sum = sum,
-    .hash = hash,
-    .weights = weights,
-    .adamw = adamw,
-    .adamw_all = adamw_all,
-    .sgd = sgd,
+/* clang-format off */
+#define X(name) .name = cuda_ops_##name,
+    DEVICE_OPS(X)
+#undef X
+    /* clang-format on */
 };
