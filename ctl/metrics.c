@@ -30,7 +30,8 @@ struct series {
 struct view {
     struct ctl *ctl;
     bool plot, live; /* live: draw again as points come */
-    bool split;      /* print where the time went */
+    bool split;      /* print where the time went, */
+    bool rates;      /* or how fast it was, and what experts had to do */
     struct series *series;
     size_t n, at; /* at: of which points come in */
     uint64_t printed;
@@ -121,12 +122,35 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     return fflush(stdout) == 0;
 }
 
+/* "12 to 80, mean 32" */
+static const char *experts_text(const Titan__V1__ExpertLoad *e, char text[96])
+{
+    (void)snprintf(text, 96, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
+    return text;
+}
+
+static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
+{
+    char rate[UNITS_TEXT];
+    if (v->printed++ == 0)
+        (void)printf("%8s %9s %10s %9s %7s %8s %27s\n", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %", "causal %",
+                     "tokens of an expert");
+    (void)printf("%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
+                 format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
+    if (p->experts)
+        (void)printf(" %27s", experts_text(p->experts, (char[96]){0}));
+    (void)puts("");
+    return fflush(stdout) == 0;
+}
+
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
     if (v->ctl->json)
         return output_json(&p->base, false);
     if (v->split)
         return print_split(v, p);
+    if (v->rates)
+        return print_rates(v, p);
     char rate[UNITS_TEXT];
     if (v->printed++ == 0)
         (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s %10s\n", "step", "loss", "grad norm", "rate", "tokens/s",
@@ -195,12 +219,15 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct view view = {.ctl = ctl,
                         .plot = args_has(args, "plot") && !ctl->json,
                         .split = args_has(args, "split"),
+                        .rates = args_has(args, "rates"),
                         .n = (size_t)args->n};
     if (view.n > 1 && (!view.plot || args_has(args, "follow")))
         return titan_fail(err, TITAN_EINVAL,
                           "metrics: several jobs only with --plot, without --follow and -o json; one by one otherwise");
     if (view.n > PLOT_CURVES)
         return titan_fail(err, TITAN_EINVAL, "metrics: %zu jobs; a picture has at most %d", view.n, PLOT_CURVES);
+    if (view.split && view.rates)
+        return titan_fail(err, TITAN_EINVAL, "metrics: --split and --rates are two tables; one at a time");
     view.series = calloc(view.n, sizeof(*view.series));
     if (!view.series)
         return titan_fail(err, TITAN_ENOMEM, "metrics: out of memory");
@@ -232,6 +259,10 @@ const struct command command_metrics = {
             {"split", 0, NULL,
              "print where the time of each step went, which rank was the slowest, the largest loss of a rank, and "
              "memory",
+             WORD_NONE},
+            {"rates", 0, NULL,
+             "print how fast each step was: TFLOP/s of a worker, MFU as TorchTitan counts it and without what a causal "
+             "mask takes out, and the tokens of an expert",
              WORD_NONE},
             {"after", 0, "STEP", "only steps behind this one", WORD_NONE},
             {NULL}},

@@ -356,6 +356,14 @@ static const struct range progress[] = {
     REAL(busy_ms, 0, 1e18),
     REAL_ANY(loss_max),
     PART(split),
+    REAL(tflops, 0, 1e18),
+    REAL(mfu_causal, 0, 1e6),
+    PART(experts),
+};
+static const struct range expert_load[] = {
+    REAL(least, 0, 1e18),
+    REAL(most, 0, 1e18),
+    REAL(mean, 0, 1e18),
 };
 static const struct range step_split[] = {
     REAL(data_ms, 0, MS_MAX),
@@ -427,6 +435,7 @@ static const struct table {
     TABLE(agent_message, agent_message),
     TABLE(worker_progress, progress),
     TABLE(step_split, step_split),
+    TABLE(expert_load, expert_load),
     TABLE(agent_heartbeat, agent_heartbeat),
     TABLE(coordinator_message, coordinator_message),
     TABLE(heartbeat_answer, heartbeat_answer),

@@ -26,12 +26,13 @@ static titan_status put_step(struct db *db, const struct metric *m, uint64_t kep
     titan_assert(m->job_id && m->step);
     return db_run(db, err,
                   "INSERT OR REPLACE INTO metrics SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,"
-                  " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22 WHERE NOT EXISTS"
-                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?23)",
-                  "uuirrrrrruuiuirrrrrrriu", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm, m->learning_rate,
+                  " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27 WHERE NOT EXISTS"
+                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?28)",
+                  "uuirrrrrruuiuirrrrrrrirrrrru", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm, m->learning_rate,
                   m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch, (int64_t)m->world_size,
                   m->memory_bytes, (int64_t)m->skipped_steps, m->loss_max, s->data, s->compute, s->communication,
-                  s->checkpoint, s->stragglers, s->slowest_busy, (int64_t)s->slowest, kept);
+                  s->checkpoint, s->stragglers, s->slowest_busy, (int64_t)s->slowest, m->tflops, m->mfu_causal,
+                  m->load_least, m->load_most, m->load_mean, kept);
 }
 
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
@@ -56,13 +57,18 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
                          .grad_norm = json_real(j, "grad_norm", NAN),
                          .learning_rate = json_real(j, "learning_rate", NAN),
                          .tokens_per_second = json_real(j, "tokens_per_second", NAN),
+                         .tflops = json_real(j, "tflops", 0),
                          .mfu = json_real(j, "mfu", NAN),
+                         .mfu_causal = json_real(j, "mfu_causal", 0),
                          .step_ms = json_real(j, "step_ms", NAN),
                          .tokens = (uint64_t)tokens,
                          .epoch = (uint64_t)epoch,
                          .world_size = (uint32_t)json_int(j, "world_size", 0),
                          .memory_bytes = (uint64_t)memory,
                          .split = step_split_parse(j),
+                         .load_least = json_real(j, "expert_tokens_min", 0),
+                         .load_most = json_real(j, "expert_tokens_max", 0),
+                         .load_mean = json_real(j, "expert_tokens_mean", 0),
                          .skipped_steps = (uint32_t)json_int(j, "skipped_steps", 0)};
     const int64_t evaluated = json_int(j, "validation_step", 0), counted = json_int(j, "validation_tokens", 0),
                   bytes = json_int(j, "validation_bytes", 0);
@@ -119,13 +125,16 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
     sqlite3_stmt *stmt = NULL;
     if (after > INT64_MAX)
         after = INT64_MAX; /* SQLite would take it for a negative one, and give them all */
-    TRY(db_query(db, &stmt, err,
-                 "SELECT m.step, m.at_ms, m.loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, m.tokens,"
-                 " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms, loss_max,"
-                 " data_ms, compute_ms, communication_ms, checkpoint_ms, straggler_ms, slowest_busy_ms, slowest_rank"
-                 " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
-                 " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
-                 "uui", job_id, after, (int64_t)limit));
+    TRY(db_query(
+        db, &stmt, err,
+        "SELECT m.step, m.at_ms, m.loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, m.tokens,"
+        " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms, loss_max,"
+        " data_ms, compute_ms, communication_ms, checkpoint_ms, straggler_ms, slowest_busy_ms, slowest_rank,"
+        " ifnull(tflops, 0), ifnull(mfu_causal, 0), ifnull(expert_tokens_min, 0), ifnull(expert_tokens_max, 0),"
+        " ifnull(expert_tokens_mean, 0)"
+        " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
+        " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
+        "uui", job_id, after, (int64_t)limit));
     titan_status status;
     bool row;
     while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
@@ -157,6 +166,11 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
                       .stragglers = col_real(stmt, 23),
                       .slowest_busy = col_real(stmt, 24),
                       .slowest = (int)col_int(stmt, 25)},
+            .tflops = col_real(stmt, 26),
+            .mfu_causal = col_real(stmt, 27),
+            .load_least = col_real(stmt, 28),
+            .load_most = col_real(stmt, 29),
+            .load_mean = col_real(stmt, 30),
         };
         if (!each(&m, data))
             break;

@@ -99,6 +99,15 @@ static Titan__V1__StepSplit split_message(const struct step_split *s)
     return m;
 }
 
+static Titan__V1__ExpertLoad experts_message(const struct metric *x)
+{
+    Titan__V1__ExpertLoad m = TITAN__V1__EXPERT_LOAD__INIT;
+    m.least = x->load_least;
+    m.most = x->load_most;
+    m.mean = x->load_mean;
+    return m;
+}
+
 static bool each_metric(const struct metric *x, void *data)
 {
     titan_assert(x->step > ((struct watcher *)data)->after);
@@ -110,7 +119,9 @@ static bool each_metric(const struct metric *x, void *data)
     m.grad_norm = x->grad_norm;
     m.learning_rate = x->learning_rate;
     m.tokens_per_second = x->tokens_per_second;
+    m.tflops = x->tflops;
     m.mfu = x->mfu;
+    m.mfu_causal = x->mfu_causal;
     m.step_ms = x->step_ms;
     m.tokens = x->tokens;
     m.epoch = x->epoch;
@@ -123,6 +134,9 @@ static bool each_metric(const struct metric *x, void *data)
     Titan__V1__StepSplit split = split_message(&x->split);
     if (x->split.slowest >= 0)
         m.split = &split;
+    Titan__V1__ExpertLoad experts = experts_message(x);
+    if (x->load_mean > 0)
+        m.experts = &experts;
     ((struct watcher *)data)->again = true;
     return send_row(data, &m.base, x->step);
 }

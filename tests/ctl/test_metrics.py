@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What a run tells of its steps: a rank that is slowed on purpose is the slowest, in metrics.jsonl, in `titanctl metrics` and in the table;
-a disk that is full costs lines and no step."""
+tokens of experts; a disk that is full costs lines, events and traces, and no step."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ STEPS = 5
 KEYS = {"training.steps": STEPS, "training.global_batch_size": 4, "training.local_batch_size": 2, "training.seq_len": 32,
         "device.threads": 1, "training.dataset_path": SOURCE / "base", "checkpoint.enable": "false", "metrics.log_freq": 1}
 PARTS = ("data_ms", "compute_ms", "communication_ms", "checkpoint_ms", "straggler_ms")
+RATES = ("tflops", "mfu_causal")
 SPLIT = (*PARTS, "slowest_rank", "slowest_busy_ms")
 
 
@@ -26,10 +28,13 @@ def slowed():
         d.wait_state(job, "COMPLETED")
         lines = [json.loads(line) for line in open(Path(d.status(job)["directory"]) / "metrics.jsonl")]
         told, table = d.lines("metrics", job), d.ok("metrics", job, "--split").splitlines()
+        rates = d.ok("metrics", job, "--rates").splitlines()
+        assert d.ctl("metrics", job, "--rates", "--split").code == 2
     assert [m["step"] for m in told] == [m["step"] for m in lines] == list(range(1, STEPS + 1)), (told, lines)
     for m, line in zip(told, lines):
         assert m["split"] == {k: line[k] for k in SPLIT}, (m, line)
         assert m["loss_max"] == line["loss_max"] >= line["loss"] and m["memory_bytes"] == line["memory_bytes"], (m, line)
+        assert all(m[key] == line[key] > 0 for key in RATES) and m["experts"] is None, (m, line)
         assert 1 << 20 < line["memory_bytes"] < 1 << 32 and line["mfu_causal"] < line["mfu"], line
     assert all(line[part] >= 0 for line in lines for part in PARTS), lines
     # Of two ranks one waits: half of what it waits is the mean. In one step the machine itself may have stood still.
@@ -38,6 +43,30 @@ def slowed():
     assert table[0].split()[-3:] == ["its", "busy", "memory"] and len(table) == 1 + STEPS, table
     assert [row.split()[0] for row in table[1:]] == [str(m["step"]) for m in told], table
     assert all(str(m["split"]["slowest_rank"]) in row.split()[1:] for m, row in zip(told, table[1:])), table
+
+
+def experts():
+    """tokens of an expert: each token of a layer is counted by top_k of them, in all files alike, and the daemon has the same"""
+    top_k = 2
+    keys = {**KEYS, "training.steps": 3, "metrics.log_layers": "true", "model.n_experts": 8, "model.top_k": top_k, "model.moe_hidden": 32,
+            "model.balance_rate": 0.001, "parallelism.expert_parallel_degree": 2}
+    with Daemon(None, "--slots", 2) as d:
+        job = d.submit("tiny", {**keys, "elastic.min_workers": 2, "elastic.max_workers": 2})
+        assert d.wait_state(job, "COMPLETED", "FAILED")["state"] == "COMPLETED"
+        home = Path(d.status(job)["directory"])
+        lines, layers = ([json.loads(line) for line in open(home / name)] for name in ("metrics.jsonl", "layers.jsonl"))
+        told, table = d.lines("metrics", job), d.ok("metrics", job, "--rates").splitlines()
+    tokens = KEYS["training.global_batch_size"] * KEYS["training.seq_len"]
+    assert len(lines) == len(layers) == len(told) == 3, (lines, layers)
+    for line, layer, m, row in zip(lines, layers, told, table[1:]):
+        loads = layer["expert_tokens"]
+        assert loads and all(sum(of) == tokens * top_k and min(of) >= 0 for of in loads.values()), (loads, tokens, top_k)
+        every = [n for of in loads.values() for n in of]
+        assert len(set(every)) > 2, "a router of random weights is not even"
+        means = {"least": min(every), "most": max(every), "mean": sum(every) / len(every)}
+        assert m["experts"] == means, (m, means)
+        assert [line["expert_tokens_" + key] for key in ("min", "max", "mean")] == list(means.values()), (line, means)
+        assert f"{min(every):.0f} to {max(every):.0f}, mean {means['mean']:.4g}" in row, table
 
 
 def full_disk():
@@ -52,4 +81,26 @@ def full_disk():
     assert done.returncode == 0 and f"step={STEPS} loss=" in said and "no more TensorBoard events" in said, said
 
 
-tap(slowed, full_disk)
+def no_room():
+    """a disk without room from the first step on takes neither lines nor events nor traces, and every step is made all the same"""
+    own = ["unshare", "-m" if os.getuid() == 0 else "-rm"]
+    if subprocess.run([*own, "true"], capture_output=True).returncode != 0:
+        return "no mount namespace of its own"
+    fill = 'mount -t tmpfs -o size=64k none "$0" || exit 77; head -c 1M /dev/zero >"$0/all" 2>&-; "$@"; code=$?; ls -lR "$0"; exit $code'
+    with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
+        done = subprocess.run([*own, "sh", "-c", fill, folder, BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "2",
+                               "--dir", Path(folder) / "run",
+                               *overrides({**KEYS, "metrics.enable_tensorboard": "true", "metrics.log_layers": "true",
+                                           "profiling.enable_profiling": "true", "profiling.profile_freq": 2, "profiling.profiler_active": 1,
+                                           "profiling.profiler_warmup": 0})],
+                              capture_output=True, text=True, env=os.environ, timeout=60)
+    said = done.stdout + done.stderr
+    if done.returncode == 77:
+        return "no tmpfs of its own"
+    assert done.returncode == 0 and f"step={STEPS} loss=" in said, said
+    for what in ("no more TensorBoard events", "no more lines about layers", "trace not written"):
+        assert said.count(what) >= 1 and "No space left" in next(line for line in said.splitlines() if what in line), (what, said)
+    assert re.search(r" 65536 .* all$", said, re.M) and re.search(r" 0 .* metrics.jsonl$", said, re.M), said
+
+
+tap(slowed, experts, full_disk, no_room)

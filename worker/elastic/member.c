@@ -873,6 +873,7 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
 {
     Titan__Internal__WorkerProgress progress = PART(m, WORKER_PROGRESS, WorkerProgress);
     Titan__Internal__StepSplit split = TITAN__INTERNAL__STEP_SPLIT__INIT;
+    Titan__Internal__ExpertLoad experts = TITAN__INTERNAL__EXPERT_LOAD__INIT;
 
     progress.epoch = r->epoch;
     progress.step = r->step;
@@ -897,6 +898,14 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
         split.slowest_busy_ms = r->split.slowest_busy;
         split.slowest_rank = (uint32_t)r->split.slowest;
         progress.split = &split;
+    }
+    progress.tflops = r->tflops;
+    progress.mfu_causal = r->mfu_causal;
+    if (r->load_mean > 0) {
+        experts.least = r->load_least;
+        experts.most = r->load_most;
+        experts.mean = r->load_mean;
+        progress.experts = &experts;
     }
     m->state.step = r->step;
     m->state.phase = PHASE(TRAINING);

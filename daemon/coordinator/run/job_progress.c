@@ -25,9 +25,18 @@ static struct step_split split_of(const Titan__Internal__StepSplit *s)
                                .slowest = (int)s->slowest_rank};
 }
 
+static void take_experts(struct metric *m, const Titan__Internal__ExpertLoad *e)
+{
+    if (!e)
+        return;
+    m->load_least = e->least;
+    m->load_most = e->most;
+    m->load_mean = e->mean;
+}
+
 static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
 {
-    return (struct metric){
+    struct metric m = {
         .job_id = j->id,
         .step = p->step,
         .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
@@ -36,7 +45,9 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
         .grad_norm = p->grad_norm,
         .learning_rate = p->learning_rate,
         .tokens_per_second = p->tokens_per_second,
+        .tflops = p->tflops,
         .mfu = p->mfu,
+        .mfu_causal = p->mfu_causal,
         .step_ms = p->step_ms,
         .tokens = p->tokens,
         .epoch = p->epoch,
@@ -45,6 +56,8 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
         .skipped_steps = p->skipped_steps,
         .split = split_of(p->split),
     };
+    take_experts(&m, p->experts);
+    return m;
 }
 
 static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
