@@ -337,20 +337,60 @@ static bool each_matching(const struct job *job, void *data)
     return m->each(job, m->data) && --m->left > 0;
 }
 
+#define OPEN_STATES (SM_BIT(JOB_COMPLETED) - 1)
+#define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE state < 7 AND " /* however many have ended */
+#define ALL_JOBS " FROM jobs WHERE "
+#define MATCHING                                                                                                       \
+    "id < ?1 AND removed_at_ms = 0 AND (?2 = 0 OR ?2 >> state & 1) AND (?3 = '' OR user = ?3)"                         \
+    " AND (?4 = '' OR CASE WHEN uid >= 0 AND ?5 >= 0 THEN uid = ?5 ELSE user = ?4 END)"
+
+/* of_open, of_all: the same of jobs that have not ended, and of all; ?6 is the most of them. */
+static titan_status query_matching(struct db *db, const struct job_filter *f, const char *of_open, const char *of_all,
+                                   int64_t most, sqlite3_stmt **ret, struct titan_error *err)
+{
+    static const struct job_owner any = {.uid = JOB_NO_ID, .name = ""};
+    const struct job_owner *const owner = f->owner ? f->owner : &any;
+    titan_assert(!f->owner || f->owner->name);
+    return db_query(db, ret, err, f->states && !(f->states & ~OPEN_STATES) ? of_open : of_all, "iittii",
+                    f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states, f->user ? f->user : "", owner->name,
+                    owner->uid, most);
+}
+
 titan_status job_list(struct db *db, const struct job_filter *f, int limit,
                       bool (*each)(const struct job *job, void *data), void *data, struct titan_error *err)
 {
-    titan_assert(limit > 0 && (!f->owner || f->owner->name));
+    titan_assert(limit > 0);
     sqlite3_stmt *stmt = NULL;
-    const struct job_owner all = {.uid = JOB_NO_ID, .name = ""}, *owner = f->owner ? f->owner : &all;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT " COLUMNS " FROM jobs WHERE id < ?1 AND removed_at_ms = 0 AND (?2 = 0 OR ?2 >> state & 1)"
-                 " AND (?3 = '' OR user = ?3)"
-                 " AND (?4 = '' OR CASE WHEN uid >= 0 AND ?5 >= 0 THEN uid = ?5 ELSE user = ?4 END)"
-                 " ORDER BY id DESC",
-                 "iitti", f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states, f->user ? f->user : "",
-                 owner->name, owner->uid));
+    TRY(query_matching(db, f, "SELECT " COLUMNS OPEN_JOBS MATCHING " ORDER BY id DESC LIMIT ?6",
+                       "SELECT " COLUMNS ALL_JOBS MATCHING " ORDER BY id DESC LIMIT ?6", -1, &stmt, err));
     return each_job(db, stmt, each_matching, &(struct matching){f, limit, each, data}, err);
+}
+
+static bool count_one(const struct job *job, void *data)
+{
+    (void)job;
+    ++*(uint32_t *)data;
+    return true;
+}
+
+titan_status job_count(struct db *db, const struct job_filter *filter, uint32_t most, uint32_t *ret,
+                       struct titan_error *err)
+{
+    titan_assert(most > 0 && most <= INT32_MAX);
+    struct job_filter f = *filter;
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    *ret = 0;
+    f.before = 0;
+    if ((f.name && *f.name) || f.n_labels > 0)
+        return job_list(db, &f, (int)most, count_one, ret, err);
+    TRY(query_matching(db, &f, "SELECT count(*) FROM (SELECT 1" OPEN_JOBS MATCHING " LIMIT ?6)",
+                       "SELECT count(*) FROM (SELECT 1" ALL_JOBS MATCHING " LIMIT ?6)", (int64_t)most, &stmt, err));
+    const titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && row)
+        *ret = (uint32_t)col_uint(stmt, 0);
+    db_done(stmt);
+    return status;
 }
 
 titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,

@@ -160,6 +160,9 @@ struct job_filter {
 titan_status job_list(struct db *db, const struct job_filter *filter, int limit,
                       bool (*each)(const struct job *job, void *data), void *data,
                       struct titan_error *err) TITAN_MUST_USE;
+/* How many there are, whatever `before`; no more than `most` are counted. */
+titan_status job_count(struct db *db, const struct job_filter *filter, uint32_t most, uint32_t *ret,
+                       struct titan_error *err) TITAN_MUST_USE;
 /* Jobs that have not ended, oldest first. */
 titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;

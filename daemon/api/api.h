@@ -14,6 +14,7 @@
 #define API_REASON_MAX 256
 #define API_NODE_MAX 253
 #define API_PAGE_MAX 1000
+#define API_COUNT_MAX 20000 /* jobs that are counted for an answer */
 #define API_PAGE_DEFAULT 100
 #define API_WATCHERS_MAX 1024
 #define API_WATCHERS_OF_ONE_MAX 256 /* by identity */

@@ -230,8 +230,9 @@ static titan_status parse_states(const Titan__V1__ListJobsRequest *request, uint
     return TITAN_OK;
 }
 
+/* ret_total: 0 where it was not asked for. */
 static titan_status list_jobs(struct reply *r, const struct auth_user *u, const Titan__V1__ListJobsRequest *request,
-                              uint32_t *ret_limit, struct titan_error *err)
+                              uint32_t *ret_limit, uint32_t *ret_total, struct titan_error *err)
 {
     uint64_t before = 0;
     uint32_t states = 0;
@@ -256,6 +257,9 @@ static titan_status list_jobs(struct reply *r, const struct auth_user *u, const 
                                       .labels = request->labels,
                                       .n_labels = request->n_labels,
                                       .owner = api_sees_all(r->c, u, POLICY_LIST_JOBS) ? NULL : &owner};
+    *ret_total = 0;
+    if (request->count)
+        TRY(job_count(store_reader(r->c->store), &filter, API_COUNT_MAX + 1, ret_total, err));
     return job_list(store_reader(r->c->store), &filter, (int)*ret_limit, each_job, r, err);
 }
 
@@ -263,11 +267,11 @@ void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *da
 {
     _cleanup_(reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
-    uint32_t limit = 0;
+    uint32_t limit = 0, total = 0;
     char token[24] = "";
     struct auth_user u;
     api_user(r.c, call, &u);
-    if (list_jobs(&r, &u, (const Titan__V1__ListJobsRequest *)base, &limit, &err) != TITAN_OK) {
+    if (list_jobs(&r, &u, (const Titan__V1__ListJobsRequest *)base, &limit, &total, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
         return;
     }
@@ -277,6 +281,7 @@ void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *da
     if (r.n == limit)
         (void)snprintf(token, sizeof(token), "%llu", (unsigned long long)reply.jobs[r.n - 1]->id);
     reply.next_page_token = token;
+    reply.total = total;
     rpc_call_reply(call, &reply.base);
 }
 

@@ -476,6 +476,20 @@ static void test_lists_and_pages(void **state)
     assert_int_equal(l.ids[0], 4);
     assert_true(l.last.status.loss == 1.5 && l.last.status.step == 3 && l.last.status.epoch == 2);
     assert_true(world_set_has(&l.last.spec.worlds, 4) && !world_set_has(&l.last.spec.worlds, 2));
+    l.n = 0; /* of those that have not ended, by their index */
+    assert_int_equal(
+        job_list(db, &(struct job_filter){.states = SM_BIT(JOB_FORMING) | SM_BIT(JOB_PENDING)}, 2, each_job, &l, NULL),
+        TITAN_OK);
+    assert_int_equal(l.n, 2);
+    assert_int_equal(l.ids[1], 9);
+    uint32_t n = 0;
+    assert_int_equal(job_count(db, &(struct job_filter){.states = SM_BIT(JOB_PENDING), .before = 3}, 64, &n, NULL),
+                     TITAN_OK);
+    assert_int_equal(n, 9);
+    assert_int_equal(job_count(db, &(struct job_filter){0}, 4, &n, NULL), TITAN_OK);
+    assert_int_equal(n, 4);
+    assert_int_equal(job_count(db, &(struct job_filter){.user = "nobody"}, 4, &n, NULL), TITAN_OK);
+    assert_int_equal(n, 0);
     l.n = 0;
     assert_int_equal(job_list(db, &(struct job_filter){.user = "nobody"}, 64, each_job, &l, NULL), TITAN_OK);
     assert_int_equal(l.n, 0);
@@ -508,6 +522,8 @@ static void test_lists_and_pages(void **state)
     assert_int_equal(l.n, 2);
     assert_int_equal(l.ids[0], 9);
     assert_int_equal(l.ids[1], 7);
+    assert_int_equal(job_count(db, &(struct job_filter){.labels = odd, .n_labels = 2}, 64, &n, NULL), TITAN_OK);
+    assert_int_equal(n, 3);
     assert_true(job_owned_by(&(struct job){.uid = 5, .user = "a"}, &(struct job_owner){5, "b"}));
     assert_false(job_owned_by(&(struct job){.uid = 5, .user = "a"}, &(struct job_owner){6, "a"}));
     assert_true(job_owned_by(&(struct job){.uid = -1, .user = "a"}, &(struct job_owner){6, "a"}));
