@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* top.c - titanctl top: jobs, nodes and the workers of one job, drawn again as they change.
  *
- * A round asks for what the screen has room for, one call after the other: a page of jobs, the nodes, and of each job
- * on the page the losses that are new. A stream follows the events of the selected job; they say which workers it has.
+ * A round asks for what the screen has room for, one call after the other: a page of jobs and how many there are, the
+ * nodes, and of each job on the page the steps that are new. However many jobs there are, a round is as long. A stream
+ * follows the events of the selected job; they say which workers it has.
  */
 #include <math.h>
 #include <signal.h>
@@ -23,11 +24,13 @@
 #include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/plot.h"
+#include "ctl/split_window.h"
 #include "ctl/tls.h"
 #include "ctl/top_screen.h"
 #include "proto/rpc/client.h"
 
 enum { ROUND_MS = 1000, SOON_MS = 150, JOBS_MOST = 200, WIDTH = 100, HEIGHT = 40 };
+enum { COUNT_MOST = 20000 /* the server counts no further */, WORKERS_MOST = 1024 };
 
 /* Jobs in the order of the screen: those that run, those that wait, those that have ended. */
 static Titan__V1__JobState running[] = {TITAN__V1__JOB_STATE__FORMING, TITAN__V1__JOB_STATE__RUNNING,
@@ -45,13 +48,15 @@ static const struct {
 struct place {
     size_t group;
     char token[128];
+    uint64_t before; /* jobs on the pages before it */
 };
 
-/* The newest losses of a job that is or was on the screen. */
+/* The newest steps of a job that is or was on the screen. */
 struct curve {
     uint64_t job, step;
     double losses[TOP_LOSSES];
     size_t n;
+    struct split_window splits;
     bool seen; /* in this round */
 };
 
@@ -72,7 +77,8 @@ struct top {
     size_t n_places, cap_places, page;
     struct place next; /* while a page is put together */
     struct top_job jobs[JOBS_MOST], coming[JOBS_MOST];
-    size_t n_jobs, n_coming, asked; /* asked: of which the losses are next */
+    size_t n_jobs, n_coming, asked; /* asked: of which the steps are next */
+    uint64_t total;                 /* jobs on all pages; 0: not known */
     bool more;
     uint64_t selected;
     struct curve *curves;
@@ -93,7 +99,7 @@ struct top {
 
 static void ask_jobs(struct top *t);
 static void begin_round(struct top *t);
-static void ask_losses(struct top *t);
+static void ask_steps(struct top *t);
 static void watch(struct top *t);
 
 /* --- end ---------------------------------------------------------------------------------------------------------- */
@@ -173,6 +179,8 @@ static void draw(struct top *t)
     if (t->over || !t->drawn)
         return;
     _cleanup_(buf_free) struct buf text = BUF_INIT, frame = BUF_INIT;
+    const uint64_t shown = t->places[t->page].before + t->n_jobs;
+    struct split_mean split;
     struct top_screen s = {.color = t->ctl->color && t->live,
                            .unicode = plot_unicode(),
                            .live = t->live,
@@ -184,6 +192,8 @@ static void draw(struct top *t)
                            .selected = selected_of(t),
                            .page = t->page,
                            .more = t->more,
+                           .rest = t->total - MIN(t->total, shown),
+                           .uncounted = t->total > COUNT_MOST,
                            .nodes = t->nodes,
                            .n_nodes = t->n_nodes,
                            .workers = t->workers,
@@ -194,6 +204,8 @@ static void draw(struct top *t)
         const struct curve *h = curve_of(t, t->jobs[i].id);
         t->jobs[i].losses = h ? h->losses : NULL;
         t->jobs[i].n_losses = h ? h->n : 0;
+        if (h && i == s.selected && split_window_mean(&h->splits, &split))
+            s.split = &split;
     }
     top_screen_put(&s, &frame);
     if (!t->live) {
@@ -252,6 +264,7 @@ static void end_jobs(struct top *t)
     memcpy(t->jobs, t->coming, sizeof(t->jobs));
     t->n_jobs = t->n_coming;
     t->more = t->next.group < groups_shown(t);
+    t->next.before = t->places[t->page].before + t->n_jobs;
     if (t->more && t->n_places == t->page + 1)
         (void)!VEC_PUSH(t->places, t->n_places, t->cap_places, t->next);
     else if (t->more)
@@ -287,7 +300,7 @@ static void on_nodes(const ProtobufCMessage *reply, const struct titan_error *er
         if (!VEC_PUSH(t->nodes, t->n_nodes, t->cap_nodes, to))
             break;
     }
-    ask_losses(t);
+    ask_steps(t);
 }
 
 static void ask_nodes(struct top *t)
@@ -295,6 +308,40 @@ static void ask_nodes(struct top *t)
     const Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
     rpc_client_call(t->client, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor,
                     CALL_MS, on_nodes, t);
+}
+
+static void on_count(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    struct top *t = data;
+    if (t->over)
+        return;
+    if (err->status != TITAN_OK) {
+        fail(t, err);
+        return;
+    }
+    t->total = ((const Titan__V1__ListJobsResponse *)reply)->total;
+    ask_nodes(t);
+}
+
+static void ask_count(struct top *t)
+{
+    Titan__V1__JobState states[16];
+    Titan__V1__ListJobsRequest request = TITAN__V1__LIST_JOBS_REQUEST__INIT;
+    if (!t->more) {
+        t->total = 0;
+        ask_nodes(t);
+        return;
+    }
+    for (size_t i = 0; i < groups_shown(t); i++) {
+        titan_assert(request.n_states + groups[i].n <= ARRAY_SIZE(states));
+        memcpy(states + request.n_states, groups[i].states, groups[i].n * sizeof(*states));
+        request.n_states += groups[i].n;
+    }
+    request.states = states;
+    request.page_size = 1;
+    request.count = true;
+    rpc_client_call(t->client, TITAN_METHOD("ListJobs"), &request.base, &titan__v1__list_jobs_response__descriptor,
+                    CALL_MS, on_count, t);
 }
 
 static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
@@ -324,7 +371,7 @@ static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err
         return;
     }
     end_jobs(t);
-    ask_nodes(t);
+    ask_count(t);
 }
 
 static void ask_jobs(struct top *t)
@@ -357,7 +404,7 @@ static void begin_anew(struct top *t)
     begin_round(t);
 }
 
-/* --- a round: losses ---------------------------------------------------------------------------------------------- */
+/* --- a round: steps ----------------------------------------------------------------------------------------------- */
 
 static void end_round(struct top *t)
 {
@@ -390,6 +437,7 @@ static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message,
         memmove(h->losses, h->losses + 1, (--h->n) * sizeof(*h->losses));
     h->losses[h->n++] = point->loss;
     h->step = point->step;
+    split_window_add(&h->splits, point);
 }
 
 static void on_points_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
@@ -404,11 +452,11 @@ static void on_points_end(struct rpc_stream *stream, const struct titan_error *e
         return;
     }
     t->asked++;
-    ask_losses(t);
+    ask_steps(t);
 }
 
 /* Of the next job that has new ones; a curve is made of the newest, whatever the job's length. */
-static void ask_losses(struct top *t)
+static void ask_steps(struct top *t)
 {
     static const struct rpc_stream_events events = {on_point, on_points_end};
     for (; t->asked < t->n_jobs; t->asked++) {
@@ -482,6 +530,22 @@ static void take_worker(struct top *t, const Titan__V1__Event *event, const stru
                        json_real(detail, "busy_ms", 0), json_real(detail, "median_ms", 0));
 }
 
+/* Which worker is which rank of the epoch that forms. */
+static void take_members(struct top *t, const struct json *detail)
+{
+    const struct json *ids = json_get(detail, "workers");
+    int32_t rank = 0;
+    if (!ids || ids->type != JSON_ARRAY)
+        return;
+    for (size_t i = 0; i < t->n_workers; i++)
+        t->workers[i].rank = -1;
+    for (const struct json *id = ids->first; id && rank < WORKERS_MOST; id = id->next, rank++) {
+        struct top_worker *w = id->type == JSON_INT && id->integer > 0 ? worker_of(t, (uint64_t)id->integer) : NULL;
+        if (w)
+            w->rank = rank;
+    }
+}
+
 static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
 {
     struct top *t = data;
@@ -503,6 +567,8 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
                 t->workers[i].state = "trains";
                 t->workers[i].since_ms = event->at_ms;
             }
+    if (strncmp(event->type, "epoch.", 6) == 0)
+        take_members(t, detail);
     json_free(detail);
     if (t->n_workers > 1)
         qsort(t->workers, t->n_workers, sizeof(*t->workers), by_rank);
@@ -727,9 +793,12 @@ const struct command command_top = {
     .summary = "watch jobs, nodes and workers on the whole terminal",
     .arguments = "",
     .text =
-        "Jobs that run come first, then those that wait. Below: nodes, and workers and events of the selected job. "
-        "Keys: q\nquits, j and k or the arrows select a job, n and p turn pages, a shows those that have ended, too. "
-        "Where standard\noutput is no terminal one frame is printed; COLUMNS and LINES say how large.",
+        "Jobs that run come first, then those that wait. Below: nodes, and of the selected job where the time of its "
+        "newest\nsteps went, which rank the others waited for, workers and events. Keys: q quits, j and k or the "
+        "arrows "
+        "select a job, n\nand p turn pages, a shows those that have ended, too. Where standard output is no terminal "
+        "one "
+        "frame is printed;\nCOLUMNS and LINES say how large.",
     .options = (const struct option_spec[]){{"once", '1', NULL, "print one frame and end", WORD_NONE},
                                             {"all", 'a', NULL, "also jobs that have ended", WORD_NONE},
                                             {NULL}},

@@ -167,9 +167,36 @@ static void put_nodes(struct frame *f, int rows)
         put_text(f, "", "... and %zu more nodes", s->n_nodes - (size_t)rows);
 }
 
+static const struct top_worker *slowest_of(const struct top_screen *s)
+{
+    for (size_t i = 0; s->split && s->split->split.slowest >= 0 && i < s->n_workers; i++)
+        if (s->workers[i].rank == s->split->split.slowest)
+            return &s->workers[i];
+    return NULL;
+}
+
+/* What the newest steps were spent on, and which rank the others waited for; each fits in 80 columns, but for a node.
+ */
+static void put_split(struct frame *f, int below)
+{
+    const struct split_mean *m = f->screen->split;
+    const struct step_split *t = &m->split;
+    const struct top_worker *w = slowest_of(f->screen);
+    const double total = step_split_total(t), percent = total > 0 ? 100 / total : 0;
+    titan_assert(m->steps > 0 && m->slowest_steps <= m->steps);
+    if (f->left > below)
+        put_text(f, "", "step %.1f ms: data %.0f%%, compute %.0f%%, comm. %.0f%%, checkpoint %.0f%%, stragglers %.0f%%",
+                 total, percent * t->data, percent * t->compute, percent * t->communication, percent * t->checkpoint,
+                 percent * t->stragglers);
+    if (f->left > below && t->slowest >= 0)
+        put_text(f, "\033[1m", "slowest: rank %d in %u of %u steps, busy %.1f ms, the others wait %.1f%s%s", t->slowest,
+                 m->slowest_steps, m->steps, t->slowest_busy, m->waited, w ? ", on " : "", w ? w->node : "");
+}
+
 static void put_workers(struct frame *f, int rows)
 {
     const struct top_screen *s = f->screen;
+    const struct top_worker *slowest = slowest_of(s);
     struct table_out t;
     char ago[48];
     table_begin(&t, (const char *const[]){"RANK>", "WORKER>", "NODE~", "STATE", "SINCE", "NOTE~", NULL});
@@ -183,7 +210,10 @@ static void put_workers(struct frame *f, int rows)
         table_cell(&t, "%s", w->node);
         table_cell(&t, "%s", w->state);
         table_cell(&t, "%s", output_ago(w->since_ms, s->now_ms, ago));
-        table_cell(&t, "%s", w->note);
+        if (w == slowest && !*w->note)
+            table_cell(&t, "slowest in %u of %u steps", s->split->slowest_steps, s->split->steps);
+        else
+            table_cell(&t, "%s", w->note);
     }
     put_table(f, &t, -1, rows, -1);
     if ((size_t)rows < s->n_workers)
@@ -195,10 +225,13 @@ static void put_workers(struct frame *f, int rows)
 static void put_head(struct frame *f)
 {
     const struct top_screen *s = f->screen;
-    char at[16], page[48] = "";
-    if (s->page > 0 || s->more)
+    char at[16], page[64] = "";
+    if (s->more && s->rest > 0)
+        (void)snprintf(page, sizeof(page), "  page %zu, %s%llu more jobs", s->page + 1, s->uncounted ? "over " : "",
+                       (unsigned long long)s->rest);
+    else if (s->page > 0 || s->more)
         (void)snprintf(page, sizeof(page), "  page %zu%s", s->page + 1, s->more ? ", there are more" : "");
-    put_text(f, "\033[1m", "titanctl top  %s  %s%s", output_clock(s->now_ms, at), s->server, page);
+    put_text(f, "\033[1m", "titanctl top  %s%s  %s", output_clock(s->now_ms, at), page, s->server);
     if (s->trouble)
         put_text(f, "\033[31;1m", "%s", s->trouble);
 }
@@ -213,6 +246,8 @@ static void put_selected(struct frame *f, int below)
         events += s->events[i][0] != '\0';
     put_text(f, "\033[1m", "job %llu  %s%s%s", (unsigned long long)job->id, job->name, *job->reason ? ": " : "",
              job->reason);
+    if (s->split)
+        put_split(f, below);
     /* A heading, workers and what is left out of them; then the newest events. */
     const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
     const int rows = MIN((int)s->n_workers, MAX(room - for_events - 2, 0));

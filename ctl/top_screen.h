@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "ctl/split_window.h"
 #include "titan/v1/titan.pb-c.h"
 
 enum { TOP_LOSSES = 64, TOP_EVENTS = 8 };
@@ -45,12 +46,15 @@ struct top_screen {
     int64_t now_ms;
     const struct top_job *jobs; /* a page of them */
     size_t n_jobs, selected, page;
-    bool more; /* there are jobs behind this page */
+    bool more;      /* there are jobs behind this page, */
+    uint64_t rest;  /* so many; 0: not known */
+    bool uncounted; /* more than that */
     const struct top_node *nodes;
     size_t n_nodes;
     const struct top_worker *workers; /* of the selected job */
     size_t n_workers;
-    char events[TOP_EVENTS][256]; /* its newest, the last one last; "" = none */
+    const struct split_mean *split; /* of its newest steps; NULL: not measured */
+    char events[TOP_EVENTS][256];   /* its newest, the last one last; "" = none */
 };
 
 /* How many jobs a screen of this height has room for: that many are asked of the server. */

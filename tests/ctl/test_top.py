@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`titanctl top`: one frame for a file, and a terminal with keys and another size."""
+"""`titanctl top`: one frame for a file, a terminal with keys and another size, and ten thousand jobs."""
 import fcntl
 import os
 import pty
 import re
 import select
+import sqlite3
 import struct
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BIN, Daemon, command, headers_text, tap, until  # noqa: E402
 
-WAITING = 7
+WAITING, MANY = 7, 10000
 
 
 class World:
@@ -81,7 +82,7 @@ def one_frame():
 def on_a_terminal():
     """top: keys select, turn pages and end it; another size is drawn anew; the terminal is left as it was"""
     t = Terminal(16, 100)
-    t.expect(rf"page 1, there are more[\s\S]*> +{World.job} ")
+    t.expect(rf"page 1, {1 + WAITING - 5} more jobs[\s\S]*> +{World.job} ")
     assert "\033[?1049h" in t.out
     t.press(b"j")
     t.expect(rf"> +{World.waiting[-1]} ")
@@ -98,6 +99,33 @@ def on_a_terminal():
     assert t.end() == 0 and t.out.endswith("\033[?25h\033[?1049l"), repr(t.out)
 
 
+def ten_thousand():
+    """top: of ten thousand jobs a page is asked for, and how many there are besides"""
+    d = World.daemon
+    d.stop()
+    store = sqlite3.connect(d.state / "titan.db")
+    columns = [row[1] for row in store.execute("PRAGMA table_info(jobs)")]
+    copied = ", ".join("i" if c == "id" else c for c in columns)
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < {99 + MANY})"
+    store.execute(f"{numbers} INSERT INTO jobs SELECT {copied} FROM jobs, n WHERE id = ?", (World.waiting[-1],))
+    store.execute(f"{numbers} INSERT INTO recipes SELECT i, text FROM recipes, n WHERE job_id = ?", (World.waiting[-1],))
+    store.commit()
+    store.close()
+    d.start()
+    until("it trains again", lambda: d.status(World.job)["state"] == "RUNNING")
+    env = {**os.environ, "COLUMNS": "80", "LINES": "24", "LC_ALL": "C"}
+    out = command(BIN / "titanctl", "-s", d.server, "top", env=env).out
+    jobs = re.findall(r"^[> ] +(\d+) +(?:first|tiny)", out, re.M)
+    assert jobs[:3] == [str(World.job), str(99 + MANY), str(98 + MANY)] and len(jobs) == 9 and len(out.splitlines()) <= 24, out
+    assert f"page 1, {1 + WAITING + MANY - len(jobs)} more jobs  unix:" in out, out
+    t = Terminal(24, 80)
+    t.expect(rf"page 1, \d+ more jobs[\s\S]*> +{World.job} ")
+    t.press(b"n")
+    t.expect(rf"page 2, {1 + WAITING + MANY - 2 * len(jobs)} more jobs[\s\S]*> +{100 + MANY - len(jobs)} ")
+    t.press(b"q")
+    assert t.end() == 0
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder, Daemon(None, "--slots", 1) as d:
         World.daemon = d
@@ -106,7 +134,7 @@ def main():
         World.job = d.submit("tiny", keys, "--name", "first")
         World.waiting = [d.submit("tiny", keys) for _ in range(WAITING)]
         until("it trains", lambda: d.status(World.job)["step"] >= 2)
-        tap(one_frame, on_a_terminal)
+        tap(one_frame, on_a_terminal, ten_thousand)
 
 
 main()

@@ -132,6 +132,18 @@ void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
     move_phase(j, PHASE_TRAINING);
 }
 
+/* Worker ids by rank, for views of a run; those of more would not fit in an event. */
+static void put_members(const struct jobrec *j, struct json_writer *w)
+{
+    enum { MOST = 256 };
+    if (j->n_members > MOST)
+        return;
+    json_begin_array(w, "workers");
+    for (uint32_t i = 0; i < j->n_members; i++)
+        json_put_uint(w, NULL, j->rank_slots[i].worker_id);
+    json_end_array(w);
+}
+
 void store_epoch(struct core *c, struct jobrec *j, const char *by)
 {
     const bool ours = by && strcmp(by, FORMED_HERE) == 0;
@@ -150,6 +162,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
         json_put_uint(&d.w, "leavers", j->n_departing);
     if (leader)
         json_put_string(&d.w, "delegate", leader);
+    put_members(j, &d.w);
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
     const uint32_t all = j->n_members + j->n_departing;
     uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));

@@ -38,6 +38,11 @@ static void fill(struct top_screen *s, struct top_job *jobs, struct top_node *no
     }
     for (int i = 0; i < TOP_EVENTS; i++)
         (void)snprintf(s->events[i], sizeof(s->events[i]), "event %0200d", i);
+    static const struct split_mean split = {
+        .split = {1e9, 1e9, 1e9, 1e9, 1e9, .slowest_busy = 1e9, .slowest = 7}, .waited = 1e9, .steps = 64};
+    s->split = &split;
+    s->rest = UINT64_MAX;
+    s->uncounted = true;
     s->jobs = jobs;
     s->nodes = nodes;
     s->workers = workers;
@@ -79,6 +84,7 @@ static void test_fits(void **state)
                 s.n_jobs = how & 8 ? top_screen_jobs(height) : 0;
                 s.n_nodes = s.n_workers = how & 8 ? MANY : 0;
                 s.selected = s.n_jobs ? s.n_jobs - 1 : 0;
+                s.more = how & 1;
                 s.trouble = how & 2 ? "the server does not answer" : NULL;
                 top_screen_put(&s, &text);
                 int lines = 0;
@@ -109,18 +115,24 @@ static void test_frame(void **state)
                                     .n_losses = 4},
                                    {.id = 6, .steps = 5, .state = TITAN__V1__JOB_STATE__PENDING, .name = "two"}};
     const struct top_node nodes[] = {{.name = "a", .state = "ready", .device = "cpu", .slots = 4, .slots_used = 4}};
-    const struct top_worker workers[] = {{.id = 3, .rank = 0, .node = "a", .state = "trains", .note = "slow"}};
-    const struct top_screen s = {.width = 100,
-                                 .height = 20,
-                                 .server = "unix:/x",
-                                 .jobs = jobs,
-                                 .n_jobs = 2,
-                                 .nodes = nodes,
-                                 .n_nodes = 1,
-                                 .workers = workers,
-                                 .n_workers = 1,
-                                 .more = true,
-                                 .events = {[TOP_EVENTS - 1] = "10:00:00  epoch 1 running"}};
+    const struct top_worker workers[] = {{.id = 3, .rank = 0, .node = "a", .state = "trains", .note = "slow"},
+                                         {.id = 4, .rank = 1, .node = "b", .state = "trains"}};
+    const struct split_mean split = {.split = {1, 40, 3.25, 0, 20, .slowest_busy = 61, .slowest = 1},
+                                     .waited = 21.5,
+                                     .steps = 64,
+                                     .slowest_steps = 60};
+    struct top_screen s = {.width = 100,
+                           .height = 22,
+                           .server = "unix:/x",
+                           .jobs = jobs,
+                           .n_jobs = 2,
+                           .nodes = nodes,
+                           .n_nodes = 1,
+                           .workers = workers,
+                           .n_workers = 2,
+                           .split = &split,
+                           .more = true,
+                           .events = {[TOP_EVENTS - 1] = "10:00:00  epoch 1 running"}};
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     top_screen_put(&s, &text);
     assert_non_null(strstr(text.data, "page 1, there are more"));
@@ -128,11 +140,65 @@ static void test_frame(void **state)
     assert_non_null(strstr(text.data, "     6  two   PENDING    0/5     - "));
     assert_non_null(strstr(text.data, "a     ready     4      4  cpu"));
     assert_non_null(strstr(text.data, "trains"));
+    assert_non_null(strstr(text.data, "\nstep 64.2 ms: data 2%, compute 62%, comm. 5%, checkpoint 0%, stragglers 31%\n"));
+    assert_non_null(
+        strstr(text.data, "\nslowest: rank 1 in 60 of 64 steps, busy 61.0 ms, the others wait 21.5, on b\n"));
+    assert_non_null(strstr(text.data, "slowest in 60 of 64 steps\n"));
     assert_non_null(strstr(text.data, "10:00:00  epoch 1 running\n"));
+    buf_clear(&text);
+    s.rest = 9986;
+    top_screen_put(&s, &text);
+    assert_non_null(strstr(text.data, "page 1, 9986 more jobs  unix:/x\n"));
+    buf_clear(&text);
+    s.uncounted = true;
+    top_screen_put(&s, &text);
+    assert_non_null(strstr(text.data, "page 1, over 9986 more jobs  unix:/x\n"));
+}
+
+static void add(struct split_window *w, uint64_t step, uint64_t epoch, uint32_t world, uint32_t slowest, double waited)
+{
+    Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+    Titan__V1__StepSplit split = TITAN__V1__STEP_SPLIT__INIT;
+    p.step = step;
+    p.epoch = epoch;
+    p.world_size = world;
+    split.compute_ms = 10;
+    split.straggler_ms = waited;
+    split.slowest_busy_ms = 12;
+    split.slowest_rank = slowest;
+    p.split = &split;
+    split_window_add(w, &p);
+}
+
+/* The rank that the others waited for longest, not the one that was last most often; of one epoch. */
+static void test_slowest(void **state)
+{
+    (void)state;
+    static struct split_window w;
+    struct split_mean m;
+    Titan__V1__MetricPoint none = TITAN__V1__METRIC_POINT__INIT;
+    none.epoch = 9;
+    assert_false(split_window_mean(&w, &m));
+    for (uint64_t step = 1; step <= 3 * SPLIT_WINDOW; step++) {
+        add(&w, step, 1, 4, step % 4 == 0 ? 2 : 3, step % 4 == 0 ? 9 : 1);
+        split_window_add(&w, &none); /* was not measured */
+    }
+    assert_true(split_window_mean(&w, &m));
+    assert_int_equal(m.steps, SPLIT_WINDOW);
+    assert_int_equal(m.split.slowest, 2);
+    assert_int_equal(m.slowest_steps, SPLIT_WINDOW / 4);
+    assert_true(m.waited == 9 && m.split.slowest_busy == 12 && m.split.compute == 10 && m.split.stragglers == 3);
+    add(&w, 1000, 2, 4, 0, 0);
+    assert_true(split_window_mean(&w, &m));
+    assert_true(m.steps == 1 && m.split.slowest == 0);
+    add(&w, 1001, 3, 1, 0, 0); /* alone: none is the slowest */
+    assert_true(split_window_mean(&w, &m));
+    assert_int_equal(m.split.slowest, -1);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fits), cmocka_unit_test(test_frame)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fits), cmocka_unit_test(test_frame),
+                                       cmocka_unit_test(test_slowest)};
     return cmocka_run_group_tests_name("top", tests, NULL, NULL);
 }

@@ -60,6 +60,8 @@ static void test_loss_and_return(void **state)
     assert_ids(m->form->state_holders, m->form->n_state_holders, 4, 1, 2, 3, 4); /* also those that are gone */
     assert_string_equal(m->form->checkpoint_path, "/c/5"); /* the next source in the fallback order */
     assert_int_equal(m->form->resume_step, 8);             /* of the furthest */
+    assert_string_equal(event(&b, "epoch.forming")->detail,
+                        "{\"world\":3,\"source\":\"memory\",\"resume_step\":8,\"source_epoch\":1,\"workers\":[1,2,4]}");
     b.now += 10;
     state_ready(&b, .worker = 1, .epoch = 2, .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY,
                 .step = 8);
