@@ -8,27 +8,29 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 
 static const char *const names[CURVES_N] = {
-#define X(number, field) #field,
+#define X(number, name, has, value) #name,
     CURVES_TABLE
 #undef X
-    "validation",
 };
 
 bool curves_init(struct curves *c)
 {
     *c = (struct curves){.stride = 1, .first_loss = NAN, .last_loss = NAN};
     c->ranges = calloc(CURVES_RANGES, sizeof(*c->ranges));
-    return c->ranges;
+    c->ranks = calloc(CURVES_RANKS, sizeof(*c->ranks));
+    return c->ranges && c->ranks;
 }
 
 void curves_free(struct curves *c)
 {
     free(c->ranges);
+    free(c->ranks);
     *c = (struct curves){0};
 }
 
@@ -49,6 +51,10 @@ static void merge(struct curves_range *into, const struct curves_range *next)
 {
     titan_assert(into->last_step < next->step);
     into->last_step = next->last_step;
+    if (next->waited > into->waited) {
+        into->waited = next->waited;
+        into->slowest = next->slowest;
+    }
     for (int i = 0; i < CURVES_N; i++) {
         struct curves_values *a = &into->values[i];
         const struct curves_values *b = &next->values[i];
@@ -76,6 +82,24 @@ static void halve(struct curves *c)
     c->n = n;
 }
 
+static void add_slowest(struct curves *c, struct curves_range *range, const Titan__V1__MetricPoint *p)
+{
+    const Titan__V1__StepSplit *const s = p->split;
+    if (!s || p->world_size < 2 || !isfinite(s->straggler_ms) || !isfinite(s->slowest_busy_ms))
+        return;
+    if (s->straggler_ms > range->waited) {
+        range->waited = s->straggler_ms;
+        range->slowest = s->slowest_rank;
+    }
+    c->splits++;
+    if (s->slowest_rank >= CURVES_RANKS)
+        return;
+    struct curves_rank *const rank = &c->ranks[s->slowest_rank];
+    rank->steps++;
+    rank->busy_ms += s->slowest_busy_ms;
+    rank->waited_ms += s->straggler_ms;
+}
+
 void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
 {
     titan_assert(c->ranges && c->n <= CURVES_RANGES);
@@ -86,14 +110,15 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
         while (c->n == CURVES_RANGES)
             halve(c);
         last = &c->ranges[c->n++];
-        *last = (struct curves_range){.step = p->step, .at_ms = MAX(p->at_ms, 0)};
+        *last = (struct curves_range){.step = p->step, .at_ms = MAX(p->at_ms, 0), .waited = -1};
     }
     last->last_step = p->step;
-#define X(number, field) add_value(&last->values[CURVES_##number], (double)p->field);
+#define X(number, name, has, value)                                                                                    \
+    if (has)                                                                                                           \
+        add_value(&last->values[CURVES_##number], value);
     CURVES_TABLE
 #undef X
-    if (p->validation)
-        add_value(&last->values[CURVES_VALIDATION], p->validation->loss);
+    add_slowest(c, last, p);
     if (c->points++ == 0)
         c->first_loss = p->loss;
     c->last_loss = p->loss;
@@ -105,6 +130,36 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
 double curves_mean(const struct curves_values *v)
 {
     return v->n > 0 ? v->sum / v->n : (double)NAN;
+}
+
+double curves_mean_of_all(const struct curves *c, int curve)
+{
+    double sum = 0, n = 0;
+    titan_assert(curve >= 0 && curve < CURVES_N);
+    for (size_t i = 0; i < c->n; i++) {
+        sum += c->ranges[i].values[curve].sum;
+        n += c->ranges[i].values[curve].n;
+    }
+    return n > 0 ? sum / n : (double)NAN;
+}
+
+size_t curves_slowest(const struct curves *c, size_t most, uint32_t *ret)
+{
+    size_t n = 0;
+    titan_assert(most > 0 && c->ranks);
+    for (uint32_t rank = 0; rank < CURVES_RANKS; rank++) {
+        if (c->ranks[rank].steps == 0)
+            continue;
+        size_t at = n;
+        while (at > 0 && c->ranks[ret[at - 1]].waited_ms < c->ranks[rank].waited_ms)
+            at--;
+        if (at == most)
+            continue;
+        n = MIN(n + 1, most);
+        memmove(ret + at + 1, ret + at, (n - 1 - at) * sizeof(*ret));
+        ret[at] = rank;
+    }
+    return n;
 }
 
 /* Six digits are more than a picture shows, and a third of what a double takes. */
@@ -165,6 +220,12 @@ void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struc
     for (size_t i = 0; i < c->n; i++)
         json_put_int(w, NULL, c->ranges[i].at_ms - begin_ms);
     json_end_array(w);
+    if (c->splits > 0) {
+        json_begin_array(w, "slowest");
+        for (size_t i = 0; i < c->n; i++)
+            put_number(w, c->ranges[i].waited >= 0, c->ranges[i].slowest);
+        json_end_array(w);
+    }
     for (int i = 0; i < CURVES_N; i++)
         put_curve(c, i, w);
     json_end_object(w);

@@ -112,20 +112,56 @@ static bool add_checkpoint(struct history *t, const Titan__V1__Event *event, con
                     (struct history_checkpoint){MAX(event->at_ms, 0), (uint64_t)json_int(detail, "step", 0)});
 }
 
-static bool add_node(struct history *t, const char *name)
+/* Its own copy of the name; NULL: there are too many, or out of memory. */
+static const char *add_node(struct history *t, const char *name)
 {
     for (size_t i = 0; i < t->n_nodes; i++)
         if (strcmp(t->nodes[i].name, name) == 0) {
             t->nodes[i].workers++;
-            return true;
+            return t->nodes[i].name;
         }
-    if (t->n_nodes == HISTORY_MOST)
-        return true;
-    char *copy = strdup(name);
+    char *copy = t->n_nodes < HISTORY_MOST ? strdup(name) : NULL;
     if (copy && VEC_PUSH(t->nodes, t->n_nodes, t->cap_nodes, (struct history_node){copy, 1}))
-        return true;
+        return copy;
     free(copy);
-    return false;
+    return NULL;
+}
+
+static bool add_worker(struct history *t, const char *name, uint64_t id)
+{
+    const char *node = add_node(t, name);
+    if (!node)
+        return t->n_nodes == HISTORY_MOST;
+    return t->n_workers == HISTORY_RANKS ||
+           VEC_PUSH(t->workers, t->n_workers, t->cap_workers, (struct history_worker){id, node});
+}
+
+static void drop_worker(struct history *t, uint64_t id)
+{
+    for (size_t i = 0; i < t->n_workers; i++)
+        if (t->workers[i].id == id) {
+            VEC_REMOVE(t->workers, t->n_workers, i);
+            return;
+        }
+}
+
+/* Which worker, and so which node, is which rank of an epoch. */
+static void note_ranks(struct history *t, const struct json *detail)
+{
+    const struct json *ids = json_get(detail, "workers");
+    size_t rank = 0;
+    if (!ids || ids->type != JSON_ARRAY)
+        return;
+    memset(t->rank_nodes, 0, sizeof(t->rank_nodes));
+    for (const struct json *id = ids->first; id && rank < HISTORY_RANKS; id = id->next, rank++)
+        for (size_t i = 0; i < t->n_workers && !t->rank_nodes[rank]; i++)
+            if (id->type == JSON_INT && (uint64_t)id->integer == t->workers[i].id)
+                t->rank_nodes[rank] = t->workers[i].node;
+}
+
+const char *history_node_of(const struct history *t, uint32_t rank)
+{
+    return rank < HISTORY_RANKS && t->rank_nodes[rank] ? t->rank_nodes[rank] : "";
 }
 
 bool history_add(struct history *t, const Titan__V1__Event *event)
@@ -135,6 +171,7 @@ bool history_add(struct history *t, const Titan__V1__Event *event)
     const char *type = event->type;
     bool ok = true;
     (void)!json_parse(event->detail, strlen(event->detail), &detail, NULL);
+    const uint64_t worker = (uint64_t)json_int(detail, "worker", 0);
     if (strcmp(type, "epoch.formed") == 0 || strcmp(type, "epoch.restored") == 0 ||
         strcmp(type, "epoch.delegated") == 0)
         ok = add_world(t, event, json_int(detail, "world", 0));
@@ -145,7 +182,11 @@ bool history_add(struct history *t, const Titan__V1__Event *event)
     else if (strcmp(type, "checkpoint.committed") == 0)
         ok = add_checkpoint(t, event, detail);
     else if (strcmp(type, "worker.started") == 0 && *event->node)
-        ok = add_node(t, event->node);
+        ok = add_worker(t, event->node, worker);
+    else if (strcmp(type, "worker.exited") == 0 || strcmp(type, "worker.lost") == 0)
+        drop_worker(t, worker);
+    if (strncmp(type, "epoch.", 6) == 0)
+        note_ranks(t, detail);
     const char *kind = kind_of(event, detail);
     if (ok && kind)
         ok = add_event(t, event, kind);
@@ -170,5 +211,6 @@ void history_free(struct history *t)
     free(t->changes);
     free(t->checkpoints);
     free(t->nodes);
+    free(t->workers);
     *t = (struct history){0};
 }

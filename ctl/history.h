@@ -11,7 +11,7 @@
 
 #include "titan/v1/titan.pb-c.h"
 
-enum { HISTORY_MOST = 1000 };
+enum { HISTORY_MOST = 1000, HISTORY_RANKS = 1024 }; /* of higher ranks the node is not kept */
 
 struct history_event {
     int64_t at_ms;
@@ -45,14 +45,21 @@ struct history_node {
     uint32_t workers; /* that were started there, all in all */
 };
 
+struct history_worker {
+    uint64_t id;
+    const char *node; /* the name of one of the nodes */
+};
+
 struct history {
     struct history_event *events;
     struct history_world *worlds;
     struct history_change *changes;
     struct history_checkpoint *checkpoints;
     struct history_node *nodes;
-    size_t n_events, n_worlds, n_changes, n_checkpoints, n_nodes;
-    size_t cap_events, cap_worlds, cap_changes, cap_checkpoints, cap_nodes;
+    struct history_worker *workers;        /* that are there now */
+    const char *rank_nodes[HISTORY_RANKS]; /* where each rank is or was last; NULL: not known */
+    size_t n_events, n_worlds, n_changes, n_checkpoints, n_nodes, n_workers;
+    size_t cap_events, cap_worlds, cap_changes, cap_checkpoints, cap_nodes, cap_workers;
     uint64_t all_events, all_changes, all_checkpoints; /* also those that are not kept */
     uint64_t recoveries, resizes;
     double recovery_ms, resize_ms; /* sums */
@@ -62,6 +69,8 @@ struct history {
 bool history_add(struct history *t, const Titan__V1__Event *event);
 /* After the last event: no list has more than HISTORY_MOST entries. */
 void history_end(struct history *t);
+/* The node that a rank was on last; "" not known. */
+const char *history_node_of(const struct history *t, uint32_t rank);
 void history_free(struct history *t);
 
 #endif

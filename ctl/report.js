@@ -11,7 +11,14 @@
         {id: "learning_rate", title: "Learning rate", curves: [["learning_rate", "learning rate"]]},
         {id: "tokens", title: "Tokens per second", curves: [["tokens_per_second", "tokens/s"]], zero: true},
         {id: "step_ms", title: "Step time, ms", curves: [["step_ms", "step"]], zero: true, log: true},
-        {id: "mfu", title: "MFU", curves: [["mfu", "MFU"]], zero: true, some: true},
+        {id: "split", title: "Where the time of a step went, ms (means)", stack: true, zero: true,
+            curves: [["compute_ms", "compute"], ["data_ms", "data"], ["communication_ms", "exposed communication"],
+                ["checkpoint_ms", "checkpoint"], ["straggler_ms", "waiting for stragglers"]]},
+        {id: "slowest", title: "Slowest rank (that the others waited for longest)", ranks: true, zero: true},
+        {id: "tflops", title: "TFLOP/s of a worker", curves: [["tflops", "TFLOP/s"]], zero: true, some: true},
+        {id: "mfu", title: "MFU", curves: [["mfu", "MFU"], ["mfu_causal", "causal"]], zero: true, some: true},
+        {id: "experts", title: "Tokens of an expert in a step", zero: true,
+            curves: [["expert_tokens_mean", "mean"], ["expert_tokens_min", "fewest"], ["expert_tokens_max", "most"]]},
         {id: "memory", title: "Memory of the reporting rank, GiB", curves: [["memory_bytes", "peak"]], zero: true, some: true, scale: 2 ** -30},
         {id: "world", title: "Workers", world: true, zero: true},
     ];
@@ -105,6 +112,8 @@
     const shown = chart => {
         if (chart.world)
             return data.worlds.length > 0;
+        if (chart.ranks)
+            return Boolean(curves.slowest);
         chart.have = chart.curves.filter(([name]) => curves[name]);
         return chart.have.some(([name]) => curves[name].mean.some(v => chart.some ? v > 0 : true));
     };
@@ -118,6 +127,10 @@
         };
         if (chart.world)
             data.worlds.forEach(w => see(w.world));
+        else if (chart.ranks)
+            curves.slowest.forEach(see);
+        else if (chart.stack)
+            layers(chart).forEach(layer => layer.top.forEach(see));
         else
             for (const [name] of chart.have)
                 for (const values of [curves[name].mean, curves[name].min || [], curves[name].max || []])
@@ -130,6 +143,17 @@
             min = Math.min(min, 0);
         const room = (max - min) * 0.04 || Math.abs(max) * 0.1 || 1;
         return [min === 0 ? 0 : min - room, max + room];
+    };
+    // One curve's means on top of the others', of the ranges that were measured.
+    const layers = chart => {
+        const have = chart.have.map(([name]) => curves[name].mean);
+        const at = curves.step.map((_, i) => i).filter(i => have.every(mean => mean[i] !== null));
+        let low = at.map(() => 0);
+        return have.map(mean => {
+            const layer = {at, low, top: low.map((v, k) => v + mean[at[k]])};
+            low = layer.top;
+            return layer;
+        });
     };
     const pathOf = (xs, ys, broken) => {
         let path = "", open = false;
@@ -180,6 +204,26 @@
             }
         });
     };
+    const drawLayers = (chart, svg, x, y) => {
+        layers(chart).forEach((layer, k) => {
+            const xs = layer.at.map(i => x(xOf(i))), colour = "var(--c" + k + ")";
+            const path = pathOf(xs, layer.top.map(y)) + pathOf([...xs].reverse(), layer.low.map(y).reverse()).replace("M", "L");
+            element("path", {class: "area", "data-curve": chart.have[k][0], d: path + "Z", fill: colour, stroke: colour}, svg);
+        });
+    };
+    // A dash over ranges beside each other that have the same rank; what was not measured between them is taken for it.
+    const drawRanks = (svg, x, y) => {
+        const at = curves.step.map((_, i) => i).filter(i => curves.slowest[i] !== null);
+        let path = "";
+        for (let k = 0, to; k < at.length; k = to) {
+            const rank = curves.slowest[at[k]], from = x(xOf(at[k]));
+            for (to = k + 1; to < at.length && curves.slowest[at[to]] === rank;)
+                to++;
+            const until = x(xOf(at[Math.min(to, at.length - 1)]));
+            path += "M" + from.toFixed(1) + " " + y(rank).toFixed(1) + "H" + Math.max(until, from + 2).toFixed(1);
+        }
+        element("path", {class: "curve ranks", "data-curve": "slowest", d: path, stroke: "var(--c1)"}, svg);
+    };
     const drawWorld = (svg, x, y) => {
         let path = "";
         data.worlds.forEach((w, i) => {
@@ -209,9 +253,11 @@
             element("title", {}, mark, "checkpoint of step " + c.step);
         }
     };
-    const drawAxes = (svg, width, height, xRange, yRange, x, y, log) => {
+    const drawAxes = (chart, svg, width, height, xRange, yRange, x, y, log) => {
         const bottom = height - BOTTOM;
         for (const t of log ? logTicks(...yRange) : ticks(...yRange, 4)) {
+            if ((chart.world || chart.ranks) && t !== Math.round(t))
+                continue;
             element("line", {class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(t).toFixed(1), y2: y(t).toFixed(1)}, svg);
             element("text", {x: LEFT - 6, y: (y(t) + 4).toFixed(1), "text-anchor": "end"}, svg, number(t));
         }
@@ -227,13 +273,13 @@
         const section = element("section", {class: "chart", id: "chart-" + chart.id}, root);
         const header = element("header", {}, section);
         element("h3", {}, header, chart.title);
-        const have = chart.world ? [] : chart.have;
+        const have = chart.world || chart.ranks ? [] : chart.have;
         if (have.length > 1 || (have.length && curves[have[0][0]].min)) {
             const legend = element("span", {class: "legend"}, header);
             have.forEach(([name, label], i) => {
                 const entry = element("span", {}, legend);
                 element("i", {style: "background: var(--c" + i + ")"}, entry);
-                entry.append(label + (curves[name].min && name !== "validation" ? " (mean, least to largest)" : ""));
+                entry.append(label + (curves[name].min && name !== "validation" && !chart.stack ? " (mean, least to largest)" : ""));
             });
         }
         chart.readout = element("span", {class: "readout"}, header);
@@ -246,11 +292,16 @@
         const x = v => LEFT + (v - xRange[0]) / (xRange[1] - xRange[0]) * (width - LEFT - RIGHT);
         const y = v => bottom - Math.max(0, (map(v) - map(yRange[0])) / (map(yRange[1]) - map(yRange[0]))) * (bottom - TOP);
         const yLog = v => log && v <= 0 ? bottom : y(v);
-        drawAxes(svg, width, height, xRange, yRange, x, y, log);
+        drawAxes(chart, svg, width, height, xRange, yRange, x, y, log);
         drawEvents(chart, svg, x, bottom);
         if (chart.world)
             drawWorld(svg, x, y);
-        have.forEach(([name, label], i) => drawCurve(chart, svg, name, label, "var(--c" + i + ")", x, yLog, bottom));
+        else if (chart.ranks)
+            drawRanks(svg, x, y);
+        else if (chart.stack)
+            drawLayers(chart, svg, x, y);
+        else
+            have.forEach(([name, label], i) => drawCurve(chart, svg, name, label, "var(--c" + i + ")", x, yLog, bottom));
         chart.cursor = element("line", {class: "cursor", y1: TOP, y2: bottom, x1: 0, x2: 0}, svg);
         chart.x = x;
         const over = element("rect", {x: LEFT, y: TOP, width: width - LEFT - RIGHT, height: bottom - TOP, fill: "transparent"});
@@ -287,6 +338,8 @@
             if (chart.world) {
                 const world = data.worlds.filter(w => w.at_ms <= curves.at_ms[i]).pop();
                 parts.push(world ? world.world + " workers, epoch " + world.epoch : "no epoch");
+            } else if (chart.ranks) {
+                parts.push(curves.slowest[i] === null ? "not measured" : "rank " + curves.slowest[i]);
             } else {
                 for (const [name, label] of chart.have) {
                     const c = curves[name], scale = v => v === null ? v : v * (chart.scale || 1);

@@ -132,6 +132,12 @@ static void put_facts(const struct report_page *p, struct buf *out)
         (void)snprintf(text, sizeof(text), "%llu in %s", (unsigned long long)p->history->recoveries,
                        format_duration(p->history->recovery_ms / 1000, number));
     put_fact(out, "recoveries", text);
+    uint32_t slowest;
+    if (curves_slowest(c, 1, &slowest) > 0) {
+        (void)snprintf(text, sizeof(text), "%u (%.0f %% of steps)", slowest,
+                       100 * (double)c->ranks[slowest].steps / (double)c->splits);
+        put_fact(out, "slowest rank", text);
+    }
     if (c->skipped_steps > 0) {
         (void)snprintf(text, sizeof(text), "%u", c->skipped_steps);
         put_fact(out, "steps skipped", text);
@@ -157,6 +163,74 @@ static void put_times(const struct report_page *p, struct buf *out)
         report_page_escape(job->reason, out);
     }
     buf_puts(out, "</p>\n");
+}
+
+/* --- where the time of a step went -------------------------------------------------------------------------------- */
+
+static void put_parts(const struct report_page *p, struct buf *out)
+{
+    static const struct {
+        int curve;
+        const char *name;
+    } parts[] = {{CURVES_DATA, "data (samples)"},
+                 {CURVES_COMPUTE, "compute"},
+                 {CURVES_COMMUNICATION, "communication that no computing hid"},
+                 {CURVES_CHECKPOINT, "checkpoint"},
+                 {CURVES_STRAGGLERS, "waiting for stragglers"}};
+    double total = 0, part[ARRAY_SIZE(parts)];
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        const double mean = curves_mean_of_all(p->curves, parts[i].curve);
+        part[i] = isfinite(mean) ? mean : 0;
+        total += part[i];
+    }
+    begin_table(out, "split", (const char *const[]){"Part", "ms a step>", "Share>", NULL});
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        buf_printf(out, "<tr><td>%s</td><td class=\"n\">%.1f</td><td class=\"n\">%.1f %%</td></tr>\n", parts[i].name,
+                   part[i], total > 0 ? 100 * part[i] / total : 0);
+    end_table(out);
+}
+
+/* Of each rank that was the slowest of some step, the one that the others waited for longest first. */
+static void put_slowest(const struct report_page *p, struct buf *out)
+{
+    enum { MOST = 16 };
+    const struct curves *c = p->curves;
+    uint32_t ranks[MOST];
+    const size_t n = curves_slowest(c, MOST, ranks);
+    if (n == 0)
+        return;
+    const struct curves_rank *first = &c->ranks[ranks[0]];
+    buf_printf(
+        out,
+        "<p id=\"slowest-rank\">The others waited longest for <b>rank %u</b>: it was the slowest in %llu of %llu "
+        "steps, busy %.1f ms in each, and the others waited %.1f ms for it.</p>\n",
+        ranks[0], (unsigned long long)first->steps, (unsigned long long)c->splits,
+        first->busy_ms / (double)first->steps, first->waited_ms / (double)first->steps);
+    begin_table(out, "slowest",
+                (const char *const[]){"Slowest rank>", "Node (last)", "Steps>", "Share>", "Busy, ms>",
+                                      "Others waited, ms>", NULL});
+    for (size_t i = 0; i < n; i++) {
+        const struct curves_rank *r = &c->ranks[ranks[i]];
+        const double steps = (double)r->steps;
+        buf_puts(out, "<tr>");
+        put_number(out, ranks[i]);
+        put_cell(out, "", history_node_of(p->history, ranks[i]));
+        put_number(out, (int64_t)r->steps);
+        buf_printf(out, "<td class=\"n\">%.1f %%</td><td class=\"n\">%.1f</td><td class=\"n\">%.1f</td></tr>\n",
+                   100 * steps / (double)c->splits, r->busy_ms / steps, r->waited_ms / steps);
+    }
+    end_table(out);
+}
+
+static void put_split(const struct report_page *p, struct buf *out)
+{
+    put_heading(out, "h-split", "Where the time of a step went");
+    if (!isfinite(curves_mean_of_all(p->curves, CURVES_COMPUTE))) {
+        buf_puts(out, "<p class=\"none\">Not measured.</p>\n");
+        return;
+    }
+    put_parts(p, out);
+    put_slowest(p, out);
 }
 
 /* --- what the script draws ---------------------------------------------------------------------------------------- */
@@ -456,6 +530,7 @@ bool report_page_put(const struct report_page *p, struct buf *out)
     put_heading(out, "h-curves", "Curves");
     buf_puts(out, "<div class=\"controls\" id=\"controls\"></div>\n<div id=\"charts\"></div>\n"
                   "<noscript><p class=\"none\">The curves are drawn by a script.</p></noscript>\n");
+    put_split(p, out);
     put_changes(p, out);
     put_epochs(p, out);
     put_events(p, out);

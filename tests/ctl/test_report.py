@@ -78,12 +78,12 @@ def has_all():
     page = Page(text)
     assert len(page.some("script")) == 2 and EVIL not in text and EVIL in page.some("title")[0][2]
     assert EVIL in page.some("pre", id="recipe")[0][2]
-    for name in ("recoveries", "epochs", "events", "environment", "nodes"):
+    for name in ("split", "slowest", "recoveries", "epochs", "events", "environment", "nodes"):
         assert page.some("table", id=name), name
     assert "worker.exited" in text and "recovery.finished" in text and ">dp_shard 2<" in text
     assert not re.search(r"(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text)
     data = page.data()
-    assert {"loss", "validation", "grad_norm", "learning_rate", "tokens_per_second", "step_ms"} <= set(data["curves"])
+    assert {"loss", "validation", "grad_norm", "learning_rate", "tokens_per_second", "tflops", "step_ms", "compute_ms"} <= set(data["curves"])
     assert len(data["curves"]["step"]) == World.steps == len(data["curves"]["loss"]["mean"])
     assert data["curves"]["loss"]["mean"][4:6] == [None, None] and sum(data["curves"]["loss"]["bad"]) == 2
     assert {e["kind"] for e in data["events"]} >= {"loss", "recovery", "state"}
@@ -96,11 +96,16 @@ def is_drawn():
         return "chromium is not installed"
     page = browse(report(World.job))
     titles = [e[2] for e in page.some("h3")]
-    for title in ("Loss", "Gradient norm", "Learning rate", "Tokens per second", "Step time, ms", "Workers"):
+    for title in ("Loss", "Gradient norm", "Learning rate", "Tokens per second", "Step time, ms", "Workers", "Where the time of a step went, ms (means)",
+                  "Slowest rank (that the others waited for longest)", "TFLOP/s of a worker"):
         assert titles.count(title) == 1, titles
     curves = {e[1]["data-curve"]: e[1]["d"] for e in page.some("path", class_="curve")}
     assert {"loss", "validation", "grad_norm", "learning_rate", "tokens_per_second", "step_ms", "world"} <= set(curves), curves
     assert curves["loss"].count("M") == 2 and curves["grad_norm"].count("M") == 1, curves["loss"]
+    areas = {e[1]["data-curve"]: e[1]["d"] for e in page.some("path", class_="area")}
+    assert list(areas) == ["compute_ms", "data_ms", "communication_ms", "checkpoint_ms", "straggler_ms"], list(areas)
+    assert all(d.count("M") == 1 and World.steps < d.count("L") < 2 * World.steps for d in areas.values())
+    curves |= areas | {"slowest": page.some("path", data_curve="slowest")[0][1]["d"]}
     assert not any("NaN" in d or "Infinity" in d for d in curves.values())
     assert len(page.some("line", class_="bad")) == 2
     charts = len(page.some("section", class_="chart"))

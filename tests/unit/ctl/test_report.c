@@ -22,6 +22,29 @@ static void add(struct curves *c, uint64_t step, double loss)
     curves_add(c, &p);
 }
 
+/* Of three ranks one is the slowest of every tenth step, where it holds up the others for long. */
+static void add_split(struct curves *c, uint64_t step, Titan__V1__MetricPoint *p)
+{
+    Titan__V1__StepSplit split = TITAN__V1__STEP_SPLIT__INIT;
+    Titan__V1__ExpertLoad experts = TITAN__V1__EXPERT_LOAD__INIT;
+    p->step = step;
+    p->at_ms = (int64_t)step * 10;
+    p->world_size = 3;
+    split.compute_ms = 10;
+    split.communication_ms = 2.5;
+    split.straggler_ms = step % 10 ? 0.5 : 30;
+    split.slowest_busy_ms = 11;
+    split.slowest_rank = step % 10 ? 0 : 2;
+    p->split = &split;
+    experts.least = 3;
+    experts.mean = 8;
+    experts.most = 12;
+    p->experts = &experts;
+    curves_add(c, p);
+    p->split = NULL;
+    p->experts = NULL;
+}
+
 /* Nothing is lost of a million steps but where in its range a value was. */
 static void test_many_steps(void **state)
 {
@@ -82,6 +105,68 @@ static void happen(struct history *t, const char *type, int64_t at_ms, const cha
     assert_true(history_add(t, &e));
 }
 
+/* Which rank is waited for is counted over all steps, and in each range it is the one of the longest wait. */
+static void test_slowest_ranks(void **state)
+{
+    (void)state;
+    struct curves c;
+    uint32_t ranks[2] = {9, 9};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+    assert_true(curves_init(&c));
+    assert_int_equal(curves_slowest(&c, 2, ranks), 0);
+    for (uint64_t step = 1; step <= 100000; step++)
+        add_split(&c, step, &p);
+    add(&c, 100001, 1); /* was not measured */
+    assert_true(c.stride >= 10 && c.splits == 100000);
+    for (size_t i = 0; i < c.n; i++)
+        assert_true(c.ranges[i].slowest == 2 && c.ranges[i].waited == 30);
+    assert_int_equal(curves_slowest(&c, 2, ranks), 2);
+    assert_true(ranks[0] == 2 && ranks[1] == 0);
+    assert_true(c.ranks[2].steps == 10000 && c.ranks[2].waited_ms == 300000 && c.ranks[2].busy_ms == 110000);
+    assert_int_equal(curves_slowest(&c, 1, ranks), 1);
+    assert_int_equal(ranks[0], 2);
+    assert_true(curves_mean_of_all(&c, CURVES_COMPUTE) == 10 && isnan(curves_mean_of_all(&c, CURVES_VALIDATION)));
+    curves_put(&c, NULL, 0, &w);
+    assert_non_null(strstr(text.data, "\"slowest\":[2,2,"));
+    assert_non_null(strstr(text.data, "\"expert_tokens_max\":{\"mean\":[12,12,"));
+    Titan__V1__StepSplit bad = TITAN__V1__STEP_SPLIT__INIT;
+    bad.slowest_rank = UINT32_MAX; /* of a server that is not ours */
+    bad.straggler_ms = (double)NAN;
+    p.step = 100002;
+    p.split = &bad;
+    curves_add(&c, &p);
+    bad.straggler_ms = 1;
+    p.step++;
+    curves_add(&c, &p);
+    assert_int_equal(curves_slowest(&c, 2, ranks), 2);
+    curves_free(&c);
+}
+
+/* A rank's node is its worker's, in the newest epoch. */
+static void test_nodes_of_ranks(void **state)
+{
+    (void)state;
+    struct history t = {0};
+    happen(&t, "worker.started", 1, "{\"worker\":7}");
+    happen(&t, "worker.started", 1, "{\"worker\":8}");
+    assert_string_equal(history_node_of(&t, 1), "");
+    happen(&t, "epoch.forming", 2, "{\"world\":3,\"workers\":[9,7,\"x\"]}");
+    assert_string_equal(history_node_of(&t, 0), "");
+    assert_string_equal(history_node_of(&t, 1), "node-a");
+    assert_string_equal(history_node_of(&t, 2), "");
+    assert_string_equal(history_node_of(&t, UINT32_MAX), "");
+    happen(&t, "epoch.formed", 3, "{\"world\":3}");
+    assert_string_equal(history_node_of(&t, 1), "node-a");
+    happen(&t, "worker.exited", 4, "{\"worker\":7,\"exit_code\":0,\"signal\":0}");
+    happen(&t, "epoch.forming", 5, "{\"world\":2,\"workers\":[8,7]}");
+    assert_string_equal(history_node_of(&t, 0), "node-a");
+    assert_string_equal(history_node_of(&t, 1), "");
+    assert_int_equal(t.n_workers, 1);
+    history_free(&t);
+}
+
 /* However many events there are, the newest are kept, and sums are of all. */
 static void test_many_events(void **state)
 {
@@ -131,15 +216,18 @@ static void test_page(void **state)
     static const char evil[] = "</script><script>alert(1)</script><!--";
     char recipe[1 << 18];
     assert_true(curves_init(&c));
-    for (uint64_t step = 1; step <= 2 * CURVES_RANGES + 1; step++) {
+    for (uint64_t step = 1; step <= 1000000; step++) {
         Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
-        p.step = step + 1000000000;
         p.at_ms = (int64_t)step * 1000000;
-        p.loss = p.grad_norm = p.learning_rate = p.tokens_per_second = p.mfu = p.step_ms =
+        p.tflops = p.mfu_causal = p.loss = p.grad_norm = p.learning_rate = p.tokens_per_second = p.mfu = p.step_ms =
             -1.23456789e-200 * (double)step;
         p.memory_bytes = UINT64_MAX - step;
         p.validation = &evaluation;
-        curves_add(&c, &p);
+        if (step % 1000 == 7)
+            p.loss = step % 2000 == 7 ? (double)NAN : (double)INFINITY;
+        if (step == 123457)
+            p.grad_norm = 77777;
+        add_split(&c, step + 1000000000, &p);
     }
     for (int i = 0; i < HISTORY_MOST; i++) {
         happen(&t, "recovery.finished", i, "{\"rung\":\"<script>\"}");
@@ -161,7 +249,14 @@ static void test_page(void **state)
     assert_int_equal(scripts, 2);
     assert_null(strstr(text.data, "<b>happened"));
     assert_null(strstr(text.data, "<!--"));
-    assert_true(text.len < 2500000);
+    assert_true(text.len < 3500000);
+    assert_null(strstr(text.data, "nan"));
+    assert_null(strstr(text.data, "inf"));
+    assert_non_null(strstr(text.data, ",77777,"));
+    assert_non_null(strstr(text.data,
+                           "<b>rank 2</b>: it was the slowest in 100000 of 1000000 steps, busy 11.0 ms in each, "
+                           "and the others waited 30.0 ms for it"));
+    assert_non_null(strstr(text.data, "<td>compute</td><td class=\"n\">10.0</td><td class=\"n\">62.7 %</td>"));
     curves_free(&c);
     history_free(&t);
 }
@@ -169,8 +264,9 @@ static void test_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_steps), cmocka_unit_test(test_gaps), cmocka_unit_test(test_many_events),
-        cmocka_unit_test(test_escape),     cmocka_unit_test(test_page),
+        cmocka_unit_test(test_many_steps),     cmocka_unit_test(test_gaps),        cmocka_unit_test(test_slowest_ranks),
+        cmocka_unit_test(test_nodes_of_ranks), cmocka_unit_test(test_many_events), cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_page),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }
