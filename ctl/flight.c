@@ -81,7 +81,8 @@ static int by_epoch(const void *a, const void *b)
     return x->epoch != y->epoch ? (x->epoch < y->epoch) - (x->epoch > y->epoch) : x->rank - y->rank;
 }
 
-static void print_epoch(const struct stall_report *report, const struct stall_dump *first, struct buf *out)
+static void print_epoch(const struct stall_report *report, const struct stall_slowest *slowest,
+                        const struct stall_dump *first, struct buf *out)
 {
     char at[16];
     titan_assert(report->n == 0 || report->stalls);
@@ -90,6 +91,8 @@ static void print_epoch(const struct stall_report *report, const struct stall_du
         buf_puts(out, "each of these waits for another one, the ranks' orders differ\n");
     else if (report->n == 0)
         stall_print_none(report, out);
+    if (report->n == 0)
+        stall_print_slowest(slowest, out);
     for (int i = 0; i < report->n; i++) {
         const bool below = report->circle || (i > 0 && !report->stalls[i].root);
         /* What a rank waits in because of the first is of little use where the cause is known. */
@@ -107,15 +110,17 @@ static void print_epoch(const struct stall_report *report, const struct stall_du
 static titan_status tell(const struct gathered *g, struct json_writer *w, struct buf *text, struct titan_error *err)
 {
     for (size_t i = 0, next; i < g->n; i = next) {
+        struct stall_slowest slowest;
         struct stall_report report;
         next = i + 1;
         while (next < g->n && g->dumps[next].copy->epoch == g->dumps[i].copy->epoch)
             next++;
+        TRY(stall_slowest(g->dumps + i, (int)(next - i), &slowest, err));
         TRY(stall_find(g->dumps + i, (int)(next - i), &report, err));
         if (w)
-            stall_put(&report, g->dumps + i, (int)(next - i), w);
+            stall_put(&report, &slowest, g->dumps + i, (int)(next - i), w);
         else
-            print_epoch(&report, &g->dumps[i], text);
+            print_epoch(&report, &slowest, &g->dumps[i], text);
         stall_report_free(&report);
     }
     return TITAN_OK;
@@ -194,7 +199,9 @@ const struct command command_flight = {
         "Each worker records its last 1024 operations and collectives. The agents write them to the job's folder\n"
         "(flight/) when a worker hangs, when it ends with an error, when an epoch is revoked, and for this command.\n"
         "For each epoch that has dumps, the newest first, a line says which rank the others waited for, and what\n"
-        "that one was in. Of a job that runs, waits below a second are left out.",
+        "that one was in. Of a job that runs, waits below a second are left out, and the rank is named that comes "
+        "last\n"
+        "into most collectives, if the others wait for it for a tenth of their time.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,

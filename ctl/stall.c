@@ -531,6 +531,16 @@ void stall_print_none(const struct stall_report *report, struct buf *out)
                    (unsigned long long)report->epoch, (unsigned long long)report->step, report->ranks);
 }
 
+void stall_print_slowest(const struct stall_slowest *s, struct buf *out)
+{
+    if (s->rank >= 0)
+        buf_printf(
+            out,
+            "; rank %d is the slowest: the last in %d of %d collectives, and in some for %.0f %% of the time, the "
+            "others for %.0f %%",
+            s->rank, s->last, s->collectives, 100 * s->share, 100 * s->others);
+}
+
 /* --- as data ------------------------------------------------------------------------------------------------------ */
 
 static void put_entry(const struct flight_entry *e, const char *group, struct json_writer *w)
@@ -568,7 +578,21 @@ static void put_ranks(const char *key, const struct stall_rank *list, int n, str
     json_end_array(w);
 }
 
-void stall_put(const struct stall_report *report, const struct stall_dump *dumps, int n, struct json_writer *w)
+static void put_slowest(const struct stall_slowest *s, struct json_writer *w)
+{
+    if (s->rank < 0)
+        return;
+    json_begin_object(w, "slowest");
+    json_put_int(w, "rank", s->rank);
+    json_put_int(w, "collectives", s->collectives);
+    json_put_int(w, "last", s->last);
+    json_put_real(w, "share", s->share);
+    json_put_real(w, "others", s->others);
+    json_end_object(w);
+}
+
+void stall_put(const struct stall_report *report, const struct stall_slowest *slowest, const struct stall_dump *dumps,
+               int n, struct json_writer *w)
 {
     static const char *const kinds[STALL_KINDS] = {"missing", "different", "sizes",     "unsent",
                                                    "untaken", "held",      "under_way", "busy"};
@@ -577,6 +601,7 @@ void stall_put(const struct stall_report *report, const struct stall_dump *dumps
     json_put_uint(w, "step", report->step);
     json_put_int(w, "damaged", report->damaged);
     json_put_bool(w, "circle", report->circle);
+    put_slowest(slowest, w);
     json_begin_array(w, "stalls");
     for (int i = 0; i < report->n; i++) {
         const struct stall *s = &report->stalls[i];

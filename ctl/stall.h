@@ -64,11 +64,23 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
                         struct titan_error *err) TITAN_MUST_USE;
 void stall_report_free(struct stall_report *report);
 
+/* The rank that comes last into the collectives, of those that all members' dumps have from begin to end: it is the one
+ * that is in them shortest, whatever the ranks' clocks say. */
+struct stall_slowest {
+    int rank;              /* -1: none, or none that the others notably wait for, and more than for the rest */
+    int collectives, last; /* in the dumps; of those, that it came into last */
+    double share, others;  /* of its records' time, it was in some collective; the others, on average */
+};
+titan_status stall_slowest(const struct stall_dump *dumps, int n, struct stall_slowest *ret,
+                           struct titan_error *err) TITAN_MUST_USE;
+
 /* One line without its end. */
 void stall_print(const struct stall_report *report, const struct stall *stall, struct buf *out);
 /* What there is to say where there are no stalls. */
 void stall_print_none(const struct stall_report *report, struct buf *out);
+void stall_print_slowest(const struct stall_slowest *slowest, struct buf *out);
 /* As an object. */
-void stall_put(const struct stall_report *report, const struct stall_dump *dumps, int n, struct json_writer *w);
+void stall_put(const struct stall_report *report, const struct stall_slowest *slowest, const struct stall_dump *dumps,
+               int n, struct json_writer *w);
 
 #endif

@@ -262,6 +262,62 @@ static void test_short_waits(void **state)
     assert_non_null(strstr(say(), "ranks 1, 2 and 3 have not entered"));
 }
 
+static const char *say_slowest(int n)
+{
+    struct stall_slowest slowest;
+    struct titan_error err = {0};
+    assert_int_equal(stall_slowest(dumps, n, &slowest, &err), TITAN_OK);
+    buf_clear(&text);
+    stall_print_slowest(&slowest, &text);
+    return text.len ? text.data : "";
+}
+
+/* The others are a second longer in each collective that rank 2 is in, by clocks that have nothing in common. */
+static void test_slowest(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 9; i++)
+        for (int rank = 0; rank < WORLD; rank++)
+            add(rank, FLIGHT_COLLECTIVE, "ALL_REDUCE", i + 1, 2 * i + (rank == 2 ? 2 : 1), 2 * i + 3);
+    for (int rank = 0; rank < 3; rank++) /* the last rank has not come to it: none is measured by it */
+        add(rank, FLIGHT_COLLECTIVE, "ALL_REDUCE", 10, 20, rank == 0 ? 20 : 0);
+    for (int i = 0; i < dumps[1].copy->n; i++) {
+        dumps[1].copy->entries[i].began_ns += 1000 * S;
+        dumps[1].copy->entries[i].ended_ns += dumps[1].copy->entries[i].ended_ns ? 1000 * S : 0;
+    }
+    assert_string_equal(say_slowest(WORLD),
+                        "; rank 2 is the slowest: the last in 9 of 9 collectives, and in some for 53 % of the time, "
+                        "the others for 98 %");
+    assert_string_equal(say_slowest(3), ""); /* a dump is missing */
+}
+
+static void come_last(int slowest, uint32_t number, int64_t from)
+{
+    for (int rank = 0; rank < WORLD; rank++)
+        add(rank, FLIGHT_COLLECTIVE, "ALL_REDUCE", number, from + (rank == slowest), from + 2);
+}
+
+/* There are too few collectives; the waits are a small part of the time; each rank comes last now and then. */
+static void test_none_slowest(void **state)
+{
+    (void)state;
+    assert_string_equal(say_slowest(0), "");
+    for (uint32_t i = 1; i < 8; i++)
+        come_last(2, i, 2 * i);
+    assert_string_equal(say_slowest(WORLD), "");
+    come_last(2, 8, 16);
+    assert_non_null(strstr(say_slowest(WORLD), "rank 2 is the slowest: the last in 8 of 8"));
+    for (int rank = 0; rank < WORLD; rank++)
+        add(rank, FLIGHT_ACTION, "MATMUL", 0, 1, 2)->began_ns -= 80 * S;
+    assert_string_equal(say_slowest(WORLD), "");
+    for (int rank = 0; rank < WORLD; rank++)
+        dumps[rank].copy->entries[8].began_ns += 80 * S;
+    assert_string_not_equal(say_slowest(WORLD), "");
+    for (uint32_t i = 9; i < 17; i++)
+        come_last((int)i % 2, i, 16);
+    assert_string_equal(say_slowest(WORLD), "");
+}
+
 /* --- the text of a dump ------------------------------------------------------------------------------------------- */
 
 static void print_dump(int rank, struct buf *out)
@@ -352,6 +408,8 @@ int main(void)
         T(test_all_idle),
         T(test_busy),
         T(test_short_waits),
+        T(test_slowest),
+        T(test_none_slowest),
         T(test_reads_what_the_agent_writes),
         T(test_damaged_dumps),
     };
