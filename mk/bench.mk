@@ -2,8 +2,8 @@
 # Figures, as ratios in one run and against the machine's own limits. Never part of `make test`.
 
 bench_bins := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
-$(bench_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base)
-	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(lib_daemon) $(lib_worker) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
+$(bench_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
+	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
 
 bench: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire ## measure, 25 minutes; says how far it is, a table at the end, figures in build/bench/summary.json (PART=elastic for one)
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/bench.py $(PART)

@@ -524,6 +524,36 @@ def tokenizer():
     return json.loads(run(interpreter, SOURCE / "tests/bench/tokenizer.py", BUILD / "tests/bench/bench_tokenizer", text, HOME))
 
 
+def opened(browser, page):
+    """Seconds until the browser has shown a page and ended, and milliseconds until its script was through and it was laid out."""
+    said = page.with_suffix(".timed.html")
+    said.write_text(page.read_text().replace("</body>", "<script>document.body.offsetHeight; document.documentElement.dataset.ms = performance.now();"
+                                                         "</script></body>"))
+    home = HOME / "browser"
+    shutil.rmtree(home, ignore_errors=True)
+    begin = time.monotonic()
+    done = command(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={home}",
+                   "--window-size=1200,2400", "--dump-dom", said.as_uri())
+    seconds = time.monotonic() - begin
+    found = re.search(r'data-ms="([\d.]+)"', done.out)
+    if done.code != 0 or not found:
+        sys.exit(f"{browser}: exit {done.code}: {done.err}")
+    return seconds, float(found[1])
+
+
+def report(steps=1000000, rounds=5):
+    """The page of a job with a million steps: what it takes to write, and a browser to open; a page with nothing on it beside it."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    page, empty = HOME / "report.html", HOME / "empty.html"
+    out = json.loads(run(BUILD / "tests/bench/report_page", steps, page))
+    if not browser:
+        return {**out, "skipped": "chromium is not installed"}
+    empty.write_text("<!DOCTYPE html><html><body>nothing</body></html>")
+    tries = [(opened(browser, page), opened(browser, empty)) for _ in range(rounds)]
+    return {**out, "rounds": rounds, "open_ms": statistics.median(t[0][1] for t in tries), "target_ms": 2000,
+            "browser_s": statistics.median(t[0][0] for t in tries), "browser_with_an_empty_page_s": statistics.median(t[1][0] for t in tries)}
+
+
 def document(name):
     """A program that prints one JSON document."""
     return lambda: json.loads(run(BUILD / "tests/bench" / name))
@@ -571,6 +601,8 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "proofs": (proofs, 20, lambda r: [("proofs of datagrams, of a step", f"{100 * r['share']:.2g} %", f"{100 * r['target_share']:.0f} %")]),
     "tokenizer": (tokenizer, 60, lambda r: [(f"tokens of a text {when}, tiktoken's time over ours", f"{r[key]:.1f}", f"{r['target_ratio']}")
                                            for when, key in (("met for the first time", "first_ratio"), ("met before", "ratio"))]),
+    "report": (report, 30, lambda r: [timed(f"a report of {r['steps']:,} steps opened in Chromium, median", r["open_ms"], r["target_ms"]),
+                                      ("the same page", f"{r['bytes'] / 1e6:.2f} MB", "")]),
     "ops": (document("bench_ops"), 30, fastest),
     "comm": (lines("bench_comm"), 60, lambda rows: [(f"{len(rows)} collectives", "in summary.json", "")]),
 }
