@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.c - matrix products through oneDNN (C API of 2.6): AMX or AVX-512 kernels made for each shape.
  *
- * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its three
+ * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its
  * memory objects are kept in a table. Transposes are strides. The table's lock is held while a product runs: one
- * OpenMP team at a time. Where oneDNN has no bf16 (no AVX-512) operands are widened and the product is fp32. */
+ * OpenMP team at a time, and all shapes use one piece of scratch; left alone each primitive keeps its own. Where oneDNN
+ * has no bf16 (no AVX-512) operands are widened and the product is fp32. */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@ struct entry {
     bool used, widen; /* widen: no bf16 implementation for this shape */
     struct matmul_shape shape;
     dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c;
+    dnnl_memory_t a, b, c, scratch;
+    size_t scratch_bytes;
 };
 
 enum { TABLE = 1024, TABLE_FULL = 512 }; /* open addressing; emptied as a whole when half full */
@@ -27,7 +29,8 @@ struct matmul_cache {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     void *widened; /* fp32 copies of the running product's operands */
-    size_t widened_bytes, count;
+    void *scratch; /* the running primitive's */
+    size_t widened_bytes, scratch_bytes, count;
     struct entry table[TABLE];
 };
 
@@ -75,6 +78,8 @@ static void entry_release(struct entry *e)
         dnnl_memory_destroy(e->b);
     if (e->c)
         dnnl_memory_destroy(e->c);
+    if (e->scratch)
+        dnnl_memory_destroy(e->scratch);
     if (e->primitive)
         dnnl_primitive_destroy(e->primitive);
     memset(e, 0, sizeof(*e));
@@ -101,6 +106,7 @@ void matmul_cache_close(struct device *dev)
         dnnl_engine_destroy(cache->engine);
     pthread_mutex_destroy(&cache->lock);
     free(cache->widened);
+    free(cache->scratch);
     free(cache);
     dev->matmul = NULL;
 }
@@ -135,6 +141,8 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t *ret, bool accumulate)
 {
     dnnl_post_ops_t ops = NULL;
     dnnl_status_t st = dnnl_primitive_attr_create(ret);
+    if (st == dnnl_success)
+        st = dnnl_primitive_attr_set_scratchpad_mode(*ret, dnnl_scratchpad_mode_user);
     if (st == dnnl_success && accumulate) {
         st = dnnl_post_ops_create(&ops);
         if (st == dnnl_success)
@@ -145,6 +153,15 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t *ret, bool accumulate)
             dnnl_post_ops_destroy(ops);
     }
     return st;
+}
+
+static dnnl_status_t scratch_make(struct matmul_cache *cache, struct entry *e, dnnl_primitive_desc_t pd)
+{
+    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+
+    titan_assert(!e->scratch);
+    e->scratch_bytes = md ? dnnl_memory_desc_get_size(md) : 0;
+    return e->scratch_bytes > 0 ? dnnl_memory_create(&e->scratch, md, cache->engine, DNNL_MEMORY_NONE) : dnnl_success;
 }
 
 /* Make the primitive of e->shape. An unimplemented bf16 product is remembered as one to widen. */
@@ -164,6 +181,8 @@ static titan_status entry_make(struct matmul_cache *cache, struct entry *e, stru
         st = dnnl_primitive_desc_create(&pd, &desc, attr, cache->engine, NULL);
     if (st == dnnl_success)
         st = dnnl_primitive_create(&e->primitive, pd);
+    if (st == dnnl_success)
+        st = scratch_make(cache, e, pd);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     if (attr)
@@ -203,14 +222,35 @@ static titan_status entry_find(struct matmul_cache *cache, const struct matmul_s
     return TITAN_OK;
 }
 
+static titan_status reserve(void **memory, size_t *have, size_t bytes, struct titan_error *err)
+{
+    const size_t align = 4096;
+
+    titan_assert(bytes > 0);
+    if (*have >= bytes)
+        return TITAN_OK;
+    free(*memory);
+    *have = 0;
+    *memory = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (!*memory)
+        return titan_fail(err, TITAN_ENOMEM, "matmul: %zu bytes of scratch cannot be had", bytes);
+    *have = bytes;
+    return TITAN_OK;
+}
+
 static titan_status entry_run(struct matmul_cache *cache, struct entry *e, const void *a, const void *b, void *c,
                               struct titan_error *err)
 {
     DNNL_TRY(err, dnnl_memory_set_data_handle(e->a, (void *)a));
     DNNL_TRY(err, dnnl_memory_set_data_handle(e->b, (void *)b));
     DNNL_TRY(err, dnnl_memory_set_data_handle(e->c, c));
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->c}};
-    DNNL_TRY(err, dnnl_primitive_execute(e->primitive, cache->stream, 3, args));
+    if (e->scratch) {
+        TRY(reserve(&cache->scratch, &cache->scratch_bytes, e->scratch_bytes, err));
+        DNNL_TRY(err, dnnl_memory_set_data_handle(e->scratch, cache->scratch));
+    }
+    dnnl_exec_arg_t args[] = {
+        {DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->c}, {DNNL_ARG_SCRATCHPAD, e->scratch}};
+    DNNL_TRY(err, dnnl_primitive_execute(e->primitive, cache->stream, e->scratch ? 4 : 3, args));
     DNNL_TRY(err, dnnl_stream_wait(cache->stream));
     return TITAN_OK;
 }
@@ -246,20 +286,6 @@ static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
-static titan_status widened_reserve(struct matmul_cache *cache, size_t bytes, struct titan_error *err)
-{
-    titan_assert(bytes > 0);
-    if (cache->widened_bytes >= bytes)
-        return TITAN_OK;
-    free(cache->widened);
-    cache->widened_bytes = 0;
-    cache->widened = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (!cache->widened)
-        return titan_fail(err, TITAN_ENOMEM, "matmul: %zu bytes for fp32 copies cannot be had", bytes);
-    cache->widened_bytes = bytes;
-    return TITAN_OK;
-}
-
 /* The same product in fp32 on widened copies. */
 static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
 {
@@ -269,7 +295,7 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
     int64_t b_rows = s.tb ? s.n : s.k, b_cols = s.tb ? s.k : s.n;
     bool narrow = s.c_dt == DTYPE_BF16;
     size_t words = (size_t)(a_rows * a_cols + b_rows * b_cols + (narrow ? s.m * s.n : 0));
-    TRY(widened_reserve(cache, words * sizeof(float), ctx->err));
+    TRY(reserve(&cache->widened, &cache->widened_bytes, words * sizeof(float), ctx->err));
     float *wa = cache->widened, *wb = wa + a_rows * a_cols, *wc = wb + b_rows * b_cols;
     struct widen_args in_a = {wa, a->a, s.lda, a_cols, false}, in_b = {wb, a->b, s.ldb, b_cols, false};
     cpu_for(ctx, a_rows, 1 + (1 << 14) / a_cols, widen_range, &in_a);
