@@ -179,6 +179,7 @@ struct recipe {
     struct {
         char name[16]; /* "auto", "cpu", "cuda" */
         int64_t threads;
+        double memory; /* GiB; 0: all that the device has */
     } device;
     int64_t workers_there;                    /* recipe_offer(); 0 = unknown */
     uint64_t set_mask[RECIPE_KEYS_MAX / 64];  /* which keys of the table were given */

@@ -483,6 +483,10 @@ const struct recipe_key recipe_keys[] = {
      .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},
     {.section = "device", .name = "threads", .type = KEY_INT, AT(device.threads), .min = 0, .max = 4096,
      .initial = "0", .flags = KEY_TITAN, .doc = "Compute threads of a worker on the CPU. 0: its share of the machine."},
+    {.section = "device", .name = "memory", .type = KEY_REAL, AT(device.memory), .min = 0, .max = 1e6, .initial = "0.0",
+     .flags = KEY_TITAN,
+     .doc = "GiB of the device that a worker may have, process and communicators included; programs are made for it, as by "
+            "`plan --memory`. 0: all that it has."},
 
     /* --- known from TorchTitan, not there ------------------------------------------------------------------------- */
     NOTE("job", "print_args", KEY_BOOL, "false", "A run's folder has its whole recipe"),

@@ -33,6 +33,14 @@ struct planner {
 
 /* --- command line ------------------------------------------------------------------------------------------------- */
 
+static void resize(struct planner *p, double gib)
+{
+    titan_assert(p->machine && gib > 0);
+    p->resized = *p->machine;
+    p->resized.memory_bytes = (uint64_t)(gib * 0x1p30);
+    p->machine = &p->resized;
+}
+
 static titan_status read_options(const struct args *args, struct planner *p, struct titan_error *err)
 {
     const char *device = args_text(args, "device", "h100");
@@ -52,11 +60,8 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
     p->world = (int)world;
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &gib, err));
-    if (gib > 0) {
-        p->resized = *p->machine;
-        p->resized.memory_bytes = (uint64_t)(gib * 1073741824.0);
-        p->machine = &p->resized;
-    }
+    if (gib > 0)
+        resize(p, gib);
     return TITAN_OK;
 }
 
@@ -244,6 +249,8 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     struct plan *plan = NULL;
 
     TRY(read_recipe(p, err));
+    if (p->recipe.device.memory > 0 && p->machine != &p->resized)
+        resize(p, p->recipe.device.memory);
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
     const struct plan_options options = options_of(p);
@@ -284,7 +291,7 @@ const struct command plan_command = {
             {"world", 'n', "N", "number of devices; otherwise elastic.max_workers, or what the mesh takes", WORD_NONE},
             {"workers", 0, "N", "the same", WORD_NONE},
             {"device", 0, "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
-            {"memory", 0, "GIB", "memory of a device in GiB, in place of the model's own", WORD_NONE},
+            {"memory", 0, "GIB", "memory of a device in GiB, in place of device.memory and the model's own", WORD_NONE},
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
              WORD_FILE},
             {"timeline", 0, "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},

@@ -65,6 +65,16 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "not ok - training on $ranks emulated GPU ranks gives the CPU's losses" && bad=1
         fi
     done
+    # A plan that is made without the device is the program that runs there.
+    TITAN_FAKE_NAME="NVIDIA H100 80GB HBM3" train named 2 cuda "$dir/titan-worker" || bad=1
+    planned=$("$BUILD/bin/titan-worker" plan recipes/tiny.toml -n 2 --device h100 --costs none \
+        $(set_keys training.mixed_precision_param=float32 checkpoint.enable=false) | sed -n 's/^program .* hash //p')
+    if [ -n "$planned" ] && grep -q " program=$planned " "$dir/named/log"; then
+        echo "ok - a run on a GPU executes the program that its plan printed"
+    else
+        grep " program=" "$dir/named/log"
+        echo "not ok - a run on a GPU executes the program that its plan printed, $planned" && bad=1
+    fi
     # What would block the host where the agent takes it for a hang, or a revoke for longer than it may.
     rm -f "$dir/counts"
     TITAN_FAKE_COUNTS=$dir/counts TITAN_FAKE_LAUNCH_US=200 train counted 1 cuda "$dir/titan-worker" \

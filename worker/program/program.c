@@ -221,11 +221,18 @@ titan_status program_finish(struct program *p, struct titan_error *err)
 
 /* --- hash --------------------------------------------------------------------------------------------------------- */
 
+/* How much scratch a kernel takes depends on the device, and on its threads. */
+static size_t hashed_bytes(const struct program *p, int buffer, size_t bytes)
+{
+    titan_assert(buffer >= 0 && buffer < p->n_buffers);
+    return p->buffers[buffer].kind == BUF_WORK ? 0 : bytes;
+}
+
 static uint64_t hash_action(uint64_t hash, const struct program *p, const struct action *a)
 {
     const struct op_params *q = action_params(p, a);
-    const int64_t words[] = {a->op,    a->stream,     a->phase,      a->channel, a->signal, a->peer, a->unit,
-                             a->stage, a->microbatch, a->n_operands, a->n_waits, q->flags,  q->dt,   q->dt2};
+    const int64_t words[] = {a->op,    a->stream,     a->phase,      a->channel, a->peer, a->unit,
+                             a->stage, a->microbatch, a->n_operands, q->flags,   q->dt,   q->dt2};
 
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
         hash = hash_word(hash, (uint64_t)words[i]);
@@ -233,12 +240,9 @@ static uint64_t hash_action(uint64_t hash, const struct program *p, const struct
         hash = hash_word(hash, (uint64_t)q->word[i]);
     for (int i = 0; i < a->n_operands; i++) {
         const struct operand *o = &action_operands(p, a)[i];
-        titan_assert(o->buffer >= 0 && o->buffer < p->n_buffers);
         hash = hash_word(hash_word(hash, (uint64_t)o->buffer), o->access);
-        hash = hash_word(hash_word(hash, o->offset), o->bytes);
+        hash = hash_word(hash_word(hash, o->offset), hashed_bytes(p, o->buffer, o->bytes));
     }
-    for (int i = 0; i < a->n_waits; i++)
-        hash = hash_word(hash, (uint64_t)p->waits[a->wait + i]);
     return hash;
 }
 
@@ -252,9 +256,9 @@ uint64_t program_hash(const struct program *p)
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         hash = hash_word(hash_word(hash, (uint64_t)b->kind), (uint64_t)b->unit);
-        hash = hash_word(hash_word(hash, b->bytes), b->offset);
+        hash = hash_word(hash, hashed_bytes(p, i, b->bytes));
     }
-    return hash_mix(hash_word(hash, p->arena_bytes));
+    return hash_mix(hash);
 }
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */

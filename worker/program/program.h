@@ -213,8 +213,9 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 /* The first action that cannot end here before every other rank has begun the same step: a collective of all of them,
  * AGREE at the latest. -1: the rank is alone. */
 int program_meeting(const struct program *p);
-/* Over what it does, with what, where and in which order: two programs with one hash are the same. Not of tree_adds and
- * the layout, which follow from the recipe. */
+/* Over what it does, with what, on which stream and in which order: two programs with one hash do the same. Not of the
+ * sizes of scratch, which depend on the device and its threads, nor of places in the arena and waits, which follow; nor
+ * of tree_adds and the layout, which follow from the recipe. */
 uint64_t program_hash(const struct program *p);
 /* One line an action. */
 void program_print(const struct program *p, struct buf *out);
