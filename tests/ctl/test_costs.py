@@ -3,6 +3,7 @@
 """titan-worker measure, and plans with what it found: costs are used first, other tables are refused, a run executes the
 program that its plan printed."""
 import json
+import os
 import re
 import shutil
 import sys
@@ -98,21 +99,37 @@ def refused():
 
 
 def same_program():
-    """what a run executes is what its plan printed: one hash"""
+    """what a run executes is what its plan printed: one hash, also with a limit of memory that passes heed"""
     pipeline = {"parallelism.pipeline_parallel_degree": 2}
     tensor = {"parallelism.tensor_parallel_degree": 2, "parallelism.enable_async_tensor_parallel": "true"}
+    buckets = {"parallelism.fsdp_bucketing": "greedy"}
+    memory = document("-n", 2, *overrides(buckets), costs="none")["ranks"][0]["memory"]
+    tight = (memory["predicted"] - memory["connections"] - 40000) / 2**30
     seen = set()
-    for world, keys in ((1, {}), (2, {}), (2, pipeline), (2, tensor)):
+    for world, keys in ((1, {}), (2, {}), (2, pipeline), (2, tensor), (2, buckets), (2, {**buckets, "device.memory": tight})):
         done = command(BIN / "titan-worker", "run", TINY, "-n", world, "--device", "cpu", "--dir", HOME / f"run{len(seen)}",
                        "--set", f"training.dataset_path={SOURCE / 'README.md'}", "--set", "training.steps=1",
                        *overrides(keys), env=ENV)
         hashes = set(re.findall(r"epoch begins .* program=([0-9a-f]{16}) ", done.out + done.err))
         assert hashes == {document("-n", world, *overrides(keys), costs="none")["program"]}, (world, keys, hashes, done.err)
         seen |= hashes
-    assert len(seen) == 4, seen
+    assert len(seen) == 6, seen
+    limited = {document("-n", 2, "--memory", tight, *overrides({**buckets, **keys}), costs="none")["program"]
+               for keys in ({}, {"device.memory": 1})}
+    assert len(limited) == 1 and limited < seen, (limited, seen)
+
+
+def same_hash_elsewhere():
+    """a plan prints the same hash with other numbers of threads, whose kernels take more scratch, and on fewer cores"""
+    one = document("-n", 2, costs="none")["program"]
+    for threads in (2, 3):
+        assert document("-n", 2, "--set", f"device.threads={threads}", costs="none")["program"] == one
+    done = command("taskset", "-c", min(os.sched_getaffinity(0)), BIN / "titan-worker", "plan", TINY, "-n", 2, "--device", "cpu", "--json",
+                   "--costs", "none", env=ENV)
+    assert done.code == 0 and json.loads(done.out)["program"] == one, (done.out, done.err)
 
 
 try:
-    tap(measured, usual_place, refused, same_program)
+    tap(measured, usual_place, refused, same_program, same_hash_elsewhere)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

@@ -83,6 +83,17 @@ def floors():
     assert all(float(floor) <= float(seconds) for seconds, floor, *_ in rows)
 
 
+def heeds_memory():
+    """671B of DeepSeek V3 on 512 GPUs: passes keep the program within memory, process and communicators included, and take less of it where there is less"""
+    recipe = HOME / "671b.toml"
+    recipe.write_text('[model]\nname = "deepseek_v3"\nflavor = "671B"\n[training]\nseq_len = 4096\nlocal_batch_size = 1\nloss_chunks = 8\n'
+                      '[parallelism]\nexpert_parallel_degree = 64\nexpert_parallel_room = 8.0\nfsdp_bucketing = "greedy"\n'
+                      '[activation_checkpoint]\nmode = "full"\n')
+    plenty, tight = (document(recipe, "--world", 512, "--memory", gib)["ranks"][0]["memory"] for gib in (79, 50))
+    assert 50 * GIB < plenty["predicted"] <= 79 * GIB and plenty["parameters"] > tight["parameters"], (plenty, tight)
+    assert tight["predicted"] <= 50 * GIB and tight["planned"] + tight["process"] + tight["connections"] == tight["predicted"], tight
+
+
 def as_json():
     """-o json: every number of the report, in bytes and seconds, and parts that add up"""
     d = document(DEBUG, "--world", 8, keys=PIPELINE)
@@ -194,6 +205,6 @@ def refused():
 
 
 try:
-    tap(report, options, floors, as_json, timeline, picture, search, refused)
+    tap(report, options, floors, heeds_memory, as_json, timeline, picture, search, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

@@ -110,4 +110,16 @@ titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct ti
 /* A segment for comm_shm: a memfd that can only grow, close-on-exec. world: members it must serve. */
 titan_status comm_shm_segment(int world, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 
+/* The largest of each kind that a communicator carries, in bytes; 0: none. */
+struct comm_use {
+    size_t gathered;  /* all_gather, broadcast: of a member */
+    size_t exchanged; /* reduce_scatter, all_to_all: of a member for another */
+    size_t summed;    /* all_reduce */
+    size_t message;   /* send, receive, shift, all_to_all_v: to a member */
+    int ways;         /* to and from members that such messages go */
+};
+/* What a member has touched of the segment of a communicator of comm_shm after some steps: pages that count as its
+ * resident memory, whether or not others count them, too. */
+size_t comm_shm_touched(int members, const struct comm_use *use);
+
 #endif

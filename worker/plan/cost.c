@@ -16,6 +16,8 @@
  * two and four ranks 1.17 and 1.07 GiB a rank. */
 #define GPU_FIXED (590 * MIB)
 #define GPU_PEERS (530 * MIB)
+/* Measured: resident pages of the program and its libraries, 10 MiB; heap, stacks and compiled kernels, 2.5 MiB. */
+#define CPU_FIXED (MIB * 25 / 2)
 
 /* Peaks: NVIDIA data sheets, dense. Efficiencies: docs/plan.md, Machines. A name that is none of a
  * device's is not found by cost_machine_of(). */
@@ -123,7 +125,9 @@ static const struct machine machines[] = {
      .matmul_half = 1e4,
      .attention_efficiency = 0.4,
      .attention_dgrad_efficiency = 0.4,
-     .memory_efficiency = 0.7},
+     .memory_efficiency = 0.7,
+     .memory_fixed = CPU_FIXED,
+     .host_memory = true},
     {.name = "torchtitan-h100",
      .doc = "NVIDIA H100 as PyTorch's kernels use it, 8 in a machine, NVLink 450 GB/s, 400 Gb/s network each",
      .flops_bf16 = 989e12,

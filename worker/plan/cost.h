@@ -36,8 +36,9 @@ struct machine {
     double memory_efficiency;
     double
         moments_rounded; /* parameters/s that an update with moments in bf16, rounded at random, does at most; 0: any */
-    uint64_t memory_fixed; /* bytes that a run needs besides its plan: context, libraries */
-    uint64_t memory_peers; /* and with more than one rank, for its communicators */
+    uint64_t memory_fixed; /* bytes that a process needs besides its plan: context, libraries */
+    uint64_t memory_peers; /* and with more than one rank, for its communicators; host_memory: footprint.h knows */
+    bool host_memory;      /* its devices compute in the host's memory */
 };
 
 /* "h100", "h200", "b200", "cpu"; NULL: no such machine. And "torchtitan-h100": as TorchTitan's program of 2024-12 runs

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "worker/plan/footprint.h"
 
 #define GIB 1073741824.0
 
@@ -23,7 +24,8 @@ static void pick_programs(const struct plan *plan, struct program *const *progra
     }
 }
 
-static void measure_memory(const struct machine *m, const struct program *p, struct forecast_memory *ret)
+static void measure_memory(const struct plan *plan, const struct machine *m, const struct program *p,
+                           struct forecast_memory *ret)
 {
     struct program copy = *p; /* lifetimes are written again as they are */
 
@@ -39,7 +41,10 @@ static void measure_memory(const struct machine *m, const struct program *p, str
             ret->bytes[buffer_memory(p->buffers[i].kind)] += p->buffers[i].bytes;
     for (int k = 0; k < MEMORY_COUNT; k++)
         ret->total += k == MEMORY_HOST ? 0 : ret->bytes[k];
-    ret->predicted = (double)ret->total + (double)m->memory_fixed + (p->mesh.world > 1 ? (double)m->memory_peers : 0);
+    ret->bytes[MEMORY_HOST] += plan_copy_bytes(plan) + plan_snapshot_bytes(plan);
+    ret->process = m->memory_fixed;
+    ret->peers = footprint_of_peers(m, p, plan_copy_bytes(plan));
+    ret->predicted = (double)(ret->total + ret->process + ret->peers + (m->host_memory ? ret->bytes[MEMORY_HOST] : 0));
 }
 
 static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step, double crowded,
@@ -142,8 +147,7 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
         count_measured(f, s, cost);
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
-        measure_memory(m, k->program, &f->memory[i]);
-        f->memory[i].bytes[MEMORY_HOST] += plan_copy_bytes(f->plan);
+        measure_memory(f->plan, m, k->program, &f->memory[i]);
         measure_time(k, cost, f->step, f->step - s->step, &f->time[i]);
         measure_bytes(k, f->bytes[i]);
         f->actions = MAX(f->actions, k->program->n_actions);
@@ -201,7 +205,7 @@ void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, 
     titan_assert(evaluation->opt.evaluation && evaluation->mesh.size[AXIS_PP] == f->n);
     for (int k = 0; k < evaluation->kinds; k++) {
         struct forecast_memory need = {0};
-        measure_memory(f->machine, programs[k], &need);
+        measure_memory(evaluation, f->machine, programs[k], &need);
         titan_assert(need.pp_rank >= 0 && need.pp_rank < f->n);
         struct forecast_memory *const memory = &f->memory[need.pp_rank];
         if (need.total <= memory->total)
@@ -262,6 +266,19 @@ static void print_head(const struct forecast *f, struct buf *out)
                    f->table);
 }
 
+/* What a process has beside its plan. */
+static void print_besides(const struct forecast *f, double unit, struct buf *out)
+{
+    buf_puts(out, "\n  process     ");
+    for (int i = 0; i < f->n; i++)
+        buf_printf(out, " %8.2f", (double)f->memory[i].process / unit);
+    if (f->plan->mesh.world == 1)
+        return;
+    buf_puts(out, "\n  connections ");
+    for (int i = 0; i < f->n; i++)
+        buf_printf(out, " %8.2f", (double)f->memory[i].peers / unit);
+}
+
 static void print_memory(const struct forecast *f, struct buf *out)
 {
     const bool small = f->memory[f->fullest].predicted < GIB || f->memory[f->fullest].total < GIB / 10;
@@ -281,6 +298,7 @@ static void print_memory(const struct forecast *f, struct buf *out)
     buf_puts(out, "\n  planned     ");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, " %8.2f", (double)f->memory[i].total / unit);
+    print_besides(f, unit, out);
     buf_puts(out, "\n  predicted   ");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, " %8.2f", f->memory[i].predicted / unit);
@@ -436,7 +454,8 @@ static void json_rank(const struct forecast *f, int i, struct buf *out)
     buf_printf(out, "{\"pp_rank\":%d,\"memory\":{", i);
     for (int k = 0; k < MEMORY_COUNT; k++)
         buf_printf(out, "\"%s\":%zu,", memory_kind_name((enum memory_kind)k), m->bytes[k]);
-    buf_printf(out, "\"planned\":%zu,\"predicted\":%.0f},\"sent_bytes\":{", m->total, m->predicted);
+    buf_printf(out, "\"planned\":%zu,\"process\":%zu,\"connections\":%zu,\"predicted\":%.0f},\"sent_bytes\":{",
+               m->total, m->process, m->peers, m->predicted);
     for (int k = 0; k < TRAFFIC_COUNT; k++)
         buf_printf(out, "%s\"%s\":%.0f", k ? "," : "", traffic_name(k), f->bytes[i][k]);
     buf_puts(out, "},\"seconds\":{");

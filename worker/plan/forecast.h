@@ -13,7 +13,8 @@ struct forecast_memory {
     int pp_rank;
     size_t bytes[MEMORY_COUNT]; /* when most is needed; HOST is not part of the sum */
     size_t total;               /* of the device, as planned */
-    double predicted;           /* with what a run needs besides, of the device */
+    size_t process, peers;      /* what a process has besides, and its communicators */
+    double predicted;           /* all of the device; where that computes in the host's memory, with HOST */
 };
 
 /* Where a rank's step goes, s; they add up to its step. */

@@ -93,6 +93,8 @@ struct plan_options plan_options_of_device(const struct recipe *recipe, const st
 {
     const struct device_info *info = &device->info;
     const struct machine *machine = cost_machine_of(info->name);
+    const uint64_t free_bytes = info->memory_free ? info->memory_free : info->memory_bytes;
+    const uint64_t given = (uint64_t)(recipe->device.memory * 0x1p30);
 
     titan_assert(device->ops && device->dev);
     return (struct plan_options){.recipe = recipe,
@@ -101,8 +103,10 @@ struct plan_options plan_options_of_device(const struct recipe *recipe, const st
                                  .ops = device->ops,
                                  .dev = device->dev,
                                  .machine = machine,
-                                 .memory_bytes = machine ? machine->memory_bytes : info->memory_bytes,
-                                 .memory_free = info->memory_free ? info->memory_free : info->memory_bytes,
+                                 .memory_bytes = given     ? given
+                                                 : machine ? machine->memory_bytes
+                                                           : info->memory_bytes,
+                                 .memory_free = given ? MIN(free_bytes, given) : free_bytes,
                                  .no_float8 = !info->float8};
 }
 
@@ -250,11 +254,26 @@ void plan_close(struct plan *plan)
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
+/* Of the device, without what a process has of it besides its program; 0 = unknown. The same for all kinds of rank, as
+ * a leader decides for others: what transfers of a program touch of shared segments is not looked at. */
+static uint64_t memory_for_program(const struct plan *plan)
+{
+    const struct machine *m = plan->opt.machine;
+    uint64_t besides = m ? m->memory_fixed + (plan->opt.world > 1 ? m->memory_peers : 0) : 0;
+
+    titan_assert(plan->opt.world > 0);
+    if (plan->opt.memory_bytes == 0)
+        return 0;
+    if (m && m->host_memory)
+        besides += plan_copy_bytes(plan) + plan_snapshot_bytes(plan);
+    return plan->opt.memory_bytes > besides ? plan->opt.memory_bytes - besides : 1;
+}
+
 /* Passes that no other kind of rank decides: every program has them, a leader's that decides for others too. */
 static titan_status rewrite(const struct plan *plan, struct program *p, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
-    const struct pass_options options = {.memory_bytes = plan->opt.memory_bytes};
+    const struct pass_options options = {.memory_bytes = memory_for_program(plan)};
 
     if (r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1)
         TRY(pass_async_tensor(p, plan->mesh.size[AXIS_TP], err));
@@ -283,7 +302,7 @@ static titan_status run_passes(const struct plan *plan, struct program *p, int k
     const struct recipe *r = plan->opt.recipe;
     const struct cost cost = cost_of(plan);
     const int leader = program_kind_leader(&plan->build, kind);
-    struct pass_options options = {.cost = &cost, .memory_bytes = plan->opt.memory_bytes};
+    struct pass_options options = {.cost = &cost, .memory_bytes = memory_for_program(plan)};
 
     titan_assert(leader >= 0 && leader < plan->kinds);
     const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
@@ -361,6 +380,18 @@ size_t plan_copy_bytes(const struct plan *plan)
     for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
         most = MAX(most, plan->layout->total[p]);
     return (size_t)most * (state_types_bytes(plan->build.types) + sizeof(float));
+}
+
+size_t plan_snapshot_bytes(const struct plan *plan)
+{
+    int64_t most = 0;
+
+    titan_assert(plan->mesh.size[AXIS_PP] > 0);
+    if (!recipe_writes_checkpoints(plan->opt.recipe))
+        return 0;
+    for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
+        most = MAX(most, plan->layout->total[p]);
+    return (size_t)most * state_types_bytes(plan->build.types);
 }
 
 void plan_free_programs(const struct plan *plan, struct program **programs)

@@ -50,11 +50,13 @@ titan_status plan_program(const struct plan *plan, int rank, struct program **re
                           struct titan_error *err) TITAN_MUST_USE;
 /* Programs of all kinds, each checked and all together; *ret is an array of plan->kinds, owned (plan_free_programs). */
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err) TITAN_MUST_USE;
-/* Over the programs of all kinds (program_hash): a run logs it, a plan prints it. */
+/* Over the programs of all kinds (program_hash): a run logs it, a plan prints it, wherever it was made. */
 uint64_t plan_hash(const struct plan *plan, struct program *const *programs);
 /* Host memory that a rank keeps the copy of another's part in (elastic/buddy.h): masters, moments, gradients; 0: it
  * keeps none. Of the largest part. */
 size_t plan_copy_bytes(const struct plan *plan);
+/* Host memory that a checkpoint is copied into (state/snapshot.h), 0: none is written. Of the largest part. */
+size_t plan_snapshot_bytes(const struct plan *plan);
 void plan_free_programs(const struct plan *plan, struct program **programs); /* NULL is fine */
 
 #endif

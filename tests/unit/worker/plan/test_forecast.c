@@ -21,15 +21,20 @@ struct forecasted {
     struct simulation *s;
 };
 
-static void open_forecast(struct forecasted *x, int world, const char *const *sets)
+static void open_forecast_on(const char *machine, struct forecasted *x, int world, const char *const *sets)
 {
     struct titan_error err = {0};
 
-    titan_status status = planned_open(&x->p, world, "h100", sets, &err);
+    titan_status status = planned_open(&x->p, world, machine, sets, &err);
     if (status == TITAN_OK)
         status = forecast_make(x->p.plan, x->p.programs, &x->p.cost, &x->f, &x->s, &err);
     if (status != TITAN_OK)
         fail_msg("%s", err.msg);
+}
+
+static void open_forecast(struct forecasted *x, int world, const char *const *sets)
+{
+    open_forecast_on("h100", x, world, sets);
 }
 
 static void close_forecast(struct forecasted *x)
@@ -160,6 +165,87 @@ static void memory_by_kind_sums_up(void **state)
     close_forecast(&x);
 }
 
+static size_t much_work(struct device *dev, const struct attention_shape *shape)
+{
+    (void)dev;
+    return (size_t)shape->tq << 16;
+}
+
+static uint64_t hash_with(const struct plan_options *options, size_t *ret_arena)
+{
+    struct titan_error err = {0};
+    struct program **programs = NULL;
+    struct plan *plan = NULL;
+
+    assert_int_equal(plan_open(options, &plan, &err), TITAN_OK);
+    if (plan_programs(plan, &programs, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    const uint64_t hash = plan_hash(plan, programs);
+    *ret_arena = programs[0]->arena_bytes;
+    plan_free_programs(plan, programs);
+    plan_close(plan);
+    return hash;
+}
+
+/* A plan is the program of a run though kernels of the run's device take other scratch; what passes do is another. */
+static void hash_is_of_what_is_done(void **state)
+{
+    static const char *const sets[] = {"activation_checkpoint.mode=none", NULL};
+    static const struct device_ops other = {.attention_work_bytes = much_work};
+    struct forecasted x;
+    size_t arena, larger, smaller;
+
+    (void)state;
+    open_forecast(&x, 2, sets);
+    struct plan_options o = x.p.plan->opt;
+    const uint64_t hash = hash_with(&o, &arena);
+    assert_true(hash == x.f.hash);
+    o.ops = &other;
+    assert_true(hash_with(&o, &larger) == hash && larger > arena);
+    o.memory_bytes = 1;
+    o.memory_free = UINT64_MAX;
+    assert_true(hash_with(&o, &smaller) != hash);
+    close_forecast(&x);
+}
+
+/* Where devices compute in the host's memory a process has the host's part in it, too, and segments of those it talks
+ * to: of two members three slots each of 1 MiB that are gathered through and, by half, reduced through, rings of eight
+ * slots for messages, those of copies among them. */
+static void host_memory_is_counted(void **state)
+{
+#define PLAIN "training.mixed_precision_param=float32", "fault_tolerance.redundancy=checkpoint"
+    static const char *const alone[] = {PLAIN, NULL};
+    static const char *const saved[] = {PLAIN, "checkpoint.enable=true", NULL};
+    static const char *const edge[] = {PLAIN, "parallelism.pipeline_parallel_degree=2", "training.global_batch_size=2",
+                                       NULL};
+    static const char *const copied[] = {PLAIN, "fault_tolerance.redundancy=buddy", NULL};
+    const struct case_of {
+        int world;
+        const char *const *sets;
+    } cases[] = {{1, alone}, {1, saved}, {2, alone}, {2, edge}, {2, copied}};
+    const double mib = 1 << 20, message = 64 * 256 * 4;
+    double host[ARRAY_SIZE(cases)], peers[ARRAY_SIZE(cases)];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct forecasted x;
+        open_forecast_on("cpu", &x, cases[i].world, cases[i].sets);
+        const struct forecast_memory *m = &x.f.memory[0];
+        host[i] = (double)m->bytes[MEMORY_HOST];
+        peers[i] = (double)m->peers;
+        assert_true(m->process == x.p.cost.machine->memory_fixed && m->process > 0);
+        near(m->predicted, (double)(m->total + m->process + m->peers) + host[i], "predicted");
+        if (i == 1) /* masters and moments */
+            near(host[i], 12.0 * (double)recipe_params(&x.p.recipe), "a checkpoint's copy");
+        close_forecast(&x);
+    }
+    assert_true(host[0] == 0 && host[2] == 0 && peers[0] == 0 && peers[1] == 0);
+    assert_true(peers[2] > 9 * mib && peers[2] < 9.25 * mib);
+    assert_true(peers[3] > 2 * 8 * message && peers[3] < 2 * 8 * message + 0.25 * mib);
+    assert_true(host[4] > 0 && peers[4] - peers[2] > 4 * mib && peers[4] - peers[2] < 4.25 * mib);
+#undef PLAIN
+}
+
 /* Master, m and v in fp32: 12 bytes a parameter, the gathered type's shard beside it; and in host memory 16 for the
  * copy of another rank's and its gradients, unless replicas or checkpoints have to do. */
 static void state_is_the_formulas(void **state)
@@ -287,6 +373,8 @@ int main(void)
         cmocka_unit_test(replication_sends_what_the_formula_says),
         cmocka_unit_test(tensor_parallelism_sends_what_the_formula_says),
         cmocka_unit_test(memory_by_kind_sums_up),
+        cmocka_unit_test(host_memory_is_counted),
+        cmocka_unit_test(hash_is_of_what_is_done),
         cmocka_unit_test(state_is_the_formulas),
         cmocka_unit_test(time_adds_up_to_the_step),
         cmocka_unit_test(floors_are_below_predictions),

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* footprint.c - shared segments of a program's communicators. */
+#include "worker/plan/footprint.h"
+
+#include "base/cleanup.h"
+#include "worker/comm/comm.h"
+
+/* Parts of a bucket go one after the other. */
+static void add_use(const struct program *p, const struct action *a, size_t members, struct comm_use *use)
+{
+    const struct operand *o = action_operands(p, a);
+    const struct op_params *q = action_params(p, a);
+
+    titan_assert(members >= 2);
+    for (int i = 0; i < a->n_operands; i++) {
+        const bool sent = o[i].access & ACCESS_READ;
+        if (a->op == OP_ALL_GATHER && sent)
+            use->gathered = MAX(use->gathered, o[i].bytes);
+        if ((a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL) && sent)
+            use->exchanged = MAX(use->exchanged, o[i].bytes / members);
+        if ((a->op == OP_ALL_REDUCE || a->op == OP_AGREE) && sent)
+            use->summed = MAX(use->summed, o[i].bytes);
+    }
+    if (a->op == OP_SHIFT) {
+        use->message = MAX(use->message, (size_t)q->shift.bytes);
+        use->ways = MAX(use->ways, 2);
+    } else if (a->op == OP_ALL_TO_ALL_V) { /* rows that are to be expected, over all members */
+        use->message = MAX(use->message, (size_t)(q->all_to_all_v.bytes * q->all_to_all_v.rows) / members);
+        use->ways = 2 * ((int)members - 1);
+    }
+}
+
+/* An edge is a communicator of two: one for what a channel sends, one for what comes in by it. */
+static size_t of_edges(const struct program *p, enum channel channel)
+{
+    struct comm_use use[2] = {0};
+    size_t bytes = 0;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        if (a->channel != (int)channel || (a->op != OP_SEND && a->op != OP_RECV))
+            continue;
+        struct comm_use *const u = &use[a->op == OP_RECV];
+        const int64_t n = a->op == OP_SEND ? action_params(p, a)->send.bytes : action_params(p, a)->recv.bytes;
+        titan_assert(n >= 0);
+        u->message = MAX(u->message, (size_t)n);
+        u->ways = 1;
+    }
+    for (int side = 0; side < 2; side++)
+        bytes += use[side].ways > 0 ? comm_shm_touched(2, &use[side]) : 0;
+    return bytes;
+}
+
+static size_t of_channel(const struct program *p, enum channel channel)
+{
+    const int members = mesh_group_size(&p->mesh, channel_group(channel));
+    struct comm_use use = {0};
+    bool used = channel == CHANNEL_WORLD;
+
+    if (channel_group(channel) == GROUP_PP)
+        return of_edges(p, channel);
+    if (members < 2)
+        return 0;
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].channel == (int)channel) {
+            add_use(p, &p->actions[i], (size_t)members, &use);
+            used = true;
+        }
+    return used ? comm_shm_touched(members, &use) : 0;
+}
+
+size_t footprint_of_peers(const struct machine *m, const struct program *p, size_t copy_bytes)
+{
+    const struct comm_use gradients = {.message = copy_bytes, .ways = 2};
+    size_t bytes = copy_bytes > 0 ? comm_shm_touched(p->mesh.world, &gradients) : 0;
+
+    titan_assert(p->mesh.world >= 1);
+    if (p->mesh.world == 1)
+        return 0;
+    if (!m->host_memory)
+        return m->memory_peers;
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        bytes += of_channel(p, (enum channel)c);
+    return bytes;
+}
