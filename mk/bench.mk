@@ -8,6 +8,10 @@ $(bench_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_da
 bench: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire ## measure, 25 minutes; says how far it is, a table at the end, figures in build/bench/summary.json (PART=elastic for one)
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/bench.py $(PART)
 
+.PHONY: accuracy
+accuracy: $(BUILD)/bin/titan-worker ## predict steps and memory of 20 layouts from costs measured here, then run them, 10 minutes on an idle machine (ARGS=--memory-only in any)
+	@BUILD=$(BUILD) $(PYTHON) tests/bench/accuracy.py $(ARGS)
+
 .PHONY: turns
 turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step, kernels (OLD=path PAIRS=5 PART=kernels)
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/turns.py $(OLD) $(or $(PAIRS),5) $(PART)

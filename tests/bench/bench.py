@@ -296,6 +296,13 @@ LARGE = {**SHAPE_124M, "model.n_layers": 4, "model.vocab_size": 12576, "model.ti
 SAVED = re.compile(r'"?checkpoint written"? .*?step=(\d+) bytes=(\d+) waited_ms=([\d.]+) written_ms=([\d.]+)')
 
 
+def recipe_of(name, world, keys):
+    """Command-line words of a recipe for so many ranks."""
+    file = HOME / f"{name}.toml"
+    file.write_text('[model]\nname = "llama3"\ntokenizer = "bytes"\n')
+    return [file, *overrides({"elastic.min_workers": 1, "elastic.max_workers": world, **keys})]
+
+
 def saved(name, ranks, keys):
     """{step: (bytes, ms that training stood still, ms from there to the commit)} and {step: ms} of one run."""
     job = HOME / f"saved-{name}"
@@ -356,99 +363,6 @@ def checkpoint(rounds=5):
 
 
 # --- the step as a program ------------------------------------------------------------------------------------------
-
-MEMORY_MODEL = {"model.flavor": "debugmodel", "model.dim": 512, "model.n_layers": 8, "model.n_heads": 8,
-                "model.n_kv_heads": 8, "model.ffn_hidden": 1536, "model.vocab_size": 8192, "training.seq_len": 1024,
-                "training.local_batch_size": 1, "training.mixed_precision_param": "float32"}
-SMALL_MODEL = {"model.dim": 64, "model.n_layers": 2, "model.n_heads": 4, "model.n_kv_heads": 4,
-               "model.ffn_hidden": 128, "model.vocab_size": 512, "training.seq_len": 32}
-P, AC = "parallelism.", "activation_checkpoint.mode"
-PP2 = {P + "pipeline_parallel_degree": 2, "training.global_batch_size": 4}
-LAYOUTS = {  # name: (ranks, keys)
-    "one rank": (1, {AC: "none"}),
-    "one rank, full checkpointing": (1, {AC: "full"}),
-    "one rank, offload": (1, {AC: "none", "training.enable_cpu_offload": "true"}),
-    "dp_shard 2": (2, {AC: "none"}),
-    "dp_shard 2, kept, greedy buckets": (2, {AC: "none", P + "fsdp_reshard_after_forward": "never",
-                                             P + "fsdp_bucketing": "greedy"}),
-    "dp_replicate 2": (2, {AC: "none", P + "data_parallel_replicate_degree": 2, P + "data_parallel_shard_degree": 1}),
-    "dp_replicate 2, dp_shard 2": (4, {AC: "none", P + "data_parallel_replicate_degree": 2}),
-    "tp 2": (2, {AC: "none", P + "tensor_parallel_degree": 2}),
-    "dp_shard 2, tp 2, selective": (4, {AC: "selective", P + "tensor_parallel_degree": 2}),
-    "cp 2": (2, {AC: "none", P + "context_parallel_degree": 2}),
-    "pp 2, 1F1B": (2, {AC: "none", **PP2}),
-    "pp 2, tp 2, ZBV": (4, {AC: "none", P + "tensor_parallel_degree": 2,
-                            P + "pipeline_parallel_schedule": "ZBVZeroBubble", **PP2}),
-}
-
-
-def recipe_of(name, world, keys):
-    """Command-line words of a recipe for so many ranks."""
-    file = HOME / f"{name}.toml"
-    file.write_text('[model]\nname = "llama3"\ntokenizer = "bytes"\n')
-    return [file, *overrides({"elastic.min_workers": 1, "elastic.max_workers": world, **keys})]
-
-
-def planned(name, world, keys, device="cpu"):
-    return json.loads(run(BIN / "titan-worker", "plan", *recipe_of(name, world, keys), "--world", world, "--device",
-                          device, "--json"))
-
-
-def anonymous_bytes(marker):
-    """Largest RssAnon of the live processes with marker in the command line: what they have touched of their own
-    memory. Segments of communicators and files are not in it."""
-    most = 0
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(marker).encode() in line.read_bytes():
-                found = re.search(r"RssAnon:\s+(\d+)", (line.parent / "status").read_text())
-                most = max(most, int(found.group(1)) * 1024 if found else 0)
-        except OSError:
-            pass
-    return most
-
-
-def measured_bytes(name, world, keys):
-    """The most a rank has touched by the end of two steps: the arena is never given back, so looking often finds it."""
-    job = HOME / f"memory-{name}"
-    shutil.rmtree(job, ignore_errors=True)
-    worker = subprocess.Popen(
-        [str(a) for a in (BIN / "titan-worker", "run", *recipe_of(name, world, keys), "-n", world, "--dir", job,
-                          *overrides({"training.dataset_path": text(), "training.steps": 2, "device.threads": 1,
-                                      "checkpoint.enable": "false"}))],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    most = 0
-    while worker.poll() is None:
-        most = max(most, anonymous_bytes(job))
-        time.sleep(0.005)
-    if worker.returncode != 0:
-        sys.exit(f"{name}: {worker.stderr.read()}")
-    return most
-
-
-def needed(plan):
-    """Of the rank that needs most; host memory is memory here."""
-    return max(r["memory"]["planned"] + r["memory"]["host"] for r in plan["ranks"])
-
-
-def memory():
-    """The planner's bytes against what processes have touched. What a process needs without a model (libraries, jitted
-    kernels, the dataset's reader) is taken from a tiny model on as many ranks and added to the prediction."""
-    fixed, rows = {}, []
-    for i, (name, (world, keys)) in enumerate(LAYOUTS.items()):
-        if world not in fixed:
-            tiny = {**MEMORY_MODEL, **SMALL_MODEL, AC: "none"}
-            fixed[world] = measured_bytes(f"tiny-{world}", world, tiny) - needed(planned(f"tiny-{world}", world, tiny))
-        keys = {**MEMORY_MODEL, **keys}
-        predicted = needed(planned(f"layout-{i}", world, keys)) + fixed[world]
-        measured = measured_bytes(f"layout-{i}", world, keys)
-        rows.append({"layout": name, "ranks": world, "predicted_mib": predicted / 2**20, "measured_mib": measured / 2**20,
-                     "difference": predicted / measured - 1})
-        print(f"  {name:34} {predicted / 2**20:8.1f} {measured / 2**20:8.1f} MiB {100 * (predicted / measured - 1):+6.1f} %",
-              flush=True)
-    return {"layouts": rows, "fixed_mib": {n: b / 2**20 for n, b in fixed.items()},
-            "largest_difference": max(abs(r["difference"]) for r in rows), "target_difference": 0.1}
-
 
 def passes():
     """Simulated step of 8B on 8 H100s at each setting of the passes. What a setting hides is what the plain program's
@@ -587,8 +501,6 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "elastic": (elastic, 900, lambda rows: [(r["what"], r["measured"], r["target"] or "") for r in rows]),
     "redundancy": (redundancy, 300, lambda rows: [(f"buddies at {r['tokens_per_step']:,} tokens a step", f"{r['step_percent']:+.1f} %", "") for r in rows]),
     "executor": (document("bench_exec"), 60, lambda r: [("walking the program, of a step", f"{100 * r['overhead']:.2g} %", f"{100 * r['target_overhead']:.0f} %")]),
-    "memory": (memory, 90, lambda r: [("planned against touched, largest difference", f"{100 * r['largest_difference']:.1f} %",
-                                       f"{100 * r['target_difference']:.0f} %")]),
     "checkpoint": (checkpoint, 360, lambda r: [
         *((f"a save of {what}, of a step of {r['tokens_per_step']:,} tokens; the step behind it longer by {100 * r[key]['longer_behind_a_save']:.1f} %",
            f"{100 * r[key]['of_a_step']:.2g} %", f"{100 * r['target_of_a_step']:.0f} %")

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How well plans for this CPU tell what runs on it take: 20 layouts, step time and peak memory of each rank.
+
+    accuracy.py [--steps N] [--measure SECONDS] [--only NAME] [--memory-only]
+
+For all layouts first: `titan-worker measure` fills a table of costs, `titan-worker plan` predicts from it, and every prediction is on
+disk (build/accuracy/predictions.json) before anything runs. Then each layout runs, and its median step and the peak memory of its
+ranks stand beside what was predicted: build/accuracy/results.json, a table, exit 1 where a layout is out of bounds. Steps
+have to be within 10 %, memory within 5 %; 3 % is told as well. Only a machine that does nothing else gives times that mean anything;
+--memory-only runs a few steps, in whatever time they take, and judges memory alone.
+
+Ranks share the machine's cores: a layout of four ranks on two cores has four workers of one thread. Operations are measured with as
+many processes at once as there are cores; a plan takes what the ranks' programs need side by side, and no less than all of their
+processor time on all cores (docs/plan.md, "Measured costs").
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, BUILD, command, headers_text, overrides  # noqa: E402
+
+HOME = BUILD / "accuracy"
+MIB = 2.0**20
+STEP_BOUND, MEMORY_BOUND, MEMORY_GOAL = 0.10, 0.05, 0.03
+WARM_UP = 4  # steps that are not counted: first touches, kernels made for their shapes
+P, T, AC, M = "parallelism.", "training.", "activation_checkpoint.", "model."
+
+BASE = {M + "flavor": "debugmodel", M + "dim": 512, M + "n_layers": 6, M + "n_heads": 8, M + "n_kv_heads": 8, M + "ffn_hidden": 1536,
+        M + "vocab_size": 8192, T + "seq_len": 256, T + "local_batch_size": 1, T + "mixed_precision_param": "float32", AC + "mode": "none"}
+BF16 = {T + "mixed_precision_param": "bfloat16"}
+WIDE = {M + "dim": 768, M + "n_layers": 4, M + "n_heads": 12, M + "n_kv_heads": 4, M + "ffn_hidden": 2048}
+DEEP = {M + "dim": 384, M + "n_layers": 12, M + "n_heads": 6, M + "n_kv_heads": 6, M + "ffn_hidden": 1024}
+EXPERTS = {M + "name": "llama3_moe", M + "n_layers": 4, M + "n_experts": 8, M + "top_k": 2, M + "moe_hidden": 512}
+PP2 = {P + "pipeline_parallel_degree": 2, T + "seq_len": 128, T + "global_batch_size": 4}
+TP2, CP2 = {P + "tensor_parallel_degree": 2}, {P + "context_parallel_degree": 2}
+
+LAYOUTS = {  # name: (ranks, keys)
+    "fp32": (1, {}),
+    "fp32, sequence 512": (1, {T + "seq_len": 512}),
+    "bf16, 4 microbatches": (1, {**BF16, T + "seq_len": 128, T + "global_batch_size": 4}),
+    "bf16, wide, 2 rows": (1, {**BF16, **WIDE, T + "local_batch_size": 2, T + "global_batch_size": 2}),
+    "bf16, full recomputation": (1, {**BF16, **DEEP, T + "seq_len": 512, AC + "mode": "full"}),
+    "float8 rowwise": (1, {**BF16, M + "float8": "true", "float8.recipe_name": "rowwise"}),
+    "experts": (1, {**EXPERTS}),
+    "offload": (1, {T + "enable_cpu_offload": "true"}),
+    "fsdp 2": (2, {T + "global_batch_size": 2}),
+    "fsdp 2, bf16, op:1, 2 microbatches": (2, {**BF16, T + "global_batch_size": 4, AC + "mode": "selective", AC + "selective_ac_option": "op:1"}),
+    "fsdp 2, checkpoints": (2, {T + "global_batch_size": 2, "checkpoint.enable": "true", "checkpoint.interval": 1000}),
+    "replicas 2, wide": (2, {**WIDE, T + "global_batch_size": 2, P + "data_parallel_replicate_degree": 2, P + "data_parallel_shard_degree": 1}),
+    "tp 2": (2, {**TP2}),
+    "tp 2, bf16, asynchronous": (2, {**TP2, **BF16, P + "enable_async_tensor_parallel": "true", T + "seq_len": 512}),
+    "cp 2, sequence 512": (2, {**CP2, T + "seq_len": 512}),
+    "pp 2, 1F1B": (2, {**PP2, P + "pipeline_parallel_schedule": "1F1B"}),
+    "ep 2, experts": (2, {**EXPERTS, P + "expert_parallel_degree": 2, T + "global_batch_size": 2}),
+    "hsdp 2 x 2, canonical": (4, {P + "data_parallel_replicate_degree": 2, T + "seq_len": 128, T + "global_batch_size": 4, "numerics.canonical": "true"}),
+    "fsdp 2, tp 2, selective": (4, {**TP2, T + "global_batch_size": 2, AC + "mode": "selective", AC + "selective_ac_option": "op"}),
+    "pp 2, fsdp 2, Interleaved1F1B": (4, {**PP2, M + "n_layers": 8, P + "pipeline_parallel_schedule": "Interleaved1F1B"}),
+}
+
+
+def words_of(number, world, keys):
+    """Command-line words of the layout's recipe."""
+    keys = {**BASE, "elastic.min_workers": 1, "elastic.max_workers": world, "checkpoint.enable": "false", T + "dataset_path": headers_text(HOME / "text"),
+            "fault_tolerance.redundancy": "checkpoint", "metrics.log_freq": 1, **keys}
+    file = HOME / f"layout-{number}.toml"
+    file.write_text(f'[model]\nname = "{keys.pop(M + "name", "llama3")}"\ntokenizer = "bytes"\n')
+    return [file, *overrides(keys), "-n", world, "--device", "cpu"]
+
+
+def checked(done):
+    if done.code != 0:
+        sys.exit(f"exit {done.code}: {done.err}")
+    return done.out
+
+
+def predict(number, name, table, seconds):
+    world, keys = LAYOUTS[name]
+    words = words_of(number, world, keys)
+    if table:
+        checked(command(BIN / "titan-worker", "measure", *words, "--out", table, "--seconds", seconds, timeout=600))
+    plan = json.loads(checked(command(BIN / "titan-worker", "plan", *words, "--json", "--costs", table or "none")))
+    each = world // len(plan["ranks"])
+    return {"layout": name, "ranks": world, "program": plan["program"], "costs": plan["costs"], "step_ms": 1e3 * plan["step_seconds"],
+            "mib": sorted((r["memory"]["predicted"] / MIB for r in plan["ranks"] for _ in range(each)), reverse=True),
+            "parts": [r["memory"] for r in plan["ranks"]]}
+
+
+def ranks_of(pid):
+    """The processes that train: a single rank is the started one."""
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] or [pid]
+    except OSError:
+        return []
+
+
+def look(pids, peaks):
+    """Each rank's own high-water mark; it only rises while a run's steps go on."""
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        found = re.search(r"VmHWM:\s+(\d+)", text)
+        if found and "titan" in text.split("\n")[0]:
+            peaks[pid] = int(found.group(1)) / 1024
+
+
+def run(number, name, steps):
+    """(median step in ms, MiB of each rank at its peak, program)"""
+    world, keys = LAYOUTS[name]
+    job, peaks = HOME / f"run-{number}", {}
+    shutil.rmtree(job, ignore_errors=True)
+    worker = subprocess.Popen([str(w) for w in (BIN / "titan-worker", "run", *words_of(number, world, keys), "--dir", job, *overrides({T + "steps": steps}))],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TITAN_LOG": "info"})
+    metrics = job / "metrics.jsonl"
+    while worker.poll() is None:
+        if metrics.exists() and metrics.stat().st_size > 0:  # from the first step on: setting up has its own peaks, which the mark leaves out
+            look(ranks_of(worker.pid), peaks)
+        time.sleep(0.02)
+    err = worker.stderr.read()
+    if worker.returncode != 0:
+        sys.exit(f"{name}: {err}")
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert len(rows) == steps, (name, len(rows))
+    program = re.search(r"epoch begins .* program=([0-9a-f]{16}) ", err)
+    shutil.rmtree(job / "checkpoint", ignore_errors=True)
+    mib = sorted(peaks.values(), reverse=True)[:world] or [rows[-1]["memory_bytes"] / MIB]
+    return statistics.median(r["step_ms"] for r in rows[WARM_UP:] or rows), mib, program and program[1]
+
+
+def difference(predicted, measured):
+    return predicted / measured - 1
+
+
+def worst(predicted, measured):
+    """Of the ranks, each beside the one that has as many above it."""
+    assert measured
+    pairs = list(zip(predicted, measured))
+    return max(pairs, key=lambda p: abs(difference(*p)))
+
+
+def judge(row, timed):
+    row["step_off"] = difference(row["step_ms"], row["measured_ms"])
+    row["mib_of"] = worst(row["mib"], row["measured_mib"])
+    row["mib_off"] = difference(*row["mib_of"])
+    row["ok"] = row["same_program"] and abs(row["mib_off"]) <= MEMORY_BOUND and (not timed or abs(row["step_off"]) <= STEP_BOUND)
+    return row
+
+
+def line(row, timed):
+    step = "%8.1f | %8.1f | %+5.1f %%" % (row["step_ms"], row["measured_ms"], 100 * row["step_off"]) if timed else "| |"
+    return "| %-36s | %d | %s | %7.1f | %7.1f | %+5.1f %% | %s |" % (row["layout"], row["ranks"], step, *row["mib_of"], 100 * row["mib_off"],
+                                                                    "ok" if row["ok"] else "MISSED" if row["same_program"] else "ANOTHER PROGRAM")
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--steps", type=int, default=20)
+    arguments.add_argument("--measure", type=float, default=3.0, metavar="SECONDS", help="for each kind of rank")
+    arguments.add_argument("--only", action="append", choices=LAYOUTS, help="a layout; may be given again")
+    arguments.add_argument("--memory-only", action="store_true")
+    o = arguments.parse_args()
+    names, timed, begin = o.only or list(LAYOUTS), not o.memory_only, time.monotonic()
+    steps = o.steps if timed else 2  # the first meets all of the arena
+    numbers = {name: i for i, name in enumerate(LAYOUTS)}
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    table = HOME / "costs.tsv" if timed else None
+    predictions = []
+    for name in names:
+        predictions.append(predict(numbers[name], name, table, o.measure))
+        print(f"predicted: {name}, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    (HOME / "predictions.json").write_text(json.dumps(predictions, indent=1) + "\n")
+    print(f"{len(predictions)} predictions are in {HOME / 'predictions.json'}; now the runs", file=sys.stderr, flush=True)
+    print("| Layout | ranks | step, ms, predicted | measured | difference | MiB, predicted | measured | difference | |\n|---|---:|---:|---:|---:|---:|---:|---:|---|")
+    rows = []
+    for p in predictions:
+        ms, mib, program = run(numbers[p["layout"]], p["layout"], steps)
+        rows.append(judge({**p, "measured_ms": ms, "measured_mib": mib, "same_program": program == p["program"]}, timed))
+        print(line(rows[-1], timed), flush=True)
+        (HOME / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
+    within = [sum(abs(r[what]) <= bound for r in rows) for what, bound in (("step_off", STEP_BOUND), ("mib_off", MEMORY_BOUND), ("mib_off", MEMORY_GOAL))]
+    told = f"steps within {100 * STEP_BOUND:.0f} %: {within[0]} of {len(rows)}; " if timed else ""
+    print(f"\n{told}memory within {100 * MEMORY_BOUND:.0f} %: {within[1]}, within {100 * MEMORY_GOAL:.0f} %: {within[2]} of {len(rows)}; "
+          f"{time.monotonic() - begin:.0f} s")
+    sys.exit(0 if all(r["ok"] for r in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
