@@ -16,7 +16,6 @@ processor time on all cores (docs/plan.md, "Measured costs").
 """
 import argparse
 import json
-import os
 import re
 import shutil
 import statistics
@@ -32,47 +31,50 @@ HOME = BUILD / "accuracy"
 MIB = 2.0**20
 STEP_BOUND, MEMORY_BOUND, MEMORY_GOAL = 0.10, 0.05, 0.03
 WARM_UP = 4  # steps that are not counted: first touches, kernels made for their shapes
-P, T, AC, M = "parallelism.", "training.", "activation_checkpoint.", "model."
 
-BASE = {M + "flavor": "debugmodel", M + "dim": 512, M + "n_layers": 6, M + "n_heads": 8, M + "n_kv_heads": 8, M + "ffn_hidden": 1536,
-        M + "vocab_size": 8192, T + "seq_len": 256, T + "local_batch_size": 1, T + "mixed_precision_param": "float32", AC + "mode": "none"}
-BF16 = {T + "mixed_precision_param": "bfloat16"}
-WIDE = {M + "dim": 768, M + "n_layers": 4, M + "n_heads": 12, M + "n_kv_heads": 4, M + "ffn_hidden": 2048}
-DEEP = {M + "dim": 384, M + "n_layers": 12, M + "n_heads": 6, M + "n_kv_heads": 6, M + "ffn_hidden": 1024}
-EXPERTS = {M + "name": "llama3_moe", M + "n_layers": 4, M + "n_experts": 8, M + "top_k": 2, M + "moe_hidden": 512}
-PP2 = {P + "pipeline_parallel_degree": 2, T + "seq_len": 128, T + "global_batch_size": 4}
-TP2, CP2 = {P + "tensor_parallel_degree": 2}, {P + "context_parallel_degree": 2}
+BASE = {"model.flavor": "debugmodel", "model.dim": 512, "model.n_layers": 6, "model.n_heads": 8, "model.n_kv_heads": 8, "model.ffn_hidden": 1536,
+        "model.vocab_size": 8192, "training.seq_len": 256, "training.local_batch_size": 1, "training.mixed_precision_param": "float32",
+        "activation_checkpoint.mode": "none"}
+SELECTIVE = {"activation_checkpoint.mode": "selective"}
+REPLICAS = {"parallelism.data_parallel_replicate_degree": 2}
+BF16 = {"training.mixed_precision_param": "bfloat16"}
+WIDE = {"model.dim": 768, "model.n_layers": 4, "model.n_heads": 12, "model.n_kv_heads": 4, "model.ffn_hidden": 2048}
+DEEP = {"model.dim": 384, "model.n_layers": 12, "model.n_heads": 6, "model.n_kv_heads": 6, "model.ffn_hidden": 1024}
+EXPERTS = {"model.name": "llama3_moe", "model.n_layers": 4, "model.n_experts": 8, "model.top_k": 2, "model.moe_hidden": 512}
+PP2 = {"parallelism.pipeline_parallel_degree": 2, "training.seq_len": 128, "training.global_batch_size": 4}
+TP2, CP2 = {"parallelism.tensor_parallel_degree": 2}, {"parallelism.context_parallel_degree": 2}
 
 LAYOUTS = {  # name: (ranks, keys)
     "fp32": (1, {}),
-    "fp32, sequence 512": (1, {T + "seq_len": 512}),
-    "bf16, 4 microbatches": (1, {**BF16, T + "seq_len": 128, T + "global_batch_size": 4}),
-    "bf16, wide, 2 rows": (1, {**BF16, **WIDE, T + "local_batch_size": 2, T + "global_batch_size": 2}),
-    "bf16, full recomputation": (1, {**BF16, **DEEP, T + "seq_len": 512, AC + "mode": "full"}),
-    "float8 rowwise": (1, {**BF16, M + "float8": "true", "float8.recipe_name": "rowwise"}),
+    "fp32, sequence 512": (1, {"training.seq_len": 512}),
+    "bf16, 4 microbatches": (1, {**BF16, "training.seq_len": 128, "training.global_batch_size": 4}),
+    "bf16, wide, 2 rows": (1, {**BF16, **WIDE, "training.local_batch_size": 2, "training.global_batch_size": 2}),
+    "bf16, full recomputation": (1, {**BF16, **DEEP, "training.seq_len": 512, "activation_checkpoint.mode": "full"}),
+    "float8 rowwise": (1, {**BF16, "model.float8": "true", "float8.recipe_name": "rowwise"}),
     "experts": (1, {**EXPERTS}),
-    "offload": (1, {T + "enable_cpu_offload": "true"}),
-    "fsdp 2": (2, {T + "global_batch_size": 2}),
-    "fsdp 2, bf16, op:1, 2 microbatches": (2, {**BF16, T + "global_batch_size": 4, AC + "mode": "selective", AC + "selective_ac_option": "op:1"}),
-    "fsdp 2, checkpoints": (2, {T + "global_batch_size": 2, "checkpoint.enable": "true", "checkpoint.interval": 1000}),
-    "replicas 2, wide": (2, {**WIDE, T + "global_batch_size": 2, P + "data_parallel_replicate_degree": 2, P + "data_parallel_shard_degree": 1}),
+    "offload": (1, {"training.enable_cpu_offload": "true"}),
+    "fsdp 2": (2, {"training.global_batch_size": 2}),
+    "fsdp 2, bf16, op:1, 2 microbatches": (2, {**BF16, **SELECTIVE, "training.global_batch_size": 4,
+                                               "activation_checkpoint.selective_ac_option": "op:1"}),
+    "fsdp 2, checkpoints": (2, {"training.global_batch_size": 2, "checkpoint.enable": "true", "checkpoint.interval": 1000}),
+    "replicas 2, wide": (2, {**WIDE, **REPLICAS, "training.global_batch_size": 2, "parallelism.data_parallel_shard_degree": 1}),
     "tp 2": (2, {**TP2}),
-    "tp 2, bf16, asynchronous": (2, {**TP2, **BF16, P + "enable_async_tensor_parallel": "true", T + "seq_len": 512}),
-    "cp 2, sequence 512": (2, {**CP2, T + "seq_len": 512}),
-    "pp 2, 1F1B": (2, {**PP2, P + "pipeline_parallel_schedule": "1F1B"}),
-    "ep 2, experts": (2, {**EXPERTS, P + "expert_parallel_degree": 2, T + "global_batch_size": 2}),
-    "hsdp 2 x 2, canonical": (4, {P + "data_parallel_replicate_degree": 2, T + "seq_len": 128, T + "global_batch_size": 4, "numerics.canonical": "true"}),
-    "fsdp 2, tp 2, selective": (4, {**TP2, T + "global_batch_size": 2, AC + "mode": "selective", AC + "selective_ac_option": "op"}),
-    "pp 2, fsdp 2, Interleaved1F1B": (4, {**PP2, M + "n_layers": 8, P + "pipeline_parallel_schedule": "Interleaved1F1B"}),
+    "tp 2, bf16, asynchronous": (2, {**TP2, **BF16, "parallelism.enable_async_tensor_parallel": "true", "training.seq_len": 512}),
+    "cp 2, sequence 512": (2, {**CP2, "training.seq_len": 512}),
+    "pp 2, 1F1B": (2, {**PP2, "parallelism.pipeline_parallel_schedule": "1F1B"}),
+    "ep 2, experts": (2, {**EXPERTS, "parallelism.expert_parallel_degree": 2, "training.global_batch_size": 2}),
+    "hsdp 2 x 2, canonical": (4, {**REPLICAS, "training.seq_len": 128, "training.global_batch_size": 4, "numerics.canonical": "true"}),
+    "fsdp 2, tp 2, selective": (4, {**TP2, **SELECTIVE, "training.global_batch_size": 2, "activation_checkpoint.selective_ac_option": "op"}),
+    "pp 2, fsdp 2, Interleaved1F1B": (4, {**PP2, "model.n_layers": 8, "parallelism.pipeline_parallel_schedule": "Interleaved1F1B"}),
 }
 
 
 def words_of(number, world, keys):
     """Command-line words of the layout's recipe."""
-    keys = {**BASE, "elastic.min_workers": 1, "elastic.max_workers": world, "checkpoint.enable": "false", T + "dataset_path": headers_text(HOME / "text"),
-            "fault_tolerance.redundancy": "checkpoint", "metrics.log_freq": 1, **keys}
+    keys = {**BASE, "elastic.min_workers": 1, "elastic.max_workers": world, "checkpoint.enable": "false", "metrics.log_freq": 1,
+            "training.dataset_path": headers_text(HOME / "text"), "fault_tolerance.redundancy": "checkpoint", **keys}
     file = HOME / f"layout-{number}.toml"
-    file.write_text(f'[model]\nname = "{keys.pop(M + "name", "llama3")}"\ntokenizer = "bytes"\n')
+    file.write_text(f'[model]\nname = "{keys.pop("model.name", "llama3")}"\ntokenizer = "bytes"\n')
     return [file, *overrides(keys), "-n", world, "--device", "cpu"]
 
 
@@ -119,11 +121,11 @@ def run(number, name, steps):
     world, keys = LAYOUTS[name]
     job, peaks = HOME / f"run-{number}", {}
     shutil.rmtree(job, ignore_errors=True)
-    worker = subprocess.Popen([str(w) for w in (BIN / "titan-worker", "run", *words_of(number, world, keys), "--dir", job, *overrides({T + "steps": steps}))],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TITAN_LOG": "info"})
+    words = [BIN / "titan-worker", "run", *words_of(number, world, keys), "--dir", job, *overrides({"training.steps": steps})]
+    worker = subprocess.Popen([str(w) for w in words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     metrics = job / "metrics.jsonl"
     while worker.poll() is None:
-        if metrics.exists() and metrics.stat().st_size > 0:  # from the first step on: setting up has its own peaks, which the mark leaves out
+        if metrics.exists() and metrics.stat().st_size > 0:  # from the first step on: the mark leaves out what setting up took
             look(ranks_of(worker.pid), peaks)
         time.sleep(0.02)
     err = worker.stderr.read()
@@ -181,14 +183,16 @@ def main():
         print(f"predicted: {name}, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     (HOME / "predictions.json").write_text(json.dumps(predictions, indent=1) + "\n")
     print(f"{len(predictions)} predictions are in {HOME / 'predictions.json'}; now the runs", file=sys.stderr, flush=True)
-    print("| Layout | ranks | step, ms, predicted | measured | difference | MiB, predicted | measured | difference | |\n|---|---:|---:|---:|---:|---:|---:|---:|---|")
+    print("| Layout | ranks | step, ms, predicted | measured | difference | MiB, predicted | measured | difference | |\n"
+          "|---|---:|---:|---:|---:|---:|---:|---:|---|")
     rows = []
     for p in predictions:
         ms, mib, program = run(numbers[p["layout"]], p["layout"], steps)
         rows.append(judge({**p, "measured_ms": ms, "measured_mib": mib, "same_program": program == p["program"]}, timed))
         print(line(rows[-1], timed), flush=True)
         (HOME / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
-    within = [sum(abs(r[what]) <= bound for r in rows) for what, bound in (("step_off", STEP_BOUND), ("mib_off", MEMORY_BOUND), ("mib_off", MEMORY_GOAL))]
+    within = [sum(abs(r[what]) <= bound for r in rows)
+              for what, bound in (("step_off", STEP_BOUND), ("mib_off", MEMORY_BOUND), ("mib_off", MEMORY_GOAL))]
     told = f"steps within {100 * STEP_BOUND:.0f} %: {within[0]} of {len(rows)}; " if timed else ""
     print(f"\n{told}memory within {100 * MEMORY_BOUND:.0f} %: {within[1]}, within {100 * MEMORY_GOAL:.0f} %: {within[2]} of {len(rows)}; "
           f"{time.monotonic() - begin:.0f} s")

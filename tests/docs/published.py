@@ -6,10 +6,25 @@
     published.py WORKER RECIPES --check FILE   exit 1 when FILE is not what would be written or a bound does not hold
 
 The published figures are of TorchTitan's program on H100s with 96 GB (torchtitan benchmarks/llama3_h100_202412_torchtitan.md,
-2024-12). Predictions are of our program for the same model, mesh, batch and checkpointing, the head in one piece as it
-was there, on a machine as fast as that program's kernels were (`torchtitan-h100` in `worker/plan/cost.c`, used for this table
-only). Two numbers account for what that program holds and ours does not; they are fitted on the 8B rows alone: bytes for each
-element of the logits a rank computes (copies in fp32), and a fixed amount (context, communicators).
+2024-12), of 2025-06 where it says so (asyncTP_llama3_h100_2025-06_torchtitan.md there), of docs/performance.md where it says 2024. Predictions are of our program for the
+same model, mesh, batch and checkpointing, the head in one piece as it was there, on a machine as fast as that program's kernels were
+(`torchtitan-h100` in `worker/plan/cost.c`, used for this table only; its efficiencies were set on the 8B rows of 2024-12, marked
+"fitted"; all other rows of tokens/s are predictions).
+
+No memory is fitted. To what our planner places is added what that program's code holds and ours does not:
+
+- Its loss: 12 bytes for each element of the logits that a rank computes. They are bf16 there, too (2 bytes, in our plan), are copied to fp32 (4), and
+  log_softmax keeps another (4); backward adds the gradients of nll_loss (in the copy's place) and of log_softmax (4), for which the two bytes of the
+  logits, which the training loop deletes before backward, are too small, so that they stay reserved beside it. What is published is what PyTorch's allocator has *reserved*
+  at most, not what is in use, so a part that nothing fits into counts.
+- FSDP2 gathers embedding, last norm and head as one group, which it does not let go before the end of the step: at the loss it has the embedding
+  in bf16 (2 bytes), ours has not.
+- FSDP2 gathers into a flat buffer and copies parameters out of it (foreach_all_gather of its collectives). The buffer is another stream's, and the
+  allocator keeps memory of each stream apart (CUDACachingAllocator): the largest group's 2 bytes a parameter, which is the same group, or on a pipeline
+  rank the embedding or the head.
+
+Context and NCCL are not in what is published: they do not ask the allocator. (A fit on the 8B rows had given 12.3 bytes for each element of the logits and
+2.2 GiB in any case.)
 """
 import json
 import subprocess
@@ -20,15 +35,17 @@ RUNS = Path(__file__).resolve().parents[1] / "gpu/measured/runs.tsv"
 STEP_BOUND, MEMORY_BOUND = 0.05, 0.02
 GIB = 2.0**30
 VOCABULARY = 128256
+WIDTH = {"8b": 4096, "70b": 8192, "405b": 16384}
+LOSS_BYTES = 12  # of each element of the logits, beside the two that our program has
+MISSED = 0.15
 OP = ["activation_checkpoint.mode=selective", "activation_checkpoint.selective_ac_option=op"]
 FULL = ["activation_checkpoint.mode=full"]
 F8 = ["model.float8=true"]
 
 
-def row(name, recipe, world, tokens, gib, sets, rows, seq=8192, tp=1, fit=False, memory=True):
-    """rows: sequences of one microbatch; the logits of a rank are rows * seq / cp * vocabulary / tp."""
-    return dict(name=name, recipe=recipe, world=world, tokens=tokens, gib=gib, sets=sets, rows=rows, seq=seq, tp=tp,
-                fit=fit, memory=memory)
+def row(name, recipe, world, tokens, gib, sets, rows, seq=8192, tp=1, fit=False):
+    """gib None: not published. rows: sequences of one microbatch; the logits of a rank are rows * seq / cp * vocabulary / tp."""
+    return dict(name=name, recipe=recipe, world=world, tokens=tokens, gib=gib, sets=sets, rows=rows, seq=seq, tp=tp, fit=fit)
 
 
 def context(model, cp, tokens, gib):
@@ -52,6 +69,8 @@ def pipeline(schedule, tokens, gib):
 
 
 B2 = ["training.local_batch_size=2"]
+B12 = ["training.local_batch_size=12", "training.global_batch_size=96", "parallelism.tensor_parallel_degree=8"]
+ASYNC = "parallelism.enable_async_tensor_parallel="
 B16 = ["training.local_batch_size=16", "training.global_batch_size=512", "parallelism.tensor_parallel_degree=8"]
 ROWS = [
     row("8B, FSDP 8, compiled", "llama3_8b", 8, 6667, 77.0, OP + B2, 2, fit=True),
@@ -65,6 +84,15 @@ ROWS = [
         FULL + F8 + B16 + ["parallelism.enable_async_tensor_parallel=true"], 16, tp=8),
     pipeline("1F1B", 100, 82.5), pipeline("Interleaved1F1B", 128, 72.7),
     context("405B", 1, 76, 75.3), context("405B", 2, 47, 75.9), context("405B", 4, 31, 77.1), context("405B", 8, 16, 84.9),
+    *[row("%s%s%s, 2025-06" % (name, ", float8" if keys else "", ", async TP" if together == "true" else ""), recipe, world, tokens, None,
+          common + keys + ["parallelism.enable_async_tensor_parallel=" + together], rows, tp=8)
+      for name, recipe, world, common, rows, figures in (
+          ("70B, FSDP 32, TP 8", "llama3_70b", 256, FULL + B16, 16, (597.3, 652.4, 809.8, 942.4)),
+          ("8B, FSDP 8, TP 8", "llama3_8b", 64, OP + B12, 12, (4378, 4809.4, 5078.1, 5570.1)))
+      for tokens, keys, together in zip(figures, ([], [], F8, F8), ("false", "true") * 2)],
+    *[row("405B, FSDP 16, TP 8%s, 2024" % text, "llama3_405b", 128, tokens, None,
+          FULL + ["training.local_batch_size=2", "training.global_batch_size=32", "parallelism.tensor_parallel_degree=8"] + keys, 2, tp=8)
+      for text, tokens, keys in (("", 109, [ASYNC + "false"]), (", float8", 177, F8 + [ASYNC + "false"]), (", float8, async TP", 185, F8 + [ASYNC + "true"]))],
 ]
 
 
@@ -83,17 +111,15 @@ def plan(worker, recipes, r):
     f = json.loads(done.stdout)
     r["predicted"] = f["tokens_per_second_per_device"]
     r["planned"] = max(rank["memory"]["planned"] for rank in f["ranks"]) / GIB
-    r["logits"] = r["rows"] * r["seq"] * VOCABULARY / r["tp"]
+    r["besides"] = held_besides(r, f["mesh"]["pp"]) / GIB
 
 
-def fit(rows):
-    """Least squares of (published - planned) = bytes * logits + fixed."""
-    x = [r["logits"] / GIB for r in rows]
-    y = [r["gib"] - r["planned"] for r in rows]
-    n, mx, my = len(x), sum(x) / len(x), sum(y) / len(y)
-    slope = sum((a - mx) * (b - my) for a, b in zip(x, y)) / sum((a - mx) ** 2 for a in x)
-    assert n == len(y)
-    return slope, my - slope * mx
+def held_besides(r, pp):
+    """Bytes that TorchTitan's program has and ours has not: see the head of this file."""
+    logits = r["rows"] * r["seq"] * VOCABULARY / r["tp"]
+    embedding = WIDTH[r["recipe"].split("_")[1]] * VOCABULARY / r["tp"]  # the head is as large
+    assert logits > 0
+    return LOSS_BYTES * logits + 2 * (embedding if pp > 1 else 2 * embedding + embedding)
 
 
 def ratios():
@@ -144,7 +170,6 @@ def own_runs(worker, recipes):
 def render(worker, recipes):
     for r in ROWS:
         plan(worker, recipes, r)
-    slope, fixed = fit([r for r in ROWS if r["fit"]])
     rows, problems = own_runs(worker, recipes)
     out = []
     w = out.append
@@ -161,17 +186,26 @@ def render(worker, recipes):
     w("\n## TorchTitan\n")
     w("None of these was measured here.\n")
     w(__doc__.split("\n\n", 2)[2].strip() + "\n")
-    w("Fitted on the 8B rows: %.1f bytes for each logit, %.1f GiB in any case. The machine's" % (slope, fixed))
-    w("efficiencies were set on the 8B rows as well; rows of 70B and 405B are predictions.\n")
     w("| Run | tokens/s per GPU, published | predicted | difference | GiB, published | planned | predicted | difference |")
     w("|---|---:|---:|---:|---:|---:|---:|---:|")
+    missed = []
     for r in ROWS:
-        gib = r["planned"] + slope * r["logits"] / GIB + fixed
-        w("| %s%s | %d | %.0f | %+.0f %% | %.1f | %.1f | %.1f | %+.0f %% |" % (
-            r["name"], " (fitted)" if r["fit"] else "", r["tokens"], r["predicted"], off(r["predicted"], r["tokens"]),
-            r["gib"], r["planned"], gib, off(gib, r["gib"])))
-        if abs(gib / r["gib"] - 1) > 0.15:
+        gib = r["planned"] + r["besides"]
+        off_tokens = off(r["predicted"], r["tokens"])
+        cells = "%.1f | %.1f | %.1f | %+.0f %%" % (r["gib"], r["planned"], gib, off(gib, r["gib"])) if r["gib"] else " | %.1f | %.1f | " % (r["planned"], gib)
+        w("| %s%s | %.0f | %.0f | %+.0f %% | %s |" % (r["name"], " (fitted)" if r["fit"] else "", r["tokens"], r["predicted"], off_tokens, cells))
+        if abs(off_tokens) > 100 * MISSED:
+            missed.append((r["name"], "tokens/s", "%.0f" % r["tokens"], "%.0f" % r["predicted"], off_tokens))
+        if r["gib"] and abs(gib / r["gib"] - 1) > MISSED:
+            missed.append((r["name"], "memory", "%.1f GiB" % r["gib"], "%.1f GiB" % gib, off(gib, r["gib"])))
             problems.append("memory of '%s' is off by %.0f %%" % (r["name"], off(gib, r["gib"])))
+    held = [abs(r["predicted"] / r["tokens"] - 1) for r in ROWS if not r["fit"]]
+    known = [abs((r["planned"] + r["besides"]) / r["gib"] - 1) for r in ROWS if r["gib"]]
+    w("\nWithin %.0f %%: tokens/s of %d of %d rows that were not fitted, memory of %d of %d rows, of which none was. What misses:\n" % (
+        100 * MISSED, sum(x <= MISSED for x in held), len(held), sum(x <= MISSED for x in known), len(known)))
+    w("| Run | figure | published | predicted | difference |")
+    w("|---|---|---:|---:|---:|")
+    out += ["| %s | %s | %s | %s | %+.0f %% |" % m for m in missed]
     w("\n| Ratio | published | predicted | difference | bound |")
     w("|---|---:|---:|---:|---:|")
     for text, published, predicted, bound in ratios():
