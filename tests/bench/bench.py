@@ -447,7 +447,7 @@ def opened(browser, page):
     shutil.rmtree(home, ignore_errors=True)
     begin = time.monotonic()
     done = command(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={home}",
-                   "--window-size=1200,2400", "--dump-dom", said.as_uri())
+                   "--window-size=1200,2400", "--dump-dom", said.as_uri(), timeout=600)
     seconds = time.monotonic() - begin
     found = re.search(r'data-ms="([\d.]+)"', done.out)
     if done.code != 0 or not found:
