@@ -76,8 +76,10 @@ static void read_loads(const struct report *r, const double *report, struct step
     for (int64_t i = r->loads; i < r->size; i++) {
         out->load_least = i == r->loads ? report[i] : fmin(out->load_least, report[i]);
         out->load_most = fmax(out->load_most, report[i]);
-        out->load_mean += report[i] / (double)(r->size - r->loads);
+        out->load_mean += report[i];
     }
+    if (r->size > r->loads)
+        out->load_mean /= (double)(r->size - r->loads);
 }
 
 static struct step_split read_split(const struct report *r, const double *report)
