@@ -140,7 +140,8 @@ static void test_frame(void **state)
     assert_non_null(strstr(text.data, "     6  two   PENDING    0/5     - "));
     assert_non_null(strstr(text.data, "a     ready     4      4  cpu"));
     assert_non_null(strstr(text.data, "trains"));
-    assert_non_null(strstr(text.data, "\nstep 64.2 ms: data 2%, compute 62%, comm. 5%, checkpoint 0%, stragglers 31%\n"));
+    assert_non_null(
+        strstr(text.data, "\nstep 64.2 ms: data 2%, compute 62%, comm. 5%, checkpoint 0%, stragglers 31%\n"));
     assert_non_null(
         strstr(text.data, "\nslowest: rank 1 in 60 of 64 steps, busy 61.0 ms, the others wait 21.5, on b\n"));
     assert_non_null(strstr(text.data, "slowest in 60 of 64 steps\n"));
