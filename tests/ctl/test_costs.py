@@ -120,7 +120,7 @@ def same_program():
 
 
 def same_hash_elsewhere():
-    """a plan prints the same hash with other numbers of threads, whose kernels take more scratch, and on fewer cores"""
+    """a plan prints the same hash with other numbers of threads, which take more scratch, and on fewer cores"""
     one = document("-n", 2, costs="none")["program"]
     for threads in (2, 3):
         assert document("-n", 2, "--set", f"device.threads={threads}", costs="none")["program"] == one
