@@ -130,21 +130,24 @@ static void on_leave_poll(uv_timer_t *timer)
     struct titand *d = timer->data;
     titan_assert(d->agent && d->stopping == 1);
     const uint64_t waited = uv_now(&d->loop) - d->leaves_at, grace_ms = d->config->grace_ms;
-    const bool alone = waited >= grace_ms && !agent_connected(d->agent); /* no one has told them to write one */
+    /* No one has told them to write one; in dev the coordinator may not either, when its store refuses writes. */
+    const bool alone = waited >= grace_ms && (d->config->role == ROLE_DEV || !agent_connected(d->agent));
     if (agent_workers(d->agent) && waited < 2 * grace_ms && !alone)
         return;
     (void)uv_timer_stop(timer);
     agent_close(d->agent, true, alone ? d->config->grace_ms : 0, on_agent_closed, d);
 }
 
-/* A node that goes, when Slurm or Kubernetes stops its daemon: nothing of it is to count as a crash. */
+/* A node that goes, when Slurm or Kubernetes stops its daemon: nothing of it is to count as a crash. So does the one of
+ * `titand dev`: there is no other, so its jobs are stopped with a checkpoint at once, and queued for the next start. */
 static bool leaves(struct titand *d)
 {
-    if (!d->config->drain_on_term || d->config->role != ROLE_AGENT || !d->agent || d->stopping > 1)
+    const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
+    if ((!dev && (!d->config->drain_on_term || d->config->role != ROLE_AGENT)) || !d->agent || d->stopping > 1)
         return false;
     d->leaves_at = uv_now(&d->loop);
     (void)notify_printf("STATUS=draining\nEXTEND_TIMEOUT_USEC=%llu", (2 * d->config->grace_ms + 10000) * 1000ULL);
-    agent_leave(d->agent, d->config->grace_ms);
+    agent_leave(d->agent, dev ? 1 : d->config->grace_ms);
     (void)uv_timer_start(&d->leave_timer, on_leave_poll, LEAVE_POLL_MS, LEAVE_POLL_MS);
     return true;
 }

@@ -104,7 +104,7 @@ def never_started_again():
 
 
 def stopped_and_started():
-    """SIGTERM stops workers with a checkpoint; the next titand resumes the run there"""
+    """SIGTERM stops workers with a checkpoint; the next titand resumes the run there, and nothing counts against it"""
     with Daemon(None, "--slots", 2) as d:
         keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "training.steps": 1000000,
                 "checkpoint.interval": 1000000}
@@ -117,6 +117,7 @@ def stopped_and_started():
         points = lambda: [m["step"] for m in d.lines("metrics", job) if m["epoch"] > s["epoch"]]
         first = min(until("it goes on", points, 30))
         assert first > s["step"], f"resumed at step {first}, had done {s['step']}"
+        assert d.status(job)["restarts"] == 0 and d.jobs()[0]["losses"] == [], d.status(job)
 
 
 tap(ten_rounds, killed_with_its_workers, never_started_again, stopped_and_started)
