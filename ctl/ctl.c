@@ -21,10 +21,10 @@ titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_e
     titan_assert(!ctl->channel);
     const char *output = args_text(args, "output", "table"), *no_color = getenv("NO_COLOR");
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
-        return titan_fail(err, TITAN_EINVAL, "--output %.32s: there are table and json", output);
+        return titan_fail(err, TITAN_EINVAL, "--output: unknown format '%.32s' (table|json)", output);
     ctl->json = strcmp(output, "json") == 0;
     ctl->online = isatty(STDOUT_FILENO);
-    ctl->color = ctl->online && !(no_color && *no_color);
+    ctl->color = output_terminal(STDOUT_FILENO) && !(no_color && *no_color);
     TRY(ctl_server(args_text(args, "server", NULL), ctl->server, sizeof(ctl->server), err));
     TRY(ctl_load_tls(args, ctl->server, err));
     return ctl_load_token(args_text(args, "token-file", NULL), err);

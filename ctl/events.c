@@ -25,8 +25,10 @@ static bool each(const ProtobufCMessage *message, void *data)
     (void)printf("%s  %-22s ", clock_format(event->at_ms, at), event->type);
     if (p->all && event->job_id)
         (void)printf("job %llu  ", (unsigned long long)event->job_id);
-    if (event->epoch)
-        (void)printf("epoch %llu  ", (unsigned long long)event->epoch);
+    char epoch[32];
+    const int begins = snprintf(epoch, sizeof(epoch), "epoch %llu ", (unsigned long long)event->epoch);
+    if (event->epoch && strncmp(event->message, epoch, (size_t)begins) != 0)
+        (void)printf("%s ", epoch);
     if (event->rank >= 0)
         (void)printf("rank %d  ", event->rank);
     (void)printf("%s\n", event->message);

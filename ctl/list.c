@@ -31,8 +31,8 @@ static void listing_begin(struct listing *l)
         json_begin_array(&l->json, "jobs");
     } else {
         table_begin(&l->table,
-                    (const char *const[]){"JOB>", "NAME~", "USER", "STATE", "STEP>", "LOSS>", "TOKENS/S>", "WORKERS>",
-                                          "RESTARTS>", "SUBMITTED", l->labels ? "LABELS~" : "REASON~",
+                    (const char *const[]){"JOB>", "NAME~", "?USER", "STATE", "STEP>", "LOSS>", "?TOKENS/S>",
+                                          "?WORKERS>", "?RESTARTS>", "?SUBMITTED", l->labels ? "LABELS~" : "REASON~",
                                           l->labels ? "REASON~" : NULL, NULL});
     }
 }
@@ -115,7 +115,8 @@ const struct command command_list = {
             JOBS_FILTERS,
             {"labels", 'L', NULL, "show labels, as it does with --label", WORD_NONE},
             {"limit", 'n', "N", "at most so many (default 100); it says when there are more", WORD_NONE},
-            {"wide", 'w', NULL, "names and reasons in full; else a terminal's width cuts them", WORD_NONE},
+            {"wide", 'w', NULL, "all columns in full; else what does not fit the terminal is cut or left out",
+             WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl list --state PENDING,RUNNING", "what waits and what runs"},
                                          {"titanctl list --user alice --limit 10", "the last ten of one user"},

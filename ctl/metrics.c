@@ -33,8 +33,9 @@ struct view {
     bool split;      /* print where the time went, */
     bool rates;      /* or how fast it was, and what experts had to do */
     struct series *series;
-    size_t n, at; /* at: of which points come in */
-    uint64_t printed;
+    size_t n, at;             /* at: of which points come in */
+    int room;                 /* columns of the terminal; 0: any number */
+    uint64_t printed, points; /* points: of the job that is looked at */
     int drawn_lines;
     int64_t drawn_ns;
 };
@@ -105,21 +106,36 @@ static void draw(struct view *v)
     (void)output_line(&text);
 }
 
+/* A line of columns, right-aligned, each so wide with the blank before it, 0 ends them: those that fit the terminal. */
+static bool print_fitting(const struct view *v, const int *widths, const struct buf *line)
+{
+    int fits = 0;
+    for (; *widths && (v->room <= 0 || fits + *widths <= v->room); widths++)
+        fits += *widths;
+    (void)printf("%.*s\n", *widths ? MIN(fits, (int)line->len) : (int)line->len, line->len ? line->data : "");
+    return fflush(stdout) == 0;
+}
+
 static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
 {
+    static const int widths[] = {8, 11, 10, 10, 10, 10, 10, 10, 8, 10, 11, 0};
     const Titan__V1__StepSplit *const t = p->split;
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
     char memory[UNITS_TEXT];
-    if (v->printed++ == 0)
-        (void)printf("%8s %10s %9s %9s %9s %9s %9s %9s %7s %9s %10s\n", "step", "max loss", "step ms", "data ms",
-                     "compute", "comm.", "checkp.", "straggl.", "slowest", "its busy", "memory");
-    (void)printf("%8llu %10.4f %9.1f", (unsigned long long)p->step, p->loss_max, p->step_ms);
+    if (v->printed++ == 0) {
+        buf_printf(&line, "%8s %10s %9s %9s %9s %9s %9s %9s %7s %9s %10s", "step", "max loss", "step ms", "data ms",
+                   "compute", "comm.", "checkp.", "straggl.", "slowest", "its busy", "memory");
+        (void)print_fitting(v, widths, &line);
+        buf_clear(&line);
+    }
+    buf_printf(&line, "%8llu %10.4f %9.1f", (unsigned long long)p->step, p->loss_max, p->step_ms);
     if (t)
-        (void)printf(" %9.1f %9.1f %9.1f %9.1f %9.1f %7u %9.1f", t->data_ms, t->compute_ms, t->communication_ms,
-                     t->checkpoint_ms, t->straggler_ms, t->slowest_rank, t->slowest_busy_ms);
+        buf_printf(&line, " %9.1f %9.1f %9.1f %9.1f %9.1f %7u %9.1f", t->data_ms, t->compute_ms, t->communication_ms,
+                   t->checkpoint_ms, t->straggler_ms, t->slowest_rank, t->slowest_busy_ms);
     else
-        (void)printf(" %9s %9s %9s %9s %9s %7s %9s", "-", "-", "-", "-", "-", "-", "-");
-    (void)printf(" %10s\n", format_bytes(p->memory_bytes, memory));
-    return fflush(stdout) == 0;
+        buf_printf(&line, " %9s %9s %9s %9s %9s %7s %9s", "-", "-", "-", "-", "-", "-", "-");
+    buf_printf(&line, " %10s", format_bytes(p->memory_bytes, memory));
+    return print_fitting(v, widths, &line);
 }
 
 /* "12 to 80, mean 32" */
@@ -131,16 +147,20 @@ static const char *experts_text(const Titan__V1__ExpertLoad *e, char text[96])
 
 static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
 {
+    static const int widths[] = {8, 10, 11, 10, 8, 9, 28, 0};
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
     char rate[UNITS_TEXT];
-    if (v->printed++ == 0)
-        (void)printf("%8s %9s %10s %9s %7s %8s %27s\n", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %", "causal %",
-                     "tokens of an expert");
-    (void)printf("%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
-                 format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
+    if (v->printed++ == 0) {
+        buf_printf(&line, "%8s %9s %10s %9s %7s %8s %27s", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %",
+                   "causal %", "tokens of an expert");
+        (void)print_fitting(v, widths, &line);
+        buf_clear(&line);
+    }
+    buf_printf(&line, "%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
+               format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
     if (p->experts)
-        (void)printf(" %27s", experts_text(p->experts, (char[96]){0}));
-    (void)puts("");
-    return fflush(stdout) == 0;
+        buf_printf(&line, " %27s", experts_text(p->experts, (char[96]){0}));
+    return print_fitting(v, widths, &line);
 }
 
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
@@ -151,23 +171,28 @@ static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
         return print_split(v, p);
     if (v->rates)
         return print_rates(v, p);
+    static const int widths[] = {8, 11, 11, 11, 11, 8, 10, 9, 7, 11, 0};
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
     char rate[UNITS_TEXT];
-    if (v->printed++ == 0)
-        (void)printf("%8s %10s %10s %10s %10s %7s %9s %8s %6s %10s\n", "step", "loss", "grad norm", "rate", "tokens/s",
-                     "mfu %", "step ms", "workers", "epoch", "validation");
-    (void)printf("%8llu %10.4f %10.4f %10.3g %10s %7.1f %9.1f %8u %6llu", (unsigned long long)p->step, p->loss,
-                 p->grad_norm, p->learning_rate, format_count(p->tokens_per_second, rate), 100 * p->mfu, p->step_ms,
-                 p->world_size, (unsigned long long)p->epoch);
+    if (v->printed++ == 0) {
+        buf_printf(&line, "%8s %10s %10s %10s %10s %7s %9s %8s %6s %10s", "step", "loss", "grad norm", "rate",
+                   "tokens/s", "mfu %", "step ms", "workers", "epoch", "validation");
+        (void)print_fitting(v, widths, &line);
+        buf_clear(&line);
+    }
+    buf_printf(&line, "%8llu %10.4f %10.4f %10.3g %10s %7.1f %9.1f %8u %6llu", (unsigned long long)p->step, p->loss,
+               p->grad_norm, p->learning_rate, format_count(p->tokens_per_second, rate), 100 * p->mfu, p->step_ms,
+               p->world_size, (unsigned long long)p->epoch);
     if (p->validation)
-        (void)printf(" %10.4f", p->validation->loss);
-    (void)puts("");
-    return fflush(stdout) == 0;
+        buf_printf(&line, " %10.4f", p->validation->loss);
+    return print_fitting(v, widths, &line);
 }
 
 static bool each(const ProtobufCMessage *message, void *data)
 {
     struct view *v = data;
     const Titan__V1__MetricPoint *point = (const Titan__V1__MetricPoint *)message;
+    v->points++;
     if (!v->plot)
         return print_point(v, point);
     titan_assert(v->at < v->n);
@@ -191,6 +216,24 @@ static titan_status series_begin(struct series *s, uint64_t job, struct titan_er
     return TITAN_OK;
 }
 
+/* On stderr: what reads numbers from stdout gets none. */
+static void report_no_steps(struct ctl *ctl, uint64_t id, int64_t after)
+{
+    titan_assert(id > 0);
+    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
+    struct titan_error ignored = {0};
+    const bool known = ctl_job(ctl, id, &reply, &ignored) == TITAN_OK,
+               over = known && ctl_state_final(reply->job->state);
+    (void)fprintf(stderr, "titanctl: job %llu has no steps", (unsigned long long)id);
+    if (after > 0)
+        (void)fprintf(stderr, " after step %lld", (long long)after);
+    if (over)
+        (void)fprintf(stderr, ": it is %s", ctl_state_name(reply->job->state));
+    else if (known)
+        (void)fprintf(stderr, " yet: it is %s", ctl_state_name(reply->job->state));
+    (void)fputs("\n", stderr);
+}
+
 static titan_status show(struct view *v, const struct args *args, struct titan_error *err)
 {
     Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
@@ -198,16 +241,21 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
     request.after_step = (uint64_t)after;
     request.follow = args_has(args, "follow");
-    v->live = v->plot && request.follow && v->ctl->online;
+    v->live = v->plot && request.follow && output_terminal(STDOUT_FILENO);
     titan_status status = TITAN_OK;
+    uint64_t seen = 0;
     for (v->at = 0; v->at < v->n && status == TITAN_OK; v->at++) {
+        v->points = 0;
         TRY(args_job(args, (int)v->at, &request.job_id, err));
         if (v->plot)
             TRY(series_begin(&v->series[v->at], request.job_id, err));
         status = ctl_stream(v->ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, each,
                             v, err);
+        seen += v->points;
+        if (status == TITAN_OK && v->points == 0)
+            report_no_steps(v->ctl, request.job_id, after);
     }
-    if (v->plot && (status == TITAN_OK || status == TITAN_ECANCELLED))
+    if (v->plot && seen > 0 && (status == TITAN_OK || status == TITAN_ECANCELLED))
         draw(v);
     return status;
 }
@@ -220,6 +268,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                         .plot = args_has(args, "plot") && !ctl->json,
                         .split = args_has(args, "split"),
                         .rates = args_has(args, "rates"),
+                        .room = output_columns(),
                         .n = (size_t)args->n};
     if (view.n > 1 && (!view.plot || args_has(args, "follow")))
         return titan_fail(err, TITAN_EINVAL,
@@ -264,7 +313,7 @@ const struct command command_metrics = {
              "print how fast each step was: TFLOP/s of a worker, MFU as TorchTitan counts it and without what a causal "
              "mask takes out, and the tokens of an expert",
              WORD_NONE},
-            {"after", 0, "STEP", "only steps behind this one", WORD_NONE},
+            {"after", 0, "STEP", "only steps after this one", WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl metrics 12 --plot", "the loss curve so far"},
                                          {"titanctl metrics 12 -f --plot", "the loss curve as it grows"},

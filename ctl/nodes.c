@@ -38,8 +38,8 @@ static void cell_or_dash(struct table_out *table, bool known, uint64_t value)
 static void put_gpus(const Titan__V1__ListNodesResponse *reply, int room)
 {
     struct table_out table;
-    table_begin(&table, (const char *const[]){"NODE", "SLOT>", "GPU", "STATE", "MEMORY", "TEMP>", "ECC>", "XID>",
-                                              "JOB>", "WORKER>", "REASON~", NULL});
+    table_begin(&table, (const char *const[]){"NODE", "SLOT>", "?GPU", "STATE", "?MEMORY", "?TEMP>", "ECC>", "XID>",
+                                              "JOB>", "?WORKER>", "REASON~", NULL});
     table.room = room;
     for (size_t i = 0; i < reply->n_nodes; i++) {
         for (size_t k = 0; k < reply->nodes[i]->n_gpus; k++) {
@@ -83,13 +83,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return TITAN_OK;
     }
     struct table_out table;
-    table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "JOBS~", "DEVICE", "ADDRESS",
-                                              "VERSION", "LAST SEEN", "REASON~", NULL});
+    table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "JOBS~", "?DEVICE", "?ADDRESS",
+                                              "?VERSION", "?LAST SEEN", "REASON~", NULL});
     table.room = args_has(args, "wide") ? 0 : output_columns();
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Titan__V1__Node *node = reply->nodes[i];
-        char ago[48];
+        char ago[48], from[32], until[32];
         _cleanup_(buf_free) struct buf jobs = BUF_INIT;
         table_cell(&table, "%s", node->name);
         table_cell(&table, "%s", node->state);
@@ -103,7 +103,11 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         table_cell(&table, "%s", node->address);
         table_cell(&table, "%s", node->version);
         table_cell(&table, "%s", output_ago(node->last_seen_ms, now_ms, ago));
-        table_cell(&table, "%s", node->reason);
+        if (node->window_from_ms)
+            table_cell(&table, "maintenance from %s to %s: %s", clock_format(node->window_from_ms, from),
+                       clock_format(node->window_until_ms, until), node->reason);
+        else
+            table_cell(&table, "%s", node->reason);
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     table_end(&table, &text, -1, false);
@@ -119,7 +123,8 @@ const struct command command_nodes = {
         (const struct option_spec[]){
             {"gpus", 'g', NULL,
              "a line for each GPU: memory, temperature (C), uncorrected ECC errors, last Xid, worker", WORD_NONE},
-            {"wide", 'w', NULL, "reasons in full; else a terminal's width cuts them", WORD_NONE},
+            {"wide", 'w', NULL, "all columns in full; else what does not fit the terminal is cut or left out",
+             WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl nodes", "which nodes are there and what is free"},
                                          {"titanctl nodes --gpus", "which GPU is broken, and why"},

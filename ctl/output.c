@@ -195,18 +195,37 @@ int output_columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-/* Of Unicode's East Asian Width W and F, and of what combines, the ranges that names are made of. */
+bool output_terminal(int fd)
+{
+    const char *term = getenv("TERM");
+    return isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
+}
+
+/* Of Unicode's East Asian Width W and F, and of what combines, the ranges that names are made of. What a terminal makes
+ * of emoji joined into one is its own. */
 static int code_columns(uint32_t code)
 {
     static const struct {
         uint32_t from, to;
         int columns;
-    } ranges[] = {{0x300, 0x36f, 0},     {0x200b, 0x200f, 0},   {0x202a, 0x202e, 0},  {0x2060, 0x2064, 0},
-                  {0x20d0, 0x20ff, 0},   {0xfe00, 0xfe0f, 0},   {0xfe20, 0xfe2f, 0},  {0xfeff, 0xfeff, 0},
-                  {0x1f3fb, 0x1f3ff, 0}, {0xe0100, 0xe01ef, 0}, {0x1100, 0x115f, 2},  {0x231a, 0x231b, 2},
-                  {0x2e80, 0x303e, 2},   {0x3041, 0xa4cf, 2},   {0xac00, 0xd7a3, 2},  {0xf900, 0xfaff, 2},
-                  {0xfe30, 0xfe6f, 2},   {0xff00, 0xff60, 2},   {0xffe0, 0xffe6, 2},  {0x1f300, 0x1f64f, 2},
-                  {0x1f680, 0x1f6ff, 2}, {0x1f900, 0x1faff, 2}, {0x20000, 0x3fffd, 2}};
+    } ranges[] = {{0x300, 0x36f, 0},     {0x483, 0x489, 0},     {0x591, 0x5bd, 0},     {0x610, 0x61a, 0},
+                  {0x64b, 0x65f, 0},     {0x941, 0x948, 0},     {0x94d, 0x94d, 0},     {0xe31, 0xe31, 0},
+                  {0xe34, 0xe3a, 0},     {0xe47, 0xe4e, 0},     {0x200b, 0x200f, 0},   {0x202a, 0x202e, 0},
+                  {0x2060, 0x2064, 0},   {0x20d0, 0x20ff, 0},   {0xfe00, 0xfe0f, 0},   {0xfe20, 0xfe2f, 0},
+                  {0xfeff, 0xfeff, 0},   {0x1f3fb, 0x1f3ff, 0}, {0xe0100, 0xe01ef, 0}, {0x1100, 0x115f, 2},
+                  {0x231a, 0x231b, 2},   {0x23e9, 0x23ec, 2},   {0x23f0, 0x23f0, 2},   {0x23f3, 0x23f3, 2},
+                  {0x25fd, 0x25fe, 2},   {0x2614, 0x2615, 2},   {0x2648, 0x2653, 2},   {0x267f, 0x267f, 2},
+                  {0x2693, 0x2693, 2},   {0x26a1, 0x26a1, 2},   {0x26aa, 0x26ab, 2},   {0x26bd, 0x26be, 2},
+                  {0x26c4, 0x26c5, 2},   {0x26ce, 0x26ce, 2},   {0x26d4, 0x26d4, 2},   {0x26ea, 0x26ea, 2},
+                  {0x26f2, 0x26f3, 2},   {0x26f5, 0x26f5, 2},   {0x26fa, 0x26fa, 2},   {0x26fd, 0x26fd, 2},
+                  {0x2705, 0x2705, 2},   {0x270a, 0x270b, 2},   {0x2728, 0x2728, 2},   {0x274c, 0x274c, 2},
+                  {0x274e, 0x274e, 2},   {0x2753, 0x2755, 2},   {0x2757, 0x2757, 2},   {0x2795, 0x2797, 2},
+                  {0x27b0, 0x27b0, 2},   {0x27bf, 0x27bf, 2},   {0x2b1b, 0x2b1c, 2},   {0x2b50, 0x2b50, 2},
+                  {0x2b55, 0x2b55, 2},   {0x2e80, 0x303e, 2},   {0x3041, 0xa4cf, 2},   {0xa960, 0xa97c, 2},
+                  {0xac00, 0xd7a3, 2},   {0xf900, 0xfaff, 2},   {0xfe30, 0xfe6f, 2},   {0xff00, 0xff60, 2},
+                  {0xffe0, 0xffe6, 2},   {0x1f004, 0x1f004, 2}, {0x1f0cf, 0x1f0cf, 2}, {0x1f18e, 0x1f18e, 2},
+                  {0x1f191, 0x1f19a, 2}, {0x1f200, 0x1f265, 2}, {0x1f300, 0x1f64f, 2}, {0x1f680, 0x1f6ff, 2},
+                  {0x1f7e0, 0x1f7eb, 2}, {0x1f900, 0x1faff, 2}, {0x20000, 0x3fffd, 2}};
     for (size_t i = 0; i < ARRAY_SIZE(ranges); i++)
         if (code >= ranges[i].from && code <= ranges[i].to)
             return ranges[i].columns;
@@ -273,12 +292,15 @@ void table_begin(struct table_out *t, const char *const *headings)
     memset(t, 0, sizeof(*t));
     while (headings[t->columns])
         t->columns++;
-    titan_assert(t->columns <= TABLE_COLUMNS);
+    titan_assert(t->columns <= TABLE_COLUMNS && headings[t->columns - 1][0] != '?');
     for (int i = 0; i < t->columns; i++) {
-        size_t len = strlen(headings[i]);
-        t->right[i] = len > 0 && headings[i][len - 1] == '>';
-        t->give[i] = len > 0 && headings[i][len - 1] == '~';
-        table_cell(t, "%.*s", (int)len - (t->right[i] || t->give[i]), headings[i]);
+        const char *name = headings[i];
+        t->spare[i] = *name == '?';
+        name += t->spare[i];
+        size_t len = strlen(name);
+        t->right[i] = len > 0 && name[len - 1] == '>';
+        t->give[i] = len > 0 && name[len - 1] == '~';
+        table_cell(t, "%.*s", (int)len - (t->right[i] || t->give[i]), name);
     }
 }
 
@@ -297,18 +319,29 @@ void table_cell(struct table_out *t, const char *fmt, ...)
     t->rows++;
 }
 
-/* The widest of those that give way is cut, again and again, until the lines fit or nothing is left to give. */
+enum { CUT_LEAST = 8 };
+
+/* Columns of a line; with those that give way as narrow as they can be. */
+static int table_width(const struct table_out *t, bool least)
+{
+    int total = -2;
+    for (int i = 0; i < t->columns; i++)
+        if (!t->out[i])
+            total += 2 + (least && t->give[i] ? MIN(t->width[i], CUT_LEAST) : t->width[i]);
+    return total;
+}
+
+/* Columns that can be spared are left out until the lines may fit; then the widest of those that give way is cut, again
+ * and again, until they do or nothing is left to give. */
 static void table_fit(struct table_out *t)
 {
     titan_assert(t->columns > 0);
-    enum { LEAST = 8 };
-    int total = 2 * (t->columns - 1);
-    for (int i = 0; i < t->columns; i++)
-        total += t->width[i];
-    for (; t->room > 0 && total > t->room; total--) {
+    for (int i = t->columns; i-- > 0;)
+        t->out[i] = t->spare[i] && t->room > 0 && table_width(t, true) > t->room;
+    for (int total = table_width(t, false); t->room > 0 && total > t->room; total--) {
         int widest = -1;
         for (int i = 0; i < t->columns; i++)
-            if (t->give[i] && t->width[i] > LEAST && (widest < 0 || t->width[i] > t->width[widest]))
+            if (t->give[i] && t->width[i] > CUT_LEAST && (widest < 0 || t->width[i] > t->width[widest]))
                 widest = i;
         if (widest < 0)
             return;
@@ -324,6 +357,10 @@ void table_end(struct table_out *t, struct buf *out, int state_column, bool colo
     for (int i = 0; i < t->rows; i++, cell += strlen(cell) + 1) {
         int column = i % t->columns, columns = output_text_columns(cell);
         bool last = column == t->columns - 1, cut = t->give[column] && columns > t->width[column];
+        if (t->out[column]) {
+            buf_puts(out, last ? "\n" : "");
+            continue;
+        }
         const char *paint = color && column == state_column && i >= t->columns ? output_state_color(cell) : "";
         int pad = t->width[column] - columns;
         size_t bytes = cut ? output_text_fits(cell, t->width[column] - 1, &pad) : strlen(cell);
@@ -365,8 +402,8 @@ char *output_ago(int64_t at_ms, int64_t now_ms, char text[48])
 char *output_clock(int64_t at_ms, char text[16])
 {
     time_t seconds = (time_t)(at_ms / 1000);
-    struct tm local;
-    if (!localtime_r(&seconds, &local) || strftime(text, 16, "%H:%M:%S", &local) == 0)
-        (void)snprintf(text, 16, "--:--:--");
+    struct tm utc;
+    if (!gmtime_r(&seconds, &utc) || strftime(text, 16, "%H:%M:%SZ", &utc) == 0)
+        (void)snprintf(text, 16, "--:--:--Z");
     return text;
 }

@@ -32,15 +32,20 @@ struct table_out {
     int width[TABLE_COLUMNS];
     bool right[TABLE_COLUMNS]; /* numbers */
     bool give[TABLE_COLUMNS];  /* cut when there is no room */
+    bool spare[TABLE_COLUMNS]; /* left out when that is not enough */
+    bool out[TABLE_COLUMNS];   /* is left out */
     int room;                  /* columns of the terminal; 0 = any number */
 };
 /* Columns of the terminal on stdout ($COLUMNS wins); 0 when it is none. */
 int output_columns(void);
+/* A terminal that can move its cursor and has colours: TERM is neither "dumb" nor missing. */
+bool output_terminal(int fd);
 /* Columns a terminal needs for UTF-8 text: wide characters take two, combining ones none. */
 int output_text_columns(const char *text);
 /* Bytes of UTF-8 text that fit into so many columns; *ret_left: how many stay free. */
 size_t output_text_fits(const char *text, int columns, int *ret_left);
-/* headings: "ID>" is right-aligned, "NAME~" gives way where room is set; NULL ends it. */
+/* headings: "ID>" is right-aligned; where room is set, "NAME~" gives way and, when that is not enough, those that begin
+ * with '?' are left out, the last one first; NULL ends it. */
 void table_begin(struct table_out *t, const char *const *headings);
 void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Write the whole table into out; the last column is not padded. Frees t. state_column >= 0: that column is coloured by
@@ -52,7 +57,7 @@ const char *output_state_color(const char *state_name); /* escape sequence; "" f
 
 /* "2h 3m ago"; "-" for 0. */
 char *output_ago(int64_t at_ms, int64_t now_ms, char text[48]);
-/* Local "14:03:22". */
+/* "14:03:22Z": in UTC, as all times that are printed. */
 char *output_clock(int64_t at_ms, char text[16]);
 
 /* What of a reply is printed as text is no more than that: in its strings, whatever would change how a terminal shows

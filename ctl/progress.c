@@ -23,9 +23,9 @@ enum {
 
 void progress_init(struct progress *p, FILE *out)
 {
-    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    const char *no_color = getenv("NO_COLOR");
     *p = (struct progress){.out = out, .loss = NAN, .width = 80};
-    p->live = isatty(fileno(out)) && term && strcmp(term, "dumb") != 0;
+    p->live = output_terminal(fileno(out));
     p->color = p->live && !(no_color && *no_color);
     p->unicode = p->live && plot_unicode();
 }

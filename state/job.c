@@ -156,7 +156,7 @@ static titan_status add_restarts(struct db *db, uint64_t id, int state, int64_t 
 {
     char text[64];
     struct event e = {.job_id = id, .type = "job.restarts", .message = text, .rank = -1};
-    (void)snprintf(text, sizeof(text), "losses that count: %lld", (long long)restarts);
+    (void)snprintf(text, sizeof(text), "losses that count against the restart budget: %lld", (long long)restarts);
     TRY(db_int(db, 0, &e.at_ms, err, "SELECT at_ms FROM events ORDER BY id DESC LIMIT 1", ""));
     return add_change(db, &e, id, state, state, restarts, err);
 }

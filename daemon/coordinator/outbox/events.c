@@ -345,6 +345,6 @@ void emit_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckpt
     event_attach(
         c, change, j,
         (struct emit){.type = "checkpoint.expired",
-                      .message = batch_printf(c->out, "checkpoint of step %llu goes", (unsigned long long)ckpt->step),
+                      .message = batch_printf(c->out, "checkpoint of step %llu removed", (unsigned long long)ckpt->step),
                       .detail = detail_end(c, &d)});
 }

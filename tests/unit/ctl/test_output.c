@@ -181,6 +181,9 @@ static void test_table_columns(void **state)
     struct table_out t;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     assert_int_equal(output_text_columns("\u65e5\u672c\u8a9e e\u0301 \U0001f680"), 11);
+    assert_int_equal(output_text_columns("\u26a1\u2705\u2b50"), 6);         /* emoji that are no pictographs by block */
+    assert_int_equal(output_text_columns("\u0e01\u0e34\u05d0\u05b0"), 2);   /* vowels below and above */
+    assert_int_equal(output_text_columns("\u2713 \u2190 \u00e9\u2014"), 6); /* of one column */
     cells(&t, &text, 0);
     assert_string_equal(text.data, "NAME         STATE    REASON\n"
                                    "\u65e5\u672c\u8a9e e\u0301 \U0001f680  RUNNING  a reason that is long\n"
@@ -193,6 +196,43 @@ static void test_table_columns(void **state)
     assert_string_equal(text.data, "NAME      STATE    REASON\n"
                                    "\u65e5\u672c\u8a9e \u2026  RUNNING  a reaso\u2026\n"
                                    "x         FAILED   short\n");
+}
+
+static void spared(struct table_out *t, struct buf *text, int room)
+{
+    buf_clear(text);
+    table_begin(t, (const char *const[]){"JOB>", "NAME~", "?USER", "STATE", "?WORKERS>", "REASON~", NULL});
+    t->room = room;
+    table_cell(t, "1");
+    table_cell(t, "a name of 17 here");
+    table_cell(t, "alice");
+    table_cell(t, "RUNNING");
+    table_cell(t, "4");
+    table_cell(t, "%s", "");
+    table_end(t, text, 3, false);
+}
+
+/* What can be spared goes from the right, and only when cutting is not enough. */
+static void test_table_spares(void **state)
+{
+    (void)state;
+    struct table_out t;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    spared(&t, &text, 0);
+    assert_string_equal(text.data, "JOB  NAME               USER   STATE    WORKERS  REASON\n"
+                                   "  1  a name of 17 here  alice  RUNNING        4  \n");
+    spared(&t, &text, 46);
+    assert_string_equal(text.data, "JOB  NAME      USER   STATE    WORKERS  REASON\n"
+                                   "  1  a name \u2026  alice  RUNNING        4  \n");
+    spared(&t, &text, 45);
+    assert_string_equal(text.data, "JOB  NAME              USER   STATE    REASON\n"
+                                   "  1  a name of 17 he\u2026  alice  RUNNING  \n");
+    spared(&t, &text, 36);
+    assert_string_equal(text.data, "JOB  NAME            STATE    REASON\n"
+                                   "  1  a name of 17 \u2026  RUNNING  \n");
+    spared(&t, &text, 10);
+    assert_string_equal(text.data, "JOB  NAME      STATE    REASON\n"
+                                   "  1  a name \u2026  RUNNING  \n");
 }
 
 static void test_states(void **state)
@@ -215,14 +255,16 @@ static void test_times(void **state)
     assert_string_equal(output_ago(1000, 1500, text), "now");
     assert_string_equal(output_ago(5000, 4000, text), "now"); /* clocks differ between machines */
     assert_string_equal(output_ago(1000, 201000, text), "3m 20s ago");
+    assert_string_equal(output_clock(INT64_C(1763668800123), text), "20:00:00Z"); /* wherever one is */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_job),    cmocka_unit_test(test_event), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_lists),  cmocka_unit_test(test_table), cmocka_unit_test(test_table_columns),
-        cmocka_unit_test(test_states), cmocka_unit_test(test_times), cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_job),          cmocka_unit_test(test_event),  cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_lists),        cmocka_unit_test(test_table),  cmocka_unit_test(test_table_columns),
+        cmocka_unit_test(test_table_spares), cmocka_unit_test(test_states), cmocka_unit_test(test_times),
+        cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests_name("output", tests, NULL, NULL);
 }
