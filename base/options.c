@@ -164,7 +164,7 @@ titan_status args_parse(const struct command_table *t, int argc, char **argv, st
         titan_status status =
             args->n < c->min_args
                 ? titan_fail(err, TITAN_EINVAL, "%s: %s is missing", c->name, c->arguments)
-                : titan_fail(err, TITAN_EINVAL, "%s: '%.64s' is one word too many", c->name, args->words[c->max_args]);
+                : titan_fail(err, TITAN_EINVAL, "%s: unexpected argument '%.64s'", c->name, args->words[c->max_args]);
         titan_error_hint(err, "usage: %s %s [OPTION]...%s%s", t->name, c->name, *c->arguments ? " " : "", c->arguments);
         return status;
     }

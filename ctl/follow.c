@@ -33,7 +33,8 @@ struct follow {
     uint64_t last_event, last_step;
     int64_t checkpoint_ms; /* when the last one was printed */
     int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
-    bool polling, asking_end, over, client_down;
+    int64_t lacks_ms;      /* since when nodes are missing; 0 = they are not */
+    bool polling, asking_end, over, client_down, giving_up;
     int interrupts;
     struct {
         char seen[256], said[256]; /* at the last look; the last that was printed */
@@ -227,6 +228,48 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
     progress_print(&f->progress, line);
 }
 
+bool follow_lacks_nodes(const Titan__V1__Job *job)
+{
+    static const char *const reasons[] = {"waiting: no node has", "waiting for nodes"};
+    bool lacks = false;
+    for (size_t i = 0; i < ARRAY_SIZE(reasons); i++)
+        lacks = lacks || strncmp(job->reason, reasons[i], strlen(reasons[i])) == 0;
+    return lacks && job->state == TITAN__V1__JOB_STATE__PENDING;
+}
+
+static void on_given_up(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    (void)reply;
+    struct follow *f = data;
+    struct titan_error why;
+    if (f->over || err->status == TITAN_ECONFLICT) /* it ended in between, which the events say too */
+        return;
+    if (err->status == TITAN_OK) {
+        (void)titan_fail(&why, TITAN_EUNPLACEABLE, "job %llu was cancelled: in %.0f s no nodes came that can hold it",
+                         (unsigned long long)f->options->job_id, (double)f->options->nodes_ms / 1000);
+        titan_error_hint(&why, "%s", f->reason.seen);
+    }
+    fail(f, err->status == TITAN_OK ? &why : err);
+}
+
+static void look_for_nodes(struct follow *f, const Titan__V1__Job *job)
+{
+    const int64_t now_ms = clock_mono_ns() / 1000000;
+    if (!follow_lacks_nodes(job)) {
+        f->lacks_ms = 0;
+        return;
+    }
+    f->lacks_ms = f->lacks_ms ? f->lacks_ms : now_ms;
+    if (f->giving_up || f->options->nodes_ms == 0 || now_ms - f->lacks_ms < f->options->nodes_ms)
+        return;
+    f->giving_up = true;
+    Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
+    request.job_id = job->id;
+    request.reason = (char *)(uintptr_t) "no nodes came that can hold it";
+    rpc_client_call(f->client, TITAN_METHOD("CancelJob"), &request.base, &titan__v1__cancel_job_response__descriptor,
+                    CALL_MS, on_given_up, f);
+}
+
 static void on_job(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     struct follow *f = data;
@@ -246,6 +289,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (!ctl_state_final(job->state)) {
         output_fit(reply);
         print_reason(f, job);
+        look_for_nodes(f, job);
     }
     if (!f->asking_end)
         return;

@@ -16,12 +16,16 @@ struct follow_options {
     bool cancel_on_interrupt; /* Ctrl-C cancels the job, a second one leaves at once; otherwise the first one leaves */
     uint32_t timeout_ms;      /* 0 = none */
     uint32_t patience_ms;     /* how long the server may be gone; 0 = 30000 */
+    int64_t nodes_ms; /* cancel a job that nodes are missing for, for so long on end; 0 = never. With progress */
 };
 
 /* TITAN_OK: the job has ended and *ret_job (the caller's, ctl_message_free) says how. TITAN_ETIMEDOUT, TITAN_ECANCELLED
- * (interrupted), or what the server said. */
+ * (interrupted), TITAN_EUNPLACEABLE (cancelled after nodes_ms), or what the server said. */
 titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobResponse **ret_job,
                         struct titan_error *err) TITAN_MUST_USE;
+
+/* It is queued, and stays so until nodes are added. */
+bool follow_lacks_nodes(const Titan__V1__Job *job);
 
 /* How a command ends after a job of this state: TITAN_OK for COMPLETED, else TITAN_EJOB with the reason. */
 titan_status follow_outcome(const Titan__V1__Job *job, struct titan_error *err) TITAN_MUST_USE;

@@ -19,7 +19,7 @@ static const struct {
     {0, "done; for wait, run and --follow: the job completed"},
     {1, "the operation or the job failed, or the job was cancelled"},
     {2, "wrong usage or bad input: command line, run file"},
-    {3, "not found: job, file, checkpoint"},
+    {3, "not found: job, node, checkpoint"},
     {4, "the server cannot be reached"},
     {5, "not permitted"},
     {6, "in conflict with the present state, or another version"},

@@ -14,14 +14,19 @@
 #include "ctl/submit.h"
 
 static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, const struct run_file *file,
-                                      Titan__V1__GetJobResponse **ret_end, struct titan_error *err)
+                                      const struct dev_daemon *daemon, Titan__V1__GetJobResponse **ret_end,
+                                      struct titan_error *err)
 {
     uint64_t id;
     bool existed;
     TRY(submit_run(ctl, file, args, NULL, &id, &existed, err));
     const struct follow_options options = {
         .server = ctl->server, .job_id = id, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
-    return follow_job(&options, ret_end, err);
+    const titan_status status = follow_job(&options, ret_end, err);
+    if (status == TITAN_ECANCELLED) /* by the second Ctrl-C: how it ended was not waited for */
+        titan_error_hint(err, "what it wrote is below %s",
+                         *file->recipe.job.dump_folder ? file->recipe.job.dump_folder : daemon->state_dir);
+    return status;
 }
 
 static titan_status outcome(const Titan__V1__Job *job, struct titan_error *err)
@@ -72,7 +77,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (status == TITAN_OK)
         status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
     if (status == TITAN_OK)
-        status = submit_and_follow(ctl, args, &file, &end, err);
+        status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
     rpc_channel_close(TAKE(ctl->channel));
     dev_daemon_stop(&daemon);
     TRY(status);

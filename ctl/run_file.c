@@ -22,6 +22,14 @@ static titan_status read_stdin(struct buf *text, struct titan_error *err)
     return n < 0 ? titan_fail_errno(err, "<stdin>") : TITAN_OK;
 }
 
+/* A run file, or what it names, that is not there is bad input: "not found" is for jobs, nodes and checkpoints. */
+static titan_status not_there(titan_status status, struct titan_error *err)
+{
+    if (status == TITAN_ENOTFOUND && err)
+        err->status = status = TITAN_EINVAL;
+    return status;
+}
+
 static titan_status read_text(struct run_file *f, const char *path, struct titan_error *err)
 {
     titan_status status;
@@ -95,10 +103,7 @@ static titan_status check(struct run_file *f, bool local, struct titan_error *er
     char *slash = strrchr(base, '/');
     if (slash)
         *slash = '\0';
-    titan_status status = recipe_check_data(&f->recipe, slash ? base : NULL, err);
-    if (status == TITAN_ENOTFOUND && err)
-        err->status = status = TITAN_EINVAL; /* the run file is wrong, not the command's argument missing */
-    return status;
+    return not_there(recipe_check_data(&f->recipe, slash ? base : NULL, err), err);
 }
 
 /* *changed: what is sent is not the text as it came. */
@@ -128,7 +133,9 @@ titan_status run_file_load(struct run_file *f, const struct run_source *source, 
         (void)snprintf(f->path, sizeof(f->path), "%s", path);
         TRY(buf_append(&f->text, source->text, strlen(source->text)));
     } else {
-        TRY(read_text(f, path, err));
+        const titan_status status = read_text(f, path, err);
+        if (status != TITAN_OK)
+            return not_there(status, err);
     }
     TRY(recipe_parse_with(&f->recipe, f->text.len ? f->text.data : "", from_stdin ? f->path : path, args, err));
     bool changed = args_has(args, "set");

@@ -15,6 +15,7 @@
 #include "ctl/run_file.h"
 #include "ctl/submit.h"
 #include "ctl/sweep.h"
+#include "ctl/when.h"
 
 /* Lines on stderr, as what a script reads from stdout stays as it is. Ours first: overridden keys are sent as they came
  * out, so the server may know of fewer; then what only the server knows. */
@@ -133,10 +134,9 @@ static void print_unplaceable(struct ctl *ctl, uint64_t id)
     request.job_id = id;
     if (ctl_call(ctl, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, &reply,
                  &ignored) != TITAN_OK ||
-        !reply->job || reply->job->state != TITAN__V1__JOB_STATE__PENDING)
+        !reply->job)
         return;
-    if (strncmp(reply->job->reason, "waiting: no node has", 20) == 0 ||
-        strncmp(reply->job->reason, "waiting for nodes", 17) == 0) {
+    if (follow_lacks_nodes(reply->job)) {
         output_fit(&reply->base);
         (void)fprintf(stderr, "note: job %llu stays in the queue until nodes are added: %s\n", (unsigned long long)id,
                       reply->job->reason);
@@ -148,6 +148,12 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
 {
     uint64_t id;
     bool existed;
+    int64_t nodes_ms = 0;
+    const char *patience = args_text(args, "wait-for-nodes", NULL);
+    if (patience)
+        TRY(when_duration(patience, &nodes_ms, err));
+    if (patience && !args_has(args, "follow"))
+        return titan_fail(err, TITAN_EINVAL, "--wait-for-nodes goes with --follow");
     TRY(submit_run(ctl, file, args, from, &id, &existed, err));
     print_id(ctl, id, existed);
     if (!from || from->number <= 1)
@@ -155,7 +161,7 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
     if (!args_has(args, "follow"))
         return TITAN_OK;
 
-    const struct follow_options options = {.server = ctl->server, .job_id = id, .progress = true};
+    const struct follow_options options = {.server = ctl->server, .job_id = id, .progress = true, .nodes_ms = nodes_ms};
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
     TRY(follow_job(&options, &end, err));
     if (ctl->json)

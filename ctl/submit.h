@@ -21,6 +21,9 @@ struct submit_from {
 #define SUBMIT_OPTIONS                                                                                                 \
     {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},          \
         {"priority", 'p', "N", "-1000 to 1000, as job.priority: higher comes first, and lower gives way", WORD_NONE},  \
+        {"wait-for-nodes", 0, "DURATION",                                                                              \
+         "with --follow: cancel it and end with 7 when for so long (90s, 10m) there are no nodes that can hold it",    \
+         WORD_NONE},                                                                                                   \
     {                                                                                                                  \
         "follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",         \
             WORD_NONE                                                                                                  \

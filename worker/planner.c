@@ -56,7 +56,7 @@ static titan_status read_options(const struct args *args, struct planner *p, str
                           .print = args_has(args, "print"),
                           .operations = args_has(args, "operations")};
     if (!p->machine)
-        return titan_fail(err, TITAN_EINVAL, "--device %s: there are %s", device, cost_machine_names());
+        return titan_fail(err, TITAN_EINVAL, "--device: unknown device '%.64s' (%s)", device, cost_machine_names());
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
     p->world = (int)world;
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &gib, err));

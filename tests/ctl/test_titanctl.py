@@ -119,6 +119,16 @@ def run_interrupted():
     assert "stopped at step" in err.splitlines()[-1] and "checkpoint" in err.splitlines()[-1], err
     assert not processes(home)
 
+    home = World.dir / "twice"
+    process = run_in(home, training__steps=1000000)
+    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and err.splitlines()[-1].startswith(
+        (f"titanctl: interrupted (what it wrote is below {home}/", "titanctl: the run was stopped at step")), err
+
     home = World.dir / "killed"
     process = run_in(home, training__steps=1000000)
     until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
@@ -233,7 +243,11 @@ def nothing_there():
     one_line(d.ctl("logs", job, "--rank", 9), 3, f"job {job} has no rank 9: its ranks are 0 to")
     pending = d.submit("tiny", keys(elastic__min_workers=4, elastic__max_workers=4))
     one_line(d.ctl("logs", pending), 3, f"job {pending} has no logs: it has not run yet")
+    waits = d.ctl("metrics", pending, "--plot")
+    assert waits.code == 0 and not waits.out and waits.err == f"titanctl: job {pending} has no steps yet: it is PENDING\n", waits
     d.ok("cancel", pending)
+    never = d.ctl("-o", "json", "metrics", pending)
+    assert never.code == 0 and not never.out and never.err == f"titanctl: job {pending} has no steps: it is CANCELLED\n", never
     one_line(d.ctl("logs", pending, "--follow"), 3, f"job {pending} has no logs: it has ended without having run")
     done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(elastic__min_workers=4, elastic__max_workers=4)), "--set", "metrics.enable_wandb=true",
                  "--set", "comm.train_timeout_seconds=5", "--set", "profiling.enable_profiling=false")
@@ -242,6 +256,24 @@ def nothing_there():
     assert len(notes) == 3 and "metrics.enable_wandb" in notes[0] and "comm.train_timeout_seconds" in notes[1], done.err
     assert "waiting for nodes: the run needs 4 workers, all nodes together have 2 slots" in notes[2], done.err
     d.ok("cancel", done.out.strip())
+
+
+def no_nodes():
+    """--wait-for-nodes: a job that no node can hold is cancelled after that time, exit 7; one that nodes can hold runs"""
+    d = World.daemon
+    submit = ("submit", SOURCE / "recipes/tiny.toml", *overrides(keys()), "--wait-for-nodes")
+    done = d.ctl(*submit, "1s", "--follow", "--set", "device.name=cuda")
+    job, last = done.out.strip(), done.err.splitlines()[-1]
+    assert done.code == 7 and last.startswith(f"titanctl: job {job} was cancelled: in 1 s no nodes came that can hold it (waiting: no node"), done
+    assert re.match(r"\d\d:\d\d:\d\dZ  waiting: no node has a cuda device", done.err.splitlines()[-2]), done.err
+    ended = d.status(job)
+    assert ended["state"] == "CANCELLED" and "no nodes came" in ended["reason"], ended
+    done = d.ctl(*submit, "1s", "--follow")
+    assert done.code == 0 and "no nodes came" not in done.err, done
+    n = len(d.jobs())
+    one_line(d.ctl(*submit, "1s"), 2, "--wait-for-nodes goes with --follow")
+    one_line(d.ctl(*submit, "soon", "--follow"), 2, "'soon'")
+    assert len(d.jobs()) == n
 
 
 def json_shapes():
@@ -301,7 +333,8 @@ def tables():
     braille = command(CTL, "-s", d.server, "metrics", job, "--plot", env={**os.environ, "LC_ALL": "C.UTF-8"}).out
     assert any(0x2800 < ord(c) < 0x2900 for c in braille), braille
     assert "checkpoint/step-00000020" in d.ok("checkpoints", job)
-    assert "epoch.formed" in d.ok("events", job)
+    events = d.ok("events", job)
+    assert re.search(r"Z  epoch.formed +epoch 1 running\n", events) and re.search(r"Z  job.state +epoch 1  running\n", events), events
 
 
 def compare():
@@ -418,6 +451,23 @@ def live_line():
     assert code == 0 and "\r\033[K" in out and not re.search(r"\033\[[0-9;]*m", out), repr(out)
     out, code = on_terminal("-s", World.daemon.server, "list")
     assert "\033[32;1mCOMPLETED" in out
+    out, code = on_terminal("-s", World.daemon.server, "list", env={"TERM": "dumb"})
+    assert code == 0 and "COMPLETED" in out and "\033" not in out, repr(out)
+
+
+def narrow():
+    """tables have a terminal's columns: what can be spared is left out, --wide has it all"""
+    server = ("-s", World.daemon.server)
+    for columns, there, missing in ((60, "REASON", "RESTARTS"), (80, "WORKERS", "SUBMITTED"), (120, "SUBMITTED", "-------")):
+        out, code = on_terminal(*server, "list", env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+        rows = out.replace("\r", "").splitlines()
+        assert code == 0 and there in rows[0] and missing not in rows[0] and max(map(len, rows)) <= columns, (columns, rows)
+    out, code = on_terminal(*server, "list", "--wide", env={"COLUMNS": "60", "NO_COLOR": "1"})
+    assert "RESTARTS" in out and "SUBMITTED" in out, out
+    for view, first, last in (((), "step", "validation"), (("--split",), "step", "memory")):
+        out, code = on_terminal(*server, "metrics", World.done, *view, env={"COLUMNS": "60"})
+        rows = out.replace("\r", "").splitlines()
+        assert code == 0 and len(rows) == 21 and first in rows[0] and last not in rows[0] and max(map(len, rows)) <= 60, rows
 
 
 def completion():
@@ -446,7 +496,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, json_shapes, tables, compare, broken_pipe, generate_and_convert, evaluates, live_line, completion)
+                    resize_over_a_restart, nothing_there, no_nodes, json_shapes, tables, compare, broken_pipe, generate_and_convert, evaluates, live_line, narrow, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown

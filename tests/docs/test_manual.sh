@@ -36,7 +36,7 @@ wrong "did you mean plan?" "$bin/titan-worker" plann x.toml
 wrong "did you mean --world?" "$bin/titan-worker" plan x.toml --wolrd 8
 wrong "FILE is missing" "$bin/titan-worker" run
 wrong "--workers many: not a whole number" "$bin/titan-worker" run x.toml -n many
-wrong "there are" "$bin/titan-worker" plan x.toml --device abacus
+wrong "unknown device 'abacus'" "$bin/titan-worker" plan x.toml --device abacus
 wrong "No such file" "$bin/titan-worker" check missing.toml
 wrong "serve needs" "$bin/titan-worker" serve --socket /x
 wrong "OUT_DIR is missing" "$bin/titan-worker" convert x

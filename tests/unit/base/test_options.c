@@ -71,7 +71,7 @@ static void test_parse(void **state)
     REFUSED("brew: unknown option --cup", "did you mean --cups?", "brew", "--cup", "1");
     REFUSED("clean: unknown option -c", "pot clean --help lists them", "clean", "-c");
     REFUSED("brew: POT [CUP]... is missing", "usage: pot brew [OPTION]... POT [CUP]...", "brew");
-    REFUSED("clean: 'all' is one word too many", "usage: pot clean [OPTION]...", "clean", "all");
+    REFUSED("clean: unexpected argument 'all'", "usage: pot clean [OPTION]...", "clean", "all");
 }
 
 static void test_help(void **state)

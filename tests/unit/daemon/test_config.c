@@ -203,7 +203,7 @@ static void test_bad_flags(void **state)
     EXPECT("--log-level: 'loud'", "", "dev", "--log-level", "loud");
     EXPECT("--listen: '127.0.0.1' is not an address", "", "dev", "--listen", "127.0.0.1");
     EXPECT("--listen: '127.0.0.1:99999' is not an address", "", "dev", "--listen", "127.0.0.1:99999");
-    EXPECT("'extra' is one word too many", "", "dev", "extra");
+    EXPECT("unexpected argument 'extra'", "", "dev", "extra");
     EXPECT("an agent needs the address", "--coordinator", "agent");
     EXPECT("an agent does not listen", "", "agent", "--coordinator", "a:1", "--listen", "127.0.0.1:1");
     char *argv[] = {(char *)"titand", NULL};
