@@ -134,6 +134,9 @@ static titan_status wrong_type(const struct recipe_key *k, const struct toml_val
         [KEY_STRING] = "text in quotes", [KEY_INT] = "an integer", [KEY_REAL] = "a number",
         [KEY_BOOL] = "true or false",    [KEY_LIST] = "an array",  [KEY_SOURCES] = "an array",
     };
+    if (v->type == TOML_STRING)
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s = \"%.64s\": expected %s, not text", k->section, k->name,
+                       v->string, wanted[k->type]);
     return fail_at(at, err, TITAN_EINVAL, "%s.%s: expected %s, got %s %s", k->section, k->name, wanted[k->type],
                    v->type == TOML_INT || v->type == TOML_ARRAY ? "an" : "a", toml_type_name(v->type));
 }
@@ -195,7 +198,7 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
     const char *choices = choices_of(k, all, sizeof(all));
     if (choices && among(choices, value, k->flags & KEY_NOCASE, spelled)) {
         value = spelled;
-    } else if (choices) {
+    } else if (choices && !(k->flags & KEY_LATER)) {
         list_choices(choices, legal, sizeof(legal));
         describe_lack(k->section, k->name, value, lack, sizeof(lack));
         if (any_or_among(k->later, value))

@@ -60,7 +60,7 @@ const struct recipe_key recipe_keys[] = {
     {.section = "model", .name = "flavor", .type = KEY_STRING, AT(model.flavor),
      .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|0.6B|1B|1.7B|3B|4B|8B|"
                 "8B_flex|8B_varlen|14B|16B|30B-A3B|32B|70B|235B-A22B|236B|405B|671B",
-     .initial = "\"debugmodel\"", .flags = KEY_NOCASE,
+     .initial = "\"debugmodel\"", .flags = KEY_NOCASE | KEY_LATER,
      .doc = "Named set of the family's dimensions; the keys below override single ones."},
     {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer),
      .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"", .flags = KEY_TITAN | KEY_NUMBERS,

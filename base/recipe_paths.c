@@ -109,6 +109,27 @@ static titan_status check_path(const char *key, const char *path, const char *ba
     return TITAN_OK;
 }
 
+/* A file that has no sample: known without reading it where a token is a byte, with one more for the end of text. */
+static titan_status check_sample(const struct recipe *r, const char *key, const char *path, const char *kind,
+                                 int64_t seq_len, const char *base, struct titan_error *err)
+{
+    titan_assert(seq_len > 0);
+    char full[PATH_MAX];
+    struct stat st;
+    const size_t len = strlen(path);
+    if (strcmp(r->model.tokenizer, "bytes") != 0 || strcmp(kind, "text") != 0 ||
+        (len > 4 && strcmp(path + len - 4, ".bin") == 0))
+        return TITAN_OK;
+    (void)snprintf(full, sizeof(full), "%s%s%s", *path != '/' && base ? base : "", *path != '/' && base ? "/" : "",
+                   path);
+    if (stat(full, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size >= seq_len)
+        return TITAN_OK;
+    titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", key, full, (long long)st.st_size,
+               (long long)seq_len);
+    titan_error_hint(err, "more text, or a smaller seq_len");
+    return TITAN_EINVAL;
+}
+
 titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err)
 {
     struct recipe_path paths[RECIPE_PATHS_MAX];
@@ -126,5 +147,11 @@ titan_status recipe_check_data(const struct recipe *r, const char *base, struct 
     }
     for (int i = 0; i < n; i++)
         TRY(check_path(paths[i].key, paths[i].path, base, err));
-    return TITAN_OK;
+    if (own.training.mixture.n == 0)
+        TRY(check_sample(&own, "training.dataset_path", own.training.dataset_path, own.training.dataset,
+                         own.training.seq_len, base, err));
+    return own.validation.enable
+               ? check_sample(&own, "validation.dataset_path", own.validation.dataset_path, own.validation.dataset,
+                              own.validation.seq_len > 0 ? own.validation.seq_len : own.training.seq_len, base, err)
+               : TITAN_OK;
 }

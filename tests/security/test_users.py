@@ -284,7 +284,7 @@ def paths_of_others():
         return needs_root()
     with World() as w:
         shadow, private = w.dir / "shadow", w.dir / "private"
-        shadow.write_text("root:$y$secret:20228:0:99999:7:::\n")
+        shadow.write_text("root:$y$secret:20228:0:99999:7:::\n" * 10)
         shadow.chmod(0o600)
         private.mkdir(0o700)
         (private / "text").write_text("hidden")

@@ -191,8 +191,9 @@ static titan_status count_windows(const struct corpus *c, const char *path, int6
     if (*ret > 0)
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,
-                      "'%s' has %" PRIu64 " tokens of text, one sample needs %" PRId64 " (seq_len + 1)", path,
-                      c->tokens, seq_len + 1);
+                      "'%s' has %" PRIu64 " tokens with those that end texts; one sample needs %" PRId64
+                      " (seq_len + 1)",
+                      path, c->tokens, seq_len + 1);
 }
 
 static titan_status open_all(struct dataset *ds, const struct dataset_options *o, struct titan_error *err)
