@@ -7,7 +7,7 @@ INTEROP_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/titan/interop
 interop: ## the tests of tests/interop against torch and transformers too; installs them from PyPI, gigabytes (INTEROP_VENV=path)
 	@$(call interop_install,packages-large)
 	@TITAN_INTEROP_PYTHON="$(INTEROP_VENV)/bin/python" $(MAKE) --no-print-directory test T=interop
-interop-packages: ## install numpy, safetensors, tensorboard, tiktoken and tokenizers for the tests of `make test`, in seconds
+interop-packages: ## install grpcio-tools, numpy, safetensors, tensorboard, tiktoken and tokenizers for the tests of `make test`, in seconds
 	@$(call interop_install,packages)
 # What is installed already costs nothing, and a larger set has the smaller one.
 define interop_install
