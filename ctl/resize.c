@@ -133,8 +133,8 @@ static void print(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJo
         (void)output_json(&r->base, false);
         return;
     }
-    buf_printf(&text, "job %llu %s: %u workers now, asked for ", (unsigned long long)job, ctl_state_name(r->state),
-               r->world_size);
+    buf_printf(&text, "job %llu %s: %u worker%s now, asked for ", (unsigned long long)job, ctl_state_name(r->state),
+               r->world_size, r->world_size == 1 ? "" : "s");
     if (r->min_workers == r->max_workers)
         buf_printf(&text, "%u", r->max_workers);
     else
@@ -155,7 +155,8 @@ static void print_end(const struct ctl *ctl, uint64_t job, const Titan__V1__Resi
         json_put_real(&w, "seconds", seconds);
         json_end_object(&w);
     } else {
-        buf_printf(&text, "job %llu: now %u workers, after %.1f s", (unsigned long long)job, r->world_size, seconds);
+        buf_printf(&text, "job %llu: now %u worker%s, after %.1f s", (unsigned long long)job, r->world_size,
+                   r->world_size == 1 ? "" : "s", seconds);
     }
     (void)output_line(&text);
 }

@@ -72,7 +72,7 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
     if (job->priority)
         buf_printf(out, "  %-12s %d\n", "priority", job->priority);
     if (job->preemptions)
-        buf_printf(out, "  %-12s %u times\n", "preempted", job->preemptions);
+        buf_printf(out, "  %-12s %u time%s\n", "preempted", job->preemptions, job->preemptions == 1 ? "" : "s");
     if (*job->user)
         buf_printf(out, "  %-12s %s\n", "user", job->user);
     for (size_t i = 0; i < job->n_labels; i++)

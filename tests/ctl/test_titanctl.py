@@ -334,6 +334,9 @@ def tables():
     assert any(0x2800 < ord(c) < 0x2900 for c in braille), braille
     assert "checkpoint/step-00000020" in d.ok("checkpoints", job)
     events = d.ok("events", job)
+    alone = d.submit("tiny", keys(elastic__min_workers=1, elastic__max_workers=1, training__steps=2))
+    d.wait_state(alone, "COMPLETED")
+    assert "epoch 1 forms with 1 worker, state from init\n" in d.ok("events", alone)
     assert re.search(r"Z  epoch.formed +epoch 1 running\n", events) and re.search(r"Z  job.state +epoch 1  running\n", events), events
 
 

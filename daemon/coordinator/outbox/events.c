@@ -270,7 +270,8 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     c->counters.recovery_ms += (uint64_t)ms;
     emit_event(c, j,
                (struct emit){.type = "recovery.finished",
-                             .message = batch_printf(c->out, "back after %lld ms with %u workers", ms, j->n_members),
+                             .message = batch_printf(c->out, "back after %lld ms with %u worker%s", ms, j->n_members,
+                                                     j->n_members == 1 ? "" : "s"),
                              .detail = detail_end(c, &d)});
 }
 
@@ -342,9 +343,9 @@ void emit_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckpt
     struct change *change = batch_change(c->out, CHANGE_CHECKPOINT_EXPIRE);
     change->checkpoint.job_id = j->id;
     change->checkpoint.step = ckpt->step;
-    event_attach(
-        c, change, j,
-        (struct emit){.type = "checkpoint.expired",
-                      .message = batch_printf(c->out, "checkpoint of step %llu removed", (unsigned long long)ckpt->step),
-                      .detail = detail_end(c, &d)});
+    event_attach(c, change, j,
+                 (struct emit){
+                     .type = "checkpoint.expired",
+                     .message = batch_printf(c->out, "checkpoint of step %llu removed", (unsigned long long)ckpt->step),
+                     .detail = detail_end(c, &d)});
 }

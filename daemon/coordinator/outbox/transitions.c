@@ -188,9 +188,9 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     memcpy(change->epoch.key, j->epoch_id.key, sizeof(j->epoch_id.key));
     event_attach(c, change, j,
                  (struct emit){.type = type,
-                               .message = batch_printf(c->out, "epoch %llu %s with %u workers, state from %s",
+                               .message = batch_printf(c->out, "epoch %llu %s with %u worker%s, state from %s",
                                                        (unsigned long long)j->status.epoch, words, j->n_members,
-                                                       event_source_name(j->source.kind)),
+                                                       j->n_members == 1 ? "" : "s", event_source_name(j->source.kind)),
                                .detail = detail_end(c, &d)});
 }
 

@@ -113,7 +113,8 @@ void resize_finished(struct core *c, struct jobrec *j)
     long long ms = c->now.mono_ms - j->resize.begun_mono;
     emit_event(c, j,
                (struct emit){.type = "resize.finished",
-                             .message = batch_printf(c->out, "now %u workers, after %lld ms", j->n_members, ms),
+                             .message = batch_printf(c->out, "now %u worker%s, after %lld ms", j->n_members,
+                                                     j->n_members == 1 ? "" : "s", ms),
                              .detail = batch_printf(c->out, "{\"resize_ms\":%lld,\"resume_step\":%llu,\"world\":%u}",
                                                     ms, (unsigned long long)j->source.resume_step, j->n_members)});
 }
