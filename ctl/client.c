@@ -110,11 +110,15 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
     if (err->status != TITAN_EUNREACHABLE || err->sys_errno != ENOTCONN || err->hint[0])
         return;
     char owner[64];
-    if (strncmp(server, "unix:", 5) == 0 && access(server + 5, W_OK) != 0 && errno == EACCES) {
+    const bool local = strncmp(server, "unix:", 5) == 0;
+    if (local && access(server + 5, W_OK) != 0 && errno == EACCES) {
         owner_of(server + 5, owner, sizeof(owner));
         titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
+    } else if (local) { /* without options the one finds the other */
+        titan_error_hint(err, "start one with: titand dev; one with --state-dir DIR is at unix:DIR/titan.sock: name it "
+                              "with --server or TITAN_SERVER");
     } else {
-        titan_error_hint(err, "start one with: titand dev --state-dir DIR; or name another with --server");
+        titan_error_hint(err, "name another with --server or TITAN_SERVER");
     }
 }
 
