@@ -122,4 +122,4 @@ $(BUILD)/obj/tests/nvml/fake_nvml.o: CFLAGS += -fPIC
 $(fake_nvml): $(BUILD)/obj/tests/nvml/fake_nvml.o
 	$(link) -shared -Wl,-soname,libnvidia-ml.so.1 $^
 tests: $(fake_nvml)
-$(BUILD)/tests/unit/daemon/agent/test_gpu_watch: | $(fake_nvml)
+$(BUILD)/tests/unit/daemon/agent/test_gpu_watch $(BUILD)/tests/unit/daemon/agent/test_gpu_silence: | $(fake_nvml)

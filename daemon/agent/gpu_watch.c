@@ -15,10 +15,10 @@
 #include "base/machine.h"
 #include "daemon/agent/nvml.h"
 
-#define LOOK_MS 5000  /* all values, when nothing calls for them sooner */
-#define WAIT_MS 250   /* for an event, before the rest is looked at: a stop, a release */
-#define PAUSE_MS 1000 /* where NVML has no events, or no answer */
-#define AGE_CHECK_MS 5000
+#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, a release */
+#define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
+#define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* all values, when nothing calls for them sooner */
+#define AGE_CHECK_MS LOOK_MS
 #define MEMORY_MOST (1ULL << 60) /* more is nonsense, and not passed on */
 #define CELSIUS_MOST 1000
 #define WATCH_STACK_BYTES ((size_t)512 * 1024)

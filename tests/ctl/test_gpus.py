@@ -19,13 +19,18 @@ GIB = 1 << 10
 class Gpus:
     """What NVML says of four GPUs: n1 has the first, n2 the second."""
 
-    def __init__(self, path):
-        self.path, self.fields = path, [{"ecc": 0, "code": 0, "event": "0:0"} for _ in range(4)]
+    def __init__(self, path, silent=False):
+        self.path, self.silent = path, silent
+        self.self.fields = path, [{"ecc": 0, "code": 0, "event": "0:0"} for _ in range(4)]
+        self.say()
+
+    def speak(self):
+        self.silent = False
         self.say()
 
     def say(self, gpu=0, **fields):
         self.fields[gpu].update(fields)
-        text = "".join(f"GPU-{i}{i} NVIDIA_H100 {80 * GIB} {i * GIB} {40 + i} {f['ecc']} {f['code']} {f['event']}\n"
+        text = "silent\n" * self.silent + "".join(f"GPU-{i}{i} NVIDIA_H100 {80 * GIB} {i * GIB} {40 + i} {f['ecc']} {f['code']} {f['event']}\n"
                        for i, f in enumerate(self.fields))
         beside = self.path.with_suffix(".new")
         beside.write_text(text)
@@ -89,6 +94,17 @@ def an_xid():
         assert "slot out of use" in (c.dir / "n1.log").read_text()
 
 
+def a_silent_nvml():
+    """an NVML that does not answer stops no agent: it registers and says why its slot waits, and trains when NVML answers"""
+    with tempfile.TemporaryDirectory() as folder, cluster(gpus := Gpus(Path(folder) / "gpus", silent=True)) as c:
+        g = a_state(c, "n1", "unknown")
+        assert "not been looked at" in g["reason"], g
+        job = c.submit({**KEYS, "training.steps": 2, "training.dataset_path": headers_text(c.dir / "text")})
+        until("it waits for a slot", lambda: "slot 0" in c.status(job)["reason"], 10)
+        gpus.speak()
+        until("it trains", lambda: c.status(job)["state"] == "COMPLETED", 30)
+
+
 def without_nvml():
     """without NVML agents say so once, and work as ever"""
     with tempfile.TemporaryDirectory() as folder, cluster(Gpus(Path(folder) / "gpus"), "/nowhere/libnvidia-ml.so.1") as c:
@@ -99,4 +115,4 @@ def without_nvml():
 
 
 if __name__ == "__main__":
-    tap(an_xid, without_nvml)
+    tap(an_xid, a_silent_nvml, without_nvml)

@@ -193,6 +193,25 @@ static void test_lost(void **state)
     await(is_well, 0, NULL);
 }
 
+/* Any call can say so, and it stays with the slot after the GPU has stopped saying it. */
+static void test_reset(void **state)
+{
+    (void)state;
+    say(WELL WELL);
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "0,1", 1), 0);
+    open_watch(2);
+    await(is_well, 1, NULL);
+    say(WELL "GPU-bbbb H100 81559 1024 41 0 16 0:0\n");
+    gpu_watch_release(watch, 1); /* has it looked at at once */
+    await(is_out, 1, "the GPU needs a reset (NVML: GPU requires reset)");
+    assert_int_equal(state_of(0).health, GPU_WELL);
+    say(WELL "GPU-bbbb H100 81559 1024 44 0 0 1:31\n"); /* the event has it looked at */
+    await(has_xid, 1, &(const uint32_t){31});
+    assert_int_equal(state_of(1).health, GPU_OUT);
+    gpu_watch_release(watch, 1);
+    await(is_well, 1, NULL);
+}
+
 static void test_no_nvml(void **state)
 {
     (void)state;
@@ -219,6 +238,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_xid, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ecc, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lost, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_reset, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_nvml, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
