@@ -409,6 +409,8 @@ static ncclResult_t end(ncclComm_t nccl)
     c->abort = true;
     while (c->in_flight.load() > 0)
         usleep(20);
+    if (const char *slow = getenv("TITAN_FAKE_ABORT_MS")) /* a GPU takes its time */
+        usleep(1000u * (unsigned)atoi(slow));
     munmap(c->shared, segment_bytes(c->world));
     std::lock_guard<std::mutex> held(comms_lock);
     for (size_t i = 0; i < comms.size(); i++)

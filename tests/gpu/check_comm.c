@@ -374,6 +374,11 @@ static double time_all_reduce(struct rank *r, size_t n)
     return ms[ROUNDS / 2];
 }
 
+static double ms_since(int64_t begin_ns)
+{
+    return (double)(clock_mono_ns() - begin_ns) * 1e-6;
+}
+
 /* The control thread: revokes when the parent says so. */
 static void *wait_for_word(void *arg)
 {
@@ -383,6 +388,8 @@ static void *wait_for_word(void *arg)
         r->comm_ops->revoke(r->comm);
     return NULL;
 }
+
+enum { SIBLINGS = 3 };
 
 /* An update enqueued behind a collective that is aborted must not change the weights. */
 static void check_death(struct rank *r, const struct comm_config *config)
@@ -402,7 +409,9 @@ static void check_death(struct rank *r, const struct comm_config *config)
     int colours[RANKS_MAX] = {0}, alone[RANKS_MAX];
     for (int i = 0; i < r->world; i++)
         alone[i] = i;
-    struct rank all = split(r, colours), single = split(r, alone);
+    struct rank all = split(r, colours), single = split(r, alone), siblings[SIBLINGS];
+    for (int i = 0; i < SIBLINGS; i++)
+        siblings[i] = split(r, colours);
     must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
     must(r->ops->stream_sync(r->s, &err), &err, "barrier");
     if (pthread_create(&control, NULL, wait_for_word, r) != 0)
@@ -431,8 +440,17 @@ static void check_death(struct rank *r, const struct comm_config *config)
     verdict(r, r->comm_ops->async_error(r->comm, &err) != TITAN_OK, "async_error tells");
     verdict(r, r->comm_ops->async_error(all.comm, &err) != TITAN_OK, "what was split off has failed as well");
     verdict(r, r->comm_ops->async_error(single.comm, &err) != TITAN_OK, "and what has one member");
+    const int64_t close_ns = clock_mono_ns();
+    for (int i = 0; i < SIBLINGS; i++)
+        r->comm_ops->close(siblings[i].comm);
     r->comm_ops->close(all.comm);
     r->comm_ops->close(single.comm);
+    const double close_ms = ms_since(close_ns);
+    const char *abort_ms = getenv("TITAN_FAKE_ABORT_MS"); /* the stand-in's */
+    if (abort_ms)
+        verdict(r, close_ms < 2.5 * atof(abort_ms), "a family that has failed ends at once, not one by one");
+    if (r->rank == 0)
+        printf("figure close_ms %.3f\n", close_ms);
     r->ops->stream_clear(r->s);
     r->ops->stream_clear(compute);
     double *got = fetch(r, master, DTYPE_F32, COUNT);
@@ -491,11 +509,6 @@ static void figure(const struct rank *r, const char *name, double value)
     if (r->rank == 0)
         printf("figure %s %.5g\n", name, value);
     (void)fflush(stdout);
-}
-
-static double ms_since(int64_t begin_ns)
-{
-    return (double)(clock_mono_ns() - begin_ns) * 1e-6;
 }
 
 /* Messages both ways at once, as between two stages of a pipeline: a communicator and a stream for each direction, and

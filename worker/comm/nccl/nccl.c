@@ -9,8 +9,8 @@
  *      no update runs on what an aborted collective left behind);
  *   2. ncclCommRevoke ends the kernels in flight; where it is refused or missing, ncclCommAbort does, on a thread of its
  *      own;
- *   3. close() aborts, on a thread of its own with a deadline. A driver call that never returns is left behind: only
- *      the end of the process frees it.
+ *   3. the first close() of a family that has failed begins to abort all of it, each on a thread of its own with a
+ *      deadline. A driver call that never returns is left behind: only the end of the process frees it.
  * A communicator and all that was split from it are a family, and fail as one: the failure is raised on the streams of
  * all before the first is stopped.
  * Sums are NCCL's: the order is fixed for given ranks, counts and topology, but not rank order, and bf16 is rounded at
@@ -380,15 +380,35 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     return st;
 }
 
+/* A family that has failed ends as one: aborts take long on a GPU, and are begun together when the first is closed.
+ * Nothing calls NCCL for its members any more: the owner closes them, the watcher lets them go (before the lock is held,
+ * which it may want), and who failed them has stopped them all when the lock is held. */
+static void end_family(struct comm *root)
+{
+    for (struct comm *m = root; m; m = m == root ? root->family : m->next)
+        cuda_device_unwatch(m->dev, m);
+    (void)pthread_mutex_lock(&root->family_lock);
+    for (struct comm *m = root; m; m = m == root ? root->family : m->next) {
+        (void)pthread_mutex_lock(&m->streams_lock);
+        m->n_streams = 0; /* told already, and closed before it perhaps */
+        (void)pthread_mutex_unlock(&m->streams_lock);
+        if (m->nccl && !m->aborted)
+            m->aborted = nccl_end_start(m->dev, m->nccl, false, &m->abort_thread);
+    }
+    (void)pthread_mutex_unlock(&root->family_lock);
+}
+
 static void comm_close(struct comm *c)
 {
     if (!c)
         return;
     titan_assert(!c->family);
     cuda_device_unwatch(c->dev, c);
-    leave_family(c);
     (void)cudaSetDevice(c->dev->index);
     progress_wait_begin(); /* NCCL, for what peers still read */
+    if (comm_failed(c) != TITAN_OK)
+        end_family(c->root);
+    leave_family(c);
     bool flushed = false;
     if (comm_failed(c) == TITAN_OK && c->nccl) {
         /* Peers may still read what this rank has sent; aborting now would break their last collective. */
