@@ -53,4 +53,15 @@ static inline uint8_t float8_encode(float x, enum float8 type)
     return (uint8_t)(sign | ((bits >> (23 - mantissa)) - ((uint32_t)(127 - bias) << mantissa)));
 }
 
+/* The value of a code of e4m3fn. */
+static inline float float8_decode(uint8_t code)
+{
+    const uint32_t magnitude = code & 0x7f, bits = (magnitude << 20) + (120u << 23);
+    float normal;
+
+    memcpy(&normal, &bits, sizeof(normal));
+    const float value = magnitude < 8 ? (float)magnitude * 0x1p-9f : normal;
+    return copysignf(magnitude == 0x7f ? NAN : value, code & 0x80 ? -1.0f : 1.0f);
+}
+
 #endif

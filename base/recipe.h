@@ -77,6 +77,7 @@ struct recipe {
     } model;
     struct {
         char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of the names of layers that are left out */
+        bool enable_fsdp_float8_all_gather;      /* weights travel as codes */
     } float8;
     struct {
         char name[32];

@@ -35,7 +35,7 @@
         .section = (sec), .name = (key), .type = (kind), .support = KEY_PART, .initial = (theirs), .doc = (of)         \
     }
 
-#define FLOAT8_GATHER "Weights are gathered in mixed_precision_param, and become float8 where they are used"
+#define FLOAT8_SCALES "Scales of weights that are gathered in float8 always come all at once"
 #define FLOAT8_EMULATE "Whether float8 is emulated follows from the device"
 
 /* clang-format off */
@@ -142,6 +142,11 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Layers that are left out: those with one of these texts in their names (\"attention.wk\"). "
             "\"auto_filter_small_kn\": those too small to gain. Head, embedding and router always are, and layers with a "
             "side that is no multiple of 16."},
+
+    {.section = "float8", .name = "enable_fsdp_float8_all_gather", .type = KEY_BOOL,
+     AT(float8.enable_fsdp_float8_all_gather), .initial = "false",
+     .doc = "FSDP gathers weights that compute in float8 as codes of eight bits, half the bytes of bfloat16, to the same "
+            "numbers. One scale a weight: recipe_name = \"tensorwise\" only."},
 
     {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|Adam|SGD",
      .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
@@ -554,8 +559,7 @@ const struct recipe_key recipe_keys[] = {
     PART("compile", "components", KEY_LIST, "[\"model\", \"loss\"]", "compile.enable"),
     PART("compile", "backend", KEY_STRING, "\"inductor\"", "compile.enable"),
 
-    NOTE("float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", FLOAT8_GATHER),
-    NOTE("float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_GATHER),
+    NOTE("float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_SCALES),
     NOTE("float8", "force_recompute_fp8_weight_in_bwd", KEY_BOOL, "false", "No weights in float8 are kept"),
     NOTE("float8", "emulate", KEY_BOOL, "false", FLOAT8_EMULATE),
     PART("float8", "moe_fqns_prototype", KEY_LIST, "[]", "model.converters"),
@@ -563,8 +567,7 @@ const struct recipe_key recipe_keys[] = {
     PART("mx", "recipe_name", KEY_STRING, "\"mxfp8_cublas\"", "model.converters"),
     PART("mx", "filter_fqns", KEY_LIST, "[\"output\"]", "model.converters"),
     PART("mx", "moe_fqns_prototype", KEY_LIST, "[]", "model.converters"),
-    NOTE("quantize.linear.float8", "enable_fsdp_float8_all_gather", KEY_BOOL, "false", FLOAT8_GATHER),
-    NOTE("quantize.linear.float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_GATHER),
+    NOTE("quantize.linear.float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_SCALES),
     NOTE("quantize.linear.float8", "emulate", KEY_BOOL, "false", FLOAT8_EMULATE),
     PART("quantize.linear.mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", "model.converters"),
     PART("quantize.linear.mx", "recipe_name", KEY_STRING, "\"mxfp8_cublas\"", "model.converters"),
@@ -634,6 +637,7 @@ const struct recipe_alias recipe_aliases[] = {
     {"model", "converters", "model.float8", "[]"},
     {"quantize.linear.float8", "recipe_name", "float8.recipe_name", "none"},
     {"quantize.linear.float8", "filter_fqns", "float8.filter_fqns", "[]"},
+    {"quantize.linear.float8", "enable_fsdp_float8_all_gather", "float8.enable_fsdp_float8_all_gather", "false"},
     {"parallelism", "module_fqns_per_model_part", "parallelism.pipeline_parallel_split_points", "none"},
     {"parallelism", "context_parallel_load_balancer", "parallelism.context_parallel_load_balance", "\"headtail\""},
 };

@@ -363,9 +363,13 @@ static titan_status check_selective(const struct recipe *r, struct titan_error *
         "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0", option);
 }
 
-/* torchao has measured no bounds for this one. */
+/* Codes by rows or columns serve one of a weight's two products; torchao has measured no bounds for the last recipe. */
 static titan_status check_float8(const struct recipe *r, struct titan_error *err)
 {
+    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(r->float8.recipe_name, "tensorwise") != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\", not \"%s\"",
+                          r->float8.recipe_name);
     if (!r->model.float8 || strcmp(r->float8.recipe_name, "rowwise_with_gw_hp") != 0 ||
         !recipe_filters_float8(r, "auto_filter_small_kn"))
         return TITAN_OK;

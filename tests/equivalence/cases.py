@@ -178,6 +178,11 @@ def canonical():
         words = f"float8=true scales={scales} canonical=true"
         for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full"):
             yield Case(f"{words} {degrees}", exact=words)
+    for family in ("", "moe", "qwen", "deepseek"):  # weights gathered as codes
+        words = f"{family} float8=true canonical=true"
+        for degrees in ("dps2", "dps3 ac=full", "dps2 reshard=never", "dps4 bucketing=greedy reorder=true", "dpr2 dps2"):
+            yield Case(f"{words} codes=true {degrees}", exact=words)
+    yield Case("pp2 float8=true canonical=true codes=true dps2", exact="pp2 float8=true canonical=true")
     for degrees in ("dps3", "dps5", "dpr3", "dpr3 dps2 batch=11", "dps3 ac=full", "dps3 reshard=never bucketing=greedy",
                     "dps8"):
         batch = " batch=11" if "batch" in degrees else ""

@@ -63,7 +63,7 @@ LAYOUT = {"schedule": "parallelism.pipeline_parallel_schedule",
           "reshard": "parallelism.fsdp_reshard_after_forward", "prefetch": "parallelism.fsdp_prefetch",
           "reduce": "parallelism.fsdp_reduce", "bucketing": "parallelism.fsdp_bucketing",
           "reorder": "parallelism.fsdp_reorder", "async": "parallelism.enable_async_tensor_parallel",
-          "offload": "training.enable_cpu_offload", "chunks": "training.loss_chunks", "fuse": "compile.fuse"}
+          "codes": "float8.enable_fsdp_float8_all_gather", "offload": "training.enable_cpu_offload", "chunks": "training.loss_chunks", "fuse": "compile.fuse"}
 SMALL = ("model.flavor=tiny", "model.n_layers=4")
 FAMILIES = {
     "dense": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2",

@@ -38,6 +38,30 @@ def same_bits_on_any_world():
     assert run(TINY, 4, *stages)[0] == run(TINY, 2, *stages)[0]
 
 
+def gathered_as_codes():
+    """weights that FSDP gathers as codes give the bits of weights that become codes where they are used: canonical on any
+    world, else on the same one; in bfloat16 and float32, also of layers that are left out"""
+    codes, few = "float8.enable_fsdp_float8_all_gather=true", ("training.steps=5", *float8("tensorwise"))
+    one = run(TINY, 1, "numerics.canonical=true", *few)[0]
+    for world, sets in ((2, ()), (3, ("parallelism.fsdp_reshard_after_forward=always", "activation_checkpoint.mode=full")),
+                        (4, ("parallelism.data_parallel_replicate_degree=2", "compile.fuse=false"))):
+        got = run(TINY, world, "numerics.canonical=true", *few, codes, *sets)[0]
+        assert got == one, (world, sets, one, got)
+    for sets in (("training.mixed_precision_param=bfloat16",), ("parallelism.context_parallel_degree=2",),
+                 ("training.mixed_precision_param=float32", "float8.filter_fqns=attention.wk,w2", "parallelism.fsdp_bucketing=greedy",
+                  "parallelism.fsdp_reorder=true")):
+        plain, got = run(TINY, 2, *few, *sets)[0], run(TINY, 2, *few, *sets, codes)[0]
+        assert got == plain, (sets, plain, got)
+    sets = (*few, "parallelism.tensor_parallel_degree=2")
+    assert run(TINY, 4, *sets)[0] == run(TINY, 4, *sets, codes)[0]
+    try:
+        run(TINY, 1, *float8("rowwise"), codes)
+    except RuntimeError as e:
+        assert "enable_fsdp_float8_all_gather needs" in str(e), e
+    else:
+        raise AssertionError("rowwise scales and gathered codes")
+
+
 def left_out():
     """layers that the filter names compute without it: all of them give bfloat16's bits; one gives others"""
     plain = run(TINY, 1, *EXACT)[0]
@@ -72,7 +96,7 @@ def torchtitan():
             "training.global_batch_size=4", "checkpoint.last_save_model_only=false"]
     losses, said = run(TITAN_405B, 2, *sets)
     assert len(losses) == 30 and end_of(losses) < 0.9 * losses[0], losses
-    assert "enable_fsdp_float8_all_gather" in said and "not in float8" not in said, said
+    assert "precompute_float8_dynamic_scale_for_fsdp" in said and "enable_fsdp" not in said and "not in float8" not in said, said
 
 
-tap(ends_where_bfloat16_does, same_bits_on_any_world, left_out, close_on_meshes, torchtitan)
+tap(ends_where_bfloat16_does, same_bits_on_any_world, gathered_as_codes, left_out, close_on_meshes, torchtitan)

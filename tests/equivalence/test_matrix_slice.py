@@ -22,7 +22,8 @@ CASES = ["pp2", "dpr2", "dps2", "cp2", "cp2 rotate=ring", "tp2", "moe dps2 ep2",
          "pp2 layers=2 schedule=Interleaved1F1B", "dps4 bucketing=off reorder=false prefetch=0"]
 SAME_BITS = [("moe dps2 ep2 experts=2 top_k=1 rate=1 seq=384 batch=2 room=0.25",
               "moe dps2 ep2 experts=2 top_k=1 rate=1 seq=384 batch=2"),
-             ("canonical=true dps3", "canonical=true"), ("canonical=true tp2 dpr2", "canonical=true tp2"),
+             ("canonical=true dps3", "canonical=true"), ("float8=true canonical=true codes=true dps3", "float8=true canonical=true"),
+             ("canonical=true tp2 dpr2", "canonical=true tp2"),
              ("moe dps2 ep2 ac=selective:op:1 fuse=false", "moe dps2 ep2 ac=selective:op:1"),
              ("pp2 schedule=ZBVZeroBubble ac=full fuse=false", "pp2 schedule=ZBVZeroBubble ac=full")]
 DRAWS = 5

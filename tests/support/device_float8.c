@@ -63,6 +63,56 @@ static void matmul_f8_case(struct checker *c, const struct float8_product *how, 
     sweep(c);
 }
 
+/* Codes of b that are made apart, in two parts whose maxima are brought together, give the product of the same bits. */
+static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t m, int64_t n, int64_t k, int64_t cut)
+{
+    const int64_t cols = tb ? k : n, all = n * k;
+    struct tensor a = noise(c, m * k, dt, 1.0), b = noise(c, all, dt, 1.0), o = noise(c, 2 * m * n, DTYPE_F32, 1.0);
+    uint8_t *codes = device_memory(c, (size_t)all);
+    float *scales = device_memory(c, 8 * sizeof *scales), *o_float = (float *)o.p;
+    const size_t elem = dtype_bytes(dt);
+    struct float8_product how = {.a = FLOAT8_E5M2, .b = FLOAT8_E4M3};
+    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, m, n, k));
+
+    need(c, c->ops->float8_largest(c->s, scales + 1, b.p, dt, (size_t)cut), "largest");
+    need(c, c->ops->float8_largest(c->s, scales + 3, (char *)b.p + (size_t)cut * elem, dt, (size_t)(all - cut)),
+         "largest");
+    need(c, c->ops->float8_scales(c->s, scales, scales + 1, 2, 2, 1), "scales");
+    need(c, c->ops->float8_encode(c->s, codes, b.p, dt, (size_t)cut, scales), "codes");
+    need(c, c->ops->float8_encode(c->s, codes + cut, (char *)b.p + (size_t)cut * elem, dt, (size_t)(all - cut), scales),
+         "codes");
+    need(c, c->ops->matmul_f8(c->s, o.p, DTYPE_F32, n, a.p, false, k, b.p, tb, cols, dt, m, n, k, 0.0f, &how, work),
+         "float8");
+    how.b_scale = scales;
+    need(c,
+         c->ops->matmul_f8(c->s, o_float + m * n, DTYPE_F32, n, a.p, false, k, codes, tb, cols, dt, m, n, k, 0.0f, &how,
+                           work),
+         "float8 of codes");
+    double *got = download(c, &o);
+    result(c, memcmp(got, got + m * n, (size_t)(m * n) * sizeof *got) == 0,
+           "codes made apart, %s %c %lldx%lldx%lld cut at %lld", name_of(dt), tb ? 'T' : 'N', (long long)m,
+           (long long)n, (long long)k, (long long)cut);
+    sweep(c);
+}
+
+static void check_float8_codes(struct checker *c)
+{
+    const struct float8_product lines = {FLOAT8_E4M3, FLOAT8_E4M3, false, true, false, (const float *)1};
+    struct tensor o = noise(c, 256, DTYPE_F32, 1.0);
+
+    result(c,
+           c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 1, o.p, false, 1, o.p, false, 1, DTYPE_F32, 1, 1, 1, 0.0f, &lines,
+                             o.p) == TITAN_EINVAL,
+           "codes have one scale");
+    for (int way = 0; way < 4; way++) {
+        const enum dtype dt = way & 1 ? DTYPE_BF16 : DTYPE_F32;
+        float8_codes_case(c, dt, way & 2, 32, 48, 64, 48 * 20);
+        float8_codes_case(c, dt, way & 2, 17, 33, 70, 33 * 7 + 5);
+        float8_codes_case(c, dt, way & 2, 16, 80, 208, 0);
+    }
+    sweep(c);
+}
+
 /* Each way of transposition with each pair of scales. */
 void device_float8_check(struct checker *c)
 {
@@ -70,7 +120,7 @@ void device_float8_check(struct checker *c)
         int64_t m, n, k, pad;
     } shapes[] = {{1, 1, 1, 0}, {17, 33, 70, 3}, {64, 48, 96, 0}};
     struct tensor o = noise(c, 16, DTYPE_F32, 1.0);
-    const struct float8_product plain = {FLOAT8_E4M3, FLOAT8_E4M3, false, false, false};
+    const struct float8_product plain = {.a = FLOAT8_E4M3, .b = FLOAT8_E4M3};
     const titan_status status =
         c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 3, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f, &plain, o.p);
     if (!c->h->info.float8) {
@@ -80,10 +130,11 @@ void device_float8_check(struct checker *c)
     }
     result(c, status == TITAN_EINVAL, "matmul_f8 refuses a row stride below the width");
     sweep(c);
+    check_float8_codes(c);
     for (int i = 0; i < 3; i++)
         for (int way = 0; way < 16; way++) {
-            const struct float8_product how = {way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8,
-                                               way & 2};
+            const struct float8_product how = {
+                way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8, way & 2, NULL};
             const enum dtype ab = way & 1 ? DTYPE_BF16 : DTYPE_F32, cd = way & 2 ? ab : DTYPE_F32;
             matmul_f8_case(c, &how, ab, cd, way >> 2 & 1, way >> 1 & 1, shapes[i].m, shapes[i].n, shapes[i].k,
                            shapes[i].pad, way & 1);

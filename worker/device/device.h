@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 9
+#define TITAN_DEVICE_ABI 10
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -134,6 +134,7 @@ struct attention_shape {
 struct float8_product {
     enum float8 a, b;
     bool a_lines, b_lines, power_of_two;
+    const float *b_scale; /* device: b is codes of e4m3 already (float8_encode), rows ldb bytes apart, made with this */
 };
 
 /* Which experts a token goes to. scores = softmax or sigmoid of the logits; the top_k largest of scores + bias are
@@ -259,6 +260,14 @@ struct device_ops {
                               int64_t k, float beta, const struct float8_product *how, void *work);
     /* Enough for every product that is no larger in m, n and k. */
     size_t (*matmul_f8_work_bytes)(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k);
+    /* A weight's codes of e4m3 apart from its product, in parts, to the bits that matmul_f8 makes with one scale.
+     * *largest: the largest magnitude of x (n), 0 of none. */
+    titan_status (*float8_largest)(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n);
+    /* scales (n): each from the largest of a column of largest (ranks,n), rows ld apart. */
+    titan_status (*float8_scales)(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
+                                  int64_t n);
+    titan_status (*float8_encode)(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
+                                  const float *scale);
 
     /* --- embedding --------------------------------------------------------------------------------------------- */
     /* out (N,C) = table[tokens - first]; table (V,C) dt is rows [first, first+V) of the vocabulary; a token outside of
@@ -433,7 +442,7 @@ struct device_ops {
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
-    X(matmul_f8) X(matmul_f8_work_bytes)
+    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "worker/tensor/coded.h"
 #include "worker/tensor/tree.h"
 
 #define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
@@ -515,6 +516,83 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
         TRY(c->ops->accumulate(c->s, slices + p->adds[i].left * shard, slices + p->adds[i].right * shard,
                                (size_t)shard));
     return c->ops->copy(c->s, sum, slices + p->root_slice * shard, (size_t)shard * sizeof(float));
+}
+
+/* --- weights as codes --------------------------------------------------------------------------------------------- */
+
+/* A coded weight's part of this rank's range: elements from `from` on of the range; 0: it has none. */
+static int64_t part_of_weight(const struct call *c, int tensor, int64_t shard, int64_t *ret_from)
+{
+    const struct layout *l = c->e->p->layout;
+    const struct local_tensor *t = &l->tensors[l->model->units[c->a->unit].first_tensor + tensor];
+    const int64_t begin = layout_begin(l, c->a->unit, c->e->opt.rank);
+    const int64_t from = MAX(t->offset, begin), to = MIN(t->offset + t->rows * t->cols, begin + shard);
+
+    *ret_from = from - begin;
+    return MAX(to - from, 0);
+}
+
+static titan_status find_largest(const struct call *c, float *largest, const char *shard)
+{
+    const struct op_float8_largest *const q = &c->p->float8_largest;
+    const enum dtype dt = (enum dtype)c->p->dt;
+    int64_t from, count;
+
+    for (int t = 0, at = 0; at < q->weights; t++) {
+        if (!((uint64_t)q->coded >> t & 1))
+            continue;
+        count = part_of_weight(c, t, q->n, &from);
+        TRY(c->ops->float8_largest(c->s, largest + at++, count > 0 ? shard + from * (int64_t)dtype_bytes(dt) : shard,
+                                   dt, (size_t)count));
+    }
+    return TITAN_OK;
+}
+
+/* What lies between coded weights, and what fills the last range up, has no codes; its place among them is zero. */
+static titan_status pack_others(const struct call *c, uint8_t *codes, char *others, const char *shard)
+{
+    const struct op_float8_pack *const q = &c->p->float8_pack;
+    const struct layout *l = c->e->p->layout;
+    const size_t elem = dtype_bytes((enum dtype)c->p->dt);
+    const int64_t begin = layout_begin(l, c->a->unit, c->e->opt.rank);
+    struct coded_part parts[CODED_MAX + 1];
+    struct coded coded;
+    int64_t done = 0;
+    int n;
+
+    coded_init(l, c->a->unit, (uint64_t)q->coded, elem, &coded);
+    titan_assert(coded.shard == q->n && coded.others == q->rest && coded.n == q->weights);
+    coded_parts(&coded, (int)(begin / q->n), parts, &n);
+    for (int i = 0; i < n; i++) {
+        const int64_t from = parts[i].from - begin;
+        TRY(c->ops->zero(c->s, codes + from, (size_t)parts[i].count));
+        TRY(c->ops->copy(c->s, others + parts[i].at * (int64_t)elem, shard + from * (int64_t)elem,
+                         (size_t)parts[i].count * elem));
+        done = parts[i].at + parts[i].count;
+    }
+    const int64_t filled = MIN(MAX(l->units[c->a->unit].numel - begin, 0), q->n);
+    TRY(c->ops->zero(c->s, codes + filled, (size_t)(q->n - filled)));
+    return c->ops->zero(c->s, others + done * (int64_t)elem, (size_t)(q->rest - done) * elem);
+}
+
+static titan_status pack_float8(const struct call *c, uint8_t *codes, char *others, const char *shard,
+                                const float *scales)
+{
+    const struct op_float8_pack *const q = &c->p->float8_pack;
+    const enum dtype dt = (enum dtype)c->p->dt;
+    int64_t from;
+
+    TRY(pack_others(c, codes, others, shard));
+    for (int t = 0, at = 0; at < q->weights; t++) {
+        if (!((uint64_t)q->coded >> t & 1))
+            continue;
+        const int64_t count = part_of_weight(c, t, q->n, &from);
+        if (count > 0)
+            TRY(c->ops->float8_encode(c->s, codes + from, shard + from * (int64_t)dtype_bytes(dt), dt, (size_t)count,
+                                      scales + at));
+        at++;
+    }
+    return TITAN_OK;
 }
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */

@@ -82,9 +82,25 @@ static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_ro
     return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, t->cols);
 }
 
+/* A tensor and those glued to it, where the unit has codes: codes, or elements of the compute type. */
+static struct tensor coded_matrix(const struct block *k, const struct unit_buffers *u, int first, int count)
+{
+    const struct local_tensor *t = &k->layout->tensors[first];
+    const bool codes = coded_place(u->coded, first - k->layout->model->units[u->unit].first_tensor) >= 0;
+    int64_t rows = 0;
+
+    for (int i = 0; i < count; i++)
+        rows += t[i].rows;
+    return tensor_at(u->params, codes ? (size_t)t->offset : coded_offset(u->coded, t->offset), codes ? DTYPE_U8 : k->dt,
+                     rows, t->cols);
+}
+
 struct tensor block_param(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count)
 {
-    return unit_matrix(k, u->unit, role, count, u->params, k->dt);
+    if (!u->coded)
+        return unit_matrix(k, u->unit, role, count, u->params, k->dt);
+    titan_assert(model_find(k->layout->model, u->unit, role) >= 0);
+    return coded_matrix(k, u, model_find(k->layout->model, u->unit, role), count);
 }
 
 struct tensor block_grad(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count)
@@ -131,7 +147,9 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
 
 /* --- linear layers and norms -------------------------------------------------------------------------------------- */
 
-void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags)
+/* b_scale: of b's codes; TENSOR_NONE: b has none. */
+static void product(struct block *k, struct tensor c, struct tensor a, struct tensor b, struct tensor b_scale,
+                    uint32_t flags)
 {
     struct tensor work = TENSOR_NONE;
 
@@ -140,13 +158,19 @@ void block_product(struct block *k, struct tensor c, struct tensor a, struct ten
         const size_t bytes = k->ops->matmul_f8_work_bytes(k->dev, a.dt, c.rows, c.cols, sum);
         work = emit_tensor(k->e, BUF_WORK, "float8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
     }
-    EMIT(k->e, matmul, c, a, b, work, .flags = flags);
+    EMIT(k->e, matmul, c, a, b, work, b_scale, .flags = flags | (tensor_exists(b_scale) ? OP_F8_B_CODES : 0));
+}
+
+void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags)
+{
+    product(k, c, a, b, TENSOR_NONE, flags);
 }
 
 /* Layers of a product: their rows of the glued matrix, flags by the model's converters. */
 struct layers {
     int64_t from, rows;
     uint32_t converted;
+    int first, count; /* tensors */
 };
 
 static uint32_t converted(const struct block *k, int tensor, enum linear_product product)
@@ -174,30 +198,49 @@ static bool next_layers(const struct block *k, const struct unit_buffers *u, enu
     ret->rows = 0;
     ret->converted = *at < count ? converted(k, first + *at, product) : 0;
     const int end = apart ? MIN(*at + 1, count) : count;
+    ret->first = first + *at;
+    ret->count = end - *at;
     for (; *at < end; ++*at)
         ret->rows += k->layout->tensors[first + *at].rows;
     return ret->rows > 0;
 }
 
+/* The layers' weight, and the scale of its codes where it has them. */
+static struct tensor weight_of(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                               const struct layers *l, struct tensor *ret_scale)
+{
+    *ret_scale = TENSOR_NONE;
+    if (!u->coded)
+        return tensor_rows(block_param(k, u, role, count), l->from, l->rows);
+    const int place = coded_place(u->coded, l->first - k->layout->model->units[u->unit].first_tensor);
+    titan_assert(place < 0 || l->count == 1);
+    if (place >= 0)
+        *ret_scale = tensor_cols(u->scales, place, 1);
+    return coded_matrix(k, u, l->first, l->count);
+}
+
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x)
 {
-    const struct tensor w = block_param(k, u, role, count);
     struct layers l;
+    struct tensor scale;
 
-    for (int i = 0; next_layers(k, u, role, count, LINEAR_FORWARD, &i, &l);)
-        block_product(k, tensor_cols(y, l.from, l.rows), x, tensor_rows(w, l.from, l.rows), OP_TB | l.converted);
+    for (int i = 0; next_layers(k, u, role, count, LINEAR_FORWARD, &i, &l);) {
+        const struct tensor w = weight_of(k, u, role, count, &l, &scale);
+        product(k, tensor_cols(y, l.from, l.rows), x, w, scale, OP_TB | l.converted);
+    }
 }
 
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dx, struct tensor dy)
 {
-    const struct tensor w = block_param(k, u, role, count);
     struct layers l;
+    struct tensor scale;
 
-    for (int i = 0; next_layers(k, u, role, count, LINEAR_DGRAD, &i, &l);)
-        block_product(k, dx, tensor_cols(dy, l.from, l.rows), tensor_rows(w, l.from, l.rows),
-                      (l.from > 0 ? OP_ADD_TO : 0) | l.converted);
+    for (int i = 0; next_layers(k, u, role, count, LINEAR_DGRAD, &i, &l);) {
+        const struct tensor w = weight_of(k, u, role, count, &l, &scale);
+        product(k, dx, tensor_cols(dy, l.from, l.rows), w, scale, (l.from > 0 ? OP_ADD_TO : 0) | l.converted);
+    }
 }
 
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,

@@ -126,8 +126,10 @@ struct layer_back {
 /* Parameters and gradients are whole units: buffers (local flat, layout.h) of the compute type and of fp32. A tied head
  * needs the embedding's too. */
 struct unit_buffers {
-    int unit, params, grads; /* -1: not needed */
-    bool first;              /* gradients are overwritten (and gaps zeroed), otherwise added to */
+    int unit, params, grads;   /* -1: not needed */
+    bool first;                /* gradients are overwritten (and gaps zeroed), otherwise added to */
+    const struct coded *coded; /* params is laid out so, with these scales (fp32); NULL: it is the flat buffer */
+    struct tensor scales;
 };
 
 /* x (Ns,C) */

@@ -88,6 +88,7 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     memcpy(c->flags, how->flags, sizeof c->flags);
+    c->codes = r->float8.enable_fsdp_float8_all_gather && how == float8_recipes;
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         c->converted[i] = is_linear_layer(t) && t->shape[0] % 16 == 0 && t->shape[1] % 16 == 0 &&
@@ -95,4 +96,18 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     }
     *ret = c;
     return TITAN_OK;
+}
+
+uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit)
+{
+    const struct model_unit *u = &model->units[unit];
+    uint64_t bits = 0;
+
+    titan_assert(unit >= 0 && unit < model->n_units);
+    if (!converters || !converters->codes || u->n_tensors > 64)
+        return 0;
+    for (int i = 0; i < u->n_tensors; i++)
+        if (converters->converted[u->first_tensor + i] && model->tensors[u->first_tensor + i].role != ROLE_WKV_A)
+            bits |= UINT64_C(1) << i;
+    return bits;
 }

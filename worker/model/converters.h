@@ -24,11 +24,15 @@ enum linear_product { LINEAR_FORWARD, LINEAR_DGRAD, LINEAR_WGRAD, LINEAR_PRODUCT
 
 struct converters {
     uint32_t flags[LINEAR_PRODUCTS]; /* enum op_flag, of a converted layer */
+    bool codes;                      /* weights are gathered as codes: tensorwise, where the recipe wants that */
     bool converted[];                /* of the model's tensors */
 };
 
 /* *ret owned, freed with free(); NULL where the recipe converts nothing. */
 titan_status converters_open(const struct recipe *recipe, const struct model *model, struct converters **ret,
                              struct titan_error *err) TITAN_MUST_USE;
+/* Which of a unit's weights are gathered as codes: bits, from its first tensor on. Not latent attention's wkv_a, whose
+ * two parts have a scale each. converters NULL: none. */
+uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit);
 
 #endif

@@ -292,6 +292,84 @@ void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int
     b->e.microbatch = slot;
 }
 
+static struct tensor shard_of(const struct builder *b, int unit)
+{
+    return tensor_at(b->units[unit].shard, 0, b->opt->dt, 1, b->layout->units[unit].shard);
+}
+
+/* Scales of all weights that are gathered as codes: they hold for the step, so one transfer brings every maximum. */
+static void find_scales(struct builder *b)
+{
+    int64_t total = 0, at = 0;
+
+    for (int u = 0; u < b->model->n_units; u++)
+        total += unit_is_mine(b, u) ? b->units[u].coded.n : 0;
+    if (total == 0)
+        return;
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    const struct tensor own = emit_tensor(&b->e, BUF_EXCHANGE, "float8 maxima", DTYPE_F32, 1, total);
+    for (int u = 0; u < b->model->n_units; u++) {
+        const int n = unit_is_mine(b, u) ? b->units[u].coded.n : 0;
+        if (n == 0)
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
+        EMIT(&b->e, float8_largest, tensor_cols(own, at, n), shard_of(b, u),
+             .coded = (int64_t)b->units[u].coded.tensors);
+        at += n;
+    }
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    const struct tensor all = emit_all_gather(&b->e, CHANNEL_GATHER, BUF_EXCHANGE, "float8 maxima of all ranks", own);
+    at = 0;
+    for (int u = 0; u < b->model->n_units; u++) {
+        struct unit_state *const unit = &b->units[u];
+        const int n = unit_is_mine(b, u) ? unit->coded.n : 0;
+        if (n == 0)
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
+        unit->scales = emit_tensor(&b->e, BUF_WORK, "float8 scales", DTYPE_F32, 1, n);
+        EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n));
+        at += n;
+    }
+}
+
+/* The codes of this rank's range, and what has none, in one transfer. */
+static int gather_coded(struct builder *b, int unit)
+{
+    const struct coded *const c = &b->units[unit].coded;
+    const int full = emit_buffer(&b->e, BUF_FULL, "parameters", c->bytes);
+    const struct tensor codes = tensor_at(full, c->own_codes, DTYPE_U8, 1, c->shard);
+    const struct tensor others = tensor_at(full, c->own_others, b->opt->dt, 1, c->others);
+
+    b->e.stream = STREAM_GATHER; /* a gather waits for no product, with codes or without */
+    EMIT(&b->e, float8_pack, codes, others, shard_of(b, unit), b->units[unit].scales, .coded = (int64_t)c->tensors);
+    b->e.stream = STREAM_COMPUTE;
+    const struct tensor of_all = tensor_at(full, c->codes_bytes, b->opt->dt, c->members, c->others);
+    emit_all_gather_both(&b->e, b->layout->units[unit].gather, tensor_at(full, 0, DTYPE_U8, c->members, c->shard),
+                         codes, of_all, others);
+    return full;
+}
+
+/* Before their first use: what has come in parts without codes is put together. */
+static void join_runs(struct builder *b, const struct visit *v)
+{
+    for (int j = 0; j < VISIT_UNITS; j++) {
+        const struct use *const use = &v->use[j];
+        const struct coded *const c = use->gather ? &b->units[use->unit].coded : NULL;
+        for (int i = 0; c && i < c->n_runs; i++) {
+            const struct coded_run *const run = &c->runs[i];
+            size_t to = c->codes_bytes + (size_t)run->at * c->elem;
+            builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
+            for (int64_t m = run->from / c->shard; run->together && m * c->shard < run->to; m++) {
+                const int64_t from = MAX(run->from, m * c->shard);
+                const int64_t n = MIN(run->to, (m + 1) * c->shard) - from;
+                emit_copy(&b->e, tensor_at(use->full, to, b->opt->dt, 1, n),
+                          tensor_at(use->full, coded_sent(c, (int)m, from), b->opt->dt, 1, n));
+                to += (size_t)n * c->elem;
+            }
+        }
+    }
+}
+
 /* In a group of one the shard is all there is. */
 static void emit_gathers(struct builder *b, struct visit *v)
 {
@@ -299,10 +377,11 @@ static void emit_gathers(struct builder *b, struct visit *v)
         struct use *const use = &v->use[j];
         if (!use->gather)
             continue;
-        const struct unit_layout *u = &b->layout->units[use->unit];
         builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
-        const struct tensor shard = tensor_at(b->units[use->unit].shard, 0, b->opt->dt, 1, u->shard);
-        use->full = emit_all_gather(&b->e, u->gather, BUF_FULL, "parameters", shard).buffer;
+        use->full = b->units[use->unit].coded.n > 0 ? gather_coded(b, use->unit)
+                                                    : emit_all_gather(&b->e, b->layout->units[use->unit].gather,
+                                                                      BUF_FULL, "parameters", shard_of(b, use->unit))
+                                                          .buffer;
     }
 }
 
@@ -319,9 +398,11 @@ static void emit_releases(struct builder *b, const struct visit *v)
         if (!use->release || unit_group_size(b, use->unit) == 1)
             continue;
         titan_assert(use->needed && use->source != NONE);
-        const struct unit_layout *u = &b->layout->units[use->unit];
+        const struct coded *const c = &b->units[use->unit].coded;
+        const int64_t bytes =
+            c->n > 0 ? (int64_t)c->bytes : b->layout->units[use->unit].padded * (int64_t)dtype_bytes(b->opt->dt);
         builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
-        EMIT(&b->e, release, tensor_at(params_of(b, use), 0, b->opt->dt, 1, u->padded));
+        EMIT(&b->e, release, tensor_at(params_of(b, use), 0, DTYPE_U8, 1, bytes));
     }
 }
 
@@ -350,11 +431,23 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
     return tokens;
 }
 
+/* Without its gradient. */
+static struct unit_buffers parameters_of(struct builder *b, const struct use *use)
+{
+    struct unit_buffers u = {.unit = use->unit, .params = params_of(b, use), .grads = NONE};
+
+    if (u.unit != NONE && b->units[u.unit].coded.n > 0) {
+        u.coded = &b->units[u.unit].coded;
+        u.scales = b->units[u.unit].scales;
+    }
+    return u;
+}
+
 static struct unit_buffers buffers_of(struct builder *b, const struct visit *v, int which)
 {
-    struct unit_buffers u = {.unit = v->use[which].unit, .params = params_of(b, &v->use[which]), .grads = NONE};
-
     titan_assert(which >= 0 && which < VISIT_UNITS);
+    struct unit_buffers u = parameters_of(b, &v->use[which]);
+
     if (v->adds[which])
         u.grads = gradients_buffer(b, u.unit, v->slot, &u.first);
     return u;
@@ -471,7 +564,7 @@ static void layer_input_gradient(struct builder *b, const struct visit *v)
 
     titan_assert(v->kind == CELL_I || v->kind == CELL_B);
     for (int j = 0; j < VISIT_UNITS; j++)
-        u[j] = (struct unit_buffers){.unit = v->use[j].unit, .params = params_of(b, &v->use[j]), .grads = NONE};
+        u[j] = parameters_of(b, &v->use[j]);
     builder_stamp(b, PHASE_DGRAD, u[0].unit, v->stage, v->slot);
     recompute(b, v, layer);
     b->e.phase = PHASE_DGRAD;
@@ -528,6 +621,7 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
         const struct visit *v = &b->visits[i];
         for (; b->next_gather < b->n_visits && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
             emit_gathers(b, &b->visits[b->next_gather]);
+        join_runs(b, v);
         if (mine)
             emit_visit(b, plan, v);
         emit_releases(b, v);
@@ -610,6 +704,8 @@ static titan_status alloc_units(struct builder *b, struct titan_error *err)
     for (int u = 0; u < b->model->n_units; u++) {
         struct unit_state *const unit = &b->units[u];
         *unit = (struct unit_state){.shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE};
+        coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
+                   &unit->coded);
         unit->tree.leaves = b->opt->microbatches;
         b->local[u] = unit_is_mine(b, u) ? n++ : NONE;
         if (!unit_is_mine(b, u))
@@ -793,6 +889,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     add_state(b);
     begin_step(b);
     add_biases(b);
+    find_scales(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
     if (b->opt->forward_only)

@@ -24,6 +24,8 @@ struct unit_state {
     struct tensor received; /* canonical: slices of all subtrees */
     struct tree_stack tree; /* canonical: finished subtrees of this rank; ids are slots */
     bool *done;             /* [slot]: canonical: its gradient is whole */
+    struct coded coded;     /* how its parameters are gathered */
+    struct tensor scales;   /* of its codes */
     int64_t next;           /* canonical: slot that is pushed next */
 };
 

@@ -23,6 +23,7 @@ struct flow {
     bool passed;  /* on to another buffer, or to the norm: it is not added to any more */
     int state_of; /* copy of this unit's state, NONE */
     bool updated; /* that copy */
+    int packed;   /* holds this unit's shard, to be gathered, NONE */
 };
 
 struct unit_progress {
@@ -292,20 +293,33 @@ static titan_status collective(const struct gradients *g, const struct action *a
 
 /* --- gathers and copies of the state ------------------------------------------------------------------------------ */
 
-/* A unit's parameters come from its own shard, on its own channel. */
+/* A unit's parameters come from its own shard, or from what was made of that, on its own channel. */
 static titan_status gather(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
 
     for (int k = 0; k + 1 < a->n_operands; k += 2) {
         const struct buffer *out = &c->p->buffers[o[k].buffer], *in = &c->p->buffers[o[k + 1].buffer];
-        if (in->kind != BUF_SHARD && out->kind != BUF_FULL)
+        const int unit = in->kind == BUF_SHARD ? in->unit : flow_of(g, &o[k + 1])->packed;
+        if (unit == NONE && out->kind != BUF_FULL)
             continue;
-        if (in->kind != BUF_SHARD || out->kind != BUF_FULL || in->unit != out->unit ||
-            a->channel != (int)c->p->layout->units[in->unit].gather)
+        if (unit == NONE || out->kind != BUF_FULL || unit != out->unit ||
+            a->channel != (int)c->p->layout->units[unit].gather)
             return REFUSE(c, "gathers %s of unit %d into %s of unit %d on %s", buffer_kind_name(in->kind), in->unit,
                           buffer_kind_name(out->kind), out->unit, channel_name((enum channel)a->channel));
     }
+    return TITAN_OK;
+}
+
+/* What is to be gathered instead of a shard. */
+static titan_status pack_shard(const struct gradients *g, const struct operand *o)
+{
+    const struct buffer *shard = &g->c->p->buffers[o[OPERAND_OF(float8_pack, shard)].buffer];
+
+    if (shard->kind != BUF_SHARD)
+        return REFUSE(g->c, "packs %s, which is no shard", buffer_kind_name(shard->kind));
+    flow_of(g, &o[OPERAND_OF(float8_pack, codes)])->packed = shard->unit;
+    flow_of(g, &o[OPERAND_OF(float8_pack, others)])->packed = shard->unit;
     return TITAN_OK;
 }
 
@@ -508,6 +522,8 @@ static titan_status step(struct gradients *g, const struct action *a)
         return copy(g, o);
     case OP_PACK:
         return pack(g, a, o);
+    case OP_FLOAT8_PACK:
+        return pack_shard(g, o);
     case OP_SUM_TREE:
         return pass_on(g, &o[OPERAND_OF(sum_tree, sum)], &o[OPERAND_OF(sum_tree, slices)], 0);
     case OP_ACCUMULATE:
@@ -574,7 +590,7 @@ titan_status check_gradients(struct checker *c)
     if (!g.flows || !g.units || !g.given)
         return checker_no_memory(c);
     for (int i = 0; i < p->n_buffers; i++)
-        g.flows[i].unit = g.flows[i].state_of = NONE;
+        g.flows[i].unit = g.flows[i].state_of = g.flows[i].packed = NONE;
     for (int u = 0; u < c->model->n_units; u++)
         g.units[u].normed = NONE;
     for (c->index = 0; c->index < p->n_actions; c->index++)

@@ -285,12 +285,15 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double flops = cost_flops(p, a), mnk = flops / 2;
     const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
-    /* float8 operands are made first: read 2 bytes, write 1; emulated, read twice and written as they are */
+    /* float8 operands are made first: read 2 bytes, write 1; emulated, read twice and written as they are. Codes that
+     * are there are turned round for the input gradient; emulated, values are made of them. */
     const double elem = (double)dtype_bytes((enum dtype)q->dt);
+    const bool coded = q->flags & OP_F8_B_CODES;
     const bool a_made = f8 && made_before(p, a, OPERAND_OF(matmul, a)),
                b_made = f8 && made_before(p, a, OPERAND_OF(matmul, b));
-    const double made = (a_made ? 0 : M * K) + (b_made ? 0 : N * K);
-    const double casts = (q->flags & OP_F8 ? made : 0) * (f8 ? elem + 1 : 3 * elem);
+    const double made = (a_made ? 0 : M * K) + (b_made || coded ? 0 : N * K);
+    const double turned = !coded ? 0 : f8 ? (q->flags & OP_TB ? 0 : 2 * N * K) : (1 + elem) * N * K;
+    const double casts = (q->flags & OP_F8 ? made : 0) * (f8 ? elem + 1 : 3 * elem) + turned;
 
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }

@@ -36,23 +36,28 @@ static int by_place(const void *x, const void *y)
     return a->index - b->index;
 }
 
+/* Those of DROPPED go nowhere. */
+#define DROPPED (-2.0)
 static titan_status rearrange(struct program *p, const double *places, struct titan_error *err)
 {
     _cleanup_free_ struct placed *order = malloc(((size_t)p->n_actions + 1) * sizeof *order);
     struct action *actions = malloc(((size_t)p->n_actions + 1) * sizeof *actions);
+    int n = 0;
 
     if (!order || !actions) {
         free(actions);
         return no_memory(err);
     }
     for (int i = 0; i < p->n_actions; i++)
-        order[i] = (struct placed){.place = places[i], .index = i};
-    qsort(order, (size_t)p->n_actions, sizeof *order, by_place);
-    for (int i = 0; i < p->n_actions; i++)
+        if (places[i] != DROPPED)
+            order[n++] = (struct placed){.place = places[i], .index = i};
+    qsort(order, (size_t)n, sizeof *order, by_place);
+    for (int i = 0; i < n; i++)
         actions[i] = p->actions[order[i].index];
     free(p->actions);
     p->actions = actions;
     p->cap_actions = p->n_actions;
+    p->n_actions = n;
     return TITAN_OK;
 }
 
@@ -73,6 +78,72 @@ bool pass_fits(struct program *p, const struct pass_options *o)
 static bool is_gather(const struct action *a)
 {
     return a->op == OP_ALL_GATHER && a->stream == STREAM_GATHER;
+}
+
+static bool writes_to(const struct program *p, const struct action *a, const struct operand *read)
+{
+    for (int k = 0; k < a->n_operands; k++) {
+        const struct operand *o = &action_operands(p, a)[k];
+        if (o->access & ACCESS_WRITE && o->buffer == read->buffer)
+            return true;
+    }
+    return false;
+}
+
+/* Does an action read what another one writes? */
+static bool reads_of(const struct program *p, const struct action *reader, const struct action *writer)
+{
+    for (int k = 0; k < reader->n_operands; k++) {
+        const struct operand *o = &action_operands(p, reader)[k];
+        if (o->access == ACCESS_READ && writes_to(p, writer, o))
+            return true;
+    }
+    return false;
+}
+
+/* Last action before `to` that writes what it reads; NONE: there is none. */
+static int last_writer(const struct program *p, int to)
+{
+    for (int i = to - 1; i >= 0; i--)
+        if (reads_of(p, &p->actions[to], &p->actions[i]))
+            return i;
+    return NONE;
+}
+
+/* First action that writes to a buffer; NONE: there is none. */
+static int first_writer(const struct program *p, int buffer)
+{
+    for (int i = 0; i < p->n_actions; i++)
+        if (writes_to(p, &p->actions[i], &(const struct operand){.buffer = buffer}))
+            return i;
+    return NONE;
+}
+
+/* A shard does not change before the update, and can be gathered at any time. Codes are made of it first, by actions
+ * right before their gather that go where it goes: the first of them, or the gather itself. */
+static int first_pack(const struct program *p, int gather)
+{
+    int first = gather;
+
+    while (first > 0 && p->actions[first - 1].op == OP_FLOAT8_PACK &&
+           reads_of(p, &p->actions[gather], &p->actions[first - 1]))
+        first--;
+    return first;
+}
+
+/* The first place that a gather, and what goes with it, can have. */
+static int first_place(const struct program *p, int gather)
+{
+    const struct operand *in = &action_operands(p, &p->actions[gather])[OPERAND_OF(all_gather, in)];
+    const int pack = first_pack(p, gather);
+    int behind = NONE;
+
+    for (int i = pack; i < gather; i++)
+        behind =
+            MAX(behind, first_writer(p, action_operands(p, &p->actions[i])[OPERAND_OF(float8_pack, scales)].buffer));
+    if (pack == gather && !buffer_is_external(p->buffers[in->buffer].kind))
+        behind = last_writer(p, gather);
+    return behind + 1;
 }
 
 /* First action after `from` that touches a buffer gather a writes; the program's end where none does. */
@@ -98,17 +169,22 @@ static void place_gathers(const struct program *p, const struct cost *cost, doub
     double limit = (double)p->n_actions; /* no gather goes behind the one that follows it */
 
     titan_assert(horizon > 0);
-    for (int i = 0; i < p->n_actions; i++)
-        places[i] = i;
+    int least = 0; /* first place of a gather and of those behind it */
+    for (int i = 0; i < p->n_actions; i++) {
+        if (is_gather(&p->actions[i]))
+            least = MAX(least, first_place(p, i));
+        places[i] = is_gather(&p->actions[i]) ? least : i;
+    }
     double queued = 0; /* gathers that run between the place and the use */
     for (int i = p->n_actions - 1; i >= 0; i--) {
         if (!is_gather(&p->actions[i]))
             continue;
         const int use = first_use(p, i);
+        least = (int)places[i];
         double covered = 0;
         int at = MIN(use, i);
         queued = cost_action(cost, p, &p->actions[i]);
-        while (at > 0 && covered < horizon * queued) {
+        while (at > least && covered < horizon * queued) {
             const struct action *before = &p->actions[at - 1];
             if (before->op == OP_OPTIMISE)
                 break;
@@ -120,6 +196,8 @@ static void place_gathers(const struct program *p, const struct cost *cost, doub
         }
         places[i] = MIN((double)at - 0.5, limit);
         limit = places[i];
+        for (int pack = first_pack(p, i); pack < i; pack++)
+            places[pack] = places[i];
     }
 }
 
@@ -204,10 +282,10 @@ static double compute_between(const struct program *p, const struct cost *cost, 
 struct bucketing {
     struct program *p;
     const struct pass_options *o;
-    double total;  /* bytes of all such transfers of the channel */
-    bool *dropped; /* actions that became part of another */
-    bool *joins;   /* [place in the order of such transfers]: becomes one with the one before */
-    bool decided;  /* joins is given */
+    double total;   /* bytes of all such transfers of the channel */
+    double *places; /* where actions go; those that became part of another are dropped */
+    bool *joins;    /* [place in the order of such transfers]: becomes one with the one before */
+    bool decided;   /* joins is given */
 };
 
 /* Does anything between two actions touch a buffer of the first? */
@@ -239,6 +317,8 @@ static bool worth_it(const struct bucketing *k, int a, int b)
     if (x->op == OP_REDUCE_SCATTER) /* what is left to compute behind it must cover it */
         return !touched_between(p, a, b) && compute_between(p, k->o->cost, b, p->n_actions) >
                                                 5 * (cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y));
+    if (first_place(p, b) > a)
+        return false;
     return compute_between(p, k->o->cost, a, first_use(p, a)) >=
            cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y);
 }
@@ -270,28 +350,21 @@ static titan_status bucket_channel(struct bucketing *k, enum op op, int channel,
             continue;
         }
         if (op == OP_ALL_GATHER) {
+            for (int pack = first_pack(p, i); pack < i; pack++)
+                k->places[pack] = (double)open - 0.5;
             TRY(join(p, &p->actions[open], a, err));
-            k->dropped[i] = true;
+            k->places[i] = DROPPED;
         } else {
             struct action merged = p->actions[open];
             TRY(join(p, &merged, a, err));
             a->params = merged.params;
             a->operand = merged.operand;
             a->n_operands = merged.n_operands;
-            k->dropped[open] = true;
+            k->places[open] = DROPPED;
             open = i;
         }
     }
     return TITAN_OK;
-}
-
-static void compact(struct program *p, const bool *dropped)
-{
-    int n = 0;
-    for (int i = 0; i < p->n_actions; i++)
-        if (!dropped[i])
-            p->actions[n++] = p->actions[i];
-    p->n_actions = n;
 }
 
 /* Channels have their own stretch of joins each, all of them p->n_actions long. */
@@ -300,18 +373,19 @@ static titan_status bucket(struct program *p, const struct pass_options *o, bool
 {
     static const int channels[BUCKET_CHANNELS] = {CHANNEL_GATHER, CHANNEL_EXPERT_GATHER, CHANNEL_REDUCE,
                                                   CHANNEL_EXPERT_REDUCE};
-    _cleanup_free_ bool *dropped = calloc((size_t)p->n_actions + 1, sizeof *dropped);
-    struct bucketing k = {.p = p, .o = o, .dropped = dropped, .decided = decided};
+    _cleanup_free_ double *places = malloc(((size_t)p->n_actions + 1) * sizeof *places);
+    struct bucketing k = {.p = p, .o = o, .places = places, .decided = decided};
 
-    if (!dropped)
+    if (!places)
         return no_memory(err);
+    for (int i = 0; i < p->n_actions; i++)
+        places[i] = i;
     for (size_t c = 0; c < BUCKET_CHANNELS; c++) {
         k.joins = joins + c * stretch;
         TRY(bucket_channel(&k, c < 2 ? OP_ALL_GATHER : OP_REDUCE_SCATTER, channels[c], err));
     }
     titan_assert(stretch >= (size_t)p->n_actions);
-    compact(p, dropped);
-    return TITAN_OK;
+    return rearrange(p, places, err);
 }
 
 /* A rank with fewer microbatches than others has as many gathers and reductions, but less to hide them under: left to

@@ -505,6 +505,22 @@ struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buff
     return out;
 }
 
+static struct tensor as_bytes(struct tensor t)
+{
+    titan_assert(is_dense(t));
+    return tensor_at(t.buffer, t.offset, DTYPE_U8, 1, (int64_t)tensor_span(t));
+}
+
+void emit_all_gather_both(struct emitter *e, enum channel channel, struct tensor out, struct tensor in,
+                          struct tensor second_out, struct tensor second_in)
+{
+    const struct tensor t[] = {as_bytes(out), as_bytes(in), as_bytes(second_out), as_bytes(second_in)};
+    const struct op_params params = {.part = {t[1].cols, t[3].cols}, .dt = DTYPE_U8};
+
+    titan_assert(group_size(e, channel) > 1);
+    emit_transfer(e, OP_ALL_GATHER, channel, channel_stream(channel), &params, t, 4);
+}
+
 struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                                   struct tensor in)
 {

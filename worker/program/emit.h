@@ -107,6 +107,9 @@ void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERAN
  * is x itself, or a new ACTIVATION of n times the rows. Where the caller brings the output, it gets a copy. */
 struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                               struct tensor in);
+/* Two as one, in bytes, to where the caller wants them; in a group of several. */
+void emit_all_gather_both(struct emitter *e, enum channel channel, struct tensor out, struct tensor in,
+                          struct tensor second_out, struct tensor second_in);
 struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                                   struct tensor in);
 void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);

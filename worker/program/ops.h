@@ -43,7 +43,8 @@ enum op_flag {
     OP_F8_A_LINES = 4096, /* a scale for each line along k */
     OP_F8_B_LINES = 8192,
     OP_F8_POWER = 16384, /* scales are powers of two */
-    OP_REPEATABLE = 32768
+    OP_REPEATABLE = 32768,
+    OP_F8_B_CODES = 65536 /* b is codes of e4m3, made with one scale, which is an operand */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)

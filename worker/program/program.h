@@ -22,6 +22,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "worker/program/ops.h"
+#include "worker/tensor/coded.h"
 #include "worker/tensor/layout.h"
 #include "worker/tensor/mesh.h"
 

@@ -126,6 +126,38 @@ CPU_KERNEL static void round_rows(const void *p, int64_t begin, int64_t end, int
     }
 }
 
+struct decode_args {
+    void *dst;
+    const uint8_t *codes;
+    int64_t cols, ld;
+    enum dtype dt;
+};
+
+CPU_KERNEL static void decode_rows(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct decode_args *d = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const uint8_t *src = d->codes + i * d->ld;
+        void *dst = at_mut(d->dst, i * d->cols, d->dt);
+        if (d->dt == DTYPE_BF16)
+            for (int64_t j = 0; j < d->cols; j++)
+                store_f32_as(dst, j, DTYPE_BF16, float8_decode(src[j]));
+        else
+            for (int64_t j = 0; j < d->cols; j++)
+                store_f32_as(dst, j, DTYPE_F32, float8_decode(src[j]));
+    }
+}
+
+/* The values of an operand that came as codes. */
+static void take_codes(const struct cpu_context *ctx, const struct operand *o, const float *scale)
+{
+    const struct decode_args d = {.dst = o->dst, .codes = o->src, .cols = o->cols, .ld = o->ld, .dt = o->dt};
+
+    cpu_for(ctx, o->rows, 1 + (1 << 13) / o->cols, decode_rows, &d);
+    o->scale[0] = 1.0f / *scale;
+}
+
 /* The operand's values, and what its scales are to be undone with. */
 static void make_float8(const struct cpu_context *ctx, const struct operand *o)
 {
@@ -206,7 +238,10 @@ static titan_status run_parts(const struct cpu_context *ctx, const struct f8_arg
     const struct matmul_shape *z = &g->all.shape;
 
     make_float8(ctx, a);
-    make_float8(ctx, b);
+    if (g->how.b_scale)
+        take_codes(ctx, b, g->how.b_scale);
+    else
+        make_float8(ctx, b);
     product.a = a->dst;
     product.b = b->dst;
     product.c = sums ? sums : g->all.c;
@@ -271,7 +306,137 @@ titan_status cpu_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t l
     struct f8_args g = {.how = *how, .work = work};
     if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta))
         return TITAN_EINVAL;
+    if (how->b_scale && (how->b_lines || how->b != FLOAT8_E4M3))
+        return TITAN_EINVAL;
     if (m == 0 || n == 0)
         return TITAN_OK;
     return cpu_enqueue(s, run_matmul_f8, &g, sizeof(g));
+}
+
+/* --- codes apart from a product ----------------------------------------------------------------------------------- */
+
+enum { PIECE = 1 << 14 }; /* elements that a thread has at a time */
+
+struct largest_args {
+    float *largest;
+    const void *x;
+    int64_t n;
+    enum dtype dt;
+};
+
+/* A stretch of them, and the largest of each of its pieces. */
+struct pieces_args {
+    struct largest_args all;
+    float *of_piece;
+};
+
+CPU_KERNEL static void pieces_largest(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct pieces_args *g = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t from = i * PIECE, n = MIN(PIECE, g->all.n - from);
+        g->of_piece[i] = g->all.dt == DTYPE_BF16 ? row_largest(at(g->all.x, from, DTYPE_BF16), n, DTYPE_BF16)
+                                                 : row_largest(at(g->all.x, from, DTYPE_F32), n, DTYPE_F32);
+    }
+}
+
+static titan_status run_largest(const struct cpu_context *ctx, const void *p)
+{
+    enum { AT_ONCE = 256 };
+    struct largest_args all = *(const struct largest_args *)p;
+    float of_piece[AT_ONCE], most = 0;
+
+    while (all.n > 0) {
+        struct pieces_args g = {.all = all, .of_piece = of_piece};
+        g.all.n = MIN(all.n, (int64_t)AT_ONCE * PIECE);
+        const int64_t pieces = (g.all.n + PIECE - 1) / PIECE;
+        cpu_for(ctx, pieces, 1, pieces_largest, &g);
+        for (int64_t i = 0; i < pieces; i++)
+            most = fmaxf(most, of_piece[i]);
+        all.x = at(all.x, g.all.n, all.dt);
+        all.n -= g.all.n;
+    }
+    *all.largest = most;
+    return TITAN_OK;
+}
+
+titan_status cpu_float8_largest(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n)
+{
+    const struct largest_args g = {.largest = largest, .x = x, .n = (int64_t)n, .dt = dt};
+    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
+        return TITAN_EINVAL;
+    return cpu_enqueue(s, run_largest, &g, sizeof(g));
+}
+
+struct scales_args {
+    float *scales;
+    const float *largest;
+    int64_t ld, ranks, n;
+};
+
+static titan_status run_scales(const struct cpu_context *ctx, const void *p)
+{
+    const struct scales_args *g = p;
+    (void)ctx;
+    for (int64_t j = 0; j < g->n; j++) {
+        float most = 0;
+        for (int64_t i = 0; i < g->ranks; i++)
+            most = fmaxf(most, g->largest[i * g->ld + j]);
+        g->scales[j] = scale_of(most, FLOAT8_E4M3, false);
+    }
+    return TITAN_OK;
+}
+
+titan_status cpu_float8_scales(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
+                               int64_t n)
+{
+    const struct scales_args g = {.scales = scales, .largest = largest, .ld = ld, .ranks = ranks, .n = n};
+    if (ranks <= 0 || n < 0 || ld < n)
+        return TITAN_EINVAL;
+    return cpu_enqueue(s, run_scales, &g, sizeof(g));
+}
+
+struct encode_args {
+    uint8_t *codes;
+    const void *x;
+    const float *scale;
+    int64_t n;
+    enum dtype dt;
+};
+
+CPU_INLINE void encode_piece(const struct encode_args *g, int64_t from, int64_t to, const enum dtype dt)
+{
+    const float scale = *g->scale;
+    for (int64_t i = from; i < to; i++)
+        g->codes[i] = float8_encode(load_as_f32(g->x, i, dt) * scale, FLOAT8_E4M3);
+}
+
+CPU_KERNEL static void encode_pieces(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct encode_args *g = p;
+    const int64_t from = begin * PIECE, to = MIN(end * PIECE, g->n);
+    (void)thread;
+    if (g->dt == DTYPE_BF16)
+        encode_piece(g, from, to, DTYPE_BF16);
+    else
+        encode_piece(g, from, to, DTYPE_F32);
+}
+
+static titan_status run_encode(const struct cpu_context *ctx, const void *p)
+{
+    const struct encode_args *g = p;
+    cpu_for(ctx, (g->n + PIECE - 1) / PIECE, 1, encode_pieces, g);
+    return TITAN_OK;
+}
+
+titan_status cpu_float8_encode(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
+                               const float *scale)
+{
+    const struct encode_args g = {.codes = codes, .x = x, .scale = scale, .n = (int64_t)n, .dt = dt};
+    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
+        return TITAN_EINVAL;
+    if (n == 0)
+        return TITAN_OK;
+    return cpu_enqueue(s, run_encode, &g, sizeof(g));
 }

@@ -62,9 +62,14 @@ struct float8_operand {
     unsigned *largest; /* scratch, (lines) */
 };
 int cuda_float8(void *stream, const struct float8_operand *operand);
+/* The same of an operand whose src is codes already, made with *scale. Where src is codes, they stay as they are. */
+int cuda_float8_take(void *stream, const struct float8_operand *operand, const float *scale);
 /* c (rows, n) = or += sums (rows, ld) fp32, times a of the row and b of the column. */
 int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
                         const float *b, int64_t rows, int64_t n, bool accumulate);
+int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n);
+int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n);
+int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale);
 
 /* --- embed.cu ----------------------------------------------------------------------------------------------------- */
 int cuda_embed(void *stream, void *out, const int32_t *tokens, const void *table, bool bf16, int64_t n, int64_t c,

@@ -179,7 +179,8 @@ titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t 
 {
     const bool types = compute_type(ab_dt) && (c_dt == ab_dt || c_dt == DTYPE_F32);
     const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
-    if (!types || !shapes || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) || !rows_fit(n, k))
+    const bool codes = !how->b_scale || (how->b == FLOAT8_E4M3 && !how->b_lines);
+    if (!types || !shapes || !codes || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) || !rows_fit(n, k))
         return TITAN_EINVAL;
     if (m == 0 || n == 0 || k == 0)
         return cuda_ops_matmul(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta);
@@ -197,12 +198,14 @@ titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t 
     x.fast = !ta && tb && !x.a.e5m2; /* forward, as torchao has it */
     place(&x.a, &at);
     place(&x.b, &at);
+    if (how->b_scale && tb && ldb == x.b.kp && k == x.b.kp && ((uintptr_t)b & (STEP - 1)) == 0 && n % STEP == 0)
+        x.b.codes = (uint8_t *)(uintptr_t)b; /* as they are to be */
     x.sums_bytes = sums_bytes(m, n);
     x.sums = cut(&at, x.sums_bytes);
 
     int e = cuda_float8(s->native, &x.a);
     if (!e)
-        e = cuda_float8(s->native, &x.b);
+        e = how->b_scale ? cuda_float8_take(s->native, &x.b, how->b_scale) : cuda_float8(s->native, &x.b);
     cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!e && fits(&x))
         st = multiply(s, &x, how->a_lines || how->b_lines ? SCALE_LINES : SCALE_ONE, 0, m, c, ldc, n, c_dt,

@@ -54,6 +54,37 @@ titan_status cuda_ops_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int6
     return cuda_matmul_f8(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta, how, work);
 }
 
+titan_status cuda_ops_float8_largest(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n)
+{
+    if (!s->dev->float8_plans)
+        return TITAN_EUNSUPPORTED;
+    if (!compute_type(dt))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a largest magnitude", cuda_float8_largest(s->native, largest, x, dt == DTYPE_BF16, n));
+}
+
+titan_status cuda_ops_float8_scales(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
+                                    int64_t n)
+{
+    if (!s->dev->float8_plans)
+        return TITAN_EUNSUPPORTED;
+    if (ranks <= 0 || n < 0 || ld < n)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "float8 scales", cuda_float8_scales(s->native, scales, largest, ld, ranks, n));
+}
+
+titan_status cuda_ops_float8_encode(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
+                                    const float *scale)
+{
+    if (!s->dev->float8_plans)
+        return TITAN_EUNSUPPORTED;
+    if (!compute_type(dt))
+        return TITAN_EINVAL;
+    if (n == 0)
+        return TITAN_OK;
+    return ENQUEUE(s, "float8 codes", cuda_float8_encode(s->native, codes, x, dt == DTYPE_BF16, n, scale));
+}
+
 titan_status cuda_ops_embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
                             int64_t n, int64_t c, int64_t v, int64_t first)
 {

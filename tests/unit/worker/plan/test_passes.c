@@ -161,6 +161,9 @@ static void every_setting_computes_the_same(void **state)
           "training.global_batch_size=8", "parallelism.pipeline_parallel_schedule=ZBVZeroBubble", NULL}},
         {4, {"numerics.canonical=true", "training.global_batch_size=8", NULL}},
         {4, {"training.enable_cpu_offload=true", NULL}},
+        {4,
+         {"model.float8=true", "float8.enable_fsdp_float8_all_gather=true",
+          "parallelism.fsdp_reshard_after_forward=always", "activation_checkpoint.mode=full", NULL}},
     };
     static const struct setting settings[] = {
         {"greedy", "false", "false", false}, {"block", "true", "false", false}, {"greedy", "true", "false", false},
@@ -269,6 +272,69 @@ static void buckets_hold_all_and_no_more(void **state)
     planned_close(&p);
 }
 
+static int find(const struct program *p, enum op op, int unit, int from)
+{
+    for (int i = from; i < p->n_actions; i++)
+        if (p->actions[i].op == op && p->actions[i].unit == unit)
+            return i;
+    fail_msg("no %s of unit %d behind action %d", op_name(op), unit, from);
+    return -1;
+}
+
+/* Codes are made where their gather goes: at once before it, not before the scales. */
+static void codes_go_with_their_gather(void **state)
+{
+    static const struct setting both = {"greedy", "true", "false", false};
+    const char *sets[SETS_MAX] = {"model.float8=true", "float8.enable_fsdp_float8_all_gather=true"};
+    struct planned p, q;
+
+    (void)state;
+    for (int i = 0; deep[i]; i++)
+        sets[2 + i] = deep[i];
+    open_plan(&p, 4, "h100", sets, &off);
+    open_plan(&q, 4, "h100", sets, &both);
+    const struct transfers a = count(p.programs[0], OP_ALL_GATHER, CHANNEL_GATHER),
+                           b = count(q.programs[0], OP_ALL_GATHER, CHANNEL_GATHER);
+    assert_int_equal(b.pairs, a.pairs);
+    assert_true(b.bytes == a.bytes && b.actions < a.actions);
+    same_computations(p.programs[0], q.programs[0], "codes");
+    /* Each as late as it may be: right before its transfer but for those of the same one. */
+    const struct program *r = q.programs[0];
+    for (int i = 0; i < r->n_actions; i++) {
+        if (r->actions[i].op != OP_FLOAT8_PACK)
+            continue;
+        int to = i;
+        while (r->actions[to].op == OP_FLOAT8_PACK)
+            to++;
+        assert_int_equal(r->actions[to].op, OP_ALL_GATHER);
+        assert_true(i > find(r, OP_FLOAT8_SCALES, r->actions[i].unit, 0));
+    }
+    planned_close(&p);
+    planned_close(&q);
+}
+
+/* Half the bytes, and the plan says so: of layers with codes a byte an element, and little else. */
+static void codes_are_half_the_bytes(void **state)
+{
+    const char *sets[SETS_MAX] = {"model.flavor=8B", "training.seq_len=512", "model.n_layers=4", "model.float8=true"};
+    struct planned plain, codes;
+
+    (void)state;
+    open_plan(&plain, 8, "h100", sets, &off);
+    sets[4] = "float8.enable_fsdp_float8_all_gather=true";
+    open_plan(&codes, 8, "h100", sets, &off);
+    const struct program *p = plain.programs[0], *q = codes.programs[0];
+    for (int unit = 1; unit <= 4; unit++) {
+        const struct action *a = &p->actions[find(p, OP_ALL_GATHER, unit, 0)],
+                            *b = &q->actions[find(q, OP_ALL_GATHER, unit, 0)];
+        const double ratio = action_wire_bytes(q, b) / action_wire_bytes(p, a);
+        assert_true(ratio > 0.5 && ratio < 0.502);
+        assert_true(cost_action(&codes.cost, q, b) < 0.55 * cost_action(&plain.cost, p, a));
+    }
+    planned_close(&plain);
+    planned_close(&codes);
+}
+
 /* Ranks with fewer microbatches than others have less to hide transfers under, but launch the same buckets; opening the
  * plan proves it. */
 static void unequal_shares_bucket_alike(void **state)
@@ -278,6 +344,7 @@ static void unequal_shares_bucket_alike(void **state)
         {"training.global_batch_size=5", "parallelism.fsdp_reduce=microbatch"},
         {"training.global_batch_size=7", "parallelism.fsdp_reshard_after_forward=always"},
         {"training.global_batch_size=5", "numerics.canonical=true"},
+        {"training.global_batch_size=5", "model.float8=true", "float8.enable_fsdp_float8_all_gather=true"},
     };
 
     (void)state;
@@ -536,6 +603,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_setting_computes_the_same),
         cmocka_unit_test(buckets_hold_all_and_no_more),
+        cmocka_unit_test(codes_go_with_their_gather),
+        cmocka_unit_test(codes_are_half_the_bytes),
         cmocka_unit_test(unequal_shares_bucket_alike),
         cmocka_unit_test(reordering_asks_earlier),
         cmocka_unit_test(passes_give_way_to_a_memory_limit),
