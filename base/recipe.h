@@ -178,6 +178,9 @@ struct recipe {
         bool deterministic; /* canonical implies it */
     } numerics;
     struct {
+        bool moe_force_load_balance;
+    } debug;
+    struct {
         char name[16]; /* "auto", "cpu", "cuda" */
         int64_t threads;
         double memory; /* GiB; 0: all that the device has */

@@ -478,11 +478,18 @@ const struct recipe_key recipe_keys[] = {
 
     {.section = "numerics", .name = "canonical", .type = KEY_BOOL, AT(numerics.canonical), .initial = "false",
      .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "Sum gradients over microbatches in one fixed tree: losses are bit-identical for any number of workers."},
+     .doc = "Sum gradients over microbatches in one fixed tree: losses are bit-identical for any number of workers, and for "
+            "any expert_parallel_degree."},
     {.section = "numerics", .name = "deterministic", .type = KEY_BOOL, AT(numerics.deterministic), .initial = "true",
      .flags = KEY_TITAN,
      .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster: "
             "on GPUs attention's gradients in bfloat16 are, by cuDNN. Always true on the CPU and with numerics.canonical."},
+
+    {.section = "debug", .name = "moe_force_load_balance", .type = KEY_BOOL, AT(debug.moe_force_load_balance),
+     .initial = "false", .flags = KEY_NUMBERS,
+     .doc = "Send tokens to experts in turn, whatever their scores: token i of a microbatch to experts i*top_k to i*top_k "
+            "+ top_k - 1, modulo n_experts. All experts get equally many rows, for benchmarks, and no rounding sends a "
+            "token elsewhere."},
 
     {.section = "device", .name = "name", .type = KEY_STRING, AT(device.name), .choices = "auto|cpu|cuda",
      .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},
@@ -530,7 +537,6 @@ const struct recipe_key recipe_keys[] = {
     NOTE("debug", "deterministic", KEY_BOOL, "false",
          "A run is deterministic without it: on the same mesh it gives the same bits again"),
     PART("debug", "deterministic_warn_only", KEY_BOOL, "false", "debug.deterministic"),
-    OFF("debug", "moe_force_load_balance", KEY_BOOL, "false", "Round-robin routing of experts."),
     NOTE("debug", "print_config", KEY_BOOL, "false", "A run's folder has its whole recipe"),
     NOTE("debug", "save_config_file", KEY_STRING, "\"\"", "A run's folder has its whole recipe"),
 

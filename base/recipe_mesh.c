@@ -226,18 +226,18 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
     return TITAN_OK;
 }
 
-/* Experts of another data-parallel rank answer within a microbatch: all ranks that share them have as many. Their
- * gradients mix what canonical sums keep apart, unless the ranks that share them hold one microbatch together. */
+/* Experts of another data-parallel rank answer within a microbatch: all ranks that share them have as many. Canonical
+ * sums keep the ranks' rows apart, and want those that share experts to hold whole microbatches, or parts of one. */
 static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
-    int64_t ranks = m->dp_replicate * m->dp_shard;
-    if (r->model.dims.n_experts > 0 && r->numerics.canonical && m->ep != m->tp)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "numerics.canonical = true with experts needs parallelism.expert_parallel_degree = %lld to be "
-            "tensor_parallel_degree = %lld; nearest: %lld",
-            (long long)m->ep, (long long)m->tp, (long long)m->tp);
+    int64_t ranks = m->dp_replicate * m->dp_shard, tokens = m->cp * m->tp;
+    if (r->model.dims.n_experts > 0 && r->numerics.canonical && tokens % m->ep != 0 && m->ep % tokens != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "numerics.canonical = true needs parallelism.expert_parallel_degree = %lld to be a divisor "
+                          "or a multiple of "
+                          "context_parallel_degree x tensor_parallel_degree = %lld; nearest: %lld",
+                          (long long)m->ep, (long long)tokens, (long long)(MAX(m->ep / tokens, 1) * tokens));
     if (m->cp * m->tp % m->ep == 0 || microbatches % ranks == 0)
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,

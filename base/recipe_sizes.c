@@ -94,10 +94,11 @@ static void layer_widths(const struct model_dims *d, double *ret_qkv, double *re
 
 /* What the fullest rank holds: the stages of even layers and one of the two ends. */
 struct share {
-    double params, state; /* of its stages: gathered; its part of them once sharded */
-    double unit, layer;   /* the largest unit and a layer with its experts, gathered */
-    double layers;        /* of its stages */
-    double in_flight;     /* microbatches of which it holds activations */
+    double params, state;    /* of its stages: gathered; its part of them once sharded */
+    double gradients, apart; /* as params, with gradients of each rank that shares experts; more of them in a layer */
+    double unit, layer;      /* the largest unit and a layer with its experts, gathered */
+    double layers;           /* of its stages */
+    double in_flight;        /* microbatches of which it holds activations */
 };
 
 /* Routed experts are cut over ep and not over tp; what is cut neither by tp, pp nor ep is sharded over the others of
@@ -116,8 +117,11 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
         routed = routed / (double)d->n_layers * layers;
     }
     double experts = routed / layers / (double)m->ep, ranks = (double)(m->dp_shard * m->cp);
+    const double others = r->numerics.canonical ? (double)m->ep - 1 : 0; /* whose gradients of the experts stay apart */
     return (struct share){
         .params = dense / tp + routed / (double)m->ep,
+        .gradients = dense / tp + routed / (double)m->ep * (1 + others),
+        .apart = experts * others,
         .state = dense / tp / ranks + routed / tp / ranks,
         .unit = MAX(MAX(body / (double)d->n_layers / tp, end / tp), experts),
         .layer = body / (double)d->n_layers / tp + experts,
@@ -172,7 +176,8 @@ int recipe_moment_bytes(const struct recipe *r)
  *
  *   state        (k + s) P/W    master weights and two moments (on the host with enable_cpu_offload), and the compute
  *                               copy, sharded
- *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients)
+ *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients); canonical sums count experts as
+ *                               those of all ranks that share them
  *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
  *                               fsdp_reshard_after_forward = "never" all of them
@@ -198,8 +203,8 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double n = (double)recipe_microbatch_rows(r) * (double)r->training.seq_len / (double)m.cp;
     double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
     const double kept = recipe_master_bytes(r) + 2 * recipe_moment_bytes(r);
-    double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.params;
-    double units = (s + 4) * share.unit + (2 * s + 4) * share.layer;
+    double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.gradients;
+    double units = (s + 4) * share.unit + (2 * s + 4) * share.layer + 4 * share.apart;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
     double snapshot = r->checkpoint.enable && !gpu ? kept * shard : 0;

@@ -218,7 +218,7 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
     for (int64_t e = 0; e < z.experts; e++)
         load.x[e] = (double)(10 * e);
     upload(c, &load);
-    need(c, c->ops->router(c->s, chosen.p, weights.p, load.p, logits.p, with_bias ? bias.p : NULL, &z), "router");
+    need(c, c->ops->router(c->s, chosen.p, weights.p, load.p, logits.p, with_bias ? bias.p : NULL, NULL, &z), "router");
     double *got = download(c, &chosen), *first = download(c, &weights);
     bool ok = choice_right(c, &z, got, logits.x, with_bias ? bias.x : none);
     for (int64_t i = 0; i < choices && ok; i++)
@@ -228,7 +228,7 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
     if (ok)
         ref_weights(&r);
     ok = ok && near(c, first, want, choices, limit_of(DTYPE_F32), "weights");
-    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, with_bias ? bias.p : NULL, &z), "router");
+    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, with_bias ? bias.p : NULL, NULL, &z), "router");
     ok = ok && same(c, download(c, &chosen), got, choices, "again") &&
          same(c, download(c, &weights), first, choices, "again");
     result(c, ok, "router %s %lld tokens, %lld of %lld experts, %lld of %lld groups by %lld, %s%s%s", name_of(z.dt),
@@ -258,9 +258,87 @@ static void router_ties(struct checker *c, enum dtype dt, bool sigmoid)
         for (int e = 0; e < E && n < K; e++)
             if (e % 3 == top)
                 chosen.x[n++] = e;
-    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, NULL, &z), "router");
+    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, NULL, NULL, &z), "router");
     result(c, same(c, download(c, &chosen), chosen.x, K, "chosen"),
            "router %s, %s: of equal scores the lower expert first", name_of(dt), sigmoid ? "sigmoid" : "softmax");
+    sweep(c);
+}
+
+/* What scores do not tell apart, with and without groups: NaN comes last, and of equal ones and of NaN the lower
+ * expert, or group, is first. */
+static void router_order(struct checker *c, enum dtype dt, bool with_groups)
+{
+    enum { E = 70, WIDTH_OF_GROUP = 7 };
+    static const int groups[] = {1, 4, 7, 0, 2, 5};
+    struct router_shape z = {dt, 1, E, with_groups ? 40 : 60, true, false, 1.0f, 0, 0, 0};
+    struct tensor logits = empty(c, E, dt), bias = empty(c, E, DTYPE_F32);
+    struct tensor chosen = empty(c, z.top_k, DTYPE_I32), weights = empty(c, z.top_k, DTYPE_F32);
+    int64_t n = 0;
+    for (int e = 0; e < E; e++) {
+        const int g = e / WIDTH_OF_GROUP; /* 1, 4 and 7 have the best sum, 3 has none */
+        bias.x[e] = with_groups ? (g == 3       ? (double)NAN
+                                   : g % 3 == 1 ? -0.25
+                                                : -0.5)
+                                : (e % 5 == 0   ? -0.5
+                                   : e % 5 == 1 ? (double)NAN
+                                                : -0.75);
+    }
+    if (with_groups)
+        z.groups = E / WIDTH_OF_GROUP, z.top_groups = 6, z.group_top_k = 2;
+    upload(c, &logits), upload(c, &bias);
+    for (int i = 0; i < 6 * WIDTH_OF_GROUP && with_groups && n < z.top_k; i++)
+        chosen.x[n++] = groups[i / WIDTH_OF_GROUP] * WIDTH_OF_GROUP + i % WIDTH_OF_GROUP;
+    for (int kind = 0; kind < 3; kind++)
+        for (int e = 0; e < E && n < z.top_k; e++)
+            if (kind == (e % 5 == 0 ? 0 : e % 5 == 1 ? 2 : 1))
+                chosen.x[n++] = e;
+    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, bias.p, NULL, &z), "router");
+    result(c, same(c, download(c, &chosen), chosen.x, z.top_k, "chosen"),
+           "router %s%s: the order of equal scores and of NaN", name_of(dt), with_groups ? ", groups" : "");
+    sweep(c);
+}
+
+/* All scores NaN: the first experts. */
+static void router_nan(struct checker *c, enum dtype dt, bool sigmoid)
+{
+    enum { E = 40, K = 5, N = 3 };
+    struct router_shape z = {dt, N, E, K, sigmoid, true, 1.0f, 0, 0, 0};
+    struct tensor logits = empty(c, N * E, dt), chosen = empty(c, N * K, DTYPE_I32);
+    struct tensor weights = empty(c, N * K, DTYPE_F32);
+    for (int64_t i = 0; i < logits.n; i++)
+        logits.x[i] = (double)NAN;
+    upload(c, &logits);
+    for (int i = 0; i < N * K; i++)
+        chosen.x[i] = i % K;
+    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, NULL, NULL, &z), "router");
+    result(c, same(c, download(c, &chosen), chosen.x, N * K, "chosen"), "router %s, %s: NaN goes to the first experts",
+           name_of(dt), sigmoid ? "sigmoid" : "softmax");
+    sweep(c);
+}
+
+/* By tokens' numbers: in turn, whatever the scores; weights and loads are those of the experts. */
+static void router_round_robin(struct checker *c, enum dtype dt, int64_t n, int64_t experts, int64_t top_k)
+{
+    struct router_shape z = {dt, n, experts, top_k, true, true, 1.5f, 0, 0, 0};
+    struct tensor logits = noise(c, n * experts, dt, 2.0), bias = noise(c, experts, DTYPE_F32, 1.0);
+    struct tensor numbers = integers(c, n, 0, 1 << 30), chosen = empty(c, n * top_k, DTYPE_I32);
+    struct tensor weights = empty(c, n * top_k, DTYPE_F32), load = empty(c, experts, DTYPE_F32);
+    double *want = values(c, n * top_k);
+    upload(c, &load);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < top_k; j++) {
+            const int64_t e = ((int64_t)numbers.x[i] * top_k + j) % experts;
+            chosen.x[i * top_k + j] = (double)e;
+            load.x[e] += 1.0;
+        }
+    struct router_ref r = {logits.x, NULL, chosen.x, want, z};
+    ref_weights(&r);
+    need(c, c->ops->router(c->s, chosen.p, weights.p, load.p, logits.p, bias.p, numbers.p, &z), "router");
+    bool ok = same(c, download(c, &chosen), chosen.x, n * top_k, "chosen");
+    ok = ok && same(c, download(c, &load), load.x, experts, "load");
+    ok = ok && near(c, download(c, &weights), want, n * top_k, limit_of(DTYPE_F32), "weights");
+    result(c, ok, "router %s in turn, %lld tokens to %lld of %lld experts", name_of(dt), (long long)n, (long long)top_k,
+           (long long)experts);
     sweep(c);
 }
 
@@ -297,6 +375,12 @@ static void check_router(struct checker *c)
         router_case(c, (struct router_shape){dt, 8, 6, 3, true, false, 1.0f, 2, 1, 3}, true);
         router_ties(c, dt, false);
         router_ties(c, dt, true);
+        router_order(c, dt, false);
+        router_order(c, dt, true);
+        router_nan(c, dt, false);
+        router_nan(c, dt, true);
+        router_round_robin(c, dt, 41, 12, 5);
+        router_round_robin(c, dt, 130, 256, 8);
     }
     check_balance(c);
     struct tensor x = empty(c, 16, DTYPE_F32);
@@ -307,7 +391,7 @@ static void check_router(struct checker *c)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         const struct router_shape z = {DTYPE_F32, 1,    8,           wrong[i][0], true,
                                        true,      1.0f, wrong[i][1], wrong[i][2], wrong[i][3]};
-        refused = c->ops->router(c->s, x.p, x.p, NULL, x.p, NULL, &z) == TITAN_EINVAL && refused;
+        refused = c->ops->router(c->s, x.p, x.p, NULL, x.p, NULL, NULL, &z) == TITAN_EINVAL && refused;
     }
     result(c, refused, "router refuses groups that are none, or too small for a choice");
     sweep(c);
@@ -336,20 +420,21 @@ static void permute_case(struct checker *c, int64_t n, int64_t top_k, int64_t ex
     sweep(c);
 }
 
-static void permute_received_case(struct checker *c, int64_t ranks, int64_t experts, int64_t beyond)
+static void permute_received_case(struct checker *c, int64_t ranks, int64_t experts, int64_t beyond, bool by_rank)
 {
     struct tensor received = integers(c, ranks * experts, 0, 6);
-    struct tensor counts = empty(c, experts, DTYPE_I32), rank_counts = empty(c, ranks, DTYPE_I32);
+    struct tensor counts = empty(c, experts * (by_rank ? ranks : 1), DTYPE_I32);
+    struct tensor rank_counts = empty(c, ranks, DTYPE_I32);
     int64_t total = 0, at = 0;
     for (int64_t i = 0; i < ranks * experts; i++) {
         total += (int64_t)received.x[i];
-        counts.x[i % experts] += received.x[i];
+        counts.x[i % counts.n] += received.x[i];
         rank_counts.x[i / experts] += received.x[i];
     }
     struct tensor place = empty(c, total + beyond, DTYPE_I32);
     for (int64_t i = 0; i < total + beyond; i++)
-        place.x[i] = -1;
-    for (int64_t e = 0; e < experts; e++)
+        place.x[i] = by_rank && i < total ? (double)i : -1;
+    for (int64_t e = 0; e < experts && !by_rank; e++)
         for (int64_t r = 0; r < ranks; r++) {
             int64_t row = 0;
             for (int64_t i = 0; i < r * experts + e; i++)
@@ -359,13 +444,13 @@ static void permute_received_case(struct checker *c, int64_t ranks, int64_t expe
         }
     need(c,
          c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, experts, ranks, experts,
-                                  total + beyond),
+                                  total + beyond, by_rank),
          "permute_received");
     bool ok = same(c, download(c, &place), place.x, place.n, "place");
-    ok = same(c, download(c, &counts), counts.x, experts, "counts") && ok;
+    ok = same(c, download(c, &counts), counts.x, counts.n, "counts") && ok;
     ok = same(c, download(c, &rank_counts), rank_counts.x, ranks, "rank_counts") && ok;
-    result(c, ok, "permute_received from %lld ranks for %lld experts, %lld rows free", (long long)ranks,
-           (long long)experts, (long long)beyond);
+    result(c, ok, "permute_received from %lld ranks for %lld experts%s, %lld rows free", (long long)ranks,
+           (long long)experts, by_rank ? ", by rank" : "", (long long)beyond);
     sweep(c);
 }
 
@@ -400,6 +485,34 @@ static void place_rounds(struct checker *c, struct tensor *split, const double *
     result(c, ok, "place_round of %lld rows in %lld rounds", (long long)all, (long long)rounds);
 }
 
+/* Every row goes in one round, by rank and expert; each (rank, expert) ends a round whole or behind a multiple. */
+static void rounds_by_rank_case(struct checker *c, int64_t ranks, int64_t experts, int64_t most, int64_t room,
+                                int64_t rounds)
+{
+    struct tensor received = integers(c, ranks * experts, 0, most + 1);
+    struct tensor split = empty(c, ranks * rounds * experts, DTYPE_I32);
+    double *done = values(c, ranks * experts);
+    need(c, c->ops->split_rounds(c->s, split.p, received.p, ranks, experts, rounds, room, true), "split_rounds");
+    double *got = download(c, &split);
+    bool ok = true;
+    for (int64_t q = 0; q < rounds; q++) {
+        int64_t free = room;
+        for (int64_t i = 0; i < ranks * experts; i++) {
+            const int64_t rest = (int64_t)(received.x[i] - done[i]);
+            const int64_t take = rest <= free ? rest : free / EXPERT_SPLIT * EXPERT_SPLIT;
+            ok = ok && (int64_t)got[(i / experts * rounds + q) * experts + i % experts] == take;
+            free = rest <= free ? free - take : 0;
+            done[i] += (double)take;
+        }
+    }
+    ok = ok && same(c, done, received.x, ranks * experts, "rows");
+    result(c, ok, "split_rounds by rank, up to %lld rows from %lld ranks for %lld experts, %lld at a time",
+           (long long)most, (long long)ranks, (long long)experts, (long long)room);
+    if (ok)
+        place_rounds(c, &split, got, ranks, experts, rounds);
+    sweep(c);
+}
+
 /* Every row goes in one round, in the order by expert and rank, and no round takes more than its room; what a rank
  * sends is placed as it is split. most: rows of a rank for an expert. */
 static void rounds_case(struct checker *c, int64_t ranks, int64_t experts, int64_t most, int64_t room, int64_t rounds)
@@ -407,7 +520,7 @@ static void rounds_case(struct checker *c, int64_t ranks, int64_t experts, int64
     struct tensor received = integers(c, ranks * experts, 0, most + 1),
                   split = empty(c, ranks * rounds * experts, DTYPE_I32);
     double *done = values(c, experts), *left = values(c, ranks * experts);
-    need(c, c->ops->split_rounds(c->s, split.p, received.p, ranks, experts, rounds, room), "split_rounds");
+    need(c, c->ops->split_rounds(c->s, split.p, received.p, ranks, experts, rounds, room, false), "split_rounds");
     double *got = download(c, &split);
     bool ok = true;
     memcpy(left, received.x, (size_t)(ranks * experts) * sizeof *left);
@@ -484,13 +597,13 @@ static void check_impossible(struct checker *c)
             received.x[i] = i == 4 ? (kind ? -1 : ROOM) : 1;
         upload(c, &received);
         c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, EXPERTS_HERE, RANKS_HERE,
-                                 EXPERTS_HERE, ROOM);
+                                 EXPERTS_HERE, ROOM, false);
         result(c, fails_with(c, "rows"), "permute_received of %s fails the stream",
                kind ? "fewer rows than none" : "more rows than there is room for");
     }
     received.x[4] = ROOM;
     upload(c, &received);
-    c->ops->split_rounds(c->s, place.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, ROOM);
+    c->ops->split_rounds(c->s, place.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, ROOM, false);
     result(c, fails_with(c, "rows"), "split_rounds of more rows than rounds hold fails the stream");
     c->ops->place_round(c->s, place.p, x.p, rank_counts.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, 0, ROOM);
     result(c, fails_with(c, "rows"), "place_round of more rows than there are fails the stream");
@@ -502,7 +615,7 @@ static void check_impossible(struct checker *c)
     counts.x[0] = 3, counts.x[1] = ROOM, counts.x[2] = 1;
     upload(c, &counts);
     c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, WIDE, x.p, false, WIDE, w.p, false, WIDE, DTYPE_F32, counts.p,
-                           EXPERTS_HERE, ROOM, WIDE, WIDE, 0.0f);
+                           EXPERTS_HERE, 1, ROOM, WIDE, WIDE, 0.0f);
     result(c, fails_with(c, "rows"), "matmul_grouped of more rows than there are fails the stream");
     result(c, tells_another_failure(c, "rows"), "a failure that comes from another stream later tells its own story");
     sweep(c);
@@ -563,14 +676,19 @@ static void check_permute(struct checker *c)
     permute_case(c, 50, 3, 8, 4);
     permute_case(c, 7, 2, 64, 2);
     permute_case(c, 3000, 6, 24, 3);
-    permute_received_case(c, 1, 1, 0);
-    permute_received_case(c, 4, 3, 0);
-    permute_received_case(c, 3, 16, 11);
+    for (int by_rank = 0; by_rank < 2; by_rank++) {
+        permute_received_case(c, 1, 1, 0, by_rank);
+        permute_received_case(c, 4, 3, 0, by_rank);
+        permute_received_case(c, 3, 16, 11, by_rank);
+    }
     rounds_case(c, 1, 1, 0, 0, 1);
     rounds_case(c, 3, 5, 9, 135, 1);
     rounds_case(c, 2, 1, 700, 512, 6);
     rounds_case(c, 4, 3, 400, 600, 14);
     rounds_case(c, 2, 40, 60, 512, 19);
+    rounds_by_rank_case(c, 1, 1, 0, 0, 1);
+    rounds_by_rank_case(c, 3, 5, 9, 135, 1);
+    rounds_by_rank_case(c, 4, 3, 700, 600, 25);
     check_impossible(c);
     for (int i = 0; i < 2; i++) {
         rows_case(c, both[i], 1, 1, 1);
@@ -614,8 +732,8 @@ static void grouped_case(struct checker *c, enum dtype ab, enum dtype cd, enum g
                 want[to] = sum;
             }
     need(c,
-         c->ops->matmul_grouped(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, counts.p, GROUPS, ta ? in : limit,
-                                w, ta ? limit : in, (float)beta),
+         c->ops->matmul_grouped(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, counts.p, GROUPS, 1,
+                                ta ? in : limit, w, ta ? limit : in, (float)beta),
          "matmul_grouped");
     double *got = download(c, &o);
     bool ok = near(c, got, want, o.n, limit_of(cd), "product");
@@ -625,6 +743,83 @@ static void grouped_case(struct checker *c, enum dtype ab, enum dtype cd, enum g
     result(c, ok, "matmul_grouped %s to %s %s %d,%d,%d,%d,%d,%d rows x %lld x %lld ld+%lld beta %g", name_of(ab),
            name_of(cd), form_names[form], rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], (long long)w,
            (long long)in, (long long)pad, beta);
+    sweep(c);
+}
+
+enum { PARTS = 3, PART_GROUPS = 2, PART_WIDE = 40, PART_IN = 24 };
+
+/* A product of several parts' rows, and of each part's alone. */
+struct parts {
+    struct tensor a, b, wide, counts; /* rows (all,IN), matrices (GROUPS,IN,WIDE), rows (all,WIDE) */
+    int64_t rows[PARTS], first[PARTS], all;
+    enum dtype dt;
+};
+
+static titan_status run_parts(struct checker *c, const struct parts *p, struct tensor *out, bool ta, int64_t first,
+                              int from, int n, int64_t rows, float beta)
+{
+    const struct tensor *b = ta ? &p->wide : &p->b;
+    return c->ops->matmul_grouped(c->s, ta ? out->p : offset_of(out, first * PART_WIDE), ta ? DTYPE_F32 : p->dt,
+                                  PART_WIDE, offset_of(&p->a, first * PART_IN), ta, PART_IN,
+                                  ta ? offset_of(b, first * PART_WIDE) : b->p, false, PART_WIDE, p->dt,
+                                  offset_of(&p->counts, from * PART_GROUPS), PART_GROUPS, n, ta ? PART_IN : rows,
+                                  PART_WIDE, ta ? rows : PART_IN, beta);
+}
+
+/* Bit for bit: rows of several parts at once are those of each part alone, and a weight gradient of one part is that of
+ * its rows alone. */
+static void grouped_parts_case(struct checker *c, enum dtype dt)
+{
+    static const int counts[PARTS * PART_GROUPS] = {70, 3, 0, 300, 21, 64};
+    const int64_t matrix = PART_GROUPS * PART_IN * PART_WIDE;
+    struct parts p = {.counts = empty(c, PARTS * PART_GROUPS, DTYPE_I32), .dt = dt};
+    for (int i = 0; i < PARTS * PART_GROUPS; i++) {
+        p.counts.x[i] = counts[i];
+        p.rows[i / PART_GROUPS] += counts[i];
+        p.all += counts[i];
+    }
+    for (int i = 1; i < PARTS; i++)
+        p.first[i] = p.first[i - 1] + p.rows[i - 1];
+    upload(c, &p.counts);
+    p.a = noise(c, p.all * PART_IN, dt, 1.0), p.b = noise(c, matrix, dt, 1.0);
+    p.wide = noise(c, p.all * PART_WIDE, dt, 1.0);
+    struct tensor together = empty(c, p.all * PART_WIDE, dt), alone = empty(c, p.all * PART_WIDE, dt);
+    struct tensor grads = empty(c, matrix, DTYPE_F32), grads_alone = empty(c, matrix, DTYPE_F32);
+    bool ok = true;
+    need(c, run_parts(c, &p, &together, false, 0, 0, PARTS, p.all, 0.0f), "matmul_grouped");
+    for (int i = 0; i < PARTS; i++) {
+        need(c, run_parts(c, &p, &alone, false, p.first[i], i, 1, p.rows[i], 0.0f), "matmul_grouped");
+        need(c, run_parts(c, &p, &grads, true, 0, 0, i + 1, p.first[i] + p.rows[i], 0.0f), "matmul_grouped");
+        need(c, run_parts(c, &p, &grads_alone, true, p.first[i], i, 1, p.rows[i], 0.0f), "matmul_grouped");
+        ok = same(c, download(c, &grads), download(c, &grads_alone), matrix, "weight gradient") && ok;
+    }
+    ok = same(c, download(c, &together), download(c, &alone), together.n, "rows") && ok;
+    result(c, ok, "matmul_grouped %s of %d parts: the bits of each part alone", name_of(dt), PARTS);
+    sweep(c);
+}
+
+/* Bit for bit: a weight gradient of rows that come in two rounds, the first a multiple of EXPERT_SPLIT. */
+static void grouped_rounds_case(struct checker *c, enum dtype dt)
+{
+    enum { N = 2 * EXPERT_SPLIT + 77, W = 20 };
+    struct tensor counts = empty(c, 3, DTYPE_I32);
+    struct tensor a = noise(c, N * W, dt, 1.0), b = noise(c, N * W, dt, 1.0);
+    struct tensor once = empty(c, W * W, DTYPE_F32), twice = empty(c, W * W, DTYPE_F32);
+    counts.x[0] = N, counts.x[1] = 2 * EXPERT_SPLIT, counts.x[2] = 77;
+    upload(c, &counts);
+    need(c,
+         c->ops->matmul_grouped(c->s, once.p, DTYPE_F32, W, a.p, true, W, b.p, false, W, dt, counts.p, 1, 1, W, W, N,
+                                0.0f),
+         "matmul_grouped");
+    for (int i = 0; i < 2; i++) {
+        const int64_t first = (int64_t)i * 2 * EXPERT_SPLIT * W;
+        need(c,
+             c->ops->matmul_grouped(c->s, twice.p, DTYPE_F32, W, offset_of(&a, first), true, W, offset_of(&b, first),
+                                    false, W, dt, offset_of(&counts, 1 + i), 1, 1, W, W, N - first / W, (float)i),
+             "matmul_grouped");
+    }
+    result(c, same(c, download(c, &twice), download(c, &once), once.n, "weight gradient"),
+           "matmul_grouped %s: a weight gradient in two rounds has the bits of one", name_of(dt));
     sweep(c);
 }
 
@@ -639,12 +834,16 @@ static void check_grouped(struct checker *c)
                 grouped_case(c, ab, cd, (enum grouped_form)form, rows[r], 24 + 9 * kind, 31 + 17 * form, r == 1 ? 8 : 0,
                              (kind + r) % 2);
             }
+    for (int i = 0; i < 2; i++) {
+        grouped_parts_case(c, both[i]);
+        grouped_rounds_case(c, both[i]);
+    }
     struct tensor x = empty(c, 64, DTYPE_F32);
     result(c,
-           c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 4, x.p, true, 4, x.p, true, 4, DTYPE_F32, x.p, 1, 4, 4, 4,
+           c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 4, x.p, true, 4, x.p, true, 4, DTYPE_F32, x.p, 1, 1, 4, 4, 4,
                                   0.0f) == TITAN_EINVAL &&
-               c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 3, x.p, false, 4, x.p, false, 4, DTYPE_F32, x.p, 1, 4, 4, 4,
-                                      0.0f) == TITAN_EINVAL,
+               c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 3, x.p, false, 4, x.p, false, 4, DTYPE_F32, x.p, 1, 1, 4, 4,
+                                      4, 0.0f) == TITAN_EINVAL,
            "matmul_grouped refuses both transposed and a row stride below the width");
     sweep(c);
 }
@@ -695,7 +894,7 @@ static void exchange_plan(struct checker *c, struct exchange *e, const struct te
         upload(c, &e->received[r]);
         need(c,
              c->ops->permute_received(c->s, e->sort[r].p, e->local[r].p, e->from[r].p, e->received[r].p, EACH, RANKS,
-                                      EACH, ROWS),
+                                      EACH, ROWS, false),
              "permute_received");
     }
 }
@@ -723,7 +922,7 @@ static void together_case(struct checker *c, enum dtype dt)
         need(c,
              c->ops->matmul_grouped(c->s, e.back[r].p, dt, WIDTH, e.sorted[r].p, false, WIDTH,
                                     offset_of(&e.matrices, r * EACH * WIDTH * WIDTH), true, WIDTH, dt, e.local[r].p,
-                                    EACH, ROWS, WIDTH, WIDTH, 0.0f),
+                                    EACH, 1, ROWS, WIDTH, WIDTH, 0.0f),
              "matmul_grouped");
         need(c, c->ops->combine_rows(c->s, e.arrived[r].p, e.back[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH),
              "combine");

@@ -137,12 +137,12 @@ struct float8_product {
     const float *b_scale; /* device: b is codes of e4m3 already (float8_encode), rows ldb bytes apart, made with this */
 };
 
-/* Which experts a token goes to. scores = softmax or sigmoid of the logits; the top_k largest of scores + bias are
- * chosen (equal ones: the lower expert first), in falling order. With groups, equal ones of experts in a row, only
- * those of the top_groups groups with the largest sum of their group_top_k best scores + bias (equal ones: the lower
- * group first) can be chosen (DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2). A token's weights are the scores of
- * its choice, without the bias, divided by their sum (+ 1e-20) where normalize, times scale. Loss-free balancing: Wang
- * et al. 2024, arXiv:2408.15664. */
+/* Which experts a token goes to. scores = softmax or sigmoid of the logits, fp32; the top_k largest of scores + bias
+ * are chosen, in falling order: of equal ones the lower expert first, -0 is 0, NaN comes last. With groups, equal ones
+ * of experts in a row, only those of the top_groups groups with the largest sum of their group_top_k best scores + bias
+ * can be chosen, in the same order (DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2). So the choice follows from the
+ * bits of the scores alone, on every device. A token's weights are the scores of its choice, without the bias, divided
+ * by their sum (+ 1e-20) where normalize, times scale. Loss-free balancing: Wang et al. 2024, arXiv:2408.15664. */
 struct router_shape {
     enum dtype dt; /* of logits and their gradient */
     int64_t n, experts, top_k;
@@ -244,15 +244,19 @@ struct device_ops {
     titan_status (*matmul)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
                            const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
                            float beta);
-    /* The same for packed rows of several groups, each with a matrix of its own. counts (groups) int32, device: the
-     * rows of group e follow those of e-1; they are m at most (k with ta), and what lies beyond them is left alone.
-     * Matrices of the groups lie one after the other, their rows ldb (ldc with ta) apart.
+    /* The same for packed rows of several groups, each with a matrix of its own. counts (parts,groups) int32, device:
+     * the rows of group e follow those of e-1, and a part follows the one before; they are m at most (k with ta), and
+     * what lies beyond them is left alone. Matrices of the groups lie one after the other, their rows ldb (ldc with ta)
+     * apart; every part has the same ones. A row's product does not depend on the parts there are, nor a part's on the
+     * others.
      *   !ta  c (rows,N) = beta*c + a (rows,K) op(b_e), b (groups,K,N), or (groups,N,K) with tb: forward and dgrad
-     *    ta  c_e (M,N) = beta*c_e + a_e^T b_e, a (rows,M), b (rows,N), c (groups,M,N) fp32, tb 0: wgrad; the product
-     *        of a group without rows is 0 */
+     *    ta  c_e (M,N) = beta*c_e + a_e^T b_e, a (rows,M), b (rows,N), c (groups,M,N) fp32, tb 0: wgrad, of the rows of
+     *        one part, the last one that is given; the product of a group without rows is 0. Sums are of EXPERT_SPLIT
+     *        rows, which are added one after the other */
     titan_status (*matmul_grouped)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                                    int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
-                                   const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta);
+                                   const int32_t *counts, int64_t groups, int64_t parts, int64_t m, int64_t n,
+                                   int64_t k, float beta);
     /* matmul of the operands in float8. work: matmul_f8_work_bytes() of scratch. A device without it (info.float8)
      * answers TITAN_EUNSUPPORTED. */
     titan_status (*matmul_f8)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
@@ -332,9 +336,10 @@ struct device_ops {
 
     /* --- mixture of experts -------------------------------------------------------------------------------------- */
     /* chosen (N,top_k) int32, weights (N,top_k) fp32 of logits (N,E). bias (E) fp32, NULL = none. load (E) fp32 += how
-     * often each expert was chosen; NULL = not wanted (a second forward pass). */
+     * often each expert was chosen; NULL = not wanted (a second forward pass). numbers (N) int32, NULL = by score: the
+     * experts of token number i are i*top_k to i*top_k+top_k-1, modulo E. */
     titan_status (*router)(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
-                           const float *bias, const struct router_shape *shape);
+                           const float *bias, const int32_t *numbers, const struct router_shape *shape);
     /* dlogits (N,E) from dweights (N,top_k) fp32 for the same choice. dlogits may alias logits. */
     titan_status (*router_dgrad)(struct stream *s, void *dlogits, const float *dweights, const void *logits,
                                  const int32_t *chosen, const struct router_shape *shape);
@@ -347,15 +352,18 @@ struct device_ops {
                             const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
     /* What arrived from all ranks, received (ranks,E) int32 rows for each expert here with row stride ld, lies by rank
      * and then by expert: place (rows) is where each goes to lie by expert and then by rank, -1 for rows beyond the
-     * sum; counts (E) and rank_counts (ranks) as above. More rows arrived than rows holds: a failure of the stream. */
+     * sum; counts (E) and rank_counts (ranks) as above. by_rank: they stay where they are, and counts (ranks,E) has the
+     * rows of each rank apart. More rows arrived than rows holds: a failure of the stream. */
     titan_status (*permute_received)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                     const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows);
+                                     const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows,
+                                     bool by_rank);
     /* Rows that come in rounds, because there is room for `room` at a time: split (ranks,rounds,E) int32, of received
      * (ranks,E). Taken in the order by expert and then by rank; a round ends behind an expert's last row or a multiple
-     * of EXPERT_SPLIT of its rows, where grouped products start a piece on the CPU: their sums keep every bit. More
-     * rows than rounds hold: a failure of the stream. */
+     * of EXPERT_SPLIT of its rows, where grouped products start a piece: their sums keep every bit. by_rank: taken by
+     * rank and then by expert, and a round ends there in the rows of each rank for an expert. More rows than rounds
+     * hold: a failure of the stream. */
     titan_status (*split_rounds)(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
-                                 int64_t experts, int64_t rounds, int64_t room);
+                                 int64_t experts, int64_t rounds, int64_t room, bool by_rank);
     /* The sender's side of a round, split (ranks,rounds,E) as the ranks that receive have it: rank_counts (ranks) rows
      * go to each; place (rows) is where each of the rows, which lie by rank and expert, lies among those of the round,
      * -1: in another one; origin (rows) the other way round, -1 beyond their sum. More rows than rows holds: a failure

@@ -380,8 +380,8 @@ static titan_status sum_squares(const struct call *c, double *report, const floa
     if (n == 0)
         return TITAN_OK;
     out += layout_unit_part(l, c->a->unit, e->opt.rank) * layout_unit_blocks(l, c->a->unit) +
-           u->shard / l->block * mesh_group_rank(&e->p->mesh, u->group, e->opt.rank);
-    return c->ops->block_sums(c->s, out, gradient, (size_t)n, (size_t)l->block, true);
+           u->shard / u->block * mesh_group_rank(&e->p->mesh, u->group, e->opt.rank);
+    return c->ops->block_sums(c->s, out, gradient, (size_t)n, (size_t)u->block, true);
 }
 
 static titan_status sum_masters(const struct call *c, double *out)
@@ -510,12 +510,12 @@ static titan_status pack_slices(const struct call *c, float *slices, int64_t sha
 
 static titan_status sum_slices(const struct call *c, float *sum, float *slices, int64_t shard)
 {
-    const struct program *p = c->e->p;
+    const struct tree_sum *t = program_tree_sum(c->e->p, c->a->unit);
 
-    for (int i = 0; i < p->n_adds; i++)
-        TRY(c->ops->accumulate(c->s, slices + p->adds[i].left * shard, slices + p->adds[i].right * shard,
+    for (int i = 0; i < t->n; i++)
+        TRY(c->ops->accumulate(c->s, slices + t->adds[i].left * shard, slices + t->adds[i].right * shard,
                                (size_t)shard));
-    return c->ops->copy(c->s, sum, slices + p->root_slice * shard, (size_t)shard * sizeof(float));
+    return c->ops->copy(c->s, sum, slices + t->root * shard, (size_t)shard * sizeof(float));
 }
 
 /* --- weights as codes --------------------------------------------------------------------------------------------- */

@@ -382,12 +382,13 @@ static bool is_latent(const struct block *k)
 }
 
 /* y (Ns,C) = h + ffn(norm(h)) */
-static struct tensor second_half(struct block *k, struct layer_units u, struct layer_saved *saved)
+static struct tensor second_half(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                                 struct layer_saved *saved)
 {
     struct tensor *s = saved->t;
 
     if (u.experts)
-        return experts_forward(k, u, saved);
+        return experts_forward(k, u, tokens, saved);
     /* xn2 (N,C) */
     s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1), &s[SAVED_RSTD2]);
     return block_feed_forward(k, u.own, s[SAVED_H], saved);
@@ -410,7 +411,7 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
     s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, "h", s[SAVED_ATTN], x);
-    return second_half(k, u, saved);
+    return second_half(k, u, tokens, saved);
 }
 
 /* dh (Ns,C) from dy (Ns,C), through the second half and its residual. */

@@ -29,6 +29,10 @@ struct block {
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
     double expert_room; /* rows that shared experts take at a time, in even shares; 0: as many as there can be */
+    /* The rows of each rank of an expert group stay apart, in products and in gradients: sums are those of a rank that
+     * has all experts. */
+    bool by_rank;
+    bool round_robin;                    /* experts in turn instead of by score */
     const struct converters *converters; /* NULL: none */
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
@@ -124,7 +128,8 @@ struct layer_back {
 };
 
 /* Parameters and gradients are whole units: buffers (local flat, layout.h) of the compute type and of fp32. A tied head
- * needs the embedding's too. */
+ * needs the embedding's too. Experts by_rank have a gradient of each rank of their group (experts_parts()), in buffers
+ * one behind the other. */
 struct unit_buffers {
     int unit, params, grads;   /* -1: not needed */
     bool first;                /* gradients are overwritten (and gaps zeroed), otherwise added to */
@@ -151,6 +156,9 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
 /* In how many rounds a layer's experts take their rows. With more than one, layer_wgrad() reads their parameters and
  * exchanges rows. Of k it reads layout, b, t and expert_room. */
 int64_t experts_rounds(const struct block *k);
+/* How many gradients an experts' unit has: of each rank of the group by_rank, otherwise one. Of k it reads layout and
+ * by_rank. */
+int experts_parts(const struct block *k);
 
 /* The whole of the head for one microbatch: loss and, where grads are given, input and weight gradients, in loss_chunks
  * pieces so that only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss

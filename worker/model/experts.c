@@ -13,6 +13,7 @@ struct sizes {
     int64_t e, here, top_k; /* experts in all, on this rank, of a token */
     int64_t rows, room;     /* choices of this rank's tokens; rows that its experts take in one round */
     int64_t rounds;         /* enough for the most rows that its experts can get */
+    int parts;              /* in which these lie apart */
 };
 
 /* So few rounds that a program stays readable. */
@@ -34,6 +35,11 @@ static int64_t room_of(const struct block *k, int ep, int64_t rows, int64_t most
     return MIN(most, MAX(least, (int64_t)ceil(k->expert_room * (double)rows)));
 }
 
+static uint32_t order_flags(const struct block *k)
+{
+    return k->by_rank ? OP_BY_RANK : 0;
+}
+
 static struct sizes sizes_of(const struct block *k)
 {
     const struct model_dims *d = &k->layout->model->dims;
@@ -51,7 +57,13 @@ static struct sizes sizes_of(const struct block *k)
                           .top_k = d->top_k,
                           .rows = ns * d->top_k,
                           .room = room,
+                          .parts = experts_parts(k),
                           .rounds = room >= most ? 1 : ceil_div(most, room - EXPERT_SPLIT + 1)};
+}
+
+int experts_parts(const struct block *k)
+{
+    return k->by_rank ? mesh_group_size(&k->layout->mesh, GROUP_EP) : 1;
 }
 
 int64_t experts_rounds(const struct block *k)
@@ -79,7 +91,8 @@ static struct tensor new_table(struct block *k, const char *name, int64_t rows, 
 /* --- which row goes where ----------------------------------------------------------------------------------------- */
 
 /* With ep > 1 returns what comes to the experts here: rows of each rank for each, (ep,E/ep), or (ep,rounds*E/ep). */
-static struct tensor route(struct block *k, struct layer_units u, struct layer_saved *saved)
+static struct tensor route(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                           struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
     const struct model_dims *d = &k->layout->model->dims;
@@ -90,9 +103,10 @@ static struct tensor route(struct block *k, struct layer_units u, struct layer_s
     block_linear(k, u.own, ROLE_GATE, 1, s[SAVED_LOGITS], s[SAVED_XN2_OWN]);
     s[SAVED_CHOSEN] = new_table(k, "chosen", z.ns, z.top_k);
     s[SAVED_WEIGHTS] = block_new_f32(k, BUF_ACTIVATION, "router_weights", z.ns, z.top_k);
-    EMIT(k->e, route, s[SAVED_CHOSEN], s[SAVED_WEIGHTS], s[SAVED_LOGITS], of_unit(k->bias, u.experts->unit),
-         of_unit(k->load, u.experts->unit), .groups = d->n_expert_groups, .top_groups = d->n_limited_groups,
-         .group_top_k = d->group_top_k, .scale = d->route_scale, .flags = routing_flags(k));
+    EMIT(k->e, route, s[SAVED_CHOSEN], s[SAVED_WEIGHTS], s[SAVED_LOGITS], k->round_robin ? tokens->index : TENSOR_NONE,
+         of_unit(k->bias, u.experts->unit), of_unit(k->load, u.experts->unit), .groups = d->n_expert_groups,
+         .top_groups = d->n_limited_groups, .group_top_k = d->group_top_k, .scale = d->route_scale,
+         .flags = routing_flags(k));
     s[SAVED_PLACE] = new_table(k, "place", z.ns, z.top_k);
     s[SAVED_COUNTS] = new_table(k, "expert_rows", z.ep, z.here);
     s[SAVED_RANK_COUNTS] = new_table(k, "rank_rows", 1, z.ep);
@@ -104,7 +118,7 @@ static struct tensor route(struct block *k, struct layer_units u, struct layer_s
     if (z.rounds == 1)
         return received;
     s[SAVED_RECEIVED] = new_table(k, "received_in_rounds", z.ep, z.rounds * z.here);
-    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, .room = z.room);
+    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, .room = z.room, .flags = order_flags(k));
     s[SAVED_SENT] = new_table(k, "sent_in_rounds", z.ep, z.rounds * z.here);
     emit_all_to_all(k->e, CHANNEL_EP, s[SAVED_SENT], s[SAVED_RECEIVED]);
     return s[SAVED_RECEIVED];
@@ -141,9 +155,10 @@ static struct round round_of(struct block *k, const struct layer_saved *saved, s
         EMIT(k->e, place_round, r.place_sent, r.origin, r.sent, s[SAVED_SENT], .rounds = z.rounds, .round = number);
     }
     r.place_here = new_table(k, "place_here", z.room, 1);
-    r.counts = new_table(k, "expert_rows_here", 1, z.here);
+    r.counts = new_table(k, "expert_rows_here", z.parts, z.here);
     r.received = new_table(k, "rank_rows_here", 1, z.ep);
-    EMIT(k->e, permute_received, r.place_here, r.counts, r.received, tensor_cols(received, number * z.here, z.here));
+    EMIT(k->e, permute_received, r.place_here, r.counts, r.received, tensor_cols(received, number * z.here, z.here),
+         .flags = order_flags(k));
     return r;
 }
 
@@ -244,7 +259,8 @@ static struct pass run_experts(struct block *k, const struct unit_buffers *u, co
     return x;
 }
 
-struct tensor experts_forward(struct block *k, struct layer_units u, struct layer_saved *saved)
+struct tensor experts_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                              struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
     struct tensor *s = saved->t;
@@ -255,7 +271,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, struct laye
     s[SAVED_RSTD2] = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, z.ns);
     EMIT(k->e, rmsnorm, s[SAVED_XN2_OWN], s[SAVED_RSTD2], s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1),
          .eps = k->layout->model->dims.norm_eps);
-    const struct tensor received = route(k, u, saved);
+    const struct tensor received = route(k, u, tokens, saved);
     const struct tensor rows = block_new(k, BUF_ACTIVATION, "rows", z.rows, z.c);
     EMIT(k->e, scatter_rows, rows, s[SAVED_XN2_OWN], s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
     for (int64_t q = 0; q < z.rounds; q++) {
@@ -390,19 +406,32 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
 
 /* --- weight gradient ---------------------------------------------------------------------------------------------- */
 
+static struct unit_buffers part_of(const struct unit_buffers *u, int part)
+{
+    struct unit_buffers p = *u;
+
+    titan_assert(u->grads >= 0 && part >= 0);
+    p.grads += part;
+    return p;
+}
+
 /* Of one round; add: to what is there. */
 static void run_experts_wgrad(struct block *k, const struct unit_buffers *u, const struct round *r,
                               const struct pass *x, struct tensor drows, struct tensor dgu, bool add)
 {
     const struct sizes z = sizes_of(k);
     const uint32_t flags = OP_TA | (add ? OP_ADD_TO : 0);
+    const int64_t rows = r->expected / z.parts;
 
-    EMIT(k->e, matmul_grouped, block_grad(k, u, ROLE_W2, 1), drows, x->act, r->counts, .rows = r->expected,
-         .flags = flags);
-    EMIT(k->e, matmul_grouped, block_grad(k, u, ROLE_W1, 1), tensor_cols(dgu, 0, z.m), x->rows, r->counts,
-         .rows = r->expected, .flags = flags);
-    EMIT(k->e, matmul_grouped, block_grad(k, u, ROLE_W3, 1), tensor_cols(dgu, z.m, z.m), x->rows, r->counts,
-         .rows = r->expected, .flags = flags);
+    for (int part = 0; part < z.parts; part++) {
+        const struct unit_buffers p = part_of(u, part);
+        const struct tensor counts = tensor_rows(r->counts, 0, part + 1);
+        EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W2, 1), drows, x->act, counts, .rows = rows, .flags = flags);
+        EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W1, 1), tensor_cols(dgu, 0, z.m), x->rows, counts,
+             .rows = rows, .flags = flags);
+        EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W3, 1), tensor_cols(dgu, z.m, z.m), x->rows, counts,
+             .rows = rows, .flags = flags);
+    }
 }
 
 void experts_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
@@ -411,7 +440,10 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
     const struct tensor *s = saved->t, *g = back->t;
     const struct tensor rows = rows_again(k, saved);
 
-    block_begin_grads(k, u.experts);
+    for (int part = 0; part < experts_parts(k); part++) {
+        const struct unit_buffers p = part_of(u.experts, part);
+        block_begin_grads(k, &p);
+    }
     for (int64_t q = 0; q < experts_rounds(k); q++) {
         struct pass x;
         const struct round r = round_again(k, u.experts, saved, q, rows, &x);

@@ -11,6 +11,10 @@
  * kept for backward, which computes them again. Sums run in the order of one round: on the CPU every bit is the same.
  * Shared experts are one feed-forward layer, as in a dense layer.
  *
+ * block.by_rank: the rows of each rank stay apart where they arrive, so products take the same rows together as on a
+ * rank that has all experts, and each rank's rows have a weight gradient of their own: nothing depends on how many
+ * ranks share the experts.
+ *
  * DeepSeek-AI 2024, arXiv:2401.06066 and arXiv:2412.19437 section 2.1.2. Private to worker/model. */
 #ifndef TITAN_WORKER_MODEL_EXPERTS_H
 #define TITAN_WORKER_MODEL_EXPERTS_H
@@ -18,7 +22,8 @@
 #include "worker/model/block.h"
 
 /* SAVED_H -> y (Ns,C) */
-struct tensor experts_forward(struct block *k, struct layer_units u, struct layer_saved *saved);
+struct tensor experts_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                              struct layer_saved *saved);
 /* dy (Ns,C) -> gradient of the norm's output (Ns,C) */
 struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, struct tensor dy,
                             struct layer_back *back);

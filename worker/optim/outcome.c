@@ -20,6 +20,26 @@ static double sum_parts(const struct report *r, const double *values)
     return sum;
 }
 
+/* Block by block of each expert's matrices, however many ranks share them. */
+static double experts_norm(const struct layout *l, int unit, const double *sums)
+{
+    const struct model_unit *u = &l->model->units[unit];
+    const int64_t block = l->units[unit].block;
+    const int parts = layout_unit_parts(l, unit);
+    double sum = 0;
+
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
+        const struct local_tensor *local = &l->tensors[t];
+        const int64_t from = local->offset / block, n = local->rows * local->cols / block;
+        const int64_t each = layout_expert_numel(l, t) / block;
+        titan_assert(local->offset % block == 0 && n % each == 0);
+        for (int part = 0; part < parts; part++)
+            for (int64_t i = from; i < from + n; i += each)
+                sum += tree_sum(sums + part * layout_unit_blocks(l, unit) + i, each);
+    }
+    return sum;
+}
+
 /* Squares of a unit's gradient. */
 static double unit_norm(const struct report *r, const struct layout *l, int unit, const double *sums)
 {
@@ -27,6 +47,8 @@ static double unit_norm(const struct report *r, const struct layout *l, int unit
 
     if (!r->canonical)
         return sums[0];
+    if (l->model->units[unit].kind == UNIT_EXPERTS)
+        return experts_norm(l, unit, sums);
     for (int part = 0; part < layout_unit_parts(l, unit); part++) {
         const int64_t n = layout_unit_blocks(l, unit);
         sum += tree_sum(sums + part * n, n);

@@ -3,7 +3,8 @@
  * orders.
  *
  * Every rank has the same report and computes the same outcome. Sums run in one fixed tree over microbatches, and
- * (canonical) over blocks of parameters in their global order, so they do not depend on the data-parallel degree. */
+ * (canonical) over blocks of parameters in their global order, so they do not depend on the data-parallel and
+ * expert-parallel degrees. */
 #ifndef TITAN_WORKER_OPTIM_OUTCOME_H
 #define TITAN_WORKER_OPTIM_OUTCOME_H
 

@@ -658,8 +658,10 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     b->share_max = (o->microbatches + ranks - 1) / ranks;
     titan_assert(b->share <= b->share_max);
     b->summing = summing_of(o, b->pp);
-    const struct block k = {.layout = o->layout, .b = o->b, .t = o->t, .expert_room = o->expert_room};
+    const struct block k = {
+        .layout = o->layout, .b = o->b, .t = o->t, .expert_room = o->expert_room, .by_rank = o->canonical};
     b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
+    b->expert_parts = experts_parts(&k);
 }
 
 /* What recipe_check_world refuses as well, here for callers without a recipe. */
@@ -675,11 +677,12 @@ static titan_status refuse(const struct builder *b, struct titan_error *err)
             "the head is tied to the embedding, but they are on pipeline ranks %d and %d: take a schedule "
             "in V order, or no pipeline",
             b->layout->units[head].pp_rank, b->layout->units[0].pp_rank);
-    if (experts && b->summing == SUM_CANONICAL && mesh->ep != mesh->size[AXIS_TP])
-        return titan_fail(err, TITAN_EINVAL, "canonical sums of experts need ep = %d to be tp = %d", mesh->ep,
-                          mesh->size[AXIS_TP]);
-    if (experts && mesh->size[AXIS_CP] * mesh->size[AXIS_TP] % mesh->ep != 0 &&
-        b->opt->microbatches % mesh_batch_size(mesh) != 0)
+    const int tokens = mesh->size[AXIS_CP] * mesh->size[AXIS_TP];
+    if (experts && b->summing == SUM_CANONICAL && tokens % mesh->ep != 0 && mesh->ep % tokens != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "canonical sums of experts need ep = %d to divide cp * tp = %d or to be a multiple of it",
+                          mesh->ep, tokens);
+    if (experts && tokens % mesh->ep != 0 && b->opt->microbatches % mesh_batch_size(mesh) != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "%ld microbatches for %d data-parallel ranks that share experts (ep = %d): they need equally "
                           "many",
@@ -706,14 +709,17 @@ static titan_status alloc_units(struct builder *b, struct titan_error *err)
         *unit = (struct unit_state){.shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE};
         coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
                    &unit->coded);
-        unit->tree.leaves = b->opt->microbatches;
+        unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
         b->local[u] = unit_is_mine(b, u) ? n++ : NONE;
         if (!unit_is_mine(b, u))
             continue;
         unit->grad = malloc(slots * sizeof *unit->grad);
         unit->done = calloc(slots, sizeof *unit->done);
-        if (!unit->grad || !unit->done)
+        unit->trees = calloc((size_t)unit->parts, sizeof *unit->trees);
+        if (!unit->grad || !unit->done || !unit->trees)
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        for (int i = 0; i < unit->parts; i++)
+            unit->trees[i].leaves = b->opt->microbatches;
         for (size_t i = 0; i < slots; i++)
             unit->grad[i] = NONE;
     }
@@ -759,6 +765,7 @@ static void free_builder(struct builder *b)
     for (int u = 0; b->units && u < b->model->n_units; u++) {
         free(b->units[u].grad);
         free(b->units[u].done);
+        free(b->units[u].trees);
     }
     free(b->visits);
     free(b->cells);
@@ -805,6 +812,8 @@ static void init_block(struct builder *b)
                           .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,
                           .expert_room = o->expert_room,
+                          .by_rank = o->canonical,
+                          .round_robin = o->round_robin,
                           .converters = o->converters,
                           .ops = o->ops,
                           .dev = o->dev,

@@ -10,7 +10,8 @@
  * the same schedule with its last slots empty and takes part in every fsdp collective all the same. Gradients are fp32:
  * summed over a rank's microbatches unsharded and reduced once (step), or reduced each time into the shard
  * (microbatch). canonical: microbatch gradients are added in the tree of tree.h instead, whole subtrees on their rank,
- * the rest by exchange of slices.
+ * the rest by exchange of slices. Experts that ranks share have a gradient of each rank's tokens, which go up trees of
+ * their own: one for each cp and tp rank, added in rank order.
  *
  * A forward-only program has the first half of that, and at the end the agreement: the report says the losses. */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
@@ -51,6 +52,7 @@ struct build_options {
     enum attention_order order;
     int loss_chunks;
     double expert_room;                  /* of struct block */
+    bool round_robin;                    /* of struct block */
     const struct converters *converters; /* NULL: none */
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
@@ -64,8 +66,9 @@ struct build_options {
     int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
     bool apart;           /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
     bool update_together; /* an OPTIMISE is of several units where nothing waits for one of them */
-    bool forward_only;    /* losses alone, for an evaluation; checkpointing is not read, nor canonical */
-    bool draft;           /* unfinished (program_finish): passes come first */
+    bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, nor canonical, but for the order
+                          of experts' rows */
+    bool draft;        /* unfinished (program_finish): passes come first */
 };
 
 /* The program of this rank's kind. */

@@ -18,15 +18,16 @@ enum summing {
 
 /* A unit of this rank while the step is written. */
 struct unit_state {
-    int shard, state;       /* external buffers; NONE: another rank's unit */
-    int *grad;              /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
-    struct tensor reduced;  /* what norm and update read */
-    struct tensor received; /* canonical: slices of all subtrees */
-    struct tree_stack tree; /* canonical: finished subtrees of this rank; ids are slots */
-    bool *done;             /* [slot]: canonical: its gradient is whole */
-    struct coded coded;     /* how its parameters are gathered */
-    struct tensor scales;   /* of its codes */
-    int64_t next;           /* canonical: slot that is pushed next */
+    int shard, state;         /* external buffers; NONE: another rank's unit */
+    int *grad;                /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
+    int parts;                /* experts_parts(): as many buffers each, one behind the other */
+    struct tensor reduced;    /* what norm and update read */
+    struct tensor received;   /* canonical: slices of all subtrees */
+    struct tree_stack *trees; /* [parts]: canonical: finished subtrees of this rank; ids are slots */
+    bool *done;               /* [slot]: canonical: its gradient is whole */
+    struct coded coded;       /* how its parameters are gathered */
+    struct tensor scales;     /* of its codes */
+    int64_t next;             /* canonical: slot that is pushed next */
 };
 
 /* What goes along a stage: the activation, later its gradient. */
@@ -49,6 +50,7 @@ struct builder {
     int64_t from, share, share_max; /* of the global batch's microbatches: those of this rank */
     enum summing summing;
     int64_t rounds; /* of a layer's experts */
+    int expert_parts;
     struct emitter e;
     struct block k;
     struct tensor report;
@@ -105,7 +107,7 @@ void pipeline_begin(struct builder *b, int place);
 void pipeline_send(struct builder *b, const struct cell *cell, int place);
 
 /* --- gradients.c -------------------------------------------------------------------------------------------------- */
-/* Canonical: which subtrees each rank of the batch holds and in which order they are added (program.adds). */
+/* Canonical: which subtrees each rank of the batch holds and in which order they are added (program.sum). */
 titan_status gradients_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
 /* The buffer a weight gradient of (unit, slot) goes to; *ret_first: it is new. */
 int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first);

@@ -3,7 +3,8 @@
  * and update once; and the order of norm, agreement, decision and update.
  *
  * Each buffer on this way has a set of the microbatches with a gradient in it, and the reductions it has been
- * through.
+ * through. In canonical mode a gradient of experts is of one rank's tokens of a microbatch: it counts as one of so many
+ * microbatches as ranks share the experts, and none is added to another rank's before all are exchanged.
  */
 #include <string.h>
 
@@ -18,13 +19,16 @@ enum done {
 
 struct flow {
     int unit;       /* NONE: no gradient */
-    uint64_t *held; /* bits of microbatches; NULL: none */
+    uint64_t *held; /* bits of microbatches (bit_of); NULL: none */
+    int part;       /* all are of this rank of those that share experts; MANY: of several */
     unsigned done;
     bool passed;  /* on to another buffer, or to the norm: it is not added to any more */
     int state_of; /* copy of this unit's state, NONE */
     bool updated; /* that copy */
     int packed;   /* holds this unit's shard, to be gathered, NONE */
 };
+
+#define MANY (-1)
 
 struct unit_progress {
     int normed; /* buffer that NORM read, NONE */
@@ -59,6 +63,26 @@ static titan_status set_of(const struct gradients *g, struct flow *f)
     return f->held ? TITAN_OK : checker_no_memory(g->c);
 }
 
+/* How many gradients of each microbatch a unit has. */
+static int parts_of(const struct gradients *g, int unit)
+{
+    const struct program *p = g->c->p;
+
+    titan_assert(unit >= 0 && unit < g->c->model->n_units);
+    return p->canonical && g->c->model->units[unit].kind == UNIT_EXPERTS ? mesh_group_size(&p->mesh, GROUP_EP) : 1;
+}
+
+static int bit_of(const struct gradients *g, int part, int slot)
+{
+    titan_assert(part >= 0 && slot >= 0);
+    return part * (int)g->c->p->share_max + slot;
+}
+
+static bool has_bit(const uint64_t *set, int bit)
+{
+    return set[bit / 64] >> (bit % 64) & 1;
+}
+
 /* into |= from, which must not share a member. */
 static titan_status join(const struct gradients *g, struct flow *into, const struct flow *from)
 {
@@ -68,18 +92,19 @@ static titan_status join(const struct gradients *g, struct flow *into, const str
     for (size_t w = 0; from->held && w < g->words; w++) {
         if (into->held[w] & from->held[w])
             return REFUSE(c, "adds microbatch %d of unit %d a second time",
-                          (int)(64 * w) + __builtin_ctzll(into->held[w] & from->held[w]), from->unit);
+                          ((int)(64 * w) + __builtin_ctzll(into->held[w] & from->held[w])) % (int)c->p->share_max,
+                          from->unit);
         into->held[w] |= from->held[w];
     }
     return TITAN_OK;
 }
 
-/* Does it hold any microbatch but this one? */
-static bool others(const struct gradients *g, const struct flow *f, int slot)
+/* Does it hold anything but this one? */
+static bool others(const struct gradients *g, const struct flow *f, int bit)
 {
-    titan_assert(slot >= 0 && f->held);
+    titan_assert(bit >= 0 && f->held);
     for (size_t w = 0; w < g->words; w++)
-        if (f->held[w] & ~(w == (size_t)slot / 64 ? UINT64_C(1) << (slot % 64) : 0))
+        if (f->held[w] & ~(w == (size_t)bit / 64 ? UINT64_C(1) << (bit % 64) : 0))
             return true;
     return false;
 }
@@ -97,7 +122,7 @@ static bool is_gradient(const struct gradients *g, const struct operand *o)
 }
 
 /* Note which tensors of the unit a part of its gradient belongs to. */
-static void note_tensors(const struct gradients *g, int unit, const struct operand *o, int slot)
+static void note_tensors(const struct gradients *g, int unit, const struct operand *o, int bit)
 {
     const struct layout *l = g->c->p->layout;
     const struct model_unit *u = &g->c->model->units[unit];
@@ -107,22 +132,32 @@ static void note_tensors(const struct gradients *g, int unit, const struct opera
         const size_t from = (size_t)l->tensors[t].offset * sizeof(float);
         const size_t to = from + (size_t)(l->tensors[t].rows * l->tensors[t].cols) * sizeof(float);
         if (o->offset < to && from < o->offset + o->bytes)
-            g->given[(size_t)t * g->words + (size_t)slot / 64] |= UINT64_C(1) << (slot % 64);
+            g->given[(size_t)t * g->words + (size_t)bit / 64] |= UINT64_C(1) << (bit % 64);
     }
 }
 
-/* Has every tensor of a unit something of every microbatch? */
+/* Has every tensor of a unit something of every microbatch, and of each rank's tokens of it? */
 static titan_status check_tensors(const struct gradients *g, int unit)
 {
     const struct checker *c = g->c;
     const struct model_unit *u = &c->model->units[unit];
 
     for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++)
-        for (int s = 0; s < c->p->share; s++)
-            if (!(g->given[(size_t)t * g->words + (size_t)s / 64] >> (s % 64) & 1))
-                return REFUSE(c, "unit %d: microbatch %d adds nothing to the gradient of %s", unit, s,
-                              c->model->tensors[t].name);
+        for (int i = 0; i < c->p->share * parts_of(g, unit); i++) {
+            const int part = i / (int)c->p->share, slot = i % (int)c->p->share;
+            if (!has_bit(g->given + (size_t)t * g->words, bit_of(g, part, slot)))
+                return REFUSE(c, "unit %d: microbatch %d adds nothing to the gradient of %s (part %d)", unit, slot,
+                              c->model->tensors[t].name, part);
+        }
     return TITAN_OK;
+}
+
+/* Of which rank's tokens is a weight gradient of experts? */
+static int part_of(const struct gradients *g, const struct action *a, int unit)
+{
+    if (parts_of(g, unit) == 1 || a->op != OP_MATMUL_GROUPED)
+        return 0;
+    return (int)action_params(g->c->p, a)->matmul_grouped.parts - 1;
 }
 
 /* A weight gradient: the microbatch is in the unit's buffer from now on. */
@@ -139,12 +174,16 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     if (slot < 0)
         return REFUSE(c, "writes the gradient of unit %d, but is of no microbatch", f->unit);
     TRY(set_of(g, f));
-    if (c->p->canonical && others(g, f, slot))
-        return REFUSE(c, "adds microbatch %d to what other microbatches of unit %d have added: sums follow the tree",
-                      slot, f->unit);
-    titan_assert((size_t)slot / 64 < g->words);
-    f->held[slot / 64] |= UINT64_C(1) << (slot % 64);
-    note_tensors(g, f->unit, o, slot);
+    f->part = part_of(g, a, f->unit);
+    if (f->part < 0 || f->part >= parts_of(g, f->unit))
+        return REFUSE(c, "is of rank %d of %d that share unit %d", f->part, parts_of(g, f->unit), f->unit);
+    const int bit = bit_of(g, f->part, slot);
+    if (c->p->canonical && others(g, f, bit))
+        return REFUSE(c, "adds microbatch %d to what other microbatches%s of unit %d have added: sums follow the tree",
+                      slot, parts_of(g, f->unit) > 1 ? ", or other ranks," : "", f->unit);
+    titan_assert((size_t)bit / 64 < g->words);
+    f->held[bit / 64] |= UINT64_C(1) << (bit % 64);
+    note_tensors(g, f->unit, o, bit);
     return TITAN_OK;
 }
 
@@ -193,6 +232,7 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
     if (to->unit != NONE && to != from)
         return REFUSE(c, "writes unit %d's gradient over one of unit %d", from->unit, to->unit);
     to->unit = from->unit;
+    to->part = from->part;
     to->done = from->done | done;
     if (to == from)
         return TITAN_OK;
@@ -215,6 +255,9 @@ static titan_status accumulate(const struct gradients *g, const struct operand *
     if (into->unit != from->unit || into->done != from->done)
         return REFUSE(c, "adds unit %d's gradient, reduced over %s, to unit %d's, reduced over %s", from->unit,
                       done_names(from->done), into->unit, done_names(into->done));
+    if (into->part != from->part)
+        return REFUSE(c, "adds what rank %d has of unit %d to what rank %d has: each goes up its own tree", from->part,
+                      from->unit, into->part);
     return join(g, into, from);
 }
 
@@ -233,6 +276,7 @@ static titan_status pack(const struct gradients *g, const struct action *a, cons
             return REFUSE(c, "operand %d is unit %d's gradient, reduced over %s", k, from->unit,
                           done_names(from->done));
         to->done = from->done;
+        to->part = parts_of(g, a->unit) > 1 ? MANY : 0;
         TRY(join(g, to, from));
     }
     return TITAN_OK;
@@ -378,9 +422,11 @@ static titan_status norm(const struct gradients *g, const struct action *a, cons
     if (g->agreed)
         return REFUSE(c, "comes after the agreement");
     const unsigned want = must_be_done(g, a->unit);
-    for (int s = 0; s < c->p->share; s++)
-        if (f->unit != a->unit || !f->held || !(f->held[s / 64] >> (s % 64) & 1))
-            return REFUSE(c, "the gradient it reads lacks microbatch %d", s);
+    for (int i = 0; i < c->p->share * parts_of(g, a->unit); i++) {
+        const int part = i / (int)c->p->share, slot = i % (int)c->p->share;
+        if (f->unit != a->unit || !f->held || !has_bit(f->held, bit_of(g, part, slot)))
+            return REFUSE(c, "the gradient it reads lacks microbatch %d", slot);
+    }
     if (c->p->share > 0 && (f->done & want) != want)
         return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
                       done_names(want));
@@ -424,7 +470,9 @@ static titan_status route(const struct gradients *g, const struct action *a, con
 {
     const struct checker *c = g->c;
 
-    for (int k = OPERAND_OF(route, bias); k < a->n_operands; k++) {
+    for (int k = OPERAND_OF(route, index); k < a->n_operands; k++) {
+        if (c->p->buffers[o[k].buffer].kind == BUF_TOKENS) /* numbers of tokens */
+            continue;
         const int unit = c->p->buffers[o[k].buffer].unit;
         if (a->unit < 0 || unit < 0 || c->model->units[unit].layer != c->model->units[a->unit].layer)
             return REFUSE(c, "operand %d is buffer #%d, of another layer's experts", k, o[k].buffer);
@@ -582,7 +630,10 @@ static void free_gradients(struct gradients *g)
 titan_status check_gradients(struct checker *c)
 {
     const struct program *p = c->p;
-    _cleanup_(free_gradients) struct gradients g = {.c = c, .words = (size_t)p->share_max / 64 + 1};
+    _cleanup_(free_gradients) struct gradients g = {.c = c};
+    const size_t parts = p->canonical ? (size_t)mesh_group_size(&p->mesh, GROUP_EP) : 1;
+
+    g.words = (size_t)p->share_max * parts / 64 + 1;
 
     g.flows = calloc((size_t)p->n_buffers + 1, sizeof *g.flows);
     g.units = calloc((size_t)c->model->n_units, sizeof *g.units);

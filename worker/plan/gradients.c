@@ -32,8 +32,11 @@ int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first)
     int *const grad = &b->units[unit].grad[whole_step ? 0 : slot];
 
     *ret_first = *grad == NONE;
-    if (*ret_first)
-        *grad = new_gradient(b, unit, whole_step ? NONE : slot);
+    if (!*ret_first)
+        return *grad;
+    *grad = new_gradient(b, unit, whole_step ? NONE : slot);
+    for (int part = 1; part < b->units[unit].parts; part++)
+        (void)new_gradient(b, unit, slot);
     return *grad;
 }
 
@@ -102,19 +105,18 @@ static void reduce_microbatch(struct builder *b, int unit, int slot, bool last)
 /* --- across ranks: sums in the tree ------------------------------------------------------------------------------- */
 
 struct add_list {
-    struct program *p;
-    int cap;
+    struct tree_sum *sum;
     bool failed;
 };
 
 static void note_add(void *arg, int left, int right)
 {
     struct add_list *list = arg;
+    struct tree_sum *const s = list->sum;
 
     if (list->failed)
         return;
-    list->failed =
-        !VEC_PUSH(list->p->adds, list->p->n_adds, list->cap, (struct tree_add){.left = left, .right = right});
+    list->failed = !VEC_PUSH(s->adds, s->n, s->cap, (struct tree_add){.left = left, .right = right});
 }
 
 /* Subtrees of one rank of the batch. */
@@ -130,38 +132,96 @@ static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
     return own;
 }
 
-/* Slices arrive ordered by replica, then by member of the fsdp group (dp_shard, then cp), then by subtree. Every cp
- * rank has a tree of its own over the data-parallel ranks; the trees' sums are added in rank order. */
-titan_status gradients_plan(struct builder *b, struct titan_error *err)
-{
-    struct program *const p = b->e.p;
-    const int ranks = mesh_batch_size(&b->layout->mesh), cp = mesh_group_size(&b->layout->mesh, GROUP_CP);
-    struct add_list list = {.p = p};
+/* How a kind of units is shared: `senders` ranks share out a unit and send slices to each other, each of the subtrees
+ * of `together` ranks in a row; of a batch rank there are `tokens` ranks, which hold a part each of its tokens. */
+struct sharing {
+    int tokens, together, senders;
+};
 
-    p->canonical = b->summing == SUM_CANONICAL;
-    if (!p->canonical)
-        return TITAN_OK;
-    for (int r = 0; r < ranks; r++)
-        p->subtrees_max = MAX(p->subtrees_max, subtrees_of(b, r).depth);
-    for (int c = 0; c < cp; c++) {
+static struct sharing sharing_of(const struct builder *b, bool experts)
+{
+    const struct mesh *m = &b->layout->mesh;
+    if (!experts)
+        return (struct sharing){m->size[AXIS_CP], 1, mesh_group_size(m, GROUP_FSDP)};
+    return (struct sharing){m->size[AXIS_CP] * m->size[AXIS_TP], b->expert_parts,
+                            mesh_group_size(m, GROUP_EXPERT_SHARD)};
+}
+
+/* Slices of the first n ranks that send together with rank `at` (counted through all replicas): theirs are one behind
+ * the other. */
+static int slices_before(const struct builder *b, struct sharing s, int at, int n)
+{
+    const int first = at / s.together * s.together;
+    int slices = 0;
+
+    for (int i = first; i < first + n; i++)
+        slices += subtrees_of(b, i / s.tokens).depth;
+    return slices;
+}
+
+/* Slices arrive ordered by replica, then by sender, then by rank, then by subtree. Every part of the tokens has a tree
+ * of its own over the ranks of the batch; the trees' sums are added in the parts' order. */
+static titan_status plan_sum(const struct builder *b, struct sharing s, struct tree_sum *ret, struct titan_error *err)
+{
+    const int ranks = mesh_batch_size(&b->layout->mesh);
+    struct add_list list = {.sum = ret};
+
+    titan_assert(ranks * s.tokens % s.together == 0);
+    for (int at = 0; at < ranks * s.tokens; at += s.together)
+        ret->slices = MAX(ret->slices, slices_before(b, s, at, s.together));
+    if (ret->slices >= FORMS_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "canonical sums of experts over ep = %d ranks are of %d parts, %d at most: use a smaller ep, "
+                          "or microbatches in powers of two",
+                          s.together, ret->slices, FORMS_MAX - 1);
+    for (int c = 0; c < s.tokens; c++) {
         struct tree_stack all = {.leaves = b->opt->microbatches};
         for (int r = 0; r < ranks; r++) {
             const struct tree_stack own = subtrees_of(b, r);
+            const int at = r * s.tokens + c;
+            const int from = at / s.together * ret->slices + slices_before(b, s, at, at % s.together);
             for (int k = 0; k < own.depth; k++)
-                tree_push(&all, own.node[k], (r * cp + c) * p->subtrees_max + k, note_add, &list);
+                tree_push(&all, own.node[k], from + k, note_add, &list);
         }
         titan_assert(all.depth == 1);
         if (c == 0)
-            p->root_slice = all.id[0];
+            ret->root = all.id[0];
         else
-            note_add(&list, p->root_slice, all.id[0]);
+            note_add(&list, ret->root, all.id[0]);
     }
     return list.failed ? titan_fail(err, TITAN_ENOMEM, "program: out of memory") : TITAN_OK;
 }
 
+titan_status gradients_plan(struct builder *b, struct titan_error *err)
+{
+    struct program *const p = b->e.p;
+
+    p->canonical = b->summing == SUM_CANONICAL;
+    if (!p->canonical)
+        return TITAN_OK;
+    TRY(plan_sum(b, sharing_of(b, false), &p->sum, err));
+    return b->model->dims.n_experts > 0 ? plan_sum(b, sharing_of(b, true), &p->sum_experts, err) : TITAN_OK;
+}
+
+/* The first microbatch of the rank that a part of an experts' gradient is of. Ranks that share experts are all of one
+ * rank of the batch, or whole ones in a row. */
+static int64_t first_of_part(const struct builder *b, int part)
+{
+    const struct sharing s = sharing_of(b, true);
+    const int batch = s.together / s.tokens;
+    int64_t from, to;
+
+    if (batch <= 1)
+        return b->from;
+    tree_share(b->opt->microbatches, mesh_batch_size(&b->layout->mesh), b->batch_rank / batch * batch + part / s.tokens,
+               &from, &to);
+    titan_assert(to - from == b->share);
+    return from;
+}
+
 struct merge {
     struct builder *b;
-    int unit;
+    int unit, part;
 };
 
 static void merge_gradients(void *arg, int left, int right)
@@ -172,7 +232,8 @@ static void merge_gradients(void *arg, int left, int right)
     const int64_t n = padded_of(b, m->unit);
 
     titan_assert(left < right && right < b->share && grad[left] != NONE && grad[right] != NONE);
-    EMIT(&b->e, accumulate, tensor_at(grad[left], 0, DTYPE_F32, 1, n), tensor_at(grad[right], 0, DTYPE_F32, 1, n));
+    EMIT(&b->e, accumulate, tensor_at(grad[left] + m->part, 0, DTYPE_F32, 1, n),
+         tensor_at(grad[right] + m->part, 0, DTYPE_F32, 1, n));
 }
 
 /* Add what has become siblings. A schedule may finish microbatches in any order; the tree takes them in its own. */
@@ -185,8 +246,11 @@ static void push_gradient(struct builder *b, int unit, int slot)
     u->done[slot] = true;
     b->e.microbatch = NONE;
     for (; u->next < b->share && u->done[u->next]; u->next++)
-        tree_push(&u->tree, (struct tree_node){.level = 0, .index = b->from + u->next}, (int)u->next, merge_gradients,
-                  &merge);
+        for (merge.part = 0; merge.part < u->parts; merge.part++) {
+            const int64_t first = u->parts > 1 ? first_of_part(b, merge.part) : b->from;
+            tree_push(&u->trees[merge.part], (struct tree_node){.level = 0, .index = first + u->next}, (int)u->next,
+                      merge_gradients, &merge);
+        }
 }
 
 /* Every member's slice of every subtree here, to its owner. */
@@ -194,14 +258,17 @@ static struct tensor pack_slices(struct builder *b, int unit)
 {
     const struct unit_state *u = &b->units[unit];
     const int64_t shard = b->layout->units[unit].shard, members = unit_group_size(b, unit);
-    const int64_t slots = b->e.p->subtrees_max;
+    const int slots = program_tree_sum(b->e.p, unit)->slices;
     const struct tensor packed = emit_tensor(&b->e, BUF_EXCHANGE, "slices to send", DTYPE_F32, members * slots, shard);
-    struct tensor gradients[TREE_DEPTH_MAX];
+    struct tensor gradients[FORMS_MAX];
+    int n = 0;
 
-    titan_assert(u->tree.depth <= slots);
-    for (int i = 0; i < u->tree.depth; i++)
-        gradients[i] = tensor_at(u->grad[u->tree.id[i]], 0, DTYPE_F32, members, shard);
-    emit_pack(&b->e, packed, gradients, u->tree.depth, members);
+    for (int part = 0; part < u->parts; part++)
+        for (int i = 0; i < u->trees[part].depth; i++) {
+            titan_assert(n < slots && n < FORMS_MAX);
+            gradients[n++] = tensor_at(u->grad[u->trees[part].id[i]] + part, 0, DTYPE_F32, members, shard);
+        }
+    emit_pack(&b->e, packed, gradients, n, members);
     return packed;
 }
 
@@ -212,9 +279,9 @@ static void exchange_subtrees(struct builder *b, int unit)
     const int replicas = mesh_group_size(&b->layout->mesh, GROUP_REPLICATE);
 
     b->e.microbatch = NONE;
-    if (unit_group_size(b, unit) == 1 && replicas == 1) {
-        titan_assert(u->tree.depth == 1);
-        u->reduced = tensor_at(u->grad[u->tree.id[0]], 0, DTYPE_F32, 1, layout->shard);
+    if (unit_group_size(b, unit) == 1 && replicas == 1 && u->parts == 1) {
+        titan_assert(u->trees[0].depth == 1);
+        u->reduced = tensor_at(u->grad[u->trees[0].id[0]], 0, DTYPE_F32, 1, layout->shard);
         return;
     }
     u->received = pack_slices(b, unit);

@@ -156,6 +156,7 @@ static void set_build_options(struct plan *plan)
                                                                               : ATTENTION_ANY,
                                          .loss_chunks = (int)r->training.loss_chunks,
                                          .expert_room = r->parallelism.expert_parallel_room,
+                                         .round_robin = r->debug.moe_force_load_balance,
                                          .converters = plan->converters,
                                          .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,
                                          .dev = plan->opt.dev,

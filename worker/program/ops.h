@@ -44,7 +44,9 @@ enum op_flag {
     OP_F8_B_LINES = 8192,
     OP_F8_POWER = 16384, /* scales are powers of two */
     OP_REPEATABLE = 32768,
-    OP_F8_B_CODES = 65536 /* b is codes of e4m3, made with one scale, which is an operand */
+    OP_F8_B_CODES = 65536,   /* b is codes of e4m3, made with one scale, which is an operand */
+    OP_ROUND_ROBIN = 131072, /* of routing: experts in turn, whatever the scores */
+    OP_BY_RANK = 262144      /* rows for experts stay apart by the rank that sent them */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)
@@ -121,7 +123,7 @@ struct operand_form {
 
 /* Forms of the operands of an operation that has `given` of them; members: of its group, for collectives. Returns how
  * many it takes, which is `given` where the number is right; the first FORMS_MAX of them are filled in. */
-#define FORMS_MAX 66 /* PACK: as many as a tree is deep, and one */
+#define FORMS_MAX 130 /* PACK: twice as many as a tree is deep, and one */
 int op_forms(enum op op, const struct op_params *params, int members, int given, struct operand_form ret[FORMS_MAX]);
 /* Bytes from a form's first to its last element; SIZE_MAX: its numbers do not tell. */
 size_t form_bytes(const struct operand_form *form);

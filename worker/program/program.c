@@ -133,6 +133,12 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
     *ret = r;
 }
 
+const struct tree_sum *program_tree_sum(const struct program *p, int unit)
+{
+    titan_assert(unit >= 0 && unit < p->layout->model->n_units);
+    return p->layout->units[unit].group == GROUP_EXPERT_SHARD ? &p->sum_experts : &p->sum;
+}
+
 int64_t report_norms(const struct report *report, const struct layout *layout, int unit)
 {
     titan_assert(unit >= 0 && unit < layout->model->n_units);
@@ -143,7 +149,8 @@ void program_close(struct program *p)
 {
     if (!p)
         return;
-    free(p->adds);
+    free(p->sum.adds);
+    free(p->sum_experts.adds);
     free(p->actions);
     free(p->buffers);
     free(p->operands);

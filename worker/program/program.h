@@ -115,9 +115,16 @@ struct buffer {
     int first, last; /* actions between which it lives; -1: untouched */
 };
 
-/* Canonical summation across ranks: slice left += slice right of what was received, in this order. */
+/* Canonical summation across ranks: slice left += slice right of what was received, in this order; the sum is in root.
+ */
 struct tree_add {
     int left, right;
+};
+struct tree_sum {
+    int slices; /* that a rank sends to each owner, at most */
+    int n, cap;
+    struct tree_add *adds;
+    int root;
 };
 
 /* A step's report: doubles, all-reduced over the world; each number is contributed by one rank (or by several, where it
@@ -160,10 +167,7 @@ struct program {
     struct report report;
     bool forward_only; /* an evaluation's: no gradients, and nothing of the state changes */
     bool canonical;
-    int subtrees_max;
-    int n_adds;
-    struct tree_add *adds;
-    int root_slice;
+    struct tree_sum sum, sum_experts; /* of units' slices, and of experts' */
 
     /* --- the step */
     int n_actions, n_buffers, n_operands, n_params, n_waits;
@@ -199,6 +203,7 @@ static inline const struct op_params *action_params(const struct program *p, con
     return p->params + a->params;
 }
 
+const struct tree_sum *program_tree_sum(const struct program *p, int unit);
 void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical);
 /* Numbers a unit has among the norms. */
 int64_t report_norms(const struct report *report, const struct layout *layout, int unit);

@@ -28,6 +28,38 @@ static int64_t choose_block(const struct model *model)
     return block;
 }
 
+static bool divides_experts(const struct layout *l, const struct model_unit *u, int64_t block)
+{
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
+        if (layout_expert_numel(l, i) % block != 0)
+            return false;
+    return true;
+}
+
+/* The largest block that divides each of an expert's matrices; other units: the layout's. */
+static int64_t unit_block(const struct layout *l, const struct model_unit *u)
+{
+    int64_t block = l->block;
+
+    while (u->kind == UNIT_EXPERTS && !divides_experts(l, u, block))
+        block--;
+    titan_assert(block > 0);
+    return block;
+}
+
+/* Elements that blocks and MODEL_ALIGN both divide. */
+static int64_t common_multiple(int64_t block)
+{
+    int64_t a = block, b = MODEL_ALIGN;
+
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return block / a * MODEL_ALIGN;
+}
+
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
 int layout_stage_rank(const struct layout *layout, int stage)
@@ -113,11 +145,13 @@ static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct t
  */
 static int64_t place_tensors(struct layout *l, const struct model_unit *u, bool cut, int64_t at)
 {
+    const int64_t grain = l->canonical && u->kind == UNIT_EXPERTS ? common_multiple(unit_block(l, u)) : MODEL_ALIGN;
+
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
         const struct model_tensor *t = &l->model->tensors[i];
         if ((t->split != SPLIT_NONE) != cut)
             continue;
-        l->tensors[i].offset = t->glued ? at : round_up(at, MODEL_ALIGN);
+        l->tensors[i].offset = t->glued ? at : round_up(at, grain);
         at = l->tensors[i].offset + l->tensors[i].rows * l->tensors[i].cols;
     }
     return at;
@@ -128,12 +162,13 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     const struct model_unit *u = &l->model->units[index];
     struct unit_layout *unit = &l->units[index];
     const bool experts = u->kind == UNIT_EXPERTS;
-    const int64_t grain = l->canonical ? l->block : MODEL_ALIGN;
 
+    unit->block = unit_block(l, u);
+    const int64_t grain = l->canonical ? common_multiple(unit->block) : MODEL_ALIGN;
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
         TRY(cut_tensor(l, i, layout_unit_parts(l, index), err));
     const int64_t cut = place_tensors(l, u, true, 0);
-    unit->whole = round_up(cut, l->block);
+    unit->whole = round_up(cut, common_multiple(unit->block));
     unit->numel = place_tensors(l, u, false, unit->whole);
     if (unit->numel == unit->whole) /* nothing is whole */
         unit->numel = cut;
@@ -143,7 +178,7 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     const int64_t n = mesh_group_size(&l->mesh, unit->group);
     unit->shard = round_up(unit->numel, grain * n) / n;
     unit->padded = unit->shard * n;
-    titan_assert(unit->padded >= unit->numel && unit->whole % l->block == 0);
+    titan_assert(unit->padded >= unit->numel && unit->whole % unit->block == 0);
     unit->offset = l->total[unit->pp_rank];
     l->total[unit->pp_rank] += unit->shard;
     return TITAN_OK;
@@ -295,7 +330,7 @@ int64_t layout_counted(const struct layout *layout, int unit, int rank)
 {
     const struct unit_layout *u = &layout->units[unit];
     const int64_t begin = layout_begin(layout, unit, rank);
-    int64_t end = layout->canonical ? layout_unit_blocks(layout, unit) * layout->block : u->numel;
+    int64_t end = layout->canonical ? layout_unit_blocks(layout, unit) * u->block : u->numel;
 
     if (pp_rank(layout, rank) != u->pp_rank || mesh_group_rank(&layout->mesh, GROUP_REPLICATE, rank) != 0)
         return 0;
@@ -306,7 +341,16 @@ int64_t layout_counted(const struct layout *layout, int unit, int rank)
 
 int64_t layout_unit_blocks(const struct layout *layout, int unit)
 {
-    return (layout->units[unit].numel + layout->block - 1) / layout->block;
+    const struct unit_layout *u = &layout->units[unit];
+    return (u->numel + u->block - 1) / u->block;
+}
+
+int64_t layout_expert_numel(const struct layout *layout, int tensor)
+{
+    const struct model_tensor *t = &layout->model->tensors[tensor];
+
+    titan_assert(tensor >= 0 && tensor < layout->model->n_tensors);
+    return t->numel / MAX(t->experts, 1);
 }
 
 void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *ret_row, int64_t *ret_col)

@@ -11,8 +11,9 @@
  * element 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct
  * piece), and one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
  *
- * canonical: ranges are multiples of block, which depends on the model only, so that sums over blocks are the same for
- * every data-parallel degree. */
+ * canonical: ranges are multiples of the unit's block, which depends on the model only, so that sums over blocks are
+ * the same for every data-parallel degree. Every matrix of an expert begins with a block and ends with one, so sums
+ * over experts are the same for every expert-parallel degree. */
 #ifndef TITAN_WORKER_TENSOR_LAYOUT_H
 #define TITAN_WORKER_TENSOR_LAYOUT_H
 
@@ -34,6 +35,7 @@ struct unit_layout {
     int64_t shard;    /* elements one rank of the group holds */
     int64_t padded;   /* shard * group size */
     int64_t offset;   /* elements of the ranges before this one on the same rank */
+    int64_t block;    /* the layout's, or a smaller one that divides an expert's matrices */
     enum group group; /* GROUP_FSDP or GROUP_EXPERT_SHARD */
     enum channel gather, reduce;
 };
@@ -79,8 +81,10 @@ int64_t layout_begin(const struct layout *layout, int unit, int rank);
  * (ep) rank 0 only, everything by dp_replicate rank 0 only, and nothing by other pp ranks than the unit's. The counted
  * part is the beginning of the range; canonical: whole blocks of it. */
 int64_t layout_counted(const struct layout *layout, int unit, int rank);
-/* Blocks of a unit's flat buffer on one tp rank (canonical), the same for every data-parallel degree. */
+/* Blocks of a unit's flat buffer on one tp (ep) rank (canonical), the same for every data-parallel degree. */
 int64_t layout_unit_blocks(const struct layout *layout, int unit);
+/* Elements of one expert's matrix; of other tensors: all of them. */
+int64_t layout_expert_numel(const struct layout *layout, int tensor);
 /* First row of a tensor's part on a rank, and first column. */
 void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *ret_row, int64_t *ret_col);
 

@@ -154,9 +154,10 @@ static void test_refused(void **state)
          "expert_parallel_degree = 2\n[elastic]\nmax_workers = 4\n",
          "training.global_batch_size = 10 makes 10 microbatches for 4 data-parallel ranks, which share experts "
          "(parallelism.expert_parallel_degree = 2) and need equally many; nearest: 12"},
-        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 2\n[numerics]\ncanonical = true\n",
-         "numerics.canonical = true with experts needs parallelism.expert_parallel_degree = 1 to be "
-         "tensor_parallel_degree = 2; nearest: 2"},
+        {"[model]\nname = \"llama3_moe\"\n[training]\nseq_len = 48\n[parallelism]\ncontext_parallel_degree = 3\n"
+         "expert_parallel_degree = 2\n[elastic]\nmax_workers = 6\n[numerics]\ncanonical = true\n",
+         "numerics.canonical = true needs parallelism.expert_parallel_degree = 2 to be a divisor or a multiple of "
+         "context_parallel_degree x tensor_parallel_degree = 3; nearest: 3"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 4\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp * tp = 6 * 1 * 1; nearest: 2"},
         {"[model]\nname = \"llama3_moe\"\nmoe_hidden = 255\n[parallelism]\ntensor_parallel_degree = 2\n",

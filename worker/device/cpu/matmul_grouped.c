@@ -13,11 +13,11 @@ enum { LARGE = EXPERT_SPLIT, SMALL = 64, FILL = 16 };
 
 struct grouped_args {
     struct matmul_args all; /* m (k with ta) is the rows of all groups at most */
-    const int32_t *counts;
-    int64_t groups;
+    const int32_t *counts;  /* (parts,groups) */
+    int64_t groups, parts;
 };
 
-/* Rows of one group: number, first one. */
+/* Rows of one group: its matrix, number, first one. */
 struct group {
     int64_t index, rows, first;
 };
@@ -123,7 +123,7 @@ static titan_status run_group(const struct cpu_context *ctx, const struct groupe
 static titan_status counts_check(const struct cpu_context *ctx, const struct grouped_args *g)
 {
     int64_t total = 0, limit = g->all.shape.ta ? g->all.shape.k : g->all.shape.m;
-    for (int64_t e = 0; e < g->groups; e++) {
+    for (int64_t e = 0; e < g->parts * g->groups; e++) {
         if (g->counts[e] < 0 || total + g->counts[e] > limit)
             return titan_fail(ctx->err, TITAN_EINVAL,
                               "grouped product: group %lld has %d rows, after %lld others of %lld at most",
@@ -136,7 +136,7 @@ static titan_status counts_check(const struct cpu_context *ctx, const struct gro
 static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
 {
     const struct grouped_args *g = p;
-    titan_assert(g->groups > 0 && g->counts);
+    titan_assert(g->groups > 0 && g->parts > 0 && g->counts);
     const struct matmul_shape *z = &g->all.shape;
     const int64_t width = z->ta ? z->m + z->n : z->k + z->n;
     struct group group = {0};
@@ -144,9 +144,11 @@ static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
     void *scratch;
     TRY(counts_check(ctx, g));
     TRY(cpu_scratch_take(ctx, SMALL * (size_t)width * sizeof(float), &scratch)); /* fp32: the widest element */
-    for (; group.index < g->groups && status == TITAN_OK; group.index++) {
-        group.rows = g->counts[group.index];
-        status = run_group(ctx, g, &group, scratch);
+    for (int64_t i = 0; i < g->parts * g->groups && status == TITAN_OK; i++) {
+        group.index = i % g->groups;
+        group.rows = g->counts[i];
+        if (!z->ta || i / g->groups == g->parts - 1)
+            status = run_group(ctx, g, &group, scratch);
         group.first += group.rows;
     }
     cpu_scratch_give(ctx);
@@ -155,10 +157,11 @@ static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
 
 titan_status cpu_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                                 int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
-                                const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta)
+                                const int32_t *counts, int64_t groups, int64_t parts, int64_t m, int64_t n, int64_t k,
+                                float beta)
 {
-    struct grouped_args g = {.counts = counts, .groups = groups};
-    if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta) || groups < 0)
+    struct grouped_args g = {.counts = counts, .groups = groups, .parts = parts};
+    if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta) || groups < 0 || parts < 1)
         return TITAN_EINVAL;
     if (ta && (tb || c_dt != DTYPE_F32)) /* pieces are added up in c */
         return TITAN_EINVAL;

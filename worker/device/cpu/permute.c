@@ -10,6 +10,7 @@ struct permute_args {
     int32_t *place, *counts, *rank_counts;
     const int32_t *chosen; /* or rows received */
     int64_t n, top_k, experts, ranks, ld;
+    bool by_rank;
 };
 
 /* One more word than experts, so that starts end with the total. */
@@ -64,7 +65,7 @@ titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int3
 {
     if (n < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || n > INT32_MAX / top_k)
         return TITAN_EINVAL;
-    struct permute_args a = {place, counts, rank_counts, chosen, n, top_k, experts, ranks, experts};
+    struct permute_args a = {place, counts, rank_counts, chosen, n, top_k, experts, ranks, experts, false};
     return cpu_enqueue(s, run_permute, &a, sizeof(a));
 }
 
@@ -72,7 +73,7 @@ titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int3
 static titan_status count_received(const struct cpu_context *ctx, const struct permute_args *a, int64_t *ret_total)
 {
     int64_t total = 0;
-    memset(a->counts, 0, (size_t)a->experts * sizeof(int32_t));
+    memset(a->counts, 0, (size_t)(a->experts * (a->by_rank ? a->ranks : 1)) * sizeof(int32_t));
     memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
     for (int64_t i = 0; i < a->ranks * a->experts; i++) {
         int64_t rows = a->chosen[i / a->experts * a->ld + i % a->experts];
@@ -82,7 +83,7 @@ static titan_status count_received(const struct cpu_context *ctx, const struct p
                               (long long)(i / a->experts), (long long)rows, (long long)(i % a->experts),
                               (long long)total, (long long)a->n);
         total += rows;
-        a->counts[i % a->experts] += (int32_t)rows;
+        a->counts[a->by_rank ? i : i % a->experts] += (int32_t)rows;
         a->rank_counts[i / a->experts] += (int32_t)rows;
     }
     *ret_total = total;
@@ -95,9 +96,11 @@ static titan_status run_permute_received(const struct cpu_context *ctx, const vo
     titan_assert(a->ranks > 0 && a->experts > 0);
     int64_t *next, total, row = 0;
     TRY(count_received(ctx, a, &total));
+    for (; a->by_rank && row < total; row++)
+        a->place[row] = (int32_t)row;
     TRY(take_starts(ctx, a->experts, &next));
     starts_of(next, a->counts, a->experts);
-    for (int64_t r = 0; r < a->ranks; r++)
+    for (int64_t r = 0; r < a->ranks && !a->by_rank; r++)
         for (int64_t e = 0; e < a->experts; e++)
             for (int32_t j = 0; j < a->chosen[r * a->ld + e]; j++)
                 a->place[row++] = (int32_t)next[e]++;
@@ -108,11 +111,12 @@ static titan_status run_permute_received(const struct cpu_context *ctx, const vo
 }
 
 titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                  const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows)
+                                  const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows,
+                                  bool by_rank)
 {
     if (ranks <= 0 || experts <= 0 || ld < experts || rows < 0 || rows > INT32_MAX)
         return TITAN_EINVAL;
-    struct permute_args a = {place, counts, rank_counts, received, rows, 1, experts, ranks, ld};
+    struct permute_args a = {place, counts, rank_counts, received, rows, 1, experts, ranks, ld, by_rank};
     return cpu_enqueue(s, run_permute_received, &a, sizeof(a));
 }
 
@@ -122,13 +126,25 @@ struct rounds_args {
     int32_t *split, *place, *origin, *rank_counts;
     const int32_t *received; /* or split, where it is read */
     int64_t ranks, experts, rounds, round, rows;
+    bool by_rank;
 };
 
-/* Of an expert's rows, by rank, [from, to) go in this round. */
-static void split_expert(const struct rounds_args *a, int64_t round, int64_t expert, int64_t from, int64_t to)
+/* Rows that are taken in a row: those for one expert, of some ranks. */
+struct stretch {
+    int64_t expert, from_rank, to_rank;
+};
+static struct stretch stretch_of(const struct rounds_args *a, int64_t i)
 {
+    return a->by_rank ? (struct stretch){i % a->experts, i / a->experts, i / a->experts + 1}
+                      : (struct stretch){i, 0, a->ranks};
+}
+
+/* Of its rows, by rank, [from, to) go in this round. */
+static void split_stretch(const struct rounds_args *a, int64_t round, struct stretch of, int64_t from, int64_t to)
+{
+    const int64_t expert = of.expert;
     int64_t begin = 0;
-    for (int64_t r = 0; r < a->ranks; r++) {
+    for (int64_t r = of.from_rank; r < of.to_rank; r++) {
         const int64_t end = begin + a->received[r * a->experts + expert];
         a->split[(r * a->rounds + round) * a->experts + expert] = (int32_t)MAX(0, MIN(end, to) - MAX(begin, from));
         begin = end;
@@ -145,20 +161,22 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
             return titan_fail(ctx->err, TITAN_EINVAL, "rounds: %d rows for an expert", a->received[i]);
         rest += a->received[i];
     }
-    TRY(take_starts(ctx, a->experts, &done));
-    memset(done, 0, (size_t)a->experts * sizeof *done);
+    const int64_t n = a->experts * (a->by_rank ? a->ranks : 1);
+    TRY(take_starts(ctx, n, &done));
+    memset(done, 0, (size_t)n * sizeof *done);
     for (int64_t q = 0; q < a->rounds; q++) {
         int64_t room = a->rows;
-        for (int64_t e = 0; e < a->experts; e++) {
-            int64_t take = -done[e];
-            for (int64_t r = 0; r < a->ranks; r++)
-                take += a->received[r * a->experts + e];
+        for (int64_t i = 0; i < n; i++) {
+            const struct stretch of = stretch_of(a, i);
+            int64_t take = -done[i];
+            for (int64_t r = of.from_rank; r < of.to_rank; r++)
+                take += a->received[r * a->experts + of.expert];
             if (take > room) {
                 take = room / EXPERT_SPLIT * EXPERT_SPLIT;
                 room = take; /* the round is full */
             }
-            split_expert(a, q, e, done[e], done[e] + take);
-            done[e] += take;
+            split_stretch(a, q, of, done[i], done[i] + take);
+            done[i] += take;
             room -= take;
             rest -= take;
         }
@@ -170,12 +188,17 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
 }
 
 titan_status cpu_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
-                              int64_t rounds, int64_t room)
+                              int64_t rounds, int64_t room, bool by_rank)
 {
     if (ranks <= 0 || experts <= 0 || rounds <= 0 || room < 0 || room > INT32_MAX)
         return TITAN_EINVAL;
-    struct rounds_args a = {
-        .split = split, .received = received, .ranks = ranks, .experts = experts, .rounds = rounds, .rows = room};
+    struct rounds_args a = {.split = split,
+                            .received = received,
+                            .ranks = ranks,
+                            .experts = experts,
+                            .rounds = rounds,
+                            .rows = room,
+                            .by_rank = by_rank};
     return cpu_enqueue(s, run_split_rounds, &a, sizeof(a));
 }
 

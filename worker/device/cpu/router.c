@@ -15,6 +15,7 @@ struct router_args {
     void *dlogits;
     const void *logits;
     const float *bias, *dweights;
+    const int32_t *numbers;
     struct router_shape shape;
 };
 
@@ -47,14 +48,19 @@ CPU_KERNEL static void scores(float *s, const void *logits, int64_t n, bool sigm
         scores_as(s, logits, n, sigmoid, DTYPE_F32);
 }
 
-/* The top_k largest keys that are not taken, in falling order, of equal ones the first; they are taken then. Where keys
- * are NaN the choice means nothing, but it is one of distinct experts. */
+/* The order of choices: NaN comes last. */
+static bool comes_before(float a, float b)
+{
+    return a > b || (isnan(b) && !isnan(a));
+}
+
+/* The top_k first keys that are not taken, of equal ones the first; they are taken then. */
 static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, int64_t top_k)
 {
     for (int64_t c = 0; c < top_k; c++) {
         int64_t best = -1;
         for (int64_t j = 0; j < n; j++) {
-            if (taken[j] == 0.0f && (best < 0 || key[j] > key[best]))
+            if (taken[j] == 0.0f && (best < 0 || comes_before(key[j], key[best])))
                 best = j;
         }
         taken[best] = 1.0f;
@@ -80,22 +86,35 @@ static void take_groups(const struct router_shape *z, const float *key, float *t
         memset(taken + ids[j] * width, 0, (size_t)width * sizeof(float));
 }
 
+/* By scores s (E) and bias. key: scratch of the other rows. */
+static void choose_best(const struct router_args *a, int32_t *chosen, const float *s, float *key)
+{
+    const struct router_shape *z = &a->shape;
+    float *taken = key + z->experts;
+    for (int64_t j = 0; j < z->experts; j++)
+        key[j] = a->bias ? s[j] + a->bias[j] : s[j];
+    memset(taken, 0, (size_t)z->experts * sizeof(float));
+    if (z->groups > 0)
+        take_groups(z, key, taken, (int32_t *)(taken + z->experts), taken + 2 * z->experts);
+    choose(chosen, key, taken, z->experts, z->top_k);
+}
+
 static void router_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct router_args *a = p;
     const struct router_shape *z = &a->shape;
     const int64_t experts = z->experts, k = z->top_k;
-    float *s = a->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts, *key = s + experts, *taken = key + experts;
+    float *s = a->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts;
     for (int64_t i = begin; i < end; i++) {
         float sum = 0.0f, *weights = a->weights + i * k;
         int32_t *chosen = a->chosen + i * k;
         scores(s, at(a->logits, i * experts, z->dt), experts, z->sigmoid, (int)z->dt);
-        for (int64_t j = 0; j < experts; j++)
-            key[j] = a->bias ? s[j] + a->bias[j] : s[j];
-        memset(taken, 0, (size_t)experts * sizeof(float));
-        if (z->groups > 0)
-            take_groups(z, key, taken, (int32_t *)(taken + experts), taken + 2 * experts);
-        choose(chosen, key, taken, experts, k);
+        if (a->numbers) {
+            for (int64_t j = 0; j < k; j++)
+                chosen[j] = (int32_t)(((uint32_t)a->numbers[i] * (uint64_t)k + (uint64_t)j) % (uint64_t)experts);
+        } else {
+            choose_best(a, chosen, s, s + experts);
+        }
         for (int64_t j = 0; j < k; j++)
             sum += s[chosen[j]];
         for (int64_t j = 0; j < k; j++)
@@ -134,12 +153,17 @@ static bool shape_valid(const struct router_shape *z)
 }
 
 titan_status cpu_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
-                        const float *bias, const struct router_shape *shape)
+                        const float *bias, const int32_t *numbers, const struct router_shape *shape)
 {
     if (!shape_valid(shape))
         return TITAN_EINVAL;
-    struct router_args a = {
-        .chosen = chosen, .weights = weights, .load = load, .logits = logits, .bias = bias, .shape = *shape};
+    struct router_args a = {.chosen = chosen,
+                            .weights = weights,
+                            .load = load,
+                            .logits = logits,
+                            .bias = bias,
+                            .numbers = numbers,
+                            .shape = *shape};
     return cpu_enqueue(s, run_router, &a, sizeof(a));
 }
 

@@ -33,12 +33,12 @@ static struct router_problem router_problem(const struct router_shape *z)
 }
 
 titan_status cuda_ops_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
-                             const float *bias, const struct router_shape *shape)
+                             const float *bias, const int32_t *numbers, const struct router_shape *shape)
 {
     if (!router_fits(shape))
         return TITAN_EINVAL;
     const struct router_problem problem = router_problem(shape);
-    return ENQUEUE(s, "routing", cuda_router(s->native, chosen, weights, load, logits, bias, &problem));
+    return ENQUEUE(s, "routing", cuda_router(s->native, chosen, weights, load, logits, bias, numbers, &problem));
 }
 
 titan_status cuda_ops_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
@@ -70,23 +70,25 @@ titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts,
 
 titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
                                        const int32_t *received, int64_t ld, int64_t ranks, int64_t experts,
-                                       int64_t rows)
+                                       int64_t rows, bool by_rank)
 {
     if (ranks <= 0 || experts <= 0 || ranks > GRID_MAX / experts || ld < experts || rows < 0 || rows > INT32_MAX)
         return TITAN_EINVAL;
-    return ENQUEUE(
-        s, "received order",
-        cuda_permute_received(s->native, place, counts, rank_counts, received, ld, ranks, experts, rows, fault_of(s)));
+    return ENQUEUE(s, "received order",
+                   cuda_permute_received(s->native, place, counts, rank_counts, received, ld, ranks, experts, rows,
+                                         by_rank, fault_of(s)));
 }
 
 titan_status cuda_ops_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
-                                   int64_t experts, int64_t rounds, int64_t room)
+                                   int64_t experts, int64_t rounds, int64_t room, bool by_rank)
 {
     if (ranks <= 0 || experts <= 0 || experts > CUDA_EXPERTS_MAX || rounds <= 0 || room < 0 || room > INT32_MAX)
         return TITAN_EINVAL;
-    return ENQUEUE(
-        s, "rounds of rows",
-        cuda_split_rounds(s->native, split, received, ranks, experts, rounds, room, EXPERT_SPLIT, fault_of(s)));
+    if (by_rank && ranks > CUDA_EXPERTS_MAX / experts) /* all experts of a model are no more */
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "rounds of rows",
+                   cuda_split_rounds(s->native, split, received, ranks, experts, rounds, room, EXPERT_SPLIT, by_rank,
+                                     fault_of(s)));
 }
 
 titan_status cuda_ops_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
@@ -135,11 +137,13 @@ titan_status cuda_ops_combine_dweights(struct stream *s, float *dweights, const 
 
 titan_status cuda_ops_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                                      int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
-                                     const int32_t *counts, int64_t groups, int64_t m, int64_t n, int64_t k, float beta)
+                                     const int32_t *counts, int64_t groups, int64_t parts, int64_t m, int64_t n,
+                                     int64_t k, float beta)
 {
     const bool types = compute_type(ab_dt) && (c_dt == ab_dt || c_dt == DTYPE_F32) && (!ta || c_dt == DTYPE_F32);
     const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
-    const bool limits = groups >= 0 && groups <= GRID_YZ_MAX && m < GRID_MAX && n < GRID_YZ_MAX * 64L;
+    const bool limits = groups >= 0 && groups <= GRID_YZ_MAX && parts >= 1 && parts <= GRID_YZ_MAX && m < GRID_MAX &&
+                        n < GRID_YZ_MAX * 64L;
     if (!types || !shapes || !limits || (ta && tb) || (beta != 0.0f && beta != 1.0f))
         return TITAN_EINVAL;
     if (m == 0 || n == 0 || groups == 0 || stream_skips(s))
@@ -149,6 +153,8 @@ titan_status cuda_ops_matmul_grouped(struct stream *s, void *c, enum dtype c_dt,
                                             .add = beta == 1.0f,
                                             .counts = counts,
                                             .groups = groups,
+                                            .parts = parts,
+                                            .split = EXPERT_SPLIT,
                                             .m = m,
                                             .n = n,
                                             .k = k,

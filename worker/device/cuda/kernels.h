@@ -154,7 +154,7 @@ struct router_problem {
     int groups, top_groups, group_top_k; /* groups 0: none */
 };
 int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
-                const struct router_problem *problem);
+                const int32_t *numbers, const struct router_problem *problem);
 int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const void *logits, const int32_t *chosen,
                       const struct router_problem *problem, struct fault_words fault);
 /* Changes nothing when *failed is not 0. */
@@ -164,10 +164,11 @@ int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts,
 int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
                  int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault);
 int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
-                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault);
+                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, bool by_rank,
+                          struct fault_words fault);
 /* piece: rows of one expert that a round may end behind, and multiples. */
 int cuda_split_rounds(void *stream, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
-                      int64_t rounds, int64_t room, int64_t piece, struct fault_words fault);
+                      int64_t rounds, int64_t room, int64_t piece, bool by_rank, struct fault_words fault);
 int cuda_place_round(void *stream, int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split,
                      int64_t ranks, int64_t experts, int64_t rounds, int64_t round, int64_t rows,
                      struct fault_words fault);
@@ -180,9 +181,10 @@ int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const
 
 /* --- matmul_grouped.cu -------------------------------------------------------------------------------------------- */
 struct grouped_problem {
-    bool ta, tb, add; /* add: to what c holds */
-    const int32_t *counts;
-    int64_t groups, m, n, k, lda, ldb, ldc;
+    bool ta, tb, add;      /* add: to what c holds */
+    const int32_t *counts; /* (parts,groups) */
+    int64_t groups, parts, m, n, k, lda, ldb, ldc;
+    int64_t split; /* rows that a weight gradient sums before it adds them */
     struct fault_words fault;
 };
 int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,

@@ -3,7 +3,8 @@
  * device knows, so a launch has blocks for the most tiles there can be, and each finds its group by the counts.
  *
  * A block of 16 x 16 threads makes a tile of 64 x 64 elements, thread (ty, tx) those at (ty + 16 i, tx + 16 j), from
- * stretches of 16 along the sum. One thread owns an element and adds in one order: the same bits every time. */
+ * stretches of 16 along the sum. One thread owns an element and adds in one order: the same bits every time. A weight
+ * gradient adds sums of `split` rows (a multiple of 16), whether these come at once or not. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define SIDE 16
@@ -11,7 +12,7 @@
 #define TILE (SIDE * EACH)
 #define DEPTH 16
 
-/* Rows of one group among all, within what the buffers hold whatever the counts say. */
+/* Rows of one group of one part among all, within what the buffers hold whatever the counts say. index: in counts. */
 struct group {
     int64_t index, first, rows;
 };
@@ -26,7 +27,7 @@ __device__ static inline int64_t rows_of(const struct grouped_problem &g, int64_
 __device__ static inline bool find_by_tile(const struct grouped_problem &g, int64_t *tile, struct group *ret)
 {
     struct group at = {};
-    for (; at.index < g.groups; at.index++) {
+    for (; at.index < g.parts * g.groups; at.index++) {
         at.rows = rows_of(g, at.index, at.first);
         const int64_t tiles = (at.rows + TILE - 1) / TILE;
         if (*tile < tiles) {
@@ -52,7 +53,7 @@ __device__ static inline void check_counts(const struct grouped_problem &g)
 {
     int64_t total = 0;
     bool possible = true;
-    for (int64_t e = 0; e < g.groups; e++) {
+    for (int64_t e = 0; e < g.parts * g.groups; e++) {
         possible = possible && g.counts[e] >= 0;
         total += g.counts[e];
     }
@@ -85,43 +86,49 @@ __global__ static void __launch_bounds__(THREADS)
     if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
         check_counts(g);
     if (g.ta)
-        group = find_by_index(g, blockIdx.z);
+        group = find_by_index(g, (g.parts - 1) * g.groups + blockIdx.z);
     else if (!find_by_tile(g, &row_tile, &group))
         return; /* a whole block at a time */
     const int64_t row = row_tile * TILE, column = (int64_t)blockIdx.y * TILE;
     const int64_t rows = g.ta ? g.m : group.rows, depth = g.ta ? group.rows : g.k;
+    const int64_t matrix = group.index % g.groups, split = g.ta ? g.split : depth;
     a += group.first * g.lda;
-    b += g.ta ? group.first * g.ldb : group.index * (g.tb ? g.n : g.k) * g.ldb;
-    c += (g.ta ? group.index * g.m : group.first) * g.ldc;
+    b += g.ta ? group.first * g.ldb : matrix * (g.tb ? g.n : g.k) * g.ldb;
+    c += (g.ta ? matrix * g.m : group.first) * g.ldc;
 
-    float sum[EACH][EACH] = {};
-    for (int64_t deep = 0; deep < depth; deep += DEPTH) {
-        __syncthreads(); /* the last stretch's readers are done */
-        load_stretch(as, a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1, row, rows, deep, depth);
-        load_stretch(bs, b, g.tb ? g.ldb : 1, g.tb ? 1 : g.ldb, column, g.n, deep, depth);
-        __syncthreads();
+    int64_t deep = 0; /* done */
+    do {              /* a depth of nothing makes zeros */
+        const int64_t begin = deep, end = depth - begin < split ? depth : begin + split;
+        float sum[EACH][EACH] = {};
+        for (; deep < end; deep += DEPTH) {
+            __syncthreads(); /* the last stretch's readers are done */
+            load_stretch(as, a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1, row, rows, deep, end);
+            load_stretch(bs, b, g.tb ? g.ldb : 1, g.tb ? 1 : g.ldb, column, g.n, deep, end);
+            __syncthreads();
 #pragma unroll
-        for (int p = 0; p < DEPTH; p++)
+            for (int p = 0; p < DEPTH; p++)
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
+                for (int i = 0; i < EACH; i++)
 #pragma unroll
-                for (int j = 0; j < EACH; j++)
-                    sum[i][j] += as[p][ty + SIDE * i] * bs[p][tx + SIDE * j];
-    }
-    for (int i = 0; i < EACH; i++) {
-        for (int j = 0; j < EACH; j++) {
-            const int64_t y = row + ty + SIDE * i, x = column + tx + SIDE * j;
-            if (y < rows && x < g.n)
-                num_store(c + y * g.ldc + x, sum[i][j] + (g.add ? num_load(c + y * g.ldc + x) : 0.0f));
+                    for (int j = 0; j < EACH; j++)
+                        sum[i][j] += as[p][ty + SIDE * i] * bs[p][tx + SIDE * j];
         }
-    }
+        for (int i = 0; i < EACH; i++) {
+            for (int j = 0; j < EACH; j++) {
+                const int64_t y = row + ty + SIDE * i, x = column + tx + SIDE * j;
+                if (y < rows && x < g.n)
+                    num_store(c + y * g.ldc + x, sum[i][j] + (g.add || begin > 0 ? num_load(c + y * g.ldc + x) : 0.0f));
+            }
+        }
+    } while (deep < depth);
 }
 
 int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
                         const struct grouped_problem *problem)
 {
     const struct grouped_problem g = *problem;
-    const int64_t most = g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.groups; /* each group may end in part of one */
+    const int64_t most =
+        g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.parts * g.groups; /* each may end in part of one */
     const dim3 grid((unsigned)most, (unsigned)((g.n + TILE - 1) / TILE), g.ta ? (unsigned)g.groups : 1u);
     if (!ab_bf16) {
         auto kernel = matmul_grouped<float, float>;

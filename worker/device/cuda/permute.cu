@@ -93,7 +93,7 @@ int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_co
  * cannot be true nothing has a place, so that what runs before the host learns of it stays within its memory. */
 __global__ static void __launch_bounds__(THREADS)
     place_received(int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received, int64_t ranks,
-                   int64_t ld, int64_t experts, int64_t rows, struct fault_words fault)
+                   int64_t ld, int64_t experts, int64_t rows, bool by_rank, struct fault_words fault)
 {
     __shared__ int64_t scratch[32];
     const int64_t piece = blockIdx.x, rank = piece / experts, expert = piece % experts;
@@ -104,7 +104,7 @@ __global__ static void __launch_bounds__(THREADS)
         impossible |= n < 0;
         total += n;
         source += i < piece ? n : 0;
-        target += e < expert || (e == expert && r < rank) ? n : 0;
+        target += by_rank ? (i < piece ? n : 0) : (e < expert || (e == expert && r < rank) ? n : 0);
         of_expert += e == expert ? n : 0;
         of_rank += r == rank ? n : 0;
     }
@@ -115,8 +115,8 @@ __global__ static void __launch_bounds__(THREADS)
     of_expert = block_reduce(of_expert, op_sum(), scratch);
     of_rank = block_reduce(of_rank, op_sum(), scratch);
     const bool fits = impossible == 0 && total <= rows;
-    if (threadIdx.x == 0 && rank == 0)
-        counts[expert] = fits ? (int32_t)of_expert : 0;
+    if (threadIdx.x == 0 && (by_rank || rank == 0))
+        counts[by_rank ? piece : expert] = fits ? (int32_t)(by_rank ? mine : of_expert) : 0;
     if (threadIdx.x == 0 && expert == 0)
         rank_counts[rank] = fits ? (int32_t)of_rank : 0;
     if (!fits && threadIdx.x == 0)
@@ -128,10 +128,11 @@ __global__ static void __launch_bounds__(THREADS)
 }
 
 int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
-                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, struct fault_words fault)
+                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, bool by_rank,
+                          struct fault_words fault)
 {
     return LAUNCH(place_received, (unsigned)(ranks * experts), THREADS, 0, stream, place, counts, rank_counts, received,
-                  ranks, ld, experts, rows, fault);
+                  ranks, ld, experts, rows, by_rank, fault);
 }
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
@@ -141,54 +142,57 @@ __device__ static inline int at_least_0(int x)
     return x > 0 ? x : 0;
 }
 
-/* One block. Which rows an expert has left is known round by round; how a round is shared out, expert by expert. */
+/* One block. Which rows an expert has left is known round by round; how a round is shared out, expert by expert. total,
+ * done, take: of experts, or of the rows of each rank for each (by_rank). */
 __global__ static void __launch_bounds__(THREADS)
     split_rounds(int32_t *split, const int32_t *received, int64_t ranks, int64_t experts, int64_t rounds, int64_t room,
-                 int64_t piece, struct fault_words fault)
+                 int64_t piece, bool by_rank, struct fault_words fault)
 {
     DYNAMIC_SHARED(shared);
-    int *total = (int *)shared, *done = total + experts, *take = done + experts;
-    for (int64_t e = threadIdx.x; e < experts; e += THREADS) {
-        total[e] = done[e] = 0;
-        for (int64_t r = 0; r < ranks; r++) {
-            if (received[r * experts + e] < 0)
+    const int64_t n = by_rank ? ranks * experts : experts;
+    int *total = (int *)shared, *done = total + n, *take = done + n;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+        total[i] = done[i] = 0;
+        for (int64_t at = i; at < ranks * experts; at += n) {
+            if (received[at] < 0)
                 fail_stream(fault, FAULT_ROWS);
-            total[e] += at_least_0(received[r * experts + e]);
+            total[i] += at_least_0(received[at]);
         }
     }
     __syncthreads();
     for (int64_t q = 0; q < rounds; q++) {
         int64_t left = room;
-        for (int64_t e = 0; e < experts && threadIdx.x == 0; e++) {
-            const int64_t rest = total[e] - done[e], whole = left / piece * piece;
-            take[e] = (int)(rest > left ? whole : rest);
+        for (int64_t i = 0; i < n && threadIdx.x == 0; i++) {
+            const int64_t rest = total[i] - done[i], whole = left / piece * piece;
+            take[i] = (int)(rest > left ? whole : rest);
             left = rest > left ? 0 : left - rest;
         }
         __syncthreads();
         for (int64_t i = threadIdx.x; i < ranks * experts; i += THREADS) {
-            const int64_t rank = i / experts, e = i % experts;
+            const int64_t rank = i / experts, e = i % experts, of = by_rank ? i : e;
             int begin = 0;
-            for (int64_t r = 0; r < rank; r++)
+            for (int64_t r = 0; r < rank && !by_rank; r++)
                 begin += at_least_0(received[r * experts + e]);
-            const int end = begin + at_least_0(received[i]), limit = done[e] + take[e];
-            const int from = begin > done[e] ? begin : done[e], to = end < limit ? end : limit;
+            const int end = begin + at_least_0(received[i]), limit = done[of] + take[of];
+            const int from = begin > done[of] ? begin : done[of], to = end < limit ? end : limit;
             split[(rank * rounds + q) * experts + e] = at_least_0(to - from);
         }
         __syncthreads();
-        for (int64_t e = threadIdx.x; e < experts; e += THREADS)
-            done[e] += take[e];
+        for (int64_t i = threadIdx.x; i < n; i += THREADS)
+            done[i] += take[i];
         __syncthreads();
     }
-    for (int64_t e = threadIdx.x; e < experts; e += THREADS)
-        if (done[e] != total[e])
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        if (done[i] != total[i])
             fail_stream(fault, FAULT_ROWS);
 }
 
 int cuda_split_rounds(void *stream, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
-                      int64_t rounds, int64_t room, int64_t piece, struct fault_words fault)
+                      int64_t rounds, int64_t room, int64_t piece, bool by_rank, struct fault_words fault)
 {
-    return LAUNCH(split_rounds, 1, THREADS, 3 * (int)experts * (int)sizeof(int), stream, split, received, ranks,
-                  experts, rounds, room, piece, fault);
+    const int words = 3 * (int)(by_rank ? ranks * experts : experts);
+    return LAUNCH(split_rounds, 1, THREADS, words * (int)sizeof(int), stream, split, received, ranks, experts, rounds,
+                  room, piece, by_rank, fault);
 }
 
 /* One block for the rows to one expert of one rank. Where the numbers cannot be true nothing has a place. */

@@ -104,8 +104,33 @@ __host__ __device__ static inline int words_of_token(const struct router_problem
     return 2 * z.experts + z.groups;
 }
 
+/* mine (top_k) by score + bias. keys: scratch, behind it a word of each group; the whole warp. */
+__device__ static inline void choose_best(int32_t *mine, const float *s, uint32_t *keys, const float *bias,
+                                          const struct router_problem &z)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    for (int e = lane; e < z.experts; e += WARP)
+        keys[e] = order_of(bias ? s[e] + bias[e] : s[e]);
+    if (z.groups > 0)
+        drop_groups(keys, keys + z.experts, s, bias, z);
+    for (int k = 0; k < z.top_k; k++) {
+        unsigned long long best = 0; /* the key, then the lower expert first */
+        for (int e = lane; e < z.experts; e += WARP) {
+            const unsigned long long own = (unsigned long long)keys[e] << 32 | (0xffffffffu - (uint32_t)e);
+            best = own > best ? own : best;
+        }
+        best = warp_reduce(best, op_max_u64());
+        const int expert = (int)(0xffffffffu - (uint32_t)best);
+        if (lane == 0)
+            mine[k] = expert;
+        if (lane == expert % WARP)
+            keys[expert] = 0;
+    }
+}
+
 __global__ static void __launch_bounds__(TOKENS *WARP)
-    router(int32_t *chosen, float *weights, const void *logits, const float *bias, struct router_problem z)
+    router(int32_t *chosen, float *weights, const void *logits, const float *bias, const int32_t *numbers,
+           struct router_problem z)
 {
     DYNAMIC_SHARED(shared);
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
@@ -113,30 +138,21 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     if (token >= z.n)
         return; /* a whole warp at a time */
     float *s = shared + (size_t)warp * (size_t)words_of_token(z);
-    uint32_t *keys = (uint32_t *)(s + z.experts);
+    int32_t *mine = chosen + token * z.top_k;
     scores(s, logits, token, z);
-    for (int e = lane; e < z.experts; e += WARP)
-        keys[e] = order_of(bias ? s[e] + bias[e] : s[e]);
-    if (z.groups > 0)
-        drop_groups(keys, keys + z.experts, s, bias, z);
-    float sum = 0.0f;
-    for (int k = 0; k < z.top_k; k++) {
-        unsigned long long best = 0; /* the key, then the lower expert first */
-        for (int e = lane; e < z.experts; e += WARP) {
-            const unsigned long long mine = (unsigned long long)keys[e] << 32 | (0xffffffffu - (uint32_t)e);
-            best = mine > best ? mine : best;
-        }
-        best = warp_reduce(best, op_max_u64());
-        const int expert = (int)(0xffffffffu - (uint32_t)best);
-        sum += s[expert];
-        if (lane == 0)
-            chosen[token * z.top_k + k] = expert;
-        if (lane == expert % WARP)
-            keys[expert] = 0;
+    if (numbers) {
+        const uint64_t first = (uint64_t)(uint32_t)numbers[token] * (uint64_t)z.top_k;
+        for (int k = lane; k < z.top_k; k += WARP)
+            mine[k] = (int32_t)((first + (uint64_t)k) % (uint64_t)z.experts);
+    } else {
+        choose_best(mine, s, (uint32_t *)(s + z.experts), bias, z);
     }
     __syncwarp();
+    float sum = 0.0f;
+    for (int k = 0; k < z.top_k; k++)
+        sum += s[mine[k]];
     for (int k = lane; k < z.top_k; k += WARP) {
-        const float score = s[chosen[token * z.top_k + k]];
+        const float score = s[mine[k]];
         weights[token * z.top_k + k] = (z.normalize ? score / (sum + WEIGHT_EPS) : score) * z.scale;
     }
 }
@@ -165,12 +181,13 @@ static int shared_bytes(const struct router_problem *z)
 }
 
 int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
-                const struct router_problem *problem)
+                const int32_t *numbers, const struct router_problem *problem)
 {
     const struct router_problem z = *problem;
     if (z.n == 0)
         return 0;
-    int e = LAUNCH(router, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, chosen, weights, logits, bias, z);
+    int e = LAUNCH(router, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, chosen, weights, logits, bias,
+                   numbers, z);
     if (e == 0 && load)
         e = LAUNCH(router_load, (unsigned)z.experts, THREADS, 0, stream, load, chosen, z.n * z.top_k);
     return e;

@@ -35,6 +35,16 @@ static double square(int unit, int part, int64_t i)
     return (double)((unit + 1) * 37 + part * 11 + i % 1009) / 64;
 }
 
+/* Elements between tensors are 0. */
+static int tensor_of(const struct layout *l, int unit, int64_t i)
+{
+    const struct model_unit *u = &l->model->units[unit];
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++)
+        if (i >= l->tensors[t].offset && i < l->tensors[t].offset + l->tensors[t].rows * l->tensors[t].cols)
+            return t;
+    return -1;
+}
+
 struct sums {
     long double losses, counts, squares;
 };
@@ -48,8 +58,8 @@ static void add_norms(const struct program *p, const struct layout *l, double *r
             const int part = layout_unit_part(l, u, rank);
             const int64_t begin = layout_begin(l, u, rank), n = layout_counted(l, u, rank);
             for (int64_t i = begin; i < begin + n; i++) {
-                const double x = i < l->units[u].numel ? square(u, part, i) : 0;
-                report[at + (l->canonical ? part * layout_unit_blocks(l, u) + i / l->block : 0)] += x;
+                const double x = tensor_of(l, u, i) >= 0 ? square(u, part, i) : 0;
+                report[at + (l->canonical ? part * layout_unit_blocks(l, u) + i / l->units[u].block : 0)] += x;
                 want->squares += x;
             }
         }
@@ -172,6 +182,17 @@ static void test_split(void **state)
 
 /* A gradient that overflows: the last unit it is in, since backward comes to it first. A loss: the unit before the
  * first bad input, or the head. */
+/* One of the norms of a unit that the sums are of: between experts' tensors there are blocks that no sum is of. */
+static int64_t some_norm(const struct program *p, const struct layout *l, int unit, unsigned *seed)
+{
+    for (;;) {
+        const int64_t i = random_below(seed, (int)report_norms(&p->report, l, unit));
+        if (!l->canonical || l->model->units[unit].kind != UNIT_EXPERTS ||
+            tensor_of(l, unit, i % layout_unit_blocks(l, unit) * l->units[unit].block) >= 0)
+            return i;
+    }
+}
+
 static void test_not_finite(void **state)
 {
     (void)state;
@@ -186,10 +207,9 @@ static void test_not_finite(void **state)
         const int bad = random_below(&seed, m->n_units), worse = random_below(&seed, bad + 1);
         int64_t at = p.report.norms;
         for (int u = 0; u <= bad; u++) {
-            const int64_t n = report_norms(&p.report, l, u);
             if (u == bad || u == worse)
-                report[at + random_below(&seed, (int)n)] = random_below(&seed, 2) ? INFINITY : NAN;
-            at += n;
+                report[at + some_norm(&p, l, u, &seed)] = random_below(&seed, 2) ? INFINITY : NAN;
+            at += report_norms(&p.report, l, u);
         }
         struct step_outcome out = read_report(&p, l, report);
         assert_true(!out.finite && isfinite(out.loss));
@@ -239,6 +259,79 @@ static void test_canonical_norm(void **state)
     model_close(m);
 }
 
+/* An odd number of elements in an expert's matrix, so that no block of the others fits. */
+static const struct model_dims experts = {.dim = 20,
+                                          .n_layers = 2,
+                                          .n_heads = 2,
+                                          .n_kv_heads = 2,
+                                          .head_dim = 10,
+                                          .ffn_hidden = 40,
+                                          .vocab_size = 64,
+                                          .rope_theta = 1e4,
+                                          .norm_eps = 1e-5,
+                                          .n_experts = 8,
+                                          .top_k = 2,
+                                          .moe_hidden = 147,
+                                          .route_scale = 1};
+
+/* Squares of a rank's part of an experts' unit, by their places in the whole tensor. */
+static void add_experts(const struct layout *l, int unit, int salt, double *norms)
+{
+    for (int rank = 0; rank < l->mesh.world; rank++) {
+        const int64_t begin = layout_begin(l, unit, rank), n = layout_counted(l, unit, rank);
+        for (int64_t i = begin; i < begin + n; i++) {
+            const int t = tensor_of(l, unit, i);
+            int64_t row, col;
+            if (t < 0)
+                continue;
+            layout_origin(l, t, rank, &row, &col);
+            const int64_t place = row * l->tensors[t].cols + i - l->tensors[t].offset;
+            norms[layout_unit_part(l, unit, rank) * layout_unit_blocks(l, unit) + i / l->units[unit].block] +=
+                sqrt((double)(t * 1000003 + (salt + 1) * (place % 977 + 1)));
+        }
+    }
+}
+
+static double norm_of_experts(const struct model *m, int shards, int ep, int salt)
+{
+    const struct layout_options o = {
+        .model = m, .mesh = {.world = shards, .size = {1, 1, shards, 1, 1}, .ep = ep}, .canonical = true};
+    const int unit = model_experts_unit(m, 1);
+    struct layout *l = NULL;
+    double gradients[16], masters[16];
+
+    assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
+    struct program p = {.layout = l};
+    report_init(&p.report, l, 7, true);
+    double *report = calloc((size_t)p.report.size, sizeof *report);
+    int64_t at = p.report.norms;
+    for (int u = 0; u < unit; u++)
+        at += report_norms(&p.report, l, u);
+    add_experts(l, unit, salt, report + at);
+    report[p.report.counts] = 1;
+    outcome_unit_norms(&p, l, report, gradients, masters);
+    free(report);
+    layout_close(l);
+    return gradients[unit];
+}
+
+/* The same bits for every expert-parallel degree. */
+static void test_canonical_norm_of_experts(void **state)
+{
+    (void)state;
+    struct model *m = NULL;
+
+    assert_int_equal(model_open(&experts, &m, NULL), TITAN_OK);
+    for (int salt = 0; salt < 8; salt++) {
+        const double one = norm_of_experts(m, 1, 1, salt);
+        assert_true(one > 0);
+        for (int shards = 2; shards <= 8; shards *= 2)
+            for (int ep = 1; ep <= shards; ep *= 2)
+                assert_true(norm_of_experts(m, shards, ep, salt) == one);
+    }
+    model_close(m);
+}
+
 static void test_clip(void **state)
 {
     (void)state;
@@ -250,8 +343,12 @@ static void test_clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_reports), cmocka_unit_test(test_split), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_canonical_norm), cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_random_reports),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_canonical_norm),
+        cmocka_unit_test(test_canonical_norm_of_experts),
+        cmocka_unit_test(test_clip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -307,42 +307,70 @@ static void add_leaves(void *arg, int left, int right)
     add->leaf[left] += add->leaf[right];
 }
 
-/* What a mesh makes of numbers, one a microbatch and cp rank: each rank's subtrees as it adds them up, then adds. */
-static float canonical_sum(int dp_replicate, int dp_shard, int cp, int microbatches, const float *numbers)
+static const struct model_dims few_experts = {.dim = 64,
+                                              .n_layers = 1,
+                                              .n_heads = 4,
+                                              .n_kv_heads = 4,
+                                              .head_dim = 16,
+                                              .ffn_hidden = 128,
+                                              .vocab_size = 256,
+                                              .rope_theta = 1e4,
+                                              .norm_eps = 1e-5,
+                                              .n_experts = 12,
+                                              .top_k = 2,
+                                              .moe_hidden = 32,
+                                              .route_scale = 1};
+
+/* What a mesh makes of numbers, one a microbatch and part of its tokens (cp; of experts cp and tp): each rank's
+ * subtrees as it adds them up, then adds. ep 0: of a unit without experts. */
+static float canonical_sum(int dp_replicate, int dp_shard, int cp, int tp, int ep, int microbatches,
+                           const float *numbers)
 {
     struct programs p;
     float slices[256] = {0}, leaf[64];
 
-    open_case(&(struct programs_case){.pp = 1,
+    open_case(&(struct programs_case){.dims = ep ? &few_experts : NULL,
+                                      .pp = 1,
                                       .dp_replicate = dp_replicate,
                                       .dp_shard = dp_shard,
                                       .cp = cp,
-                                      .tp = 1,
+                                      .tp = tp,
+                                      .ep = ep,
                                       .microbatches = microbatches,
                                       .canonical = true},
               &p);
-    const struct program *any = p.kinds[0];
-    for (int r = 0; r < dp_replicate * dp_shard; r++)
-        for (int c = 0; c < cp; c++) {
-            struct tree_stack own = {.leaves = microbatches};
-            struct add add = {.leaf = leaf};
-            int64_t from, to;
-            memcpy(leaf, numbers + c * microbatches, (size_t)microbatches * sizeof *leaf);
-            tree_share(microbatches, dp_replicate * dp_shard, r, &from, &to);
-            for (int64_t i = from; i < to; i++)
-                tree_push(&own, (struct tree_node){.level = 0, .index = i}, (int)i, add_leaves, &add);
-            for (int k = 0; k < own.depth; k++)
-                slices[(r * cp + c) * any->subtrees_max + k] = leaf[own.id[k]];
-        }
-    for (int k = 0; k < p.n; k++) { /* every rank adds alike */
-        assert_int_equal(p.kinds[k]->n_adds, any->n_adds);
-        assert_memory_equal(p.kinds[k]->adds, any->adds, (size_t)any->n_adds * sizeof *any->adds);
+    const int together = MAX(ep, 1), parts = ep ? cp * tp : cp;
+    const struct tree_sum *any = ep ? &p.kinds[0]->sum_experts : &p.kinds[0]->sum;
+    for (int at = 0, next = 0; at < dp_replicate * dp_shard * parts; at++) { /* a rank that has tokens */
+        const int c = at % parts;
+        struct tree_stack own = {.leaves = microbatches};
+        struct add add = {.leaf = leaf};
+        int64_t from, to;
+        memcpy(leaf, numbers + c * microbatches, (size_t)microbatches * sizeof *leaf);
+        tree_share(microbatches, dp_replicate * dp_shard, at / parts, &from, &to);
+        for (int64_t i = from; i < to; i++)
+            tree_push(&own, (struct tree_node){.level = 0, .index = i}, (int)i, add_leaves, &add);
+        next = at % together == 0 ? at / together * any->slices : next;
+        for (int k = 0; k < own.depth; k++)
+            slices[next++] = leaf[own.id[k]];
+        assert_true(next <= (at / together + 1) * any->slices);
     }
-    for (int i = 0; i < any->n_adds; i++)
+    for (int k = 0; k < p.n; k++) { /* every rank adds alike */
+        const struct tree_sum *other = ep ? &p.kinds[k]->sum_experts : &p.kinds[k]->sum;
+        assert_int_equal(other->n, any->n);
+        assert_memory_equal(other->adds, any->adds, (size_t)any->n * sizeof *any->adds);
+    }
+    for (int i = 0; i < any->n; i++)
         slices[any->adds[i].left] += slices[any->adds[i].right];
-    const float sum = slices[any->root_slice];
+    const float sum = slices[any->root];
     programs_close(&p);
     return sum;
+}
+
+static void draw_numbers(float *numbers, int n)
+{
+    for (int i = 0; i < n; i++)
+        numbers[i] = rng_normal(rng_key(3, "numbers"), (uint64_t)i) * (i % 5 ? 1.0f : 1e4f);
 }
 
 static void test_canonical_sums(void **state)
@@ -350,20 +378,46 @@ static void test_canonical_sums(void **state)
     (void)state;
     float numbers[2 * 13];
 
-    for (int i = 0; i < 26; i++)
-        numbers[i] = rng_normal(rng_key(3, "numbers"), (uint64_t)i) * (i % 5 ? 1.0f : 1e4f);
+    draw_numbers(numbers, 26);
     for (int cp = 1; cp <= 2; cp++) {
         double exact = 0;
         for (int i = 0; i < 13 * cp; i++)
             exact += numbers[i];
-        const float one = canonical_sum(1, 1, cp, 13, numbers);
+        const float one = canonical_sum(1, 1, cp, 1, 0, 13, numbers);
         assert_true(exact - one < 0.05 && one - exact < 0.05);
         for (int replicate = 1; replicate <= 3; replicate++)
             for (int shard = 1; shard <= 4; shard++) {
-                const float other = canonical_sum(replicate, shard, cp, 13, numbers);
+                const float other = canonical_sum(replicate, shard, cp, 1, 0, 13, numbers);
                 assert_memory_equal(&other, &one, sizeof one);
             }
     }
+}
+
+/* Experts: whatever ranks share them. Twelve microbatches: those of a rank are no subtree on most meshes. */
+static void test_canonical_sums_of_experts(void **state)
+{
+    static const int meshes[][3] = {{1, 1, 1}, {1, 1, 2}, {1, 1, 4}, {1, 2, 1}, {1, 2, 2}, {1, 2, 4},
+                                    {1, 4, 2}, {2, 2, 2}, {2, 2, 4}, {1, 3, 3}, {1, 6, 2}, {2, 3, 6}};
+    (void)state;
+    float numbers[4 * 12];
+
+    draw_numbers(numbers, 48);
+    for (int cp = 1; cp <= 2; cp++)
+        for (int tp = 1; tp <= 2; tp++) {
+            const int parts = cp * tp;
+            double exact = 0;
+            for (int i = 0; i < 12 * parts; i++)
+                exact += numbers[i];
+            const float one = canonical_sum(1, 1, cp, tp, 1, 12, numbers);
+            assert_true(exact - one < 0.05 && one - exact < 0.05);
+            for (size_t i = 0; i < ARRAY_SIZE(meshes); i++) {
+                const int *m = meshes[i];
+                if (m[1] * parts % m[2] != 0 || (parts % m[2] != 0 && m[2] % parts != 0))
+                    continue;
+                const float other = canonical_sum(m[0], m[1], cp, tp, m[2], 12, numbers);
+                assert_memory_equal(&other, &one, sizeof one);
+            }
+        }
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -572,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_sending_stops_nobody),
         cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_canonical_sums),
+        cmocka_unit_test(test_canonical_sums_of_experts),
         cmocka_unit_test(test_gathers),
         cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_recomputation),

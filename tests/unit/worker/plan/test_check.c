@@ -41,7 +41,8 @@ static struct program *clone(const struct program *p)
 {
     struct program *q = copy_of(p, 1, sizeof *p);
 
-    q->adds = copy_of(p->adds, p->n_adds, sizeof *p->adds);
+    q->sum.adds = copy_of(p->sum.adds, p->sum.n, sizeof *p->sum.adds);
+    q->sum_experts.adds = copy_of(p->sum_experts.adds, p->sum_experts.n, sizeof *p->sum_experts.adds);
     q->buffers = copy_of(p->buffers, p->n_buffers, sizeof *p->buffers);
     q->operands = copy_of(p->operands, p->n_operands, sizeof *p->operands);
     q->waits = copy_of(p->waits, p->n_waits, sizeof *p->waits);

@@ -85,6 +85,18 @@ static void test_sound(void **state)
          .checkpointing = CHECKPOINT_OPS,
          .offload = true,
          .dt = DTYPE_BF16},
+        {.pp = 1, .dp_replicate = 1, .dp_shard = 4, .cp = 1, .tp = 2, .ep = 4, .microbatches = 12, .canonical = true},
+        {.pp = 2,
+         .dp_replicate = 2,
+         .dp_shard = 2,
+         .cp = 2,
+         .tp = 1,
+         .ep = 4,
+         .microbatches = 12,
+         .checkpointing = CHECKPOINT_FULL,
+         .schedule = "ZBVZeroBubble",
+         .canonical = true},
+        {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 4, .ep = 2, .microbatches = 3, .canonical = true},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -147,6 +159,58 @@ static void break_action(struct program *p, int i, enum way way)
     }
 }
 
+/* The second weight gradient of a rank's tokens: of another rank's. And the first sum of two gradients: of another
+ * rank.
+ */
+static void break_parts(struct program *p, bool sum)
+{
+    if (!sum) {
+        for (int i = 0, n = 0; i < p->n_actions; i++)
+            if (p->actions[i].op == OP_MATMUL_GROUPED && action_params(p, &p->actions[i])->flags & OP_TA && n++ == 1) {
+                struct operand *const c = &p->operands[p->actions[i].operand];
+                c->buffer++;
+                return;
+            }
+    }
+    for (int i = 0; sum && i < p->n_actions; i++) {
+        struct operand *const o = &p->operands[p->actions[i].operand];
+        if (p->actions[i].op != OP_ACCUMULATE || p->layout->model->units[p->actions[i].unit].kind != UNIT_EXPERTS)
+            continue;
+        o[1].buffer++;
+        return;
+    }
+    fail_msg("there is nothing to break");
+}
+
+/* Canonical: gradients of each rank's tokens stay apart. */
+static void test_broken_parts(void **state)
+{
+    const struct programs_case c = {.dims = &dims,
+                                    .pp = 1,
+                                    .dp_replicate = 1,
+                                    .dp_shard = 2,
+                                    .cp = 1,
+                                    .tp = 1,
+                                    .ep = 2,
+                                    .microbatches = 4,
+                                    .canonical = true};
+    (void)state;
+    for (int sum = 0; sum < 2; sum++) {
+        struct programs p;
+        struct titan_error err = {0};
+        open_programs(&c, &p);
+        break_parts(p.kinds[0], sum);
+        titan_status status = program_finish(p.kinds[0], &err);
+        if (status == TITAN_OK)
+            status = check_all(&p, &err);
+        if (status != TITAN_EBUG)
+            fail_msg("gradients of two ranks' tokens as one (%d): not found", sum);
+        print_message("# %s\n", err.msg);
+        assert_non_null(strstr(err.msg, sum ? "its own tree" : "overwrites GRAD"));
+        programs_close(&p);
+    }
+}
+
 static void check_broken(const struct programs_case *c, enum op op, int n, enum way way)
 {
     struct programs p;
@@ -204,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sound),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_broken_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,8 +215,14 @@ static void check_places(const struct layout *l, int unit)
             assert_int_equal(lt->offset % MODEL_ALIGN, 0);
         assert_true(lt->offset + lt->rows * lt->cols <= u->numel);
     }
-    assert_int_equal(u->whole % l->block, 0);
-    assert_int_equal(u->shard % (l->canonical ? l->block : MODEL_ALIGN), 0);
+    assert_int_equal(u->whole % u->block, 0);
+    assert_int_equal(u->shard % (l->canonical ? u->block : MODEL_ALIGN), 0);
+    assert_true(u->block >= 1 && u->block <= l->block && (mu->kind == UNIT_EXPERTS || u->block == l->block));
+    for (int t = mu->first_tensor; t < mu->first_tensor + mu->n_tensors && mu->kind == UNIT_EXPERTS; t++) {
+        assert_int_equal(layout_expert_numel(l, t) % u->block, 0); /* an expert's matrix has blocks of its own */
+        if (l->canonical)
+            assert_int_equal(l->tensors[t].offset % u->block, 0);
+    }
     assert_int_equal(u->padded, u->shard * mesh_group_size(&l->mesh, u->group));
     assert_true(u->padded >= u->numel);
 }
@@ -324,7 +330,7 @@ static void check_counted(const struct layout *l, int unit)
         const int part = layout_unit_part(l, unit, rank);
         assert_true(n >= 0 && n <= u->shard);
         if (l->canonical)
-            assert_int_equal(n % l->block, 0);
+            assert_int_equal(n % u->block, 0);
         for (int64_t i = 0; i < n; i++)
             seen[part * u->padded + layout_begin(l, unit, rank) + i]++;
     }
@@ -336,7 +342,7 @@ static void check_counted(const struct layout *l, int unit)
             if (flat[i].tensor >= 0)
                 assert_int_equal(n, part == 0 || l->model->tensors[flat[i].tensor].split != SPLIT_NONE);
             if (n > 0)
-                assert_true(i < layout_unit_blocks(l, unit) * l->block);
+                assert_true(i < layout_unit_blocks(l, unit) * u->block);
         }
         free(flat);
     }
