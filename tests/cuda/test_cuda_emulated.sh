@@ -136,6 +136,17 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "not ok - training on $mesh, emulated, gives one CPU rank's losses" && bad=1
         fi
     done
+    # Experts that two ranks share, in canonical mode: the bits of one rank.
+    canonical="--set training.dataset_path=$dir/documents $(set_keys training.seq_len=64 training.local_batch_size=1 \
+        training.global_batch_size=6 model.n_layers=2 model.name=llama3_moe model.flavor=tiny numerics.canonical=true)"
+    train canonical-1 1 cuda "$dir/titan-worker" $canonical || bad=1
+    if train canonical-2 2 cuda "$dir/titan-worker" $canonical $(set_keys parallelism.expert_parallel_degree=2) &&
+        "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 0 "$dir/canonical-1/metrics.jsonl" \
+            "$dir/canonical-2/metrics.jsonl"; then
+        echo "ok - experts shared by two emulated GPU ranks in canonical mode: the bits of one"
+    else
+        echo "not ok - experts shared by two emulated GPU ranks in canonical mode: the bits of one" && bad=1
+    fi
     # The whole product: titand with workers that load the emulated plug-in from where the real one is.
     if [ -x "$BUILD/bin/titand" ]; then
         mkdir -p "$dir/product/bin" "$dir/product/lib/titan"

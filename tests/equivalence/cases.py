@@ -174,6 +174,24 @@ def canonical():
     for words in fixed:
         for degrees in ("dps2", "dps4", "dpr2", "dpr4", "dpr2 dps2"):
             yield Case(f"{words} canonical=true {degrees}", exact=f"{words} canonical=true")
+    # Experts too, by whatever ranks they are shared. 12 microbatches: a rank's are no subtree of the sums.
+    shared = {"": ("dps2 ep2", "dps4 ep2", "dps4 ep4", "dpr2 dps2 ep2"), "tp2": ("ep2", "dps2 ep2", "dps2 ep4", "dpr2 ep2"),
+              "cp2": ("ep2", "dps2 ep4"), "pp2": ("dps2 ep2", "dps2 ep2 schedule=ZBVZeroBubble")}
+    for family in ("moe", "deepseek"):
+        for words, meshes in shared.items():
+            fixed = f"{family} {words} canonical=true"
+            for mesh in meshes:
+                yield Case(f"{fixed} {mesh}", exact=fixed)
+                yield Case(f"{fixed} {mesh} batch=12", exact=f"{fixed} batch=12")
+    yield Case("moe canonical=true pp2 dps2 ep2", exact="moe canonical=true")
+    for mesh in ("dps2 ep2 ac=full", "dps4 ep4 ac=selective:op", "dps2 ep2 reshard=never bucketing=greedy fuse=false",
+                 "dps2 ep2 offload=true"):
+        yield Case(f"moe canonical=true {mesh}", exact="moe canonical=true")
+    for mesh in ("dps2 ep2 room=0.25", "dps4 ep4 room=0.5", "dps2 ep2 room=0.25 ac=full"):
+        fixed = "moe seq=512 batch=4 experts=4 top_k=1 rate=1 canonical=true"
+        yield Case(f"{fixed} {mesh}", exact=fixed)
+    groups = "deepseek experts=8 top_k=3 groups=4 limited=2 canonical=true"
+    yield Case(f"{groups} dps4 ep4", exact=groups)
     for scales in ("tensorwise", "rowwise", "rowwise_with_gw_hp"):
         words = f"float8=true scales={scales} canonical=true"
         for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full"):

@@ -98,7 +98,8 @@ def draw(rng, most=8):
     family, model = draw_model(rng, mesh)
     model["layers"] = rng.randint(1, 4)
     options = draw_pipeline(rng, mesh, family, model)
-    canonical = rng.random() < 0.15 and ("experts" not in model or mesh["ep"] == mesh["tp"])
+    tokens = mesh["cp"] * mesh["tp"]
+    canonical = rng.random() < 0.15 and (mesh.get("ep", 1) % tokens == 0 or tokens % mesh.get("ep", 1) == 0)
     batch = draw_batch(rng, mesh, family, canonical)
     # Chunks of head and tail want 2 cp pieces of a sequence, tensor parallelism tp pieces of each rank's.
     seq = mesh["tp"] * (2 * mesh["cp"] if mesh["cp"] > 1 else 1)
@@ -107,6 +108,7 @@ def draw(rng, most=8):
     options |= draw_options(rng, mesh, batch["rows"] * seq // mesh["cp"])
     flags = {"masked": "true"} if rng.random() < 0.4 else {}
     flags |= {"canonical": "true"} if canonical else {}
+    flags |= {"forced": "true"} if "experts" in model else {}  # how near two scores are is not drawn (matrix.py)
     flags |= {"clip": rng.choice([0, 0.3])} if rng.random() < 0.3 else {}
     words = [f"{axis}{n}" for axis, n in mesh.items() if n > 1] + [family]
     return " ".join(words + [f"{k}={v}" for part in (model, {"seq": seq}, batch, flags, options) for k, v in part.items()])
@@ -180,7 +182,7 @@ def refusals():
         Refusal("moe dps2 ep4", "expert_parallel_degree"),
         Refusal("moe dpr4 ep4", "expert_parallel_degree"),
         Refusal("moe dps3 ep3 experts=3", "expert_parallel_degree"),
-        Refusal("moe dps2 ep2 canonical=true", "canonical"),
+        Refusal("moe dps2 cp3 ep2 seq=36 canonical=true", "canonical"),
         Refusal("moe top_k=5", "top_k"),
         Refusal("dps2 chunks=33", "loss_chunks"), Refusal("dps2 chunks=0", "loss_chunks"),
         Refusal("dps2 prefetch=65", "fsdp_prefetch"), Refusal("dps2 prefetch=-1", "fsdp_prefetch"),

@@ -20,11 +20,11 @@ class Table:
     def __init__(self):
         self.passed = self.failed = 0
 
-    def line(self, faults, text, note=""):
+    def line(self, faults, text):
         self.passed += not faults
         self.failed += bool(faults)
         print(f"{'FAIL' if faults else 'ok  '} {text}", flush=True)
-        for fault in faults + [note] * bool(note):
+        for fault in faults:
             print("     " + fault.replace("\n", "\n     "), flush=True)
 
     def title(self, text):
@@ -35,7 +35,7 @@ class Table:
         if len(name) > 72:  # a draw has many words
             name = f"{name}\n     {'':<72}"
         self.line(o.faults, f"{name:<72} {o.case.mesh_text():<32} {o.loss:9.1e} {o.gradient:9.1e} {o.sgd:9.1e} "
-                            f"{o.adamw:9.1e} {o.seconds:6.1f}", o.note)
+                            f"{o.adamw:9.1e} {o.seconds:6.1f}")
 
 
 def arguments():

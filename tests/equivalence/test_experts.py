@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Expert biases are training state: a run that stops and goes on from its checkpoint, on the same mesh or on another
-one, has the biases of a run that never stopped. Prints TAP."""
+one, has the biases of a run that never stopped. In canonical mode it has every bit, whoever shares the experts. Experts
+in turn get equally many tokens. Prints TAP."""
+import json
 import subprocess
 import sys
 
@@ -25,14 +27,16 @@ class Runs:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.RUN_LIMIT_S)
         assert done.returncode == 0, done.stdout[-600:]
 
-    def biases(self, *parts):
+    def tensors(self, *parts):
         """After parts: (words, up to which step), one run after the other in one folder."""
         self.n += 1
         directory = self.lab.work / f"stop-{self.n}"
         for words, steps in parts:
             self.train(directory, words, steps)
-        tensors = matrix.read_checkpoint(directory / "checkpoint" / f"step-{parts[-1][1]:08}")
-        return {n: t for n, t in tensors.items() if n.endswith(".moe.expert_bias")}
+        return matrix.read_checkpoint(directory / "checkpoint" / f"step-{parts[-1][1]:08}")
+
+    def biases(self, *parts):
+        return {n: t for n, t in self.tensors(*parts).items() if n.endswith(".moe.expert_bias")}
 
 
 def main():
@@ -45,7 +49,7 @@ def main():
                  ("on 4 ranks", ((MESHES[4], STEPS),)),
                  ("on 4 ranks, then on 1", ((MESHES[4], 3), ("moe", STEPS))),
                  ("on 1 rank, then on 4", (("moe", 3), (MESHES[4], STEPS)))]
-        print(f"1..{len(cases)}")
+        print(f"1..{len(cases) + 2}")
         for i, (name, parts) in enumerate(cases, 1):
             got = runs.biases(*parts)
             # Loads are whole numbers, so that biases are the same to the last bit as long as the choices are.
@@ -54,6 +58,20 @@ def main():
             if not same:
                 print("".join(f"# {n}\n# {want[n]}\n# {got.get(n)}\n" for n in want))
             faults += not same
+        fixed = "moe canonical=true"
+        want = runs.tensors((fixed, STEPS))
+        got = runs.tensors((f"{fixed} dps4 ep4", 2), (f"{fixed} dps2 ep2", 4), (f"{fixed} dps4 ep2", STEPS))
+        wrong = [n for n in want if got[n].tobytes() != want[n].tobytes()]
+        print(f"{'not ok' if wrong else 'ok'} {len(cases) + 1} - canonical: shared by 4 ranks, by 2, by 2 of 4: the bits of one"
+              f"{': not ' + ', '.join(wrong[:3]) if wrong else ''}", flush=True)
+        faults += bool(wrong)
+        directory = runs.lab.work / "in-turn"
+        runs.train(directory, "moe dps2 ep2 forced=true", 2)
+        loads = [(line["expert_tokens_min"], line["expert_tokens_max"])
+                 for line in map(json.loads, open(directory / "metrics.jsonl"))]
+        equal = len(loads) == 2 and all(least == most > 0 for least, most in loads)
+        print(f"{'ok' if equal else 'not ok'} {len(cases) + 2} - experts in turn: {loads}", flush=True)
+        faults += not equal
     finally:
         runs.lab.close()
     return faults > 0

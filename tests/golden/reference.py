@@ -243,9 +243,10 @@ def mixture(x, p, prefix, d):
     x = x.flatten(0, 1)
     out = x @ p[prefix + "router.gate.weight"].T
     scores = out.sigmoid() if d["sigmoid_scores"] else out.softmax(-1)
-    top = scores.topk(d["top_k"] + 1, -1)
-    GAPS.append((top.values[:, -2] - top.values[:, -1]).min().item())
-    weights, chosen = top.values[:, :-1], top.indices[:, :-1]
+    top = scores.sort(-1, descending=True, stable=True)  # of equal scores the lower expert, which topk leaves open
+    k = d["top_k"]
+    GAPS.append((top.values[:, k - 1] - top.values[:, k]).min().item())
+    weights, chosen = top.values[:, :k], top.indices[:, :k]
     if d["normalize_scores"]:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     weights = weights * d["route_scale"]
