@@ -98,7 +98,7 @@ static void test_lists(void **state)
     states.states = wanted;
     states.n_states = 2;
     json_is(&states.base, "{\"states\":[\"PENDING\",\"FAILED\"],\"user\":null,\"page_size\":0,\"page_token\":null,"
-                          "\"name\":null,\"labels\":[]}");
+                          "\"name\":null,\"labels\":[],\"count\":false}");
 }
 
 static void test_table(void **state)
