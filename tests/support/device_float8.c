@@ -63,7 +63,8 @@ static void matmul_f8_case(struct checker *c, const struct float8_product *how, 
     sweep(c);
 }
 
-/* Codes of b that are made apart, in two parts whose maxima are brought together, give the product of the same bits. */
+/* Codes of b that are made apart, in two parts of which the maxima are brought together, give the product of the same
+ * bits. */
 static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t m, int64_t n, int64_t k, int64_t cut)
 {
     const int64_t cols = tb ? k : n, all = n * k;

@@ -31,7 +31,7 @@ struct converters {
 /* *ret owned, freed with free(); NULL where the recipe converts nothing. */
 titan_status converters_open(const struct recipe *recipe, const struct model *model, struct converters **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Which of a unit's weights are gathered as codes: bits, from its first tensor on. Not latent attention's wkv_a, whose
+/* Which of a unit's weights are gathered as codes: bits, from its first tensor on. Not latent attention's wkv_a: its
  * two parts have a scale each. converters NULL: none. */
 uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit);
 

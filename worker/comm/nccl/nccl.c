@@ -7,8 +7,8 @@
  * fails, in this order:
  *   1. the failure is raised on every stream this communicator worked on, before anything is stopped (cuda.h: so that
  *      no update runs on what an aborted collective left behind);
- *   2. ncclCommRevoke ends the kernels in flight; where it is refused or missing, ncclCommAbort does, on a thread of its
- *      own;
+ *   2. ncclCommRevoke ends the kernels in flight; where it is refused or missing, ncclCommAbort does, on a thread of
+ *      its own;
  *   3. the first close() of a family that has failed begins to abort all of it, each on a thread of its own with a
  *      deadline. A driver call that never returns is left behind: only the end of the process frees it.
  * A communicator and all that was split from it are a family, and fail as one: the failure is raised on the streams of
@@ -381,8 +381,8 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
 }
 
 /* A family that has failed ends as one: aborts take long on a GPU, and are begun together when the first is closed.
- * Nothing calls NCCL for its members any more: the owner closes them, the watcher lets them go (before the lock is held,
- * which it may want), and who failed them has stopped them all when the lock is held. */
+ * Nothing calls NCCL for its members any more: the owner closes them, the watcher lets them go (before the lock is
+ * held, which it may want), and what failed them has stopped them all when the lock is held. */
 static void end_family(struct comm *root)
 {
     for (struct comm *m = root; m; m = m == root ? root->family : m->next)

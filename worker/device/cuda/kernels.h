@@ -62,7 +62,7 @@ struct float8_operand {
     unsigned *largest; /* scratch, (lines) */
 };
 int cuda_float8(void *stream, const struct float8_operand *operand);
-/* The same of an operand whose src is codes already, made with *scale. Where src is codes, they stay as they are. */
+/* The same of an operand with a src of codes already, made with *scale. Where src is codes, they stay as they are. */
 int cuda_float8_take(void *stream, const struct float8_operand *operand, const float *scale);
 /* c (rows, n) = or += sums (rows, ld) fp32, times a of the row and b of the column. */
 int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
