@@ -22,7 +22,8 @@ enum {
     KEY_NUMBERS = 2, /* decides the numbers of the run: part of recipe_hash() */
     KEY_FLAVOR = 4,  /* model dimension: default is the flavor's */
     KEY_NOCASE = 8,  /* choices match in any case and are stored as the table writes them */
-    KEY_LATER = 16   /* which choices there are depends on other keys: what is none is refused when the recipe is resolved */
+    KEY_LATER =
+        16 /* which choices there are depends on other keys: what is none is refused when the recipe is resolved */
 };
 
 struct recipe_key {
