@@ -21,7 +21,7 @@ class Gpus:
 
     def __init__(self, path, silent=False):
         self.path, self.silent = path, silent
-        self.self.fields = path, [{"ecc": 0, "code": 0, "event": "0:0"} for _ in range(4)]
+        self.fields = [{"ecc": 0, "code": 0, "event": "0:0"} for _ in range(4)]
         self.say()
 
     def speak(self):
@@ -30,8 +30,9 @@ class Gpus:
 
     def say(self, gpu=0, **fields):
         self.fields[gpu].update(fields)
-        text = "silent\n" * self.silent + "".join(f"GPU-{i}{i} NVIDIA_H100 {80 * GIB} {i * GIB} {40 + i} {f['ecc']} {f['code']} {f['event']}\n"
-                       for i, f in enumerate(self.fields))
+        lines = (f"GPU-{i}{i} NVIDIA_H100 {80 * GIB} {i * GIB} {40 + i} {f['ecc']} {f['code']} {f['event']}\n"
+                 for i, f in enumerate(self.fields))
+        text = "silent\n" * self.silent + "".join(lines)
         beside = self.path.with_suffix(".new")
         beside.write_text(text)
         beside.rename(self.path)
@@ -100,7 +101,7 @@ def a_silent_nvml():
         g = a_state(c, "n1", "unknown")
         assert "not been looked at" in g["reason"], g
         job = c.submit({**KEYS, "training.steps": 2, "training.dataset_path": headers_text(c.dir / "text")})
-        until("it waits for a slot", lambda: "slot 0" in c.status(job)["reason"], 10)
+        until("it waits for a slot", lambda: "slot 0 is out of use: its GPU has not been looked at" in c.status(job)["reason"], 10)
         gpus.speak()
         until("it trains", lambda: c.status(job)["state"] == "COMPLETED", 30)
 

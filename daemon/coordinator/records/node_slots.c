@@ -28,10 +28,21 @@ uint32_t node_spare(const struct core *c, const struct noderec *n)
     return slots > n->used ? slots - n->used : 0;
 }
 
-const Titan__Internal__GpuState *node_faulty_gpu(const struct noderec *n)
+static const Titan__Internal__GpuState *find_gpu(const struct noderec *n, Titan__Internal__GpuHealth health)
 {
     for (size_t i = 0; n->gpus && i < n->gpus->n_gpus; i++)
-        if (n->gpus->gpus[i]->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY)
+        if (n->gpus->gpus[i]->health == health)
             return n->gpus->gpus[i];
     return NULL;
+}
+
+const Titan__Internal__GpuState *node_faulty_gpu(const struct noderec *n)
+{
+    return find_gpu(n, TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY);
+}
+
+const Titan__Internal__GpuState *node_unused_gpu(const struct noderec *n)
+{
+    const Titan__Internal__GpuState *faulty = node_faulty_gpu(n);
+    return faulty ? faulty : find_gpu(n, TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN);
 }

@@ -11,5 +11,7 @@ uint32_t node_slots(const struct core *c, const struct noderec *n);
 uint32_t node_spare(const struct core *c, const struct noderec *n);
 /* The first GPU that takes its slot out of use; NULL = none. */
 const Titan__Internal__GpuState *node_faulty_gpu(const struct noderec *n);
+/* One that takes no worker, for messages: a faulty one, or one that has not been looked at. */
+const Titan__Internal__GpuState *node_unused_gpu(const struct noderec *n);
 
 #endif

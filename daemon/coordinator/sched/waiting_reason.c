@@ -75,10 +75,10 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
 }
 
 /* "; node a slot 0 is out of use: Xid 79" */
-static void put_faulty_slot(const struct core *c, const struct jobrec *j, struct text *t)
+static void put_unused_slot(const struct core *c, const struct jobrec *j, struct text *t)
 {
     for (const struct noderec *n = c->nodes; n; n = n->next) {
-        const Titan__Internal__GpuState *g = may_use(j, n) ? node_faulty_gpu(n) : NULL;
+        const Titan__Internal__GpuState *g = may_use(j, n) ? node_unused_gpu(n) : NULL;
         if (!g)
             continue;
         put(t, "; node %s slot %u is out of use: %s", n->name, g->slot, g->reason);
@@ -124,7 +124,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         return false;
     if (j->waits.lacks) {
         put(&t, "%s", j->waits.lack_words);
-        put_faulty_slot(c, j, &t);
+        put_unused_slot(c, j, &t);
         return true;
     }
     if (j->status.preemptions && j->stop.why && *j->stop.why)
@@ -144,7 +144,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     put(&t, "waiting: needs %u slot%s", need, need == 1 ? "" : "s");
     put_free(c, j, &t);
     put_out_of_service(c, j, &t);
-    put_faulty_slot(c, j, &t);
+    put_unused_slot(c, j, &t);
     if (c->claimed_ahead)
         put(&t, "; %u held for jobs that run", c->claimed_ahead);
     return true;
