@@ -117,7 +117,7 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
         routed = routed / (double)d->n_layers * layers;
     }
     double experts = routed / layers / (double)m->ep, ranks = (double)(m->dp_shard * m->cp);
-    const double others = r->numerics.canonical ? (double)m->ep - 1 : 0; /* whose gradients of the experts stay apart */
+    const double others = r->numerics.canonical ? (double)m->ep - 1 : 0; /* ranks; gradients stay apart by rank */
     return (struct share){
         .params = dense / tp + routed / (double)m->ep,
         .gradients = dense / tp + routed / (double)m->ep * (1 + others),

@@ -254,7 +254,7 @@ class Secured(Arena):
                   {"name": "stranger", "target": self.tcp, "tls": ca, "stranger": True},
                   {"name": "plain", "target": self.tcp, "stranger": True}]
         return {"clients": people, "evil": self.pair("evil"), "join": self.joined, "csr": self.csr,
-                "nobody": [{"name": "nobody", "target": f"unix:{self.socket}", "stranger": True}]}
+                "nobody": [{"name": "other", "target": f"unix:{self.socket}", "stranger": True}]}
 
     @property
     def joined(self):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Expert biases are training state: a run that stops and goes on from its checkpoint, on the same mesh or on another
-one, has the biases of a run that never stopped. In canonical mode it has every bit, whoever shares the experts. Experts
-in turn get equally many tokens. Prints TAP."""
+one, has the biases of a run that never stopped. In canonical mode it has every bit, for every number of ranks that share experts.
+Experts in turn get equally many tokens. Prints TAP."""
 import json
 import subprocess
 import sys
