@@ -97,9 +97,11 @@ def goes_on():
         assert found["path"] == written["path"]
         assert after["restarts"] == before["restarts"], after
         until("all is taken over", lambda: of_type(c, None, "store.settled"), 30)
-        # The next loss, and a restart: numbers begin above all that were given before.
+        # The next loss, and a restart: numbers begin above all that were given before. Without their sessions agents would form the epoch.
+        back = len(of_type(c, None, "node.ready"))
         stop(c)
         start(c)
+        until("both nodes are back", lambda: len(of_type(c, None, "node.ready")) == back + 2, 20)
         c.training(job, 4, after["step"])
         begin = c.status(job)
         os.kill(sorted(pids)[-1], signal.SIGKILL)
