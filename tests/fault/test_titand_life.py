@@ -28,7 +28,7 @@ class Service:
         self.dir = Path(tempfile.mkdtemp(prefix="titan-life-"))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.dir / "notify"))
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.log = self.dir / "log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
