@@ -37,11 +37,11 @@ class Cluster:
         address = self.host("c")[1]
         self.coordinator(f"{address}:0")
         listen = self.dir / "c/run/listen"
-        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) >= 2, 10)
+        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) >= 2, 60)
         self.unix, self.tcp, *_ = listen.read_text().split()
         for name in self.slots:
             self.agent(name)
-        until("the nodes are ready", lambda: self.nodes() == {name: "ready" for name in self.slots}, 10)
+        until("the nodes are ready", lambda: self.nodes() == {name: "ready" for name in self.slots}, 60)
         return self
 
     def coordinator(self, listen):
