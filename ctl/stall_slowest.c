@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/vec.h"
 #include "ctl/stall.h"
 
@@ -35,15 +36,10 @@ static int members_of(const struct flight_group *g)
     return n;
 }
 
-/* FNV-1a of name and members: that two groups have the same is not to be expected. */
+/* Of name and members: that two groups have the same is not to be expected. */
 static uint64_t key_of(const struct flight_group *g)
 {
-    uint64_t key = UINT64_C(0xcbf29ce484222325);
-    for (const char *c = g->name; *c; c++)
-        key = (key ^ (uint8_t)*c) * UINT64_C(0x100000001b3);
-    for (size_t i = 0; i < ARRAY_SIZE(g->members); i++)
-        key = (key ^ g->members[i]) * UINT64_C(0x100000001b3);
-    return key;
+    return hash_bytes(hash_text(HASH_INIT, g->name), g->members, sizeof(g->members));
 }
 
 static bool add_dump(struct tally *t, const struct flight_copy *c)

@@ -338,6 +338,7 @@ static bool each_matching(const struct job *job, void *data)
 }
 
 #define OPEN_STATES (SM_BIT(JOB_COMPLETED) - 1)
+_Static_assert(JOB_COMPLETED == 7, "SQL names the first state of a job that has ended by its number");
 #define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE state < 7 AND " /* however many have ended */
 #define ALL_JOBS " FROM jobs WHERE "
 #define MATCHING                                                                                                       \
