@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/utf8.h"
 
 /* Formats into out[cap]; a message that does not fit ends in "...", control characters become spaces so that a message
@@ -99,6 +100,7 @@ void titan_error_hint(struct titan_error *err, const char *fmt, ...)
 
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func)
 {
+    log_flush(LOG_LAST_MS);
     fprintf(stderr, "%s:%d: %s: assertion failed: %s\n", file, line, func, cond);
     abort();
 }
@@ -106,6 +108,7 @@ void titan_assert_fail(const char *cond, const char *file, int line, const char 
 void titan_bug_fail(const char *file, int line, const char *fmt, ...)
 {
     va_list ap;
+    log_flush(LOG_LAST_MS);
     va_start(ap, fmt);
     fprintf(stderr, "%s:%d: ", file, line);
     vfprintf(stderr, fmt, ap);

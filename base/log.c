@@ -4,14 +4,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <stdbool.h>
@@ -158,37 +161,178 @@ static bool journal_send(const struct log *log, enum log_level level, const char
     return n >= 0;
 }
 
+/* --- a line ------------------------------------------------------------------------------------------------------- */
+
+struct line {
+    struct line *next;
+    size_t size;   /* of it all, for the queue's limit */
+    uint64_t lost; /* lines before it that found no room */
+    enum log_level level;
+    int64_t wall_ms;
+    struct log log;
+    const char *sentence;
+    char pairs[];
+};
+
+static void line_write(const struct line *l)
+{
+    char text[LINE_MAX_BYTES], when[32];
+    if (journal_send(&l->log, l->level, l->sentence, l->pairs))
+        return;
+    int n = snprintf(text, sizeof(text), "%s %s %s %s%s%s%s%s", clock_format(l->wall_ms, when), levels[l->level].name,
+                     l->log.subsystem, l->sentence, l->log.context[0] ? " " : "", l->log.context,
+                     l->pairs[0] ? " " : "", l->pairs);
+    size_t len = n < 0 ? 0 : MIN((size_t)n, sizeof(text) - 2);
+    text[len] = '\n';
+    ssize_t written;
+    do
+        written = write(STDERR_FILENO, text, len + 1);
+    while (written < 0 && errno == EINTR);
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t filled, written;
+    bool running;
+    struct line *first, **last;
+    size_t bytes;  /* of lines that wait, and of the one being written */
+    bool full;     /* until half of it is written: so that lines are lost in few places */
+    uint64_t lost; /* since the last line that found room */
+} queue = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
+
+/* Said where they are missing. */
+static void report_lost(uint64_t lost)
+{
+    static const struct log own = {.subsystem = "log"};
+    union {
+        struct line line;
+        char room[sizeof(struct line) + 64];
+    } l = {.line = {.level = LOG_LEVEL_WARN, .wall_ms = clock_wall_ms(), .log = own}};
+    l.line.sentence = "lines are lost: what reads the log does not keep up";
+    (void)snprintf(l.room + offsetof(struct line, pairs), 64, "lines=%llu", (unsigned long long)lost);
+    line_write(&l.line);
+}
+
+static void *write_lines(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&queue.mutex);
+    for (;;) {
+        while (!queue.first)
+            pthread_cond_wait(&queue.filled, &queue.mutex);
+        struct line *l = queue.first;
+        queue.first = l->next;
+        if (!queue.first)
+            queue.last = &queue.first;
+        pthread_mutex_unlock(&queue.mutex);
+        if (l->lost)
+            report_lost(l->lost);
+        line_write(l);
+        pthread_mutex_lock(&queue.mutex);
+        queue.bytes -= l->size;
+        free(l);
+        if (queue.bytes <= LOG_QUEUE_BYTES / 2)
+            queue.full = false;
+        pthread_cond_broadcast(&queue.written);
+    }
+    return NULL;
+}
+
+titan_status log_start_thread(struct titan_error *err)
+{
+    titan_assert(!queue.running);
+    pthread_t thread;
+    pthread_condattr_t monotonic;
+    sigset_t all, before;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&queue.written, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    queue.last = &queue.first;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before); /* signals are for the thread that waits for them */
+    int rc = pthread_create(&thread, NULL, write_lines, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0)
+        return titan_fail(err, TITAN_ENOMEM, "cannot start the thread that writes the log: %s", strerror(rc));
+    (void)pthread_setname_np(thread, "titan-log");
+    (void)pthread_detach(thread);
+    queue.running = true;
+    return TITAN_OK;
+}
+
+void log_flush(unsigned timeout_ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&queue.mutex);
+    while (queue.running && queue.bytes && pthread_cond_timedwait(&queue.written, &queue.mutex, &until) == 0)
+        ;
+    pthread_mutex_unlock(&queue.mutex);
+}
+
+/* false: there is no thread, the caller writes. */
+static bool enqueue(const struct line *line)
+{
+    struct line *l = NULL;
+    pthread_mutex_lock(&queue.mutex);
+    const bool running = queue.running;
+    queue.full |= queue.bytes + line->size > LOG_QUEUE_BYTES;
+    if (running && !queue.full)
+        l = malloc(line->size);
+    if (l) {
+        memcpy(l, line, line->size);
+        l->lost = queue.lost;
+        queue.lost = 0;
+        *queue.last = l;
+        queue.last = &l->next;
+        queue.bytes += l->size;
+        pthread_cond_signal(&queue.filled);
+    } else if (running) {
+        queue.lost++;
+    }
+    pthread_mutex_unlock(&queue.mutex);
+    return running;
+}
+
 void log_write(const struct log *log, enum log_level level, const char *sentence, const char *pairs_fmt, ...)
 {
     titan_assert(level <= LOG_LEVEL_DEBUG);
     static const struct log none = {.subsystem = "titan"};
+    union {
+        struct line line;
+        char room[sizeof(struct line) + LINE_MAX_BYTES / 2];
+    } l;
     if (level > log_get_level())
         return;
-    if (!log || !log->subsystem)
-        log = &none;
     int saved_errno = errno;
-    char pairs[LINE_MAX_BYTES / 2], line[LINE_MAX_BYTES], when[32];
+    const size_t room = sizeof(l) - offsetof(struct line, pairs);
+    char *pairs = l.room + offsetof(struct line, pairs);
     va_list ap;
     va_start(ap, pairs_fmt);
-    int n = vsnprintf(pairs, sizeof(pairs), pairs_fmt, ap);
+    int n = vsnprintf(pairs, room, pairs_fmt, ap);
     va_end(ap);
     if (n < 0)
         pairs[0] = '\0';
-    else if ((size_t)n >= sizeof(pairs))
-        memcpy(pairs + sizeof(pairs) - 4, "...", 4);
+    else if ((size_t)n >= room)
+        memcpy(pairs + room - 4, "...", 4);
     /* What a peer or a file name put into a value must not be able to begin a line of its own. */
     text_fit(pairs, ' ');
-    if (journal_send(log, level, sentence, pairs)) {
-        errno = saved_errno;
-        return;
-    }
-    n = snprintf(line, sizeof(line), "%s %s %s %s%s%s%s%s", clock_format(clock_wall_ms(), when), levels[level].name,
-                 log->subsystem, sentence, log->context[0] ? " " : "", log->context, pairs[0] ? " " : "", pairs);
-    size_t len = n < 0 ? 0 : MIN((size_t)n, sizeof(line) - 2);
-    line[len] = '\n';
-    ssize_t written;
-    do
-        written = write(STDERR_FILENO, line, len + 1);
-    while (written < 0 && errno == EINTR);
+    l.line.next = NULL;
+    l.line.size = sizeof(struct line) + strlen(pairs) + 1;
+    l.line.level = level;
+    l.line.wall_ms = clock_wall_ms();
+    l.line.log = log && log->subsystem ? *log : none;
+    l.line.sentence = sentence;
+    if (!enqueue(&l.line))
+        line_write(&l.line);
     errno = saved_errno;
 }

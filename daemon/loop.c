@@ -2,7 +2,8 @@
 /* loop.c - titand on one screen: everything that happens is a callback of one libuv loop.
  *
  *   start:  lock the state directory, open the store, bind listeners, open the agent, say READY
- *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post
+ *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post.
+ *           The log is written by a thread: a slow reader of it does not hold up the loop
  *   drain:  (SIGTERM, SIGINT; a second one does not wait)
  *           1. the agent: workers are moved elsewhere (agent.drain_on_term); then they write a checkpoint and end, or
  *              are left to the next agent
@@ -22,6 +23,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -49,6 +51,7 @@
 #define JOIN_WAIT_MS 60000         /* for a coordinator that does not answer */
 #define TRIM_MS 5000               /* how often it is looked whether memory can be given back */
 #define LEAVE_POLL_MS 20           /* are the workers gone? */
+#define SLOW_ITERATION_MS 1000     /* an iteration of the loop that takes longer is told */
 #define STATUS_MS 1000             /* how often the status line for the service manager is looked at */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -65,7 +68,9 @@ struct titand {
     struct agent *agent;                /* NULL in role coordinator */
     uv_signal_t signals[N_SIGNALS];
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
-    uint64_t leaves_at; /* when it was told to stop, in the loop's time */
+    uv_prepare_t prepare;
+    uint64_t iteration_ns, iteration_idle_ns, iteration_cpu_ns; /* where the last iteration of the loop ended */
+    uint64_t leaves_at;                                         /* when it was told to stop, in the loop's time */
     uint64_t started_at;
     bool serving;
     bool resident;                               /* stays in memory when that runs out */
@@ -87,6 +92,7 @@ static void close_handles(struct titand *d)
     uv_close((uv_handle_t *)&d->watchdog_timer, NULL);
     uv_close((uv_handle_t *)&d->trim_timer, NULL);
     uv_close((uv_handle_t *)&d->leave_timer, NULL);
+    uv_close((uv_handle_t *)&d->prepare, NULL);
 }
 
 static void on_coordinator_closed(void *data)
@@ -209,6 +215,24 @@ static void on_watchdog(uv_timer_t *timer)
         (void)notify("WATCHDOG=1");
     else
         tlog_error(&d->log, "the store's writer does not answer, no sign of life for the watchdog", "%s", "");
+}
+
+/* Before each wait for events: how long those of the last iteration took. Little of it on a processor: a disk, or no
+ * CPU. */
+static void on_iteration(uv_prepare_t *handle)
+{
+    struct titand *d = handle->data;
+    struct timespec cpu;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    const uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(&d->loop);
+    const uint64_t cpu_ns = (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
+    const uint64_t busy_ms = (now - d->iteration_ns - (idle - d->iteration_idle_ns)) / 1000000;
+    if (d->iteration_ns && busy_ms >= SLOW_ITERATION_MS)
+        tlog_warn(&d->log, "an iteration of the event loop took long: nothing was answered meanwhile",
+                  "ms=%" PRIu64 " on_cpu_ms=%" PRIu64, busy_ms, (cpu_ns - d->iteration_cpu_ns) / 1000000);
+    d->iteration_ns = now;
+    d->iteration_idle_ns = idle;
+    d->iteration_cpu_ns = cpu_ns;
 }
 
 static void on_trim(uv_timer_t *timer)
@@ -550,6 +574,8 @@ static void init_handles(struct titand *d)
         (void)uv_timer_init(&d->loop, timers[i]);
         timers[i]->data = d;
     }
+    (void)uv_prepare_init(&d->loop, &d->prepare);
+    d->prepare.data = d;
     for (int i = 0; i < N_SIGNALS; i++) {
         (void)uv_signal_init(&d->loop, &d->signals[i]);
         d->signals[i].data = d;
@@ -560,6 +586,7 @@ static void init_handles(struct titand *d)
 static void start_timers(struct titand *d)
 {
     uint64_t watchdog_ms = notify_watchdog_us() / 2000;
+    (void)uv_prepare_start(&d->prepare, on_iteration);
     (void)uv_timer_start(&d->ready_timer, on_ready_poll, 0, READY_POLL_MS);
     (void)uv_timer_start(&d->trim_timer, on_trim, 0, TRIM_MS);
     if (watchdog_ms)
@@ -608,14 +635,15 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     raise_descriptors();
     part_queues(config);
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
-    titan_status status = claim_state_dir(&d, err);
-    if (status != TITAN_OK)
-        return status;
+    TRY(log_start_thread(err));
+    TRY(claim_state_dir(&d, err));
     if (uv_loop_init(&d.loop) != 0) {
         (void)close(d.lock);
         return titan_fail(err, TITAN_EIO, "cannot create the event loop");
     }
+    (void)uv_loop_configure(&d.loop, UV_METRICS_IDLE_TIME);
     init_handles(&d);
+    titan_status status = TITAN_OK;
     if (config->role != ROLE_AGENT)
         status = open_coordinator(&d, err);
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
@@ -630,5 +658,6 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     buf_free(&d.listening);
     if (status == TITAN_OK)
         tlog_info(&d.log, "stopped", "%s", "");
+    log_flush(LOG_LAST_MS);
     return status;
 }

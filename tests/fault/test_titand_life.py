@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, Daemon, command, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import BIN, FP_BIN, Daemon, command, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 50, "training.global_batch_size": 4,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 1000000}
@@ -24,7 +24,7 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval
 class Service:
     """titand with a socket it is to notify."""
 
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, output=None):
         self.dir = Path(tempfile.mkdtemp(prefix="titan-life-"))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.dir / "notify"))
@@ -32,7 +32,8 @@ class Service:
         self.log = self.dir / "log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [BIN / "titand", *map(str, args), "--state-dir", self.dir / "state"], stdout=log, stderr=log,
+                [BIN / "titand", *map(str, args), "--state-dir", self.dir / "state"], stdout=output or log,
+                stderr=output or log,
                 env={**os.environ, "NOTIFY_SOCKET": str(self.dir / "notify"), **(env or {})})
 
     def said(self, what):
@@ -90,6 +91,38 @@ def notifications():
             assert s.process.wait(10) == 0
     finally:
         config.unlink()
+
+
+def unread_log():
+    """a log that nothing reads, a terminal that stands still, holds up neither calls nor the end"""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while os.write(write, b"x" * 4096):
+            pass
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    with Service("dev", output=write) as s:
+        os.close(write)
+        s.said("READY=1")
+        server = f"unix:{s.dir}/state/titan.sock"
+        for _ in range(3):
+            assert command(BIN / "titanctl", "--server", server, "nodes").code == 0
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(10) == 0
+    os.close(read)
+
+
+def slow_iteration():
+    """a loop that stood still says for how long, and how little of it was computing"""
+    with Daemon(None, "--slots", 1, "--grace-ms", 1000, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "coordinator.stored=sleep:1200"}) as d:
+        d.submit("tiny", {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 1,
+                          "training.dataset_path": headers_text(d.state / "text")})
+        log = d.state / "titand.log"
+        until("it says so", lambda: "an iteration of the event loop took long" in log.read_text(), 30)
+        line = next(line for line in log.read_text().splitlines() if "took long" in line)
+        ms, cpu = (int(part.split("=")[1]) for part in line.split()[-2:])
+        assert 1200 <= ms and cpu < 1000, line
 
 
 def agent_without_coordinator():
@@ -226,5 +259,5 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager, short_slices, keep_workers,
-    second_sigterm)
+tap(notifications, unread_log, slow_iteration, agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager,
+    short_slices, keep_workers, second_sigterm)

@@ -488,6 +488,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
     if (refused) {
         /* Going on would act on it; a new process starts from what is stored. */
         tlog_error(&c->log, "the job store contradicts the coordinator", "reason=\"%s\"", err->msg);
+        log_flush(LOG_LAST_MS);
         abort();
     }
     stall(c, err);

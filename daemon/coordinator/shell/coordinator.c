@@ -26,6 +26,7 @@ static void on_store_failure(void *data, const struct titan_error *err)
     struct coordinator *c = data;
     tlog_error(&c->log, "the store cannot be trusted any more; ending, to start from what is on the disk",
                "reason=\"%s\" hint=\"%s\"", err->msg, err->hint);
+    log_flush(LOG_LAST_MS);
     _exit(COORDINATOR_EXIT_STORE);
 }
 

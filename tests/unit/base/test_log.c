@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log.h, notify.h */
+#include <poll.h>
 #include <regex.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,6 +158,66 @@ static void test_journal_redirected(void **state)
     assert_matches(out[0], TIME "error titan plain\n$");
 }
 
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+#define FLOOD 100000 /* lines, far more than queue and pipe hold */
+
+/* Logs into a pipe that is not read until it says so. */
+static void flood(int told)
+{
+    struct titan_error err = {0};
+    struct log log;
+    log_init(&log, "flood", "%s", "");
+    if (log_start_thread(&err) != TITAN_OK)
+        _exit(1);
+    for (int i = 0; i < FLOOD; i++)
+        tlog_info(&log, "line", "n=%d", i);
+    if (write(told, "x", 1) != 1)
+        _exit(2);
+    log_flush(60000);
+    tlog_info(&log, "last", "%s", "");
+    log_flush(60000);
+}
+
+/* A log that is not read holds up nothing; lines that found no room are told where they are missing. */
+static void test_unread(void **state)
+{
+    (void)state;
+    int out[2], told[2], status, next = 0, lost = 0, last = 0;
+    static char line[9000];
+    unsetenv("JOURNAL_STREAM");
+    assert_int_equal(pipe(out), 0);
+    assert_int_equal(pipe(told), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(out[1], STDERR_FILENO);
+        close(out[0]);
+        close(out[1]);
+        flood(told[1]);
+        _exit(0);
+    }
+    close(out[1]);
+    close(told[1]);
+    struct pollfd wait = {.fd = told[0], .events = POLLIN};
+    assert_int_equal(poll(&wait, 1, 60000), 1);
+    FILE *in = fdopen(out[0], "r");
+    while (fgets(line, sizeof(line), in)) {
+        const char *n = strstr(line, "line n="), *gone = strstr(line, "lines are lost");
+        if (n)
+            assert_int_equal(atoi(n + strlen("line n=")), next++);
+        if (gone)
+            next += atoi(strstr(gone, "lines=") + strlen("lines=")), lost++;
+        last += strstr(line, "flood last") != NULL;
+    }
+    (void)fclose(in);
+    close(told[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(next, FLOOD);
+    assert_true(lost > 0);
+    assert_int_equal(last, 1);
+}
+
 static void check_notify(const char *name)
 {
     char text[128];
@@ -211,9 +272,10 @@ static void test_watchdog(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),   cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_journal), cmocka_unit_test(test_journal_redirected),
-        cmocka_unit_test(test_notify),  cmocka_unit_test(test_watchdog),
+        cmocka_unit_test(test_lines),    cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_journal),  cmocka_unit_test(test_journal_redirected),
+        cmocka_unit_test(test_unread),   cmocka_unit_test(test_notify),
+        cmocka_unit_test(test_watchdog),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
