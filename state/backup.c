@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -19,6 +20,9 @@
 #include "state/member.h"
 #include "state/home.h"
 #include "state/schema.h"
+
+#define COPY_ATTEMPTS 500
+#define FILE_TICK_MS 20 /* no file system's times are coarser, where titand's state may lie: 10 ms at 100 Hz */
 
 static void close_db(struct db **db)
 {
@@ -92,13 +96,92 @@ static titan_status read_report(struct db *db, struct backup_report *r, struct t
     return db_int(db, 0, &r->term, err, "SELECT value FROM meta WHERE key = 'term'", "");
 }
 
+/* What changes when pages of the WAL move into the file, or the WAL begins anew. */
+struct wal_state {
+    struct timespec at;
+    off_t size;
+    uint8_t header[32];
+};
+
+static titan_status wal_state(const char *path, const char *wal, struct wal_state *ret, struct titan_error *err)
+{
+    struct stat st;
+    memset(ret, 0, sizeof(*ret));
+    if (stat(path, &st) != 0)
+        return titan_fail_errno(err, "'%s'", path);
+    ret->at = st.st_mtim;
+    ret->size = st.st_size;
+    _cleanup_fd_ int fd = open(wal, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 && pread(fd, ret->header, sizeof(ret->header), 0) < 0)
+        return titan_fail_errno(err, "'%s'", wal);
+    return TITAN_OK;
+}
+
+static titan_status copy_file(const char *from, const char *to, struct titan_error *err)
+{
+    char chunk[65536];
+    ssize_t n = 0;
+    _cleanup_fd_ int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (in < 0)
+        return errno == ENOENT ? TITAN_OK : titan_fail_errno(err, "'%s'", from);
+    _cleanup_fd_ int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (out < 0)
+        return titan_fail_errno(err, "'%s'", to);
+    while ((n = read(in, chunk, sizeof(chunk))) > 0)
+        TRY(file_append(out, chunk, (size_t)n, err));
+    return n == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", from);
+}
+
+/* Of a store that a titand has open and locked: file and WAL as they are between two checkpoints, into an empty folder.
+ * Two changes within a tick of the file's clock look like one, so a fresh one is waited out. */
+static titan_status copy_in_use(const char *path, const char *copy, struct titan_error *err)
+{
+    char wal[PATH_MAX + 8], copied[PATH_MAX + 24];
+    struct wal_state before, after;
+    (void)snprintf(wal, sizeof(wal), "%s-wal", path);
+    (void)snprintf(copied, sizeof(copied), "%s-wal", copy);
+    for (int i = 0; i < COPY_ATTEMPTS; i++) {
+        struct timespec now;
+        TRY(wal_state(path, wal, &before, err));
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        TRY(copy_file(path, copy, err));
+        TRY(copy_file(wal, copied, err));
+        TRY(wal_state(path, wal, &after, err));
+        const int64_t age_ms = (now.tv_sec - before.at.tv_sec) * 1000 + (now.tv_nsec - before.at.tv_nsec) / 1000000;
+        if (memcmp(&before, &after, sizeof(before)) == 0 && (age_ms < 0 || age_ms > FILE_TICK_MS))
+            return TITAN_OK;
+        (void)nanosleep(&(struct timespec){.tv_nsec = FILE_TICK_MS * 1000000}, NULL);
+    }
+    return titan_fail(err, TITAN_EAGAIN, "'%s' is written faster than it can be copied", path);
+}
+
+static titan_status verify_in_use(const char *path, bool rederive, struct backup_report *ret,
+                                  void (*print)(const char *line, void *data), void *data, struct titan_error *err)
+{
+    char folder[PATH_MAX], copy[PATH_MAX + 16];
+    const char *tmp = getenv("TMPDIR");
+    if (snprintf(folder, sizeof(folder), "%s/titan-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp") >= (int)sizeof(folder) ||
+        !mkdtemp(folder))
+        return titan_fail_errno(err, "a folder for a copy of '%s'", path);
+    (void)snprintf(copy, sizeof(copy), "%s/titan.db", folder);
+    titan_status status = copy_in_use(path, copy, err);
+    if (status == TITAN_OK)
+        status = backup_verify(copy, rederive, ret, print, data, err);
+    if (dir_remove(folder, status == TITAN_OK ? err : NULL) != TITAN_OK && status == TITAN_OK)
+        status = err->status;
+    return status;
+}
+
 titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
                            void (*print)(const char *line, void *data), void *data, struct titan_error *err)
 {
     _cleanup_db_ struct db *db = NULL;
     memset(ret, 0, sizeof(*ret));
     TRY(exists(path, err));
-    TRY(schema_probe(&schema_store, path, NULL, err));
+    titan_status status = schema_probe(&schema_store, path, NULL, err);
+    if (status == TITAN_EAGAIN)
+        return verify_in_use(path, rederive, ret, print, data, err);
+    TRY(status);
     TRY(db_open(path, DB_READER, true, &db, err));
     TRY(schema_check(db, false, err));
     TRY(read_report(db, ret, err));

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/failpoint.h"
+
 #define DB_STATEMENTS 256 /* slots of the statement table; a power of two, well above the literals there are */
 
 struct db {
@@ -69,6 +71,9 @@ titan_status db_fail(struct db *db, const char *what, struct titan_error *err)
         titan_fail(err, status, "job store: %s: %s", sqlite3_errmsg(db->handle), what);
     else
         titan_fail(err, status, "job store: %s", sqlite3_errmsg(db->handle));
+    if (err && status == TITAN_EAGAIN)
+        titan_error_hint(err,
+                         "another process has it open; of a titand that runs, `titanctl admin backup` makes a copy");
     if (err && status == TITAN_ENOSPC)
         titan_error_hint(err, "free space on the file system of the state directory; nothing accepted is lost");
     return status;
@@ -172,7 +177,7 @@ static titan_status use_wal(struct db *db, struct titan_error *err)
 static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struct titan_error *err)
 {
     titan_assert(db->handle && db->writer == (mode == DB_WRITER));
-    sqlite3_busy_timeout(db->handle, 2000);
+    sqlite3_busy_timeout(db->handle, mode == DB_PROBE ? 0 : 2000);
     sqlite3_extended_result_codes(db->handle, 0);
     if (mode != DB_WRITER)
         sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
@@ -188,6 +193,15 @@ static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struc
     return db_exec(db, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", err);
 }
 
+/* Of one process: the index of its WAL is in its own memory. In a mapped file, as by default, a read writes there and
+ * waits while the disk does; titand's event loop reads. */
+static const char *own_vfs(void)
+{
+    const sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    const bool shared = failpoint("store.shared", NULL) != TITAN_OK;
+    return strcmp(vfs->zName, "unix") == 0 && !shared ? "unix-excl" : NULL;
+}
+
 titan_status db_open(const char *path, enum db_mode mode, bool durable, struct db **ret, struct titan_error *err)
 {
     titan_assert(path && *path);
@@ -197,7 +211,7 @@ titan_status db_open(const char *path, enum db_mode mode, bool durable, struct d
     db->writer = mode == DB_WRITER;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (mode == DB_WRITER ? SQLITE_OPEN_CREATE : 0);
     titan_status status = TITAN_OK;
-    if (sqlite3_open_v2(path, &db->handle, flags, NULL) != SQLITE_OK) {
+    if (sqlite3_open_v2(path, &db->handle, flags, own_vfs()) != SQLITE_OK) {
         if (db->handle)
             status = db_fail(db, "cannot open", err);
         else

@@ -4,6 +4,9 @@
  * One connection of a file writes and checkpoints, readers never do either: SQLite before 3.51.3 can lose pages when
  * one connection begins a checkpoint while another resets the WAL ("WAL reset bug", sqlite.org/releaselog/3_51_3.html).
  *
+ * A file is one process's while it is open: others find it locked (TITAN_EAGAIN), and no read waits for the disk to
+ * take a write (sqlite.org/vfs.html, "unix-excl").
+ *
  * A connection belongs to one thread at a time. Statements are prepared once per SQL literal and kept; the SQL given
  * to these functions must therefore be a string literal (its address is the key). */
 #ifndef TITAN_STATE_DB_H
@@ -20,7 +23,7 @@ struct db;
 
 enum db_mode {
     DB_WRITER, /* read-write, creates; the only connection of its file that writes and checkpoints the WAL */
-    DB_PROBE,  /* as it is on disk: changes no setting, checkpoints nothing */
+    DB_PROBE,  /* as it is on disk: changes no setting, checkpoints nothing, waits for no one */
     DB_READER, /* query_only, never checkpoints */
 };
 

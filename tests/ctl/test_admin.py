@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, command, headers_text, tap  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, headers_text, store_copy, tap  # noqa: E402
 
 CTL = BIN / "titanctl"
 
@@ -95,11 +95,8 @@ def restore_of_a_running_store_is_refused():
 
 
 def stored(sql):
-    db = sqlite3.connect(World.daemon.state / "titan.db")
-    try:
+    with store_copy(World.daemon.state / "titan.db") as db:
         return db.execute(sql).fetchone()[0]
-    finally:
-        db.close()
 
 
 def term():

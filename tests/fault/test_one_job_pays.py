@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import Daemon, alive, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import FP_BIN, Daemon, alive, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 1, "checkpoint.interval": 1000000, "training.global_batch_size": 1,
         "training.local_batch_size": 1, "device.threads": 1, "fault_tolerance.max_restarts": 100,
@@ -71,7 +71,8 @@ def goes_on(d, job, process):
 
 def contradicted():
     """the store refuses what was decided about a job: that job fails with the reason, the other trains on, titand stays"""
-    with Daemon(None, "--slots", 2) as d:
+    # store.shared: the store can be written from outside while titand has it.
+    with Daemon(None, "--slots", 2, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "store.shared=fail@1+"}) as d:
         bad, good = two_runs(d)
         process, epoch = d.process.pid, d.status(bad)["epoch"]
         # The next number is taken, as nothing but a fault of the core could make it.

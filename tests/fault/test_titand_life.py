@@ -125,6 +125,37 @@ def slow_iteration():
         assert 1200 <= ms and cpu < 1000, line
 
 
+def frozen_disk():
+    """a file system that takes no writes, as for a snapshot of it: calls are answered, and what was asked is done after"""
+    disk = Path(tempfile.mkdtemp(prefix="titan-life-"))
+    image, mount = disk / "image", disk / "mount"
+    mount.mkdir()
+    with open(image, "wb") as f:
+        f.truncate(64 << 20)
+    if os.geteuid() != 0 or command("mkfs.ext4", "-q", image).code != 0 or command("mount", "-o", "loop", image, mount).code != 0:
+        shutil.rmtree(disk)
+        return "needs root, mkfs.ext4 and a loop device"
+    try:
+        with Daemon(mount / "state", role="coordinator") as d:
+            job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(disk / "text")})
+            assert command("fsfreeze", "-f", mount).code == 0
+            try:
+                for call in ("status", job), ("events", job), ("list",):
+                    d.ok(*call, timeout=10)
+                cancel = subprocess.Popen([BIN / "titanctl", "--server", d.server, "cancel", job], stdout=subprocess.DEVNULL)
+                state = d.status(job)["state"]
+                assert state == "PENDING", f"{state} before it is stored"
+            finally:
+                assert command("fsfreeze", "-u", mount).code == 0
+            assert cancel.wait(30) == 0
+            d.wait_state(job, "CANCELLED")
+            assert "took long" not in (d.state / "titand.log").read_text()
+            d.stop()
+    finally:
+        command("umount", mount)
+        shutil.rmtree(disk)
+
+
 def agent_without_coordinator():
     """an agent is ready while its coordinator is away, says so, and ends on SIGTERM"""
     with Service("agent", "--coordinator", "127.0.0.1:9", "--insecure", "--slots", 1) as s:
@@ -259,5 +290,5 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, unread_log, slow_iteration, agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager,
-    short_slices, keep_workers, second_sigterm)
+tap(notifications, unread_log, slow_iteration, frozen_disk, agent_without_coordinator, idle_sleeps,
+    sockets_of_the_service_manager, short_slices, keep_workers, second_sigterm)

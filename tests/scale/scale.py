@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import resource
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "fault")]
 from agents import Agents  # noqa: E402
 from kit import figures, machine, stamp  # noqa: E402
-from titan import BIN, BUILD, Daemon, command, headers_text, until  # noqa: E402
+from titan import BIN, BUILD, Daemon, command, headers_text, store_copy, until  # noqa: E402
 
 HOME = BUILD / "scale"
 STORMS = 5
@@ -49,12 +48,8 @@ class Coordinator(Daemon):
     __enter__ = start
 
     def rows(self, sql, *args):
-        db = sqlite3.connect(f"file:{self.state}/titan.db?mode=ro", uri=True, timeout=10)
-        db.row_factory = sqlite3.Row
-        try:
+        with store_copy(self.state / "titan.db") as db:
             return [dict(r) for r in db.execute(sql, args)]
-        finally:
-            db.close()
 
     def cpu_s(self):
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, Result, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, Result, headers_text, overrides, store_copy, tap, until  # noqa: E402
 
 MALLORY, ALICE, OLGA = 64999, 64998, 64997  # numbers without a name here
 CONFIG = """
@@ -203,10 +202,10 @@ def owners_and_operators():
                         (f"uid:{ALICE}", "Submit", other), (f"uid:{OLGA}", "CancelJob", other),
                         (f"uid:{OLGA}", "Submit", given)], done
         # The same events, seen from the store: what followed from a call has its actor too.
-        with sqlite3.connect(f"file:{w.daemon.state}/titan.db?mode=ro", uri=True) as db:
+        with store_copy(w.daemon.state / "titan.db") as db:
             rows = db.execute("SELECT DISTINCT actor FROM events WHERE job_id = ? AND type = 'job.state' AND actor <> ''",
                               (other,)).fetchall()
-        assert rows == [(f"uid:{OLGA}",)], rows
+        assert [tuple(r) for r in rows] == [(f"uid:{OLGA}",)], rows
 
 
 def private_jobs():

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import socket
-import sqlite3
 import struct
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from titan import BIN, BUILD, SOURCE, alive, at_ms, command, overrides, until, worker_pids
+from titan import BIN, BUILD, SOURCE, alive, at_ms, command, overrides, store_copy, until, worker_pids
 
 WIRE = BUILD / "tests/fault/wire"
 SHIM = BUILD / "tests/fault/shim.so"
@@ -412,9 +411,7 @@ class Cluster:
 
     def store(self):
         """The coordinator's store, for reading, while it is used."""
-        db = sqlite3.connect(f"file:{self.c.state}/titan.db?mode=ro", uri=True, timeout=10)
-        db.row_factory = sqlite3.Row
-        return contextlib.closing(db)
+        return store_copy(self.c.state / "titan.db")
 
     def rows(self, sql, *args):
         with self.store() as db:

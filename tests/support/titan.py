@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests and benchmarks share: a daemon over a fresh folder, titanctl against it, TAP output."""
+import contextlib
 import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -226,6 +228,38 @@ class Daemon:
             last = self.status(job)
             return last["state"] in states and last
         return until(lambda: f"job {job} is {' or '.join(states)} (it is {last['state']})", reached, seconds)
+
+
+def _wal_state(path):
+    """What changes when a checkpoint moves pages of the WAL into the file, or begins the WAL anew."""
+    wal = Path(f"{path}-wal")
+    stat = path.stat()
+    with contextlib.suppress(FileNotFoundError), open(wal, "rb") as f:
+        return stat.st_mtime_ns, stat.st_size, f.read(32)
+    return stat.st_mtime_ns, stat.st_size, b""
+
+
+@contextlib.contextmanager
+def store_copy(path):
+    """A database of a titand that may run, as it is now: a copy, for the file itself is locked by its owner."""
+    path = Path(path)
+    with tempfile.TemporaryDirectory(prefix="titan-store-") as folder:
+        copy = Path(folder) / path.name
+        for _ in range(100):
+            before = _wal_state(path)
+            shutil.copyfile(path, copy)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}-wal", f"{copy}-wal")
+            if _wal_state(path) == before:
+                break
+        else:
+            raise AssertionError(f"{path} changes faster than it can be copied")
+        db = sqlite3.connect(copy)
+        db.row_factory = sqlite3.Row
+        try:
+            yield db
+        finally:
+            db.close()
 
 
 def headers_text(target, limit=1 << 20):
