@@ -584,7 +584,8 @@ const struct recipe_key recipe_keys[] = {
 
     NOTE("comm", "init_timeout_seconds", KEY_INT, "300", "A lost peer is noticed without a timeout"),
     NOTE("comm", "train_timeout_seconds", KEY_INT, "100", "A lost peer is noticed without a timeout"),
-    NOTE("comm", "trace_buf_size", KEY_INT, "20000", "There is no flight recorder"),
+    NOTE("comm", "trace_buf_size", KEY_INT, "20000",
+         "The flight recorder of a worker always has its last 1024 records; titanctl flight reads them"),
     PART("comm", "save_traces_folder", KEY_STRING, "\"comm_traces\"", "comm.trace_buf_size"),
     PART("comm", "save_traces_file_prefix", KEY_STRING, "\"rank_\"", "comm.trace_buf_size"),
     OFF("comm", "mode", KEY_STRING, "\"default\"", "Simulated communication."),
