@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, remove.c, jobs.c, watch.c, logs.c,
- * tokens.c, certificates.c, backup.c; access.c decides what a caller may do. data is the coordinator. */
+ * tokens.c, certificates.c, backup.c, check.c; api.c has the table of methods, access.c decides what a caller may do.
+ * data is the coordinator. docs/api.md, "Adding a method", has the steps. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 
@@ -31,7 +32,7 @@ void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Interna
 bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
 void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
 void api_session_gone(struct coordinator *c, uint64_t session);
-/* Store the counts of what was refused, where their minute is over, or all. */
+/* Store what the audit has counted (audit.h): of minutes that are over, or all of it. */
 void api_audit_flush(struct coordinator *c, bool all);
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h -------------------------------------------------- */
@@ -42,11 +43,11 @@ titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned 
                      struct titan_error *err) TITAN_MUST_USE;
 /* All jobs, or only its own? */
 bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method);
-/* The call has led to what is in the batch: goes on record with it. */
+/* Puts the call on record, in the batch of what it has changed. */
 void api_audit(struct batch *out, const struct auth_user *u, unsigned method, uint64_t job_id);
-/* The same of a call that leads to no batch. */
+/* The same for a call that has no batch: in one of its own. */
 void api_on_record(struct coordinator *c, const char *actor, unsigned method);
-/* The same as an event for a write of one's own; its texts live in memory. */
+/* The record as an event, for a handler that writes to the store itself; its texts live in memory. */
 struct event api_audit_event(struct arena *memory, const struct auth_user *u, unsigned method, uint64_t job_id);
 /* The call fails with err: goes on record, at once or counted, if it was refused or would have changed something. */
 void api_failed(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,

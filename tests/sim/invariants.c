@@ -8,6 +8,7 @@
  *      with the members of the next epoch; one that was told of is with the workers that hold a whole set of its epoch
  *  I4  the steps of a job, each with its samples, are made once and in order
  *  I5  acknowledged submits and cancels survive, except those after the backup that a store is restored from
+ *  I6  what is stored of jobs, runs, epochs, workers and nodes moves by the state tables only (image.c)
  *  I7  no worker outlives its job
  *  I8  a checkpoint that is listed or named in an order is whole on disk; a backup may list what has expired since
  *  I9  once faults have stopped, every job ends
