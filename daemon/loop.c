@@ -136,7 +136,7 @@ static void on_leave_poll(uv_timer_t *timer)
     struct titand *d = timer->data;
     titan_assert(d->agent && d->stopping == 1);
     const uint64_t waited = uv_now(&d->loop) - d->leaves_at, grace_ms = d->config->grace_ms;
-    /* No one has told them to write one; in dev the coordinator may not either, when its store refuses writes. */
+    /* Without a coordinator nothing has told the workers to write a checkpoint; nor has dev's, if its store is full. */
     const bool alone = waited >= grace_ms && (d->config->role == ROLE_DEV || !agent_connected(d->agent));
     if (agent_workers(d->agent) && waited < 2 * grace_ms && !alone)
         return;
@@ -144,8 +144,8 @@ static void on_leave_poll(uv_timer_t *timer)
     agent_close(d->agent, true, alone ? d->config->grace_ms : 0, on_agent_closed, d);
 }
 
-/* A node that goes, when Slurm or Kubernetes stops its daemon: nothing of it is to count as a crash. So does the one of
- * `titand dev`: there is no other, so its jobs are stopped with a checkpoint at once, and queued for the next start. */
+/* At SIGTERM the workers leave the node, and no end counts as a crash: with drain_on_term, as Slurm or Kubernetes stop
+ * nodes, and in `titand dev`, where jobs stop with a checkpoint at once and are queued for the next start. */
 static bool leaves(struct titand *d)
 {
     const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
@@ -475,8 +475,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* The join file is used; then what it and the certificate say of coordinator and node holds where the config says
- * nothing. Without TLS nothing is asked. */
+/* With TLS: get the certificate by the join file, and take coordinator and node from these two where the config has
+ * none. */
 static titan_status identify_agent(struct titand *d, struct join_file *join, char node[PKI_NAME_MAX + 1],
                                    struct titan_error *err)
 {

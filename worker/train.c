@@ -161,12 +161,12 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
         return groups_wait_for_members(e, err);
     }
-    /* A worker was lost after the last step: whether its checkpoint is there is not known. */
+    /* All steps were done in the epoch before, and the last checkpoint may not have been written. */
     if (state->step == steps && recipe_writes_checkpoints(r) &&
         e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
     step_clock_begin(&e->step.clock);
-    TRY(evaluate(e, &stopped, err)); /* the last epoch ended before its last step was */
+    TRY(evaluate(e, &stopped, err)); /* of the last step of the epoch before, if that ended first */
     orders = e->step.outcome.orders;
     while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
         TRY(run_step(e, err));
@@ -178,15 +178,14 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
     else
         *ret = orders & ORDER_STOP ? VERDICT_STOPPED : VERDICT_PAUSED;
-    /* No rank leaves a finished run before rank 0 has committed the last checkpoint: should rank 0 die at that, the
-     * others are still there to go on. */
+    /* All ranks stay until rank 0 has committed the last checkpoint: should it die before, the others can write it. */
     TRY(groups_wait_for_members(e, err));
     publish_step_alone(e);
     return TITAN_OK;
 }
 
-/* Where the last step is to be evaluated. An order to stop or to pause ends that; the next epoch begins with it then.
- * Behind the run's last step there is none: no pause is heard there. */
+/* Evaluates the model if that is due after this step. An order to stop or to pause breaks it off, and the next epoch
+ * begins with it; after the run's last step no epoch follows, so a pause is ignored there. */
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
@@ -239,15 +238,15 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     const titan_status status = commit_step(e, err);
     step_clock_lap(clock, STEP_COMPUTE);
     progress_busy(clock_mono_ns() - e->step.began_ns - (progress_idle_ns() - idle_ns));
-    if (status != TITAN_OK) /* there is no other step */
+    if (status != TITAN_OK) /* the run ends with it */
         publish_step_alone(e);
     else if (e->view.world == 1)
         publish_step(e);
     return status;
 }
 
-/* What the report means: the same on every rank. *ret: NULL where loss or gradients are not finite, and the step is
- * skipped. */
+/* The update of this step, out of the summed report and so the same on every rank. *ret: NULL where loss or gradients
+ * are not finite: the step is skipped. */
 static titan_status decide(struct epoch *e, const double *report, const struct update **ret, struct titan_error *err)
 {
     const struct recipe *r = e->t->recipe;
@@ -264,7 +263,7 @@ static titan_status decide(struct epoch *e, const double *report, const struct u
     return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, report, err) : TITAN_OK;
 }
 
-/* The update is enqueued. A step without one is fine now and then, a sign of a sick run when they come in a row. */
+/* Counts the step; its update is enqueued, or was skipped. Too many skipped ones in a row end the run. */
 static titan_status commit_step(struct epoch *e, struct titan_error *err)
 {
     const struct parts *shards = &e->state.shards;
@@ -279,7 +278,7 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
     return o->finite ? TITAN_OK : publish_skipped_step(e, err);
 }
 
-/* A prepared step of an epoch that is over, with the report another rank has of it: what follows the commit point. */
+/* Finishes a prepared step of an epoch that is over, from the commit point on, with another rank's report of it. */
 static titan_status finish_step(struct epoch *last, const double *report, struct titan_error *err)
 {
     const struct update *update = NULL;

@@ -71,7 +71,7 @@ struct agent {
     struct file_pool *files; /* for what may be on a file server: jobs' folders */
     struct workers *workers;
     struct session *session;
-    struct renewal *renewal; /* of the certificate; NULL = none */
+    struct renewal *renewal; /* of this agent's certificate; NULL = it has none */
     struct peers *peers;     /* NULL: none */
     struct logs *logs;
     struct log_bounds *log_bounds;
@@ -320,7 +320,7 @@ static uint64_t memory_bytes(void)
 
 /* --- what is to be done ------------------------------------------------------------------------------------------- */
 
-/* Not the worker's fault, nor its job's: when the node has them again it may start. */
+/* Did the start fail for want of what the node has too little of? Then it is no fault of worker or job. */
 static bool node_short(const struct titan_error *err)
 {
     switch (err->sys_errno) {
@@ -373,7 +373,7 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
         not_started(a, m->job_id, worker_id, &err);
 }
 
-/* What all of the job's wait for here, and what the one at fault is in. */
+/* Dumps the worker that hangs, and all of its job's workers here: they show what they wait for. */
 static void dump_stalled(const struct agent *a, const Titan__Internal__WorkerStalled *m)
 {
     struct worker *w = workers_find(a->workers, m->worker_id);
@@ -387,7 +387,7 @@ static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Int
     struct worker *w = workers_find(a->workers, worker_id);
     bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     if (w && !w->dying && m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
-        dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* what it waits for, before the waits end */
+        dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* now: the revoke ends the waits that it shows */
     if (w && !w->dying)
         worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
 }
@@ -417,7 +417,7 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
     logs_request(a->logs, m, known ? job_dir : NULL);
 }
 
-/* What a stream that is over does not take is sent again in the next session. */
+/* A message that was not taken because the stream is over (TITAN_ECANCELLED) is sent again in the next session. */
 static void note_sent(struct agent *a, titan_status status, Titan__Internal__AgentMessage__KindCase kind)
 {
     if (status == TITAN_OK || status == TITAN_ECANCELLED || kind == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
@@ -613,7 +613,7 @@ static void on_adoption_timer(uv_timer_t *timer)
     session_start(((struct agent *)timer->data)->session);
 }
 
-/* A node without NVML works as one with it, but for what that would tell. */
+/* Without NVML the node works all the same, and nothing is known of its GPUs. */
 static titan_status open_gpus(struct agent *a, struct titan_error *err)
 {
     if (strcmp(a->settings.device, "cuda") != 0)
@@ -750,7 +750,7 @@ static void on_session_closed(void *data)
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
     file_pool_close(a->files, on_part_closed, a); /* first: tasks end in the parts below */
-    renewal_close(a->renewal, on_part_closed, a); /* its call has come back with the session's end */
+    renewal_close(a->renewal, on_part_closed, a); /* the end of the session has ended its call */
     peers_close(a->peers, on_part_closed, a);
     gpu_watch_close(a->gpus, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);

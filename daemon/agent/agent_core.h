@@ -98,8 +98,8 @@ void agent_core_free(struct agent_core *c);
 
 /* What an earlier agent of this node left; before the first input. */
 void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen);
-/* When the coordinator was heard last, and until when epochs have a lease; see agent_core_contact. Not said, it was
- * never. */
+/* When the coordinator was heard last, and until when epochs have a lease; see agent_core_contact. Without this call it
+ * counts as never heard. */
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until);
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record);
 
@@ -131,7 +131,7 @@ struct agent_exit {
     uint64_t last_step;
     bool out_of_memory; /* killed for it; reason says limit and peak */
     bool not_started;
-    bool node_short; /* ... for want of what is not the worker's: descriptors, memory, a folder that answers */
+    bool node_short; /* ... as the node lacks descriptors, memory or a folder that answers: not the worker's fault */
 };
 /* Once, and nothing of that worker after it. */
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,

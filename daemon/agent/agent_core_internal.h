@@ -78,10 +78,10 @@ struct agent_job {
     job_record *record; /* owned; what is or will be on disk */
     char *checkpoint;   /* newest that a worker here has written */
     uint64_t checkpoint_step;
-    bool finished;         /* a worker here has done all steps of it */
-    bool complete;         /* all members of the accepted epoch have had their state */
-    uint64_t looked_epoch; /* of this accepted epoch it is known whether there is something to watch: */
-    bool watched;
+    bool finished;                   /* a worker here has done all steps of it */
+    bool complete;                   /* all members of the accepted epoch have had their state */
+    uint64_t looked_epoch;           /* the accepted epoch that watched is about: */
+    bool watched;                    /* it has members here, and this agent can reach those of the others */
     struct failover_state *failover; /* NULL while a coordinator is heard */
     bool lease_paused, lease_revoked;
     uint64_t relay_epoch; /* what workers say when they leave it goes to an acting leader; 0 = none asked */

@@ -23,13 +23,13 @@ titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char 
 bool job_folder_find(const char *run_dir, uint64_t job_id, char out[PATH_MAX]);
 /* The link itself, which leads to that folder once the job's first worker is started here; false: too long a path. */
 bool job_folder_link(const char *run_dir, uint64_t job_id, char out[PATH_MAX]);
-/* Names in run/jobs, of links and of the records beside them, of jobs without a folder. Opens the folders. */
+/* Names in run/jobs that are left of jobs without a folder: links, and the records beside them. Opens the folders. */
 struct job_leftovers {
     char (*names)[NAME_MAX + 1];
     size_t n, cap;
 };
 void job_leftovers_find(const char *run_dir, struct job_leftovers *ret);
-/* Removed, but for those of jobs of which in_use says so. */
+/* Removes those names, except of jobs for which in_use returns true. */
 void job_leftovers_remove(const struct job_leftovers *list, const char *run_dir,
                           bool (*in_use)(uint64_t job_id, void *data), void *data);
 

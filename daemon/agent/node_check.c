@@ -287,7 +287,7 @@ static void look_free(struct look *k)
     free(k);
 }
 
-/* It comes back at last, when none waits for it. */
+/* A look that was given up has come back: nothing waits for its answer any more. */
 static void look_late(struct file_task *task)
 {
     look_free((struct look *)(void *)task);
@@ -538,7 +538,7 @@ static struct placement *placement_new(struct node_checks *c, const char *jobs_d
     return p;
 }
 
-/* A thread may have it still: what is reported, and looked at again, is another one. */
+/* If it was started its thread still uses it: a new struct takes its place, for the report and the next look. */
 static void placement_given_up(struct file_task *task, bool started)
 {
     struct placement *p = (struct placement *)(void *)task, *other = p;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page_watch.h - the agent's side of a worker's page (proto/worker_page_watch.h): made before the worker starts,
- * watched while it lives, found again by the next agent.
+/* page_watch.h - the agent's side of a worker's page (proto/worker_page.h): made before the worker starts, watched
+ * while it lives, found again by the next agent.
  *
  * Watching: a small thread per worker blocks on the robust mutex the worker holds. When the worker dies the kernel
  * hands the mutex over with EOWNERDEAD before it tears the address space down, and the thread makes an eventfd

@@ -345,7 +345,7 @@ static void request_was_read(struct file_task *k)
         *at = next;
 }
 
-/* Its place is taken by one that has nothing but its end to send. */
+/* The request's folder does not answer: a request that only sends the end takes its place. */
 static void request_given_up(struct file_task *k, bool started)
 {
     struct log_request *r = (struct log_request *)(void *)k;

@@ -58,7 +58,7 @@ bool worker_process_ending(const struct worker_process *p, int *ret_code, int *r
 /* TITAN_OK and how it ended (exit code, or -1 and the signal), or TITAN_EAGAIN while it is not gone yet. What is left
  * of its group is killed first. An adopted one cannot be reaped: TITAN_OK with -1 and 0 once it is gone. */
 titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal);
-/* What a worker that died while no agent looked has left: everything in its cgroup, and the cgroup. */
+/* Ends what a worker that died while no agent watched has left in its cgroup, and removes the cgroup. */
 void worker_process_sweep(uint64_t worker_id);
 /* Closes the descriptor, removes the cgroup. */
 void worker_process_clear(struct worker_process *p);

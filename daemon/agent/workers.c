@@ -481,7 +481,7 @@ static void worker_not_started(struct worker *w, const struct titan_error *why)
     (void)uv_timer_start(&w->report_timer, on_report_timer, 0, 0);
 }
 
-/* The process waits until its page names it (connection.c). */
+/* The process waits until the page has its pid (wait_until_started() in worker/elastic/link.c). */
 static titan_status worker_take_process(struct worker *w, struct worker_start *s, struct titan_error *err)
 {
     TRY(job_folder_record(w->set->run_dir, w->job_id, w->job_dir, err));

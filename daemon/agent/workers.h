@@ -67,7 +67,8 @@ struct worker_exit {
 };
 
 struct workers_events {
-    /* One of these for each that workers_start() took: its process runs; or why it does not, and nothing more of it. */
+    /* One of the two for each worker that workers_start() took: its process runs; or it does not, for this reason, and
+     * no other event follows. */
     void (*on_started)(struct worker *w, void *data);
     void (*on_not_started)(struct worker *w, const struct titan_error *why, void *data);
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
@@ -102,11 +103,11 @@ struct worker *workers_first(struct workers *set); /* next in ->next; skip those
 uint32_t workers_count(const struct workers *set); /* alive */
 const struct worker *workers_in_slot(const struct workers *set, uint32_t slot); /* NULL = none */
 const char *workers_node(const struct workers *set);                            /* this one's name */
-/* The term is in what is said to workers from here: leases, stops. The contact and the end of epochs' lease
- * (agent_core.h) go to their pages, for the next agent. Leases are said every AGENT_LEASE_MS, and at once when that end
- * has moved as much. */
+/* Leases and stops sent to workers carry this term from now on. The contact and the end of the epochs' lease
+ * (agent_core.h) are written into their pages, for the next agent. Workers are sent their lease every AGENT_LEASE_MS,
+ * and at once when its end has moved by that much. */
 void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
-/* The latest contact in their pages, 0 = none, and the end of the lease that goes with it. */
+/* The latest contact found in their pages, 0 = none, and the end of the lease that was written with it. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
 /* Its page and its process, now. */
 void worker_look(struct worker *w, struct agent_sample *ret);

@@ -6,17 +6,17 @@
 
 #include "base/recipe.h"
 
-/* Does it lie elsewhere than in the job's own folder, which is new? */
+/* Does the recipe name a folder of checkpoints outside of the job's own one? The own one is new, and empty. */
 bool place_named(const struct recipe *r);
-/* Where a run has had it: FOLDER-2, FOLDER-3, ..., the first that is not there. */
+/* Give the recipe a new folder where its own is used: FOLDER-2, FOLDER-3, ..., the first that does not exist. */
 titan_status place_fresh(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
-/* folder: char[PATH_MAX], its absolute path. *ret_resumes: step of its newest checkpoint, which the recipe goes on
- * from; 0: none. held: why it is not for this recipe (TITAN_ECONFLICT): it has another one's checkpoints, or, empty,
- * any. */
+/* folder: char[PATH_MAX], gets its absolute path. *ret_resumes: step of the checkpoint in it that the run goes on from;
+ * 0: none. held: TITAN_ECONFLICT where the recipe cannot have it, as it has checkpoints of another recipe or, with
+ * empty set, any checkpoint. */
 titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64_t *ret_resumes,
                         struct titan_error *held, struct titan_error *err) TITAN_MUST_USE;
-/* Is there, in checkpoint.initial_load_path, what the recipe says it begins with? TITAN_EINVAL: no. "": nothing to see
- * to. */
+/* Does checkpoint.initial_load_path hold what the recipe says: a checkpoint, or Hugging Face weights? TITAN_EINVAL: no.
+ * Where the key is empty there is nothing to check. */
 titan_status place_check_beginning(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -102,7 +102,7 @@ static titan_status set_path(const char *key, char *to, size_t size, const char 
     return TITAN_OK;
 }
 
-/* What says how a run begins is done with once it has checkpoints of its own, unless it is given anew. */
+/* Where the job has checkpoints, its keys about how a run begins are reset, but for those that this submit changes. */
 static titan_status resume(struct origin *o, struct recipe *r, struct titan_error *err)
 {
     uint64_t newest, job;
@@ -117,7 +117,7 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
         grant(o, o->recipe.checkpoint.initial_load_path);
     if (folder_newest_step(o->folder, &newest, &any, NULL) != TITAN_OK || !any)
         return TITAN_OK;
-    if (!r->checkpoint.enable) /* it has written when it was told to, and goes on so */
+    if (!r->checkpoint.enable) /* its checkpoints were written on request only: load them, and write none unasked */
         r->checkpoint.enable = r->checkpoint.load_only = true;
     if (r->checkpoint.load_step == o->recipe.checkpoint.load_step)
         r->checkpoint.load_step = -1;

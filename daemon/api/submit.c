@@ -47,10 +47,10 @@ struct submit {
     struct buf labels;       /* joined */
     struct buf warnings;     /* lines */
     struct buf changes;      /* likewise: keys that differ from the origin's */
-    struct origin origin;    /* the job that it goes on from; none */
+    struct origin origin;    /* the job that it goes on from, if there is one */
     uint64_t asks;           /* the recipe names this job, which the loop looks up; 0 = none */
     struct titan_error err;  /* what is wrong with it */
-    struct titan_error held; /* with what its folder holds: of no concern to a submit that is given again */
+    struct titan_error held; /* with its folder; ignored when the same submit was stored before, by its key */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
 };
@@ -151,7 +151,7 @@ static uint32_t own_budget(const struct recipe *r, int64_t budget)
 
 /* --- the recipe --------------------------------------------------------------------------------------------------- */
 
-/* The job that the recipe names is looked up first: s->asks, and there is no more to do before. */
+/* Sets s->asks and does no more where the recipe names a job: that has to be looked up on the loop first. */
 static titan_status place_paths(struct submit *s, const char *recipe_path, struct titan_error *err)
 {
     static const struct paths_options no_roots;
@@ -368,7 +368,7 @@ static void check_free(struct file_task *k)
 
 /* --- the store's writer thread ------------------------------------------------------------------------------------ */
 
-/* What the folder holds may be an earlier one's, of the same key. */
+/* A submit that was stored before, by its key, is found first: the folder may hold that job's own checkpoints. */
 static titan_status find_earlier(struct db *db, struct submit *s, struct titan_error *err)
 {
     TRY(job_find_key(db, &s->job, &s->existing, err));

@@ -22,7 +22,7 @@ titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX +
 /* Keeps files fresh: at two thirds of the certificate's life the next one is asked for, with the same key. Connections
  * that stand go on; the next ones use it. */
 struct renewal;
-/* client: borrowed, until it is closed; so renewal_free comes after that. */
+/* client is borrowed. Close it first, which ends a call that is under way, and then call renewal_close(). */
 titan_status renewal_open(uv_loop_t *loop, const struct rpc_tls *files, struct rpc_client *client, struct renewal **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Stops it; done on the loop. NULL is fine. */

@@ -22,18 +22,18 @@ struct batch_metric {
 };
 struct batch_gap {
     struct batch_gap *next;
-    uint64_t job_id, after; /* the metrics of steps behind that one were not all heard */
+    uint64_t job_id, after; /* metrics of some steps after that one were never received */
 };
 struct batch_drop {
     struct batch_drop *next;
-    uint64_t session; /* to be ended: its node is lost or has opened another */
+    uint64_t session; /* to be closed: its node is lost or has opened another session */
 };
 
 struct batch {
     uint64_t term; /* every message says it */
     struct change *changes, **changes_tail;
     struct batch_message *messages, **messages_tail;
-    struct batch_message *answers, **answers_tail; /* rest on nothing that is not stored: they leave at once */
+    struct batch_message *answers, **answers_tail; /* depend on no change of this batch, so they are sent at once */
     struct batch_metric *metrics, **metrics_tail;
     struct batch_gap *gaps;
     struct batch_drop *drops;

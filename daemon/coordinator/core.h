@@ -60,8 +60,8 @@ struct core_options {
     uint32_t at_once;
     uint32_t starve_ms;                  /* a job below its minimum gives its slots back after; 0 = 30000 */
     uint64_t restored_term;              /* the store was put back from a backup with this term; 0 = it was not */
-    uint64_t backup_worker, gone_worker; /* highest id in that backup, and that can have been given out since */
-    bool settled;                        /* what agents knew better has been taken over */
+    uint64_t backup_worker, gone_worker; /* highest worker id in that backup; highest that can have been used since */
+    bool settled;                        /* what agents knew beyond the backup has been stored */
 };
 
 titan_status core_new(const struct core_options *options, struct core **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -89,7 +89,7 @@ struct core_saved_job {
         bool complete;   /* its members have had their state */
     } * bases;
     size_t n_bases;
-    const struct worker *lost; /* members of these with an unknown end */
+    const struct worker *lost; /* workers of these epochs that may still be running */
     size_t n_lost;
     const struct checkpoint *checkpoints; /* newest first */
     size_t n_checkpoints;

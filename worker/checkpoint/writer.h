@@ -52,10 +52,10 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
  * NULL is fine. */
 void checkpoint_writer_close(struct checkpoint_writer *w);
 
-/* Start copying and writing the state, as s leaves it; it must stay as it is until await_copy has returned. Waits for
- * an earlier write first; its failure is returned by collect. info: step, epoch, tokens, world, hash, skipped steps,
- * recipe text (copied), whether it is to have weights alone; dtype: the type of all that is written, "": each part in
- * the type that the state keeps it in. */
+/* Start copying and writing the state, as s leaves it; it must stay as it is until checkpoint_writer_await_copy() has
+ * returned. Waits for an earlier write first; its failure is returned by checkpoint_writer_collect(). info: step,
+ * epoch, tokens, world, hash, skipped steps, recipe text (copied), whether it is to have weights alone; dtype: the type
+ * of all that is written, "": each part in the type that the state keeps it in. */
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s,
                                      struct titan_error *err) TITAN_MUST_USE;

@@ -29,7 +29,7 @@ enum recovery_source {
 };
 const char *recovery_source_name(enum recovery_source recovery_source); /* "buddy" */
 
-/* One epoch as seen by one member. Valid until the next membership_next. */
+/* One epoch as seen by one member. Valid until the next call of membership_ops.next. */
 struct epoch_view {
     uint64_t epoch;
     unsigned char comm_id[16];
@@ -81,7 +81,7 @@ struct state_ready {
 
 struct membership;
 struct membership_ops {
-    /* Block until the next epoch forms. TITAN_ECANCELLED: told to stop (with *ret_reason in err->msg). */
+    /* Block until the next epoch forms. TITAN_ECANCELLED: told to stop; err->msg says why. */
     titan_status (*next)(struct membership *m, struct epoch_view *ret, struct titan_error *err);
     /* Called from the control thread when the current epoch is revoked; set before the communicator opens, cleared
      * (NULL) before it closes; the clear waits for a running callback. */

@@ -221,7 +221,7 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 int program_meeting(const struct program *p);
 /* Over what it does, with what, on which stream and in which order: two programs with one hash do the same. Not of the
  * sizes of scratch, which depend on the device and its threads, nor of places in the arena and waits, which follow; nor
- * of tree_adds and the layout, which follow from the recipe. */
+ * of the canonical sums (sum, sum_experts) and the layout, which follow from the recipe. */
 uint64_t program_hash(const struct program *p);
 /* One line an action. */
 void program_print(const struct program *p, struct buf *out);

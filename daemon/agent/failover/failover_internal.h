@@ -96,7 +96,7 @@ void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 /* --- failover_accept.c -------------------------------------------------------------------------------------------- */
 void failover_on_propose(const struct failover *f, const peer_message *m);
 void failover_on_revoke(const struct failover *f, const peer_message *m);
-/* key, at: of keys and of the message's, that prove it; key -1 = an older version's epoch, which has none. */
+/* m's proof number at is right under key number key of keys; key -1 = an older version's epoch, which has no key. */
 void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
                         size_t at);
 void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuiesced *q);

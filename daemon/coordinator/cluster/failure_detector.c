@@ -118,7 +118,7 @@ void detector_probe_result(struct core *c, struct noderec *n, const Titan__Inter
         p->denied++;
 }
 
-/* Until then silence may be our own fault; INT64_MIN = it is not now. */
+/* Until then silence may come from this process having stood still; INT64_MIN = it has not. */
 static int64_t late_until(const struct core *c)
 {
     const int64_t until = c->late_mono + c->options.node_timeout_ms;
@@ -140,7 +140,7 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
     bool late = late_until(c) > INT64_MIN;
-    /* Until it has heard its acknowledgement it says nothing, and if that is lost it is as if it had no session yet. */
+    /* An agent sends no heartbeats before its acknowledgement has come: it has as long as one without a session. */
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
     if (p->reached || (p->held && !denied) || late || (!denied && others_there(c, n)))
@@ -152,7 +152,7 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     return MIN(p->at + o->confirm_ms + o->heartbeat_ms, n->seen_mono + alone);
 }
 
-/* Silence becomes suspicion. Without a session at once, unless datagrams have come since. */
+/* When silence makes a node suspect: at once if its session is closed and no datagram has come since. */
 static int64_t suspect_at(const struct core *c, const struct noderec *n)
 {
     return n->seen_mono + (n->session || n->seen_mono > n->stream_mono ? c->options.suspect_ms : 1);
@@ -181,8 +181,8 @@ void detector_shift(struct core *c, int64_t ms)
 
 bool detector_datagram(struct core *c, struct noderec *n, bool hears)
 {
-    /* It proves that the agent is alive, not that it receives commands: it counts no longer than its workers could
-     * train without any. */
+    /* A datagram proves that the agent lives, not that commands reach it: without a message in its stream it counts for
+     * no longer than workers may train without a coordinator. */
     const int64_t patience = MAX(c->options.leader_lease_ms, c->options.reachable_ms);
     if (n->state != NODE_READY || c->now.mono_ms - n->stream_mono >= patience)
         return false;
@@ -281,8 +281,8 @@ void detector_lost(struct core *c, struct noderec *n)
     n->probe.at = n->steady_at = 0;
 }
 
-/* The same agent, which had been there all the time: its link is not to be trusted yet. A new agent is another matter.
- */
+/* A node comes back. If its agent is the same one its network failed, so it gets no work before heartbeats have come
+ * for a while; an agent that was started anew gets work at once. */
 void detector_returned(struct core *c, struct noderec *n, bool same_agent)
 {
     if (!n->lost_mono || !same_agent)

@@ -14,7 +14,7 @@
 /* Something was heard of it. */
 void detector_heard(struct core *c, struct noderec *n);
 void detector_has_key(struct noderec *n); /* that of its newest session */
-/* What n says of a node that it was asked for; counts once. */
+/* What node n reports of another node that it was asked to reach; each node's first report counts. */
 void detector_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m);
 bool detector_by_datagram(const struct core *c, const struct noderec *n); /* do its heartbeats come so? */
 void detector_lost(struct core *c, struct noderec *n);
@@ -27,9 +27,10 @@ int64_t detector_deadline(const struct core *c);
 bool detector_proved(struct core *c, struct noderec *n, const Titan__Internal__PeerMessage *m, struct proof_keys *keys);
 /* ... and does it count? hears: the agent has had an answer lately. */
 bool detector_datagram(struct core *c, struct noderec *n, bool hears);
-/* The process itself stood still: silence of that time says nothing about the nodes. */
+/* This process stood still for so long: that silence says nothing about the nodes, so their times are moved on. */
 void detector_shift(struct core *c, int64_t ms);
-/* Each tick: a round, a look at each node, and the heartbeat interval. Words: how it is lost; NULL = it is not. */
+/* In each tick detector_round() is called, then detector_look() for each node. It returns why the node is lost, or NULL
+ * if it is not. */
 void detector_round(struct core *c);
 const char *detector_look(struct core *c, struct noderec *n);
 void detector_answered(struct core *c, struct noderec *n); /* a heartbeat of it, or its registration */

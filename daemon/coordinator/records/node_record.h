@@ -48,7 +48,7 @@ struct noderec {
     bool given_up;          /* an operator has said that it is gone for good */
     int64_t drain_at;       /* what is still there then is stopped; INT64_MAX = never */
     uint64_t leaving;       /* incarnation of the agent that is told to stop; 0 = none */
-    int64_t leave_at;       /* what is there then is stopped */
+    int64_t leave_at;       /* workers that are still there then are stopped */
     int64_t quarantine_end; /* 0 = it is not in quarantine */
     struct crash {
         int64_t at;
@@ -56,12 +56,11 @@ struct noderec {
     } crashes[NODE_CRASHES]; /* the last ones, as a ring */
     uint64_t n_crashes;
     int64_t answered_mono; /* a heartbeat of it, last */
-    bool unconfirmed; /* no heartbeat has followed its registration, which may be older than what its agent has done
-                         since */
+    bool unconfirmed; /* no heartbeat has followed its registration, which may be older than what the agent has done */
     struct noderec *session_next;
     struct probe probe;
     int64_t lost_mono;           /* last; 0 = never */
-    int64_t steady_at, quiet_ms; /* no new work before it has beaten well until then; 0 = it does */
+    int64_t steady_at, quiet_ms; /* no new work until its heartbeats have come well until then; 0 = it gets work */
     uint32_t flaps;
     int64_t said_mono; /* a refusal was last logged */
     struct node_refusals {

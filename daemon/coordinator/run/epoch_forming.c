@@ -193,14 +193,14 @@ static bool all_quiet(const struct jobrec *j)
     return true;
 }
 
-/* Was it in a quorum configuration, though not in the current epoch, and has not said what it holds? So it is with
- * workers that an acting leader went on without. */
+/* Is it a member of a quorum configuration but not of the current epoch, and has not reported what it holds? Workers
+ * that an acting leader went on without are. */
 static bool holds_unheard(struct jobrec *j, const struct workrec *w)
 {
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
 }
 
-/* All of those have been heard; ret_reachable: one that has not can be. */
+/* Have all of those reported? ret_reachable: one that has not is on a node that is connected. */
 static bool others_heard(struct jobrec *j, bool *ret_reachable)
 {
     bool heard = true;
@@ -213,8 +213,8 @@ static bool others_heard(struct jobrec *j, bool *ret_reachable)
     return heard;
 }
 
-/* A registration may have lain in a link while its agent formed an epoch with others, without us. What an agent says
- * when it is taken in tells of that, and a heartbeat follows. */
+/* Has every agent sent a heartbeat since its acknowledgement? Its registration may be old: the agent may have formed an
+ * epoch without the coordinator while that was on its way. It reports such an epoch before that heartbeat. */
 static bool all_confirmed(const struct core *c, const struct jobrec *j)
 {
     for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)
@@ -296,7 +296,8 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         struct workrec *w = j->rank_slots[i].worker;
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
-        /* It has not been told to leave; its node comes back or is lost, and it may hold the only state. */
+        /* Its node has not registered since the coordinator's start, so it was never told to leave, and it may hold the
+         * only state: it is kept until the node is back or lost. */
         if (w->node->awaited && w->node->state == NODE_READY)
             continue;
         worker_set_exit_cause(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);

@@ -22,7 +22,7 @@ struct offer {
     uint64_t *workers; /* n_workers that start there */
 };
 
-/* Where the job has most already, then where most is free; last of all where its workers crash. */
+/* Nodes with most workers of the job first, then those with most free slots; last those where its workers crash. */
 static int better_offer(const void *a, const void *b)
 {
     const struct offer *x = a, *y = b;

@@ -80,7 +80,7 @@ void job_progress_spare(struct core *c, struct jobrec *j)
     }
 }
 
-/* Rank 0 speaks for all. What it was the last to do may never be heard of: others' words are kept for that. */
+/* Metrics are taken from rank 0. Its last ones may get lost with it, so those of other ranks are kept as spares. */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p)
 {
@@ -97,7 +97,7 @@ void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Inter
 {
     titan_assert(m->job_id == j->id && m->step > 0);
     if (m->step <= j->progress.evaluated_step)
-        return; /* another member has said it, or this one in another epoch */
+        return; /* reported before, by another member or in another epoch */
     j->progress.evaluated_step = m->step;
     j->status.evaluation = (struct evaluation_report){
         .step = m->step, .tokens = m->tokens, .bytes = m->bytes, .loss = m->loss, .ms = m->ms};

@@ -5,12 +5,12 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Rank 0 will say no more in this epoch: what others said of steps that it did not tell of is taken. */
+/* Rank 0 reports no more in this epoch: for steps that it has not reported, take the metrics that other ranks sent. */
 void job_progress_spare(struct core *c, struct jobrec *j);
 void job_progress_falls_back(struct jobrec *j, uint64_t step); /* steps after it are made again */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p);
-/* An evaluation, of whichever member: of each step one is taken, stored and told of. */
+/* An evaluation that a member reports: the first of each step is stored, with an event. */
 void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Internal__WorkerEvaluated *m);
 void job_progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */
 void job_progress_unsaved(struct jobrec *j);                /* its status is to be stored */

@@ -9,12 +9,12 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* The node of w is lost: is its end for a decision to come? */
+/* The node of w is lost: does w count as away, until the next epoch is decided, rather than as ended now? */
 bool quorum_keeps(const struct core *c, struct workrec *w);
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = wherever they were */
-/* May the next epoch be formed? Then members that are away have ended. False also when that has failed the job. */
+/* May the next epoch be formed? If so, members that are away count as ended now; false where that fails the job. */
 bool quorum_decides(struct core *c, struct jobrec *j);
-/* Of the next epoch; 0 = there is none left. */
+/* The next epoch's number; 0 = all are used up. */
 uint64_t quorum_number(const struct core *c, struct jobrec *j);
 
 #endif

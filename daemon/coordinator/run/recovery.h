@@ -5,17 +5,17 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* recovery.finished, once all is known that belongs into it. */
+/* Emits recovery.finished, once everything that it reports is known. */
 void recovery_finish(struct core *c, struct jobrec *j);
 /* The clock of recovery.finished runs from the first report. */
 void recovery_begin(struct core *c, struct jobrec *j);
 void recovery_revoked(struct core *c, struct jobrec *j);
-void recovery_quiet(struct core *c, struct jobrec *j); /* the first time since it was revoked */
+void recovery_quiet(struct core *c, struct jobrec *j); /* only the first call after a revoke counts */
 void recovery_formed(struct core *c, struct jobrec *j);
 void recovery_ready(struct core *c, struct jobrec *j);
 void recovery_stepped(struct core *c, struct jobrec *j);
-void recovery_detected(struct jobrec *j, int64_t ms); /* the loss was noticed after so long */
-void recovery_clear(struct jobrec *j);                /* what was lost is of the past */
+void recovery_detected(struct jobrec *j, int64_t ms); /* from the fault to the report of it */
+void recovery_clear(struct jobrec *j);                /* no recovery is under way any more */
 void recovery_restored(struct core *c, struct jobrec *j);
 
 #endif

@@ -15,7 +15,7 @@ uint32_t source_departing(const struct jobrec *j, struct workrec *const *members
 /* Every member of the epoch has its state shard: no older one is needed, and departing ranks may go. */
 void source_installed(struct core *c, struct jobrec *j);
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
-/* Those of an epoch that others have formed; of the store's. */
+/* The source as it is in an epoch that agents have formed; as it is in the store. */
 void source_take(struct jobrec *j, const Titan__Internal__FormEpoch *f);
 void source_restore(struct jobrec *j, const struct core_saved_job *saved);
 

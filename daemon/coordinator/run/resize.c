@@ -24,7 +24,7 @@ static uint32_t members_leaving(const struct jobrec *j)
     return n;
 }
 
-/* A joiner hears of it for the size of what it joins. */
+/* Joiners are sent the pause, too: it names the size of the epoch to come, for which they make their programs. */
 static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
     titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);

@@ -10,7 +10,7 @@
 void resize_plan(struct core *c, struct jobrec *j);
 /* The epoch's members have their state: departing ranks and surplus workers may go. */
 void resize_release(struct core *c, struct jobrec *j);
-/* The pause is over: with a new epoch that runs, of which it tells, or for nothing. */
+/* The pause is over: resize_finished() when the new epoch runs, with the event of it; resize_over() when none came. */
 void resize_finished(struct core *c, struct jobrec *j);
 void resize_over(struct jobrec *j);
 

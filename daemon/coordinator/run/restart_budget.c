@@ -143,7 +143,7 @@ static const char *past_digits(const char *text)
     return text + strspn(text, "0123456789");
 }
 
-/* But for numbers, which may be the worker's own. */
+/* Are the two texts the same apart from numbers, such as a rank, that differ between workers? */
 static bool alike(const char *a, const char *b)
 {
     for (; *a && *b; a++, b++) {

@@ -70,9 +70,8 @@ bool slots_choose_device(const struct core *c, struct jobrec *j, bool respect_cl
     return false;
 }
 
-/* Slots that are kept for the head of the queue, since it has a higher priority than a job that runs. One that is to
- * give way between two epochs may have its newest steps in memory only: it becomes whole, writes them down and gives
- * back all it has, which is sooner than when it starves. */
+/* A job that is to be queued again may have its newest steps in memory only: it gets its slots all the same, so that
+ * it can form an epoch, write a checkpoint and free them, which is sooner than when it starves. */
 uint32_t slots_held_back(const struct core *c, const struct jobrec *j)
 {
     if (j->requeue)

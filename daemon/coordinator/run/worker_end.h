@@ -5,11 +5,11 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* A worker is no more: report is NULL when its node cannot say. Frees w. Does not advance the job. */
+/* A worker has ended: report is NULL when its node is lost and cannot tell how. Frees w. Does not advance the job. */
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
-/* Takes it out of the books, and frees it; nothing is said of it. */
+/* Removes its record and frees it, without an event. */
 void worker_forget(struct core *c, struct workrec *w);
-/* Its agent does not list it: it counts as ended from then on; 0 = it is there. */
+/* Its agent did not list it: from that time on it counts as ended. 0 = it was listed again. */
 void worker_missing(struct workrec *w, int64_t from);
 void worker_deadlines(struct core *c, struct jobrec *j);
 

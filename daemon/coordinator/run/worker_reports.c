@@ -101,8 +101,8 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     epoch_formed(c, j);
 }
 
-/* Is its step one that the epoch it is in has made? Not while it still holds the state of an older one; and one that
- * was revoked in the middle of a step may be the only one that has it. */
+/* Does live->step belong to the epoch that it names? Not while the worker forms that epoch, and not after a revoke:
+ * then it may be the only one that has finished that step. */
 static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
 {
     if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
@@ -132,7 +132,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
             worker_finished(c, j, w, live->epoch, live->step);
         else
             w->quiesced = false;
-        /* It has made a step: a StateReady that is said once more is of the past. */
+        /* It has made a step, so the epoch counts as formed: its StateReady, which comes again, has nothing to add. */
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && j->state != JOB_CANCELLING &&
             !job_final(j))
             epoch_formed(c, j);
@@ -156,7 +156,7 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         !step_can_be(c, j, w, p->step))
         return;
     j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
-    if (!w->quiesced) /* what it holds it has said itself, and later */
+    if (!w->quiesced) /* else its report of what it holds is newer */
         w->last_step = p->step;
     if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
         job_progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */

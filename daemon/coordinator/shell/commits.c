@@ -25,7 +25,7 @@ struct commit {
     uint64_t sequence;
     bool in_flight;
     struct set_aside *asides;
-    const struct change *failed; /* the one the store refused; NULL = it was none */
+    const struct change *failed; /* the change that the store refused; NULL = the commit failed for another reason */
     shell_done done;
     void *arg;
 };
@@ -382,7 +382,7 @@ static void finish_commit(struct coordinator *c, struct commit *k)
     free(k);
 }
 
-/* 0 = no job's, or a command to stop, which is right in any case. */
+/* 0 = it is about no job, or stops a worker, which stays right whatever becomes of the job. */
 static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
 {
     switch (m->kind_case) {
@@ -470,7 +470,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
             (void)!failpoint("coordinator.stored", NULL);
         finish_commit(c, k);
         if (c->in_flight == 0 && !c->closing)
-            send_waiting(c); /* what came while those before it were tried again */
+            send_waiting(c); /* batches that came while earlier ones were tried again */
         return;
     }
     if (c->again && err->status == TITAN_EAGAIN) {

@@ -17,9 +17,9 @@ void job_cache_free(struct job_cache *c);
 titan_status job_cache_get(struct job_cache *c, struct db *db, uint64_t id,
                            void (*with)(const struct job *job, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;
-/* It is not as it was read, by a write that is stored. */
+/* A stored write has changed the row: forget it. */
 void job_cache_drop(struct job_cache *c, uint64_t id);
-/* These changes are on their way; they are stored. */
+/* These changes are handed to the store; they are stored. */
 void job_cache_begin(struct job_cache *c, const struct change *list);
 void job_cache_end(struct job_cache *c, const struct change *list);
 

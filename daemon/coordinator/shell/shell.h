@@ -48,7 +48,7 @@ struct coordinator {
     struct commit *commits, **commits_tail;
     uint64_t next_sequence;
     size_t in_flight;
-    bool stalled; /* the store refused; new work is refused until it is through */
+    bool stalled; /* the store refused a commit; new work is refused until that one is stored */
     bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
     struct titan_error stall;
 
@@ -79,7 +79,7 @@ struct coordinator {
 };
 
 struct core_time shell_now(void);
-void shell_part_closed(struct coordinator *c); /* of open_handles; with the last one all ends */
+void shell_part_closed(struct coordinator *c); /* one of open_handles is closed; the last one ends the shell */
 void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
 /* Hand the metrics that were collected to the store now. */
 void shell_flush_metrics(struct coordinator *c);
@@ -102,8 +102,9 @@ void session_post(struct coordinator *c, uint64_t session, const Titan__Internal
 bool session_is_local(const struct coordinator *c, uint64_t session);
 void session_post_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
-/* Of a certificate's name that is revoked: nothing more is heard from them. They are ended, but for the one of this
- * number (0 = none), to which last commands are to go; session_drop ends it. How many they are. */
+/* A certificate is revoked: ends all sessions that were opened with its name and takes no more messages from them.
+ * The session `except` (0 = none) stays open until session_drop(), so that last commands still reach it. Returns how
+ * many sessions there are of that name. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
 /* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------ */

@@ -171,7 +171,7 @@ static titan_status gather_job(struct gather *g, uint64_t id)
         return TITAN_OK;
     TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
     if (g->epoch.source_epoch) {
-        /* One from before an epoch.restored may not be there. */
+        /* After epoch.restored the epoch before it may not be in the store. */
         titan_status status = epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err);
         if (status != TITAN_OK && status != TITAN_ENOTFOUND)
             return status;
@@ -260,7 +260,7 @@ static titan_status check_members(const struct gather *g, struct titan_error *er
     return TITAN_OK;
 }
 
-/* May the newest epoch be in this state while the job is in that? What core and store assert is so of every move. */
+/* Can a job be in this state while its newest epoch is in that one? Every move that is made keeps to this. */
 static bool states_fit(enum job_state job, enum epoch_state epoch)
 {
     switch (job) {
