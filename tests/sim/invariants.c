@@ -12,7 +12,9 @@
  *  I7  no worker outlives its job
  *  I8  a checkpoint that is listed or named in an order is whole on disk; a backup may list what has expired since
  *  I9  once faults have stopped, every job ends
- *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job */
+ *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job
+ *  I11 epochs have sizes that the job may have, and a job's reason fits its state (image.c)
+ *  I12 a job that breaks the protocol or crashes pays alone; made-up messages have no effect (byzantine.c) */
 #include "tests/sim/sim.h"
 
 #include <string.h>

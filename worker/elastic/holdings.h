@@ -40,7 +40,7 @@ struct holdings {
     int ranks;                 /* members and departing ranks */
     struct holding *all;       /* (ranks) */
     int *holder;               /* (parts) rank that gives it; -1: none, a replica of it has to */
-    bool *copied;              /* (parts) what that rank gives is the copy of a owner's */
+    bool *copied;              /* (parts) what that rank gives is the copy of its owner's shard */
     int *candidates;           /* (parts) scratch */
     enum recovery_source recovery_source;
     uint64_t step, tokens, skipped; /* of the furthest */
