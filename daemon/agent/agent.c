@@ -472,10 +472,8 @@ static void carry_out(struct agent *a, struct action_batch *batch)
         switch (x->kind) {
         case AGENT_RECORD_TERM:
         case AGENT_RECORD_JOB:
-            record_writer_start(a->records, x); /* the batch stays until it is written */
-            break;
         case AGENT_FORGET_JOB:
-            record_forget_job(a->settings.run_dir, x->job_id);
+            record_writer_start(a->records, x); /* the batch stays until it is done */
             break;
         case AGENT_SEND:
             if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED)

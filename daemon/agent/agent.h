@@ -18,7 +18,7 @@
 struct agent;
 
 struct agent_options {
-    const char *state_dir;             /* run/ (socket, pages) lives here; the caller holds its lock */
+    const char *state_dir;             /* run/ (socket, records) lives here; the caller holds its lock */
     const char *coordinator;           /* target as in rpc_client_open */
     const struct rpc_tls *tls;         /* to it, copied; NULL = none */
     bool renew;                        /* keep these files fresh */

@@ -49,8 +49,12 @@ static void write_run(uv_work_t *work)
     struct record_writer *w = work->data;
     const struct agent_action *x = w->record;
     (void)!failpoint("agent.record", NULL);
-    w->status = x->kind == AGENT_RECORD_TERM ? record_write_term(w->run_dir, &x->seen, &w->err)
-                                             : record_write_job(w->run_dir, x->record, &w->err);
+    if (x->kind == AGENT_RECORD_TERM)
+        w->status = record_write_term(w->run_dir, &x->seen, &w->err);
+    else if (x->kind == AGENT_RECORD_JOB)
+        w->status = record_write_job(w->run_dir, x->record, &w->err);
+    else
+        record_forget_job(w->run_dir, x->job_id), w->status = TITAN_OK;
     (void)!failpoint("agent.recorded", NULL);
 }
 
@@ -92,7 +96,8 @@ static void write_done(uv_work_t *work, int status)
 void record_writer_start(struct record_writer *w, const struct agent_action *record)
 {
     titan_assert(!w->record);
-    titan_assert(record->kind == AGENT_RECORD_TERM || record->kind == AGENT_RECORD_JOB);
+    titan_assert(record->kind == AGENT_RECORD_TERM || record->kind == AGENT_RECORD_JOB ||
+                 record->kind == AGENT_FORGET_JOB);
     w->record = record;
     write_queue(w);
 }

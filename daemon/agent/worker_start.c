@@ -45,6 +45,7 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
     _cleanup_fd_ int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (log < 0)
         return titan_fail_errno(err, "cannot open log '%s'", s->log);
+    TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err)); /* for the agent that adopts the process */
     logs_write_rank(s->directory, s->node, s->worker_id, -1);
     const struct worker_command command = {.program = s->program,
                                            .socket = s->socket,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_start.h - the part of a worker's start that opens its job's folder, which may be on a file server: folder,
- * recipe, log, process. A task of the file pool (daemon/common/file_pool.h), with all it needs in it: its worker and
+ * recipe, log, record of where it is, process. A task of the file pool (daemon/common/file_pool.h), with all it needs in it: its worker and
  * its agent may be gone when it comes back. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_START_H
 #define TITAN_DAEMON_AGENT_WORKER_START_H
@@ -15,6 +15,7 @@ struct worker_start {
     struct worker *worker; /* the loop's alone */
     uint64_t job_id, worker_id;
     char directory[PATH_MAX], log[PATH_MAX], page[PATH_MAX], program[PATH_MAX], socket[PATH_MAX], run[PATH_MAX];
+    char run_dir[PATH_MAX];
     char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = as the agent has it */
     char *recipe;
     struct worker_process process; /* it waits until its page names it; pid 0: there is none */

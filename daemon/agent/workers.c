@@ -2,6 +2,8 @@
 /* workers.c - the workers of this node; see workers.h. */
 #include "daemon/agent/workers.h"
 
+#include "daemon/agent/pages_dir.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +36,7 @@ struct workers {
     struct worker *first;
     struct file_pool *files;
     struct gpu_watch *gpus;
-    char run_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
+    char run_dir[PATH_MAX], pages_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
     uint32_t slots, lease_ms;
     uint64_t term;
     int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were sent it last */
@@ -74,6 +76,7 @@ static void set_finish(struct workers *set)
         return;
     void (*done)(void *) = set->done;
     void *data = set->done_data;
+    pages_dir_close(set->run_dir, set->pages_dir);
     free(set);
     if (done)
         done(data);
@@ -436,9 +439,22 @@ static titan_status worker_paths(struct worker *w, const char *directory, struct
 {
     if (snprintf(w->job_dir, PATH_MAX, "%s", directory) >= PATH_MAX ||
         snprintf(w->log_path, PATH_MAX, "%s/logs/worker-%" PRIu64 ".log", directory, w->id) >= PATH_MAX ||
-        snprintf(w->page_path, PATH_MAX, "%s/w%" PRIu64 ".page", w->set->run_dir, w->id) >= PATH_MAX)
+        snprintf(w->page_path, PATH_MAX, "%s/w%" PRIu64 ".page", w->set->pages_dir, w->id) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
     return TITAN_OK;
+}
+
+/* On the disk where memory for files is taken: containers have little, and NCCL and others use it, too. */
+static titan_status worker_page(struct worker *w, struct titan_error *err)
+{
+    titan_status status = page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err);
+    if (status == TITAN_ENOSPC && strcmp(w->set->pages_dir, w->set->run_dir) != 0) {
+        (void)snprintf(w->page_path, PATH_MAX, "%.4000s/w%" PRIu64 ".page", w->set->run_dir, w->id);
+        status = page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err);
+    }
+    if (status == TITAN_OK)
+        recorder_create(w);
+    return status;
 }
 
 /* Its process is watched from here on. */
@@ -484,7 +500,6 @@ static void worker_not_started(struct worker *w, const struct titan_error *why)
 /* The process waits until the page has its pid (wait_until_started() in worker/elastic/link.c). */
 static titan_status worker_take_process(struct worker *w, struct worker_start *s, struct titan_error *err)
 {
-    TRY(job_folder_record(w->set->run_dir, w->job_id, w->job_dir, err));
     w->process = s->process;
     titan_status status = worker_attach(w, err);
     if (status != TITAN_OK) {
@@ -570,8 +585,7 @@ static titan_status worker_begin(struct worker *w, const char *recipe, const cha
     char cuda[128] = "";
     if (!strcmp(device, "cuda") && !machine_gpu(w->slot, cuda))
         return titan_fail(err, TITAN_EDEVICE, "slot %u has no GPU: this agent may use %u", w->slot, machine_gpus());
-    TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
-    recorder_create(w);
+    TRY(worker_page(w, err));
     struct worker_start *s = worker_start_new(recipe);
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
@@ -585,6 +599,7 @@ static titan_status worker_begin(struct worker *w, const char *recipe, const cha
     (void)snprintf(s->program, sizeof(s->program), "%s", set->program);
     (void)snprintf(s->socket, sizeof(s->socket), "%s", set->socket);
     (void)snprintf(s->run, sizeof(s->run), "%s", run);
+    (void)snprintf(s->run_dir, sizeof(s->run_dir), "%s", set->run_dir);
     (void)snprintf(s->host, sizeof(s->host), "%s", set->host);
     (void)snprintf(s->node, sizeof(s->node), "%s", set->node);
     (void)snprintf(s->cuda, sizeof(s->cuda), "%s", cuda);
@@ -699,19 +714,19 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     return TITAN_OK;
 }
 
-/* Every page below run/ is a worker of an earlier agent: alive and adopted, or dead and its page removed. */
-static titan_status workers_adopt(struct workers *set, struct titan_error *err)
+/* Every page there is a worker of an earlier agent: alive and adopted, or dead and its page removed. */
+static titan_status workers_adopt(struct workers *set, const char *folder, struct titan_error *err)
 {
-    DIR *dir = opendir(set->run_dir);
+    DIR *dir = opendir(folder);
     if (!dir)
-        return titan_fail_errno(err, "cannot read '%s'", set->run_dir);
+        return titan_fail_errno(err, "cannot read '%s'", folder);
     for (struct dirent *e; (e = readdir(dir));) {
         char path[PATH_MAX + 300];
         size_t len = strlen(e->d_name);
         struct titan_error why = {0};
         if (len < 7 || e->d_name[0] != 'w' || strcmp(e->d_name + len - 5, ".page") != 0)
             continue;
-        if (snprintf(path, sizeof(path), "%s/%s", set->run_dir, e->d_name) >= PATH_MAX)
+        if (snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= PATH_MAX)
             continue;
         if (worker_adopt(set, path, &why) == TITAN_OK)
             continue;
@@ -807,6 +822,8 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
         snprintf(jobs, PATH_MAX, "%s/jobs", o->run_dir) >= PATH_MAX)
         status = titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->run_dir);
     status = status == TITAN_OK ? dir_make(jobs, err) : status;
+    if (status == TITAN_OK)
+        pages_dir_open(set->run_dir, set->pages_dir);
     struct channel_events channel_events = {.on_registration = on_registration,
                                             .on_message = events->on_message,
                                             .message_data = data,
@@ -822,7 +839,9 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     oom_watch_init(&set->oom);
     sweep_folders(set);
     struct titan_error why = {0};
-    if (workers_adopt(set, &why) != TITAN_OK)
+    /* Those of older agents lie in run/, and those that found no room elsewhere. */
+    if (workers_adopt(set, set->run_dir, &why) != TITAN_OK ||
+        (strcmp(set->pages_dir, set->run_dir) != 0 && workers_adopt(set, set->pages_dir, &why) != TITAN_OK))
         tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);
     *ret = set;
     return TITAN_OK;

@@ -79,7 +79,7 @@ struct workers_events {
 };
 
 struct workers_options {
-    const char *run_dir; /* socket, pages, jobs/ */
+    const char *run_dir; /* socket, jobs/, and a link to the workers' pages (pages_dir.h) */
     const char *program, *host, *device, *node;
     uint32_t slots, lease_ms;
     struct file_pool *files; /* is closed before these workers are */

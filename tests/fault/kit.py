@@ -186,7 +186,7 @@ def check_nothing_left(c):
             memfds = [os.readlink(f) for f in Path(f"/proc/{host.pid}/fd").iterdir() if "memfd" in os.readlink(f)]
             assert not memfds, f"{host.name}: {memfds}"
             assert not [p for p in host.listening() if p not in ((7070, 7071) if host is c.seat else (7070,))], f"{host.name}: listens at {host.listening()}"
-            pages = list((host.state / "run").glob("*.page"))
+            pages = [*(host.state / "run").glob("*.page"), *(host.state / "run").glob("pages/*")]
             assert not pages, f"{host.name}: {pages}"
 
 

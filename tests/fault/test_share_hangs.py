@@ -84,7 +84,7 @@ def job_whose_folder_hangs():
         agent = c.processes["n1"].pid
         until("no worker is left", lambda: not worker_pids(c.dir), 10)
         until("no file is left open", lambda: not open_below(agent, jobs), 5)
-        assert not list((c.dir / "n1/run").glob("w*.page"))
+        assert not [*(c.dir / "n1/run").glob("w*.page"), *(c.dir / "n1/run").glob("pages/*")]
 
 
 def agent_stops_while_a_folder_hangs():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """titand as a service manager sees it: ready, alive, reloading, stopping; and what SIGTERM does to workers."""
+import contextlib
 import ctypes
 import os
 import platform
@@ -24,7 +25,7 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval
 class Service:
     """titand with a socket it is to notify."""
 
-    def __init__(self, *args, env=None, output=None):
+    def __init__(self, *args, env=None, output=None, state=None):
         self.dir = Path(tempfile.mkdtemp(prefix="titan-life-"))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.dir / "notify"))
@@ -32,7 +33,7 @@ class Service:
         self.log = self.dir / "log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [BIN / "titand", *map(str, args), "--state-dir", self.dir / "state"], stdout=output or log,
+                [BIN / "titand", *map(str, args), "--state-dir", state or self.dir / "state"], stdout=output or log,
                 stderr=output or log,
                 env={**os.environ, "NOTIFY_SOCKET": str(self.dir / "notify"), **(env or {})})
 
@@ -125,35 +126,71 @@ def slow_iteration():
         assert 1200 <= ms and cpu < 1000, line
 
 
-def frozen_disk():
-    """a file system that takes no writes, as for a snapshot of it: calls are answered, and what was asked is done after"""
-    disk = Path(tempfile.mkdtemp(prefix="titan-life-"))
-    image, mount = disk / "image", disk / "mount"
+@contextlib.contextmanager
+def disk():
+    """A small file system of its own; None where none can be made."""
+    folder = Path(tempfile.mkdtemp(prefix="titan-life-"))
+    image, mount = folder / "image", folder / "mount"
     mount.mkdir()
     with open(image, "wb") as f:
         f.truncate(64 << 20)
-    if os.geteuid() != 0 or command("mkfs.ext4", "-q", image).code != 0 or command("mount", "-o", "loop", image, mount).code != 0:
-        shutil.rmtree(disk)
-        return "needs root, mkfs.ext4 and a loop device"
+    made = (os.geteuid() == 0 and command("mkfs.ext4", "-q", image).code == 0
+            and command("mount", "-o", "loop", image, mount).code == 0)
     try:
+        yield mount if made else None
+    finally:
+        if made:
+            command("umount", mount)
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def frozen(mount):
+    """It takes no writes."""
+    assert command("fsfreeze", "-f", mount).code == 0
+    try:
+        yield
+    finally:
+        assert command("fsfreeze", "-u", mount).code == 0
+
+
+def coordinator_on_a_frozen_disk():
+    """a coordinator's file system takes no writes, as for a snapshot of it: calls are answered, what was asked is done after"""
+    with disk() as mount:
+        if not mount:
+            return "needs root, mkfs.ext4 and a loop device"
         with Daemon(mount / "state", role="coordinator") as d:
-            job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(disk / "text")})
-            assert command("fsfreeze", "-f", mount).code == 0
-            try:
+            job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(mount / "text")})
+            with frozen(mount):
                 for call in ("status", job), ("events", job), ("list",):
                     d.ok(*call, timeout=10)
                 cancel = subprocess.Popen([BIN / "titanctl", "--server", d.server, "cancel", job], stdout=subprocess.DEVNULL)
                 state = d.status(job)["state"]
                 assert state == "PENDING", f"{state} before it is stored"
-            finally:
-                assert command("fsfreeze", "-u", mount).code == 0
             assert cancel.wait(30) == 0
             d.wait_state(job, "CANCELLED")
             assert "took long" not in (d.state / "titand.log").read_text()
-            d.stop()
-    finally:
-        command("umount", mount)
-        shutil.rmtree(disk)
+
+
+def agent_on_a_frozen_disk():
+    """an agent's file system takes no writes for longer than a node may be silent: the node stays, and the run goes on"""
+    with disk() as mount, Daemon(None, role="coordinator") as d:
+        if not mount:
+            return "needs root, mkfs.ext4 and a loop device"
+        with Service("agent", "--coordinator", f"unix:{d.state}/agents.sock", "--slots", 2, "--stop-workers", state=mount / "state") as s:
+            s.said("READY=1")
+            job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "checkpoint.enable": "false"})
+            until("it trains", lambda: d.status(job)["step"] > 0, 30)
+            before = d.status(job)
+            with frozen(mount):
+                time.sleep(3)
+                now = d.status(job)
+                assert now["state"] == "RUNNING" and now["step"] > before["step"] and now["epoch"] == before["epoch"], now
+            assert "took long" not in s.log.read_text()
+            d.ok("cancel", job)
+            d.wait_state(job, "CANCELLED")
+            s.process.send_signal(signal.SIGTERM)
+            assert s.process.wait(20) == 0
 
 
 def agent_without_coordinator():
@@ -290,5 +327,5 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, unread_log, slow_iteration, frozen_disk, agent_without_coordinator, idle_sleeps,
-    sockets_of_the_service_manager, short_slices, keep_workers, second_sigterm)
+tap(notifications, unread_log, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk, agent_without_coordinator,
+    idle_sleeps, sockets_of_the_service_manager, short_slices, keep_workers, second_sigterm)

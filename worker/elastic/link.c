@@ -56,6 +56,7 @@ struct link {
     int fd;
     struct frame_reader in;
     int64_t retry_at, lost_at;
+    bool heard; /* of the agent, since it is connected */
 
     pthread_mutex_t lock; /* all below */
     pthread_cond_t changed;
@@ -203,7 +204,9 @@ static void disconnect(struct link *l)
         return;
     replace_fd(&l->fd, -1);
     frame_reader_clear(&l->in);
-    l->lost_at = l->retry_at = now_ms();
+    /* One that hangs up without a word does not want us: it is asked again, but not at once. */
+    l->lost_at = now_ms();
+    l->retry_at = l->lost_at + (l->heard ? 0 : RETRY_SLOW_MS);
     member_disconnected(enter(l));
     frame_writer_clear(&l->out);
     leave(l);
@@ -219,6 +222,7 @@ static void try_connect(struct link *l)
     l->retry_at = now + (now - l->lost_at < 1000 ? RETRY_MS : RETRY_SLOW_MS);
     if (frame_connect(l->socket_path, &l->fd, NULL) != TITAN_OK)
         return;
+    l->heard = false;
     member_connected(enter(l), now);
     leave(l);
 }
@@ -247,7 +251,7 @@ static void receive(struct link *l)
         int fd;
         while (status == TITAN_OK && err.status == TITAN_OK &&
                frame_next(&l->in, FRAME_MAX, &data, &len, &fd, &err) == TITAN_OK)
-            dispatch(l, data, len, fd, &err);
+            l->heard = true, dispatch(l, data, len, fd, &err);
     } while (status == TITAN_OK && err.status == TITAN_OK);
     if (status != TITAN_EAGAIN || err.status != TITAN_OK)
         disconnect(l);

@@ -1011,7 +1011,7 @@ static void test_lease(void **state)
     pid_t second = agent_process();
     assert_int_equal(GOT(seen, REGISTRATION, 0)->registration->n_workers, 0);
     char path[PATH_MAX];
-    (void)snprintf(path, sizeof(path), "%s/run/w10.page", f.folder);
+    (void)snprintf(path, sizeof(path), "%s/run/pages/w10.page", f.folder);
     assert_int_equal(access(path, F_OK), -1);
     reap(second, SIGTERM);
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "daemon/agent/page_watch.h"
+#include "daemon/agent/pages_dir.h"
 
 static char folder[64];
 static char page_path[PATH_MAX];
@@ -177,6 +179,31 @@ static void test_watch_stops(void **state)
     page_close(page);
 }
 
+/* The folder in memory is found again, one that others may write into is not used, and it goes when it is empty. */
+static void test_pages_in_memory(void **state)
+{
+    (void)state;
+    char dir[PATH_MAX], again[PATH_MAX], page[PATH_MAX + 16], left[PATH_MAX];
+    pages_dir_open(folder, dir);
+    assert_int_equal(strncmp(dir, "/dev/shm/titan-", 15), 0);
+    pages_dir_open(folder, again);
+    assert_string_equal(again, dir);
+    (void)snprintf(page, sizeof(page), "%s/w1.page", dir);
+    int fd = open(page, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    pages_dir_close(folder, dir); /* a worker's is in it */
+    pages_dir_open(folder, again);
+    assert_string_equal(again, dir);
+    assert_int_equal(chmod(dir, 0777), 0);
+    pages_dir_open(folder, again);
+    assert_string_not_equal(again, dir);
+    pages_dir_close(folder, again);
+    assert_int_equal(access(again, F_OK), -1);
+    assert_true(readlink(strcat(strcpy(left, folder), "/pages"), again, sizeof(again)) < 0);
+    assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +212,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_death_is_noticed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_watch_of_a_dead_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_watch_stops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pages_in_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -564,6 +564,22 @@ static void test_failing(void **state)
     assert_int_equal(atomic_load(&f.page->exit_code), titan_status_exit(TITAN_ENOSPC));
 }
 
+/* An agent that hangs up on each greeting, since the worker is none of its own: it is not asked without a pause. */
+static void test_not_wanted(void **state)
+{
+    (void)state;
+    int calls = 0;
+    struct pollfd p = {.fd = f.listener, .events = POLLIN};
+    for (const int64_t end = clock_mono_ns() + INT64_C(1000000000); clock_mono_ns() < end;) {
+        if (poll(&p, 1, 100) != 1)
+            continue;
+        (void)answer_the_call();
+        hang_up();
+        calls++;
+    }
+    assert_in_range(calls, 2, 6);
+}
+
 static void test_garbage(void **state)
 {
     (void)state;
@@ -624,6 +640,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_another_agent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_not_wanted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_garbage, setup, teardown),
         cmocka_unit_test(test_solo),
     };
