@@ -42,12 +42,15 @@ one() {
 export -f one
 export out
 # Programs first, side by side, the longest before the others so that no core is left over. Then the scripts that start
-# daemons, one at a time as they measure and wait; beside them, with what they leave of the processors, those that only compute.
-programs=() long=() scripts=() beside=()
+# daemons, one at a time as they measure and wait; beside them, with what they leave of the processors, those that only compute,
+# and those that measure nothing and only wait for most of their time.
+programs=() long=() scripts=() beside=() waiting=()
 for t in "$@"; do
     case $t in
     tests/interop/test_grpcio.py) scripts+=("$t") ;;
     tests/cuda/* | tests/model/* | tests/equivalence/* | tests/weights/* | tests/fuzz/* | tests/interop/*) beside+=("$t") ;;
+    tests/fault/test_old_backup.py | tests/fault/test_share_hangs.py | tests/fault/test_jobs_dir.py | tests/fault/test_node_check.py)
+        waiting+=("$t") ;;
     *.sh | *.py) scripts+=("$t") ;;
     */elastic/test_resize | */plan/test_check | */plan/test_build | */golden/test_model | */sim/test_simulation) long+=("$t") ;;
     *) programs+=("$t") ;;
@@ -57,8 +60,13 @@ programs=("${long[@]}" "${programs[@]}")
 [ ${#programs[@]} -gt 0 ] && printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'one "$1"' _ {}
 if [ ${#beside[@]} -gt 0 ]; then # in a session of its own, so that all of it can be ended
     setsid nice -n 19 bash -c 'for t in "$@"; do one "$t"; done' _ "${beside[@]}" &
-    trap "pkill -s $! || true" EXIT
+    computing=$!
 fi
+if [ ${#waiting[@]} -gt 0 ]; then
+    setsid bash -c 'for t in "$@"; do one "$t"; done' _ "${waiting[@]}" &
+    waits=$!
+fi
+trap '[ -z "${computing:-}" ] || pkill -s "$computing"; [ -z "${waits:-}" ] || pkill -s "$waits"' EXIT
 for t in "${scripts[@]}"; do one "$t"; done
 wait
 trap - EXIT
