@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, Daemon, command, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import BIN, FP_BIN, Daemon, command, headers_text, remove_states, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 50, "training.global_batch_size": 4,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 1000000}
@@ -53,7 +53,7 @@ class Service:
             self.process.kill()
             self.process.wait()
         self.socket.close()
-        shutil.rmtree(self.dir, ignore_errors=True)
+        remove_states(self.dir)
 
 
 def notifications():

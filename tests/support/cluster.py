@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from titan import BIN, BUILD, SOURCE, alive, at_ms, command, overrides, store_copy, until, worker_pids
+from titan import BIN, BUILD, SOURCE, alive, at_ms, command, overrides, remove_states, store_copy, until, worker_pids
 
 WIRE = BUILD / "tests/fault/wire"
 SHIM = BUILD / "tests/fault/shim.so"
@@ -443,7 +443,7 @@ class Cluster:
         for path in self.mounts:
             command("umount", path)
         if not (kind and os.environ.get("KEEP")):
-            shutil.rmtree(self.dir, ignore_errors=True)
+            remove_states(self.dir)
         else:
             print(f"# kept: {self.dir}")
 

@@ -185,7 +185,7 @@ class Daemon:
             for log in sorted(self.state.glob("jobs/*/logs/*.log")):
                 print(f"# {log.name}:\n# " + log.read_text(errors="replace")[-2000:].replace("\n", "\n# "))
         if self.own:
-            shutil.rmtree(self.state, ignore_errors=True)
+            remove_states(self.state)
 
     def ctl(self, *args, timeout=120, stdin=None):
         return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout, stdin=stdin)
@@ -260,6 +260,13 @@ def store_copy(path):
             yield db
         finally:
             db.close()
+
+
+def remove_states(folder):
+    """A folder with state directories in it, and what their agents have left in memory when they were killed."""
+    for link in [*Path(folder).glob("run/pages"), *Path(folder).glob("*/run/pages")]:
+        shutil.rmtree(os.path.realpath(link), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def headers_text(target, limit=1 << 20):
