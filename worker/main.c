@@ -376,7 +376,8 @@ static titan_status serve(const struct link_options *o, struct titan_error *err)
 
     if (snprintf(path, sizeof path, "%s/recipe.toml", o->job_dir) >= (int)sizeof path)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", o->job_dir);
-    TRY(membership_link_open(o, &members, err)); /* first: last words need it */
+    TRY(log_start_thread(err));                  /* the log is on the job's disk */
+    TRY(membership_link_open(o, &members, err)); /* before all else: last words need it */
     recipe_init(&r);
     titan_status status = recipe_load(&r, path, err);
     if (status == TITAN_OK)
@@ -390,6 +391,7 @@ static titan_status serve(const struct link_options *o, struct titan_error *err)
         members->ops->failing(members, err);
     }
     members->ops->close(members);
+    log_flush(LOG_LAST_MS);
     return status;
 }
 

@@ -3,6 +3,7 @@
 """titand as a service manager sees it: ready, alive, reloading, stopping; and what SIGTERM does to workers."""
 import contextlib
 import ctypes
+import json
 import os
 import platform
 import shutil
@@ -193,6 +194,29 @@ def agent_on_a_frozen_disk():
             assert s.process.wait(20) == 0
 
 
+def all_on_a_frozen_disk():
+    """the file system of all there is takes no writes: the run goes on; its metrics have all steps afterwards"""
+    with disk() as mount:
+        if not mount:
+            return "needs root, mkfs.ext4 and a loop device"
+        with Daemon(mount / "state", "--slots", 2) as d:
+            job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(mount / "text"), "checkpoint.enable": "false",
+                                    "metrics.log_freq": 1})
+            until("it trains", lambda: d.status(job)["step"] > 0, 30)
+            before = d.status(job)
+            with frozen(mount):
+                time.sleep(2)
+                now = d.status(job)
+                assert now["state"] == "RUNNING" and now["step"] > before["step"] + 10 and now["epoch"] == before["epoch"], now
+            d.ok("cancel", job)
+            d.wait_state(job, "CANCELLED")
+            folder = d.state / "jobs" / str(job)
+            steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            assert steps == list(range(1, len(steps) + 1)) and len(steps) >= now["step"], (len(steps), now["step"])
+            log = "".join(f.read_text() for f in (folder / "logs").glob("worker-*.log*"))
+            assert "the file of metrics takes no lines" in log and "takes lines again" in log, log[-2000:]
+
+
 def agent_without_coordinator():
     """an agent is ready while its coordinator is away, says so, and ends on SIGTERM"""
     with Service("agent", "--coordinator", "127.0.0.1:9", "--insecure", "--slots", 1) as s:
@@ -327,5 +351,5 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, unread_log, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk, agent_without_coordinator,
-    idle_sleeps, sockets_of_the_service_manager, short_slices, keep_workers, second_sigterm)
+tap(notifications, unread_log, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk, all_on_a_frozen_disk,
+    agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager, short_slices, keep_workers, second_sigterm)

@@ -41,6 +41,7 @@
 #define PAGE_BYTES 4096
 #define NS_PER_MS INT64_C(1000000)
 #define RETRY_MS 20                  /* between attempts to reach the agent, in the first second */
+#define LAST_LINE_MS 100             /* for the log to take it */
 #define RETRY_SLOW_MS 200            /* later */
 #define PROGRESS_QUEUE_MAX (1 << 16) /* bytes waiting beyond which progress is dropped */
 #define FLUSH_WAIT_MS 1000           /* how long the last messages may take at exit */
@@ -158,6 +159,7 @@ static void host_end(void *arg, enum member_end why, const char *words)
     tlog_error(&l->log, "ending this process", "reason=\"%s\"", words);
     if (!l->failing)
         (void)snprintf(l->page->last_words, sizeof l->page->last_words, "%s", words);
+    log_flush(LAST_LINE_MS);
     if (why == MEMBER_END_UNQUIESCED)
         (void)kill(getpid(), SIGKILL);
     atomic_store(&l->page->exit_code, 1);

@@ -16,8 +16,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "worker/metrics/line_writer.h"
 
 #define WRITER_GONE_MS 500
+#define LAST_WAITS 5 /* for lines that are to be read */
 
 /* The writer before may be dead and still be writing: a thread that is killed in a system call comes to its end there,
  * later, and the lock goes with the descriptor. There is none with a time limit, and a writer on another host may live
@@ -81,21 +83,30 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
     read_last(m, wait_for_writer(m->fd));
-    return TITAN_OK;
+    m->writer = line_writer_open(m->fd, err);
+    if (!m->writer)
+        m->fd = -1;
+    return m->writer ? TITAN_OK : err->status;
 }
 
 void metrics_close(struct metrics *m)
 {
-    close_fd(&m->fd);
+    line_writer_close(TAKE(m->writer));
     m->fd = -1;
 }
 
-static void append_line(const struct metrics *m, struct json_writer *w)
+static void append_line(struct metrics *m, const struct log *log, struct json_writer *w)
 {
     json_end_object(w);
     buf_puts(w->out, "\n");
-    if (!buf_failed(w->out))
-        (void)!file_append(m->fd, w->out->data, w->out->len, NULL);
+    if (buf_failed(w->out))
+        return;
+    const bool stalled = !line_writer_put(m->writer, w->out->data, w->out->len);
+    if (stalled && !m->stalled)
+        tlog_warn(log, "the file of metrics takes no lines, going on without it", "%s", "");
+    if (!stalled && m->stalled)
+        tlog_info(log, "the file of metrics takes lines again", "%s", "");
+    m->stalled = stalled;
 }
 
 static void put_evaluation(struct json_writer *w, const struct evaluation_report *v)
@@ -185,7 +196,7 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
     return ret->step > 0 && ret->epoch > 0 && ret->world > 0;
 }
 
-static void append_json(const struct metrics *m, const struct step_report *r)
+static void append_json(struct metrics *m, const struct log *log, const struct step_report *r)
 {
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     struct json_writer w = {.out = &line};
@@ -193,7 +204,7 @@ static void append_json(const struct metrics *m, const struct step_report *r)
     begin_step(&w, r);
     if (r->evaluation.step > 0)
         put_evaluation(&w, &r->evaluation);
-    append_line(m, &w);
+    append_line(m, log, &w);
 }
 
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *r)
@@ -201,11 +212,14 @@ void metrics_step(struct metrics *m, const struct log *log, const struct step_re
     if (m->fd < 0)
         return;
     titan_assert(r->step > 0 && r->world > 0);
-    append_json(m, r);
+    append_json(m, log, r);
     m->written = r->step;
+    const bool logs = r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps;
+    if ((logs || r->evaluation.step > 0) && !m->stalled) /* what the log says is in the file */
+        (void)line_writer_wait(m->writer);
     if (r->evaluation.step > 0)
         log_evaluation(log, &r->evaluation);
-    if (r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps)
+    if (logs)
         tlog_info(log, "step",
                   "step=%lu loss=%.6f grad_norm=%.4f lr=%.3e tokens_per_second=%.0f mfu=%.2f%% memory_gib=%.2f "
                   "workers=%d epoch=%lu",
@@ -227,8 +241,10 @@ void metrics_evaluation(struct metrics *m, const struct log *log, const struct e
     json_put_uint(&w, "epoch", epoch);
     json_put_int(&w, "time_ms", at_ms);
     put_evaluation(&w, v);
-    append_line(m, &w);
+    append_line(m, log, &w);
     m->written = MAX(m->written, v->step);
+    if (!m->stalled)
+        (void)line_writer_wait(m->writer);
     log_evaluation(log, v);
 }
 
@@ -263,6 +279,8 @@ bool metrics_have_evaluation(const struct metrics *m, uint64_t step)
 {
     enum { BLOCK = 65536 };
     _cleanup_free_ char *text = malloc(BLOCK);
+    for (int i = 0; i < LAST_WAITS && m->fd >= 0 && !line_writer_wait(m->writer); i++)
+        ;
     off_t end = m->fd < 0 ? 0 : lseek(m->fd, 0, SEEK_END);
 
     titan_assert(step > 0);

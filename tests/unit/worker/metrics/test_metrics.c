@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "worker/metrics/line_writer.h"
 #include "worker/metrics/metrics.h"
 
 static char folder[] = "/tmp/titan-metrics-XXXXXX";
@@ -28,6 +29,8 @@ static void write_step(struct metrics *m, uint64_t step)
     struct log log;
     log_init(&log, "test", "%s", "");
     metrics_step(m, &log, &(struct step_report){.step = step, .epoch = 1, .world = 1});
+    while (!line_writer_wait(m->writer))
+        ;
 }
 
 /* Writes step 1, then dies; what it has begun comes to its end later: step 2 and a part of a line. */
@@ -46,8 +49,8 @@ static pid_t writer_that_dies(void)
         if (fork() == 0) { /* has the lock too, as a thread of it that is still in a system call */
             if (write(told[1], "x", 1) != 1 || usleep(100000) != 0)
                 _exit(1);
-            write_step(&m, 2);
-            if (write(m.fd, "{\"step\": 3", 10) != 10)
+            static const char rest[] = "{\"step\":2,\"epoch\":1}\n{\"step\": 3";
+            if (write(m.fd, rest, sizeof(rest) - 1) != (ssize_t)sizeof(rest) - 1)
                 _exit(1);
             _exit(0);
         }
