@@ -26,6 +26,9 @@ enum {
     SLOTS_OWN = 2,
     SPARE_CALLS = 1024,
     REQUEST_MS = 30000,
+    IDLE_MS = 600000,
+    TCP_IDLE_MS = 120000,
+    USERS_MAX = 512,
 };
 
 struct message {
@@ -121,7 +124,8 @@ static void out_clear(struct rpc_call *call)
 static void call_free(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
-    titan_assert(call->pending == 0 && server->n_calls > 0);
+    struct tenant *tenant = call->tenant;
+    titan_assert(call->pending == 0 && server->n_calls > 0 && tenant->n_alive > 0);
     if (call->prev)
         call->prev->next = call->next;
     else if (server->open == call)
@@ -147,6 +151,8 @@ static void call_free(struct rpc_call *call)
     } else {
         free(call);
     }
+    tenant->n_alive--;
+    rpc_tenant_gone(tenant);
     rpc_shutdown_advance(server);
 }
 
@@ -350,7 +356,7 @@ static void call_begin(struct rpc_call *call)
 
     if (!endpoint->method.path) {
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
-    } else if (server->stopping) {
+    } else if (server->stopping || call->tenant->shutting) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
     } else if (authorize(call, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
@@ -392,13 +398,14 @@ void rpc_slot_offer(struct tenant *tenant, size_t endpoint)
 {
     struct rpc_server *server = tenant->owner;
     titan_assert(endpoint < server->n_endpoints);
-    if (server->stopping)
+    if (server->stopping || tenant->shutting)
         return;
     struct rpc_call *call = call_alloc(server);
     if (!call)
         return; /* one slot fewer; the calls in it wait for another */
     call->endpoint = &server->endpoints[endpoint];
     call->tenant = tenant;
+    tenant->n_alive++;
     call->pending = 1;
     call->recv_tag.costly = call->endpoint->method.costly;
     grpc_completion_queue *cq = server->queue.cq;
@@ -684,6 +691,9 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     o->max_connections = o->max_connections ? o->max_connections : 4096;
     o->max_user_connections = o->max_user_connections ? o->max_user_connections : 256;
     o->max_peer_connections = o->max_peer_connections ? o->max_peer_connections : 256;
+    o->max_users = o->max_users ? o->max_users : USERS_MAX;
+    o->idle_ms = o->idle_ms ? MIN(o->idle_ms, (uint32_t)INT32_MAX) : IDLE_MS;
+    o->tcp_idle_ms = o->tcp_idle_ms ? MIN(o->tcp_idle_ms, (uint32_t)INT32_MAX) : TCP_IDLE_MS;
     o->max_user_calls = o->max_user_calls ? o->max_user_calls : 4096;
     o->max_own_calls = o->max_own_calls ? o->max_own_calls : 16;
     o->request_ms = o->request_ms ? o->request_ms : REQUEST_MS;
@@ -754,20 +764,23 @@ static void shutdown_tag(struct rpc_tag *tag, bool ok)
     (void)ok;
     struct tenant *tenant = tag->owner;
     titan_assert(tenant->shutting && tenant->owner->tenants_up > 0);
-    tenant->owner->tenants_up--;
-    rpc_shutdown_advance(tenant->owner);
+    struct rpc_server *server = tenant->owner;
+    server->tenants_up--;
+    tenant->down = true;
+    rpc_tenant_gone(tenant);
+    rpc_shutdown_advance(server);
 }
 
 /* Once no thread is inside it with a connection: what takes them goes with it. */
 void rpc_tenant_advance(struct tenant *tenant)
 {
     struct rpc_server *server = tenant->owner;
-    if (!server->stopping || tenant->shutting || tenant->n_handing > 0)
+    if ((!server->stopping && !tenant->leaving) || tenant->shutting || tenant->n_handing > 0)
         return;
     tenant->shutting = true;
     tenant->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = tenant};
     grpc_server_shutdown_and_notify(tenant->server, server->queue.cq, &tenant->shutdown_tag);
-    if (server->grace_is_over)
+    if (server->grace_is_over || tenant->leaving)
         grpc_server_cancel_all_calls(tenant->server);
 }
 

@@ -61,6 +61,7 @@ struct rpc_server_options {
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
     uint32_t max_connections;        /* over Unix sockets in all, and over TCP in all; 0 = 4096 */
     uint32_t max_user_connections;   /* of one uid; 0 = 256. Root and the uid of this process are bound by neither */
+    uint32_t max_users;              /* ... with connections at a time, beside those two; 0 = 512 */
     uint32_t max_peer_connections;   /* over TCP from one address (of IPv6: from one /64); 0 = 256 */
     /* Open calls of one uid, certificate or token; of an address, those without either. 0 = 4096. As above. */
     uint32_t max_user_calls;
@@ -69,9 +70,11 @@ struct rpc_server_options {
      * one of max_message_bytes; it is refused before it is decoded. */
     uint32_t max_user_message_bytes;
     /* That gRPC may hold for one uid or address: messages that are not complete, what was not sent. Beyond it streams
-     * are broken off. Of many addresses each has less: together four times as much. 0 = 64 MiB */
+     * are broken off. Of many addresses each has less: together four times as much; so with uids. 0 = 64 MiB */
     uint64_t memory_bytes;
     uint32_t request_ms;    /* for a request to come whole; 0 = 30 s */
+    uint32_t idle_ms;       /* a connection without a call is closed after it; 0 = 10 min */
+    uint32_t tcp_idle_ms;   /* ... over TCP; 0 = 2 min */
     bool certificates_only; /* TLS clients without a certificate are turned away in the handshake */
     mode_t socket_mode;     /* of Unix sockets' files; 0 = 0600 */
     /* Asked for every call of the methods table before its message is read; data is the server's. What it does not

@@ -26,17 +26,14 @@
 #include "proto/rpc/pair.h"
 
 enum {
-    USERS_MAX = 512, /* uids, each with a tenant */
     PEERS_MAX = 64,  /* addresses with a tenant each, of TCP with or without TLS; more of them share */
-    SHARES = 4,      /* so many times memory_bytes for all tenants of TCP together */
+    SHARES = 4,      /* so many times memory_bytes for all tenants of TCP together, and for those of Unix sockets */
     SLOTS_FIRST = 2, /* of a method; a tenant that is used gets more */
     LISTEN_BACKLOG = 4096,
     ACCEPTS = 64,       /* in one turn of the loop */
     HANDING_MAX = 4,    /* of a tenant at a time */
     FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
     METADATA_MAX = 16384,
-    CONNECTION_IDLE_MS = 600000,
-    TCP_IDLE_MS = 120000,
     HANDSHAKE_MS = 10000,
     KEEPALIVE_MS = 30000,
     KEEPALIVE_WAIT_MS = 10000,
@@ -99,6 +96,19 @@ static titan_status taker_open(struct tenant *tenant, struct titan_error *err)
 
 /* --- tenants ------------------------------------------------------------------------------------------------------ */
 
+static bool uid_trusted(uid_t uid)
+{
+    return uid == 0 || uid == geteuid();
+}
+
+/* It is shut down, and no call of it is left. */
+static void tenant_free(struct tenant *tenant)
+{
+    grpc_server_destroy(tenant->server);
+    grpc_resource_quota_unref(tenant->quota);
+    free(tenant);
+}
+
 static grpc_arg arg_int(const char *key, int value)
 {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
@@ -111,11 +121,12 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
     if (!tenant)
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
     const struct rpc_server_options *options = &server->options;
-    tenant->trusted = identity->kind == RPC_ID_UID && (identity->uid == 0 || identity->uid == geteuid());
+    tenant->trusted = identity->kind == RPC_ID_UID && uid_trusted(identity->uid);
     uint32_t message_max =
         identity->kind == RPC_ID_UID && !tenant->trusted ? options->max_user_message_bytes : options->max_message_bytes;
     grpc_resource_quota *quota = tenant->quota = grpc_resource_quota_create(identity->name);
-    grpc_resource_quota_resize(quota, (size_t)options->memory_bytes);
+    const uint64_t share = tenant->trusted ? 0 : server->share[identity->kind != RPC_ID_UID];
+    grpc_resource_quota_resize(quota, (size_t)(share ? share : options->memory_bytes));
     grpc_arg args[] = {
         arg_int(GRPC_ARG_ALLOW_REUSEPORT, 0),
         arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)message_max),
@@ -124,7 +135,8 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
-        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS, identity->kind == RPC_ID_UID ? CONNECTION_IDLE_MS : TCP_IDLE_MS),
+        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                (int)(identity->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms)),
         {.type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)TAKER, .value.pointer = {&tenant->taker, &taker_vtable}},
         /* Its pings on every connection cost more than all else: with 1,000 agents 63 % of a core, without them 23 %.
          */
@@ -228,7 +240,44 @@ static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
     }
 }
 
-/* The tenant of this end's uid; NULL when it gets none. */
+static bool tenant_is_idle(const struct tenant *tenant)
+{
+    return tenant->n_connections == 0 && tenant->n_calls == 0 && !tenant->waiting && tenant->n_handing == 0;
+}
+
+/* Make room for one more user: the tenant of one without connections goes, the one made first. It is not given to the
+ * next user, as those of addresses are: a call of the last one may still be on its way out of gRPC. */
+static bool user_give_up(struct rpc_server *server)
+{
+    struct tenant *oldest = NULL;
+    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
+        if (tenant->identity.kind == RPC_ID_UID && !tenant->trusted && !tenant->leaving && tenant_is_idle(tenant))
+            oldest = tenant;
+    if (!oldest || server->n_leaving >= server->options.max_users)
+        return false;
+    titan_assert(server->n_users > 0);
+    oldest->leaving = true;
+    server->n_users--;
+    server->n_leaving++;
+    rpc_tenant_advance(oldest);
+    return true;
+}
+
+void rpc_tenant_gone(struct tenant *tenant)
+{
+    struct rpc_server *server = tenant->owner;
+    if (!tenant->leaving || !tenant->down || tenant->n_alive > 0)
+        return;
+    titan_assert(server->n_leaving > 0 && tenant_is_idle(tenant));
+    struct tenant **at = &server->tenants;
+    while (*at != tenant)
+        at = &(*at)->next;
+    *at = tenant->next;
+    server->n_leaving--;
+    tenant_free(tenant);
+}
+
+/* The tenant of this end's uid; NULL when it gets none. Root and our own uid always get one. */
 static struct tenant *tenant_of_user(struct rpc_server *server, int fd)
 {
     struct ucred peer;
@@ -236,14 +285,16 @@ static struct tenant *tenant_of_user(struct rpc_server *server, int fd)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0 || len != sizeof(peer))
         return NULL;
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
-        if (tenant->identity.kind == RPC_ID_UID && tenant->identity.uid == peer.uid)
+        if (tenant->identity.kind == RPC_ID_UID && tenant->identity.uid == peer.uid && !tenant->leaving)
             return tenant;
     struct rpc_identity identity;
     struct tenant *tenant = NULL;
     uid_identity(&peer, &identity);
-    if (server->n_users >= USERS_MAX || tenant_open(server, &identity, &tenant, NULL) != TITAN_OK)
+    if (!uid_trusted(peer.uid) && server->n_users >= server->options.max_users && !user_give_up(server))
         return NULL;
-    server->n_users++;
+    if (tenant_open(server, &identity, &tenant, NULL) != TITAN_OK)
+        return NULL;
+    server->n_users += !tenant->trusted;
     tenant_start(tenant);
     return tenant;
 }
@@ -257,7 +308,7 @@ static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, con
             continue;
         if (memcmp(&tenant->peer, peer, sizeof(*peer)) == 0)
             return tenant;
-        if (tenant->n_connections == 0 && tenant->n_calls == 0 && !tenant->waiting && tenant->n_handing == 0)
+        if (tenant_is_idle(tenant))
             idle = tenant;
         if (!fewest || tenant->n_connections < fewest->n_connections)
             fewest = tenant;
@@ -275,17 +326,35 @@ static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, con
     return idle ? idle : fewest;
 }
 
-/* What gRPC may hold for each address that has connections: less when there are many. */
-static void memory_share(struct rpc_server *server)
+/* What gRPC may hold for each address, or for each user of the Unix sockets, that has connections: less when there are
+ * many. Root's and our own is not divided. */
+static void memory_share(struct rpc_server *server, bool tcp)
 {
     const uint64_t most = server->options.memory_bytes;
-    const uint64_t share = MIN(most, SHARES * most / MAX(server->n_peers_active, 1));
-    if (share == server->peer_share)
+    const uint64_t share = MIN(most, SHARES * most / MAX(server->n_active[tcp], 1));
+    if (share == server->share[tcp])
         return;
-    server->peer_share = share;
+    server->share[tcp] = share;
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
-        if (tenant->taker)
+        if (!tenant->taker == !tcp && !tenant->trusted)
             grpc_resource_quota_resize(tenant->quota, (size_t)share);
+}
+
+/* Another connection of it, or (by -1) one less. */
+static void tenant_count(struct tenant *tenant, int by)
+{
+    struct rpc_server *server = tenant->owner;
+    const bool tcp = tenant->taker;
+    const uint32_t before = tenant->n_connections, now = before + (uint32_t)by;
+    titan_assert((by == 1 || by == -1) && (by == 1 || before > 0));
+    tenant->n_connections = now;
+    if (tenant->trusted)
+        return;
+    uint32_t *total = tcp ? &server->n_tcp : &server->n_connections;
+    titan_assert(by == 1 || *total > 0);
+    *total += (uint32_t)by;
+    server->n_active[tcp] += (uint32_t)(now > 0) - (uint32_t)(before > 0);
+    memory_share(server, tcp);
 }
 
 void rpc_tenants_destroy(struct rpc_server *server)
@@ -293,9 +362,7 @@ void rpc_tenants_destroy(struct rpc_server *server)
     while (server->tenants) {
         struct tenant *tenant = server->tenants;
         server->tenants = tenant->next;
-        grpc_server_destroy(tenant->server);
-        grpc_resource_quota_unref(tenant->quota);
-        free(tenant);
+        tenant_free(tenant);
     }
     rpc_pair_free(TAKE(server->pair));
 }
@@ -527,8 +594,8 @@ static uint32_t peer_connections(struct rpc_server *server, const struct peer *p
 static void connection_closed(uv_handle_t *handle)
 {
     struct connection *connection = handle->data;
-    struct rpc_server *server = connection->tenant->owner;
-    bool counted = connection->fd < 0; /* at the server's end it is one of its handles */
+    struct rpc_server *server = connection->server; /* its tenant may be gone */
+    bool counted = connection->fd < 0;              /* at the server's end it is one of its handles */
     free(connection);
     if (counted)
         rpc_handle_closed(server);
@@ -537,20 +604,14 @@ static void connection_closed(uv_handle_t *handle)
 static void connection_end(struct connection *connection)
 {
     struct tenant *tenant = connection->tenant;
-    titan_assert(tenant->n_connections > 0 && connection->fd >= 0);
-    struct rpc_server *server = tenant->owner;
-    tenant->n_connections--;
+    titan_assert(connection->fd >= 0);
+    struct rpc_server *server = connection->server;
+    tenant_count(tenant, -1);
     if (tenant->taker) {
-        titan_assert(server->n_tcp > 0);
-        server->n_tcp--;
-        server->n_peers_active -= tenant->n_connections == 0;
-        memory_share(server);
         *(connection->prev_peer ? &connection->prev_peer->next_peer : peer_bucket(server, &connection->peer)) =
             connection->next_peer;
         if (connection->next_peer)
             connection->next_peer->prev_peer = connection->prev_peer;
-    } else {
-        server->n_connections -= !tenant->trusted;
     }
     *(connection->prev ? &connection->prev->next : &server->connections) = connection->next;
     if (connection->next)
@@ -594,25 +655,21 @@ static struct connection *connection_watch(struct tenant *tenant, int fd, const 
         free(connection);
         return NULL;
     }
+    connection->server = server;
     connection->tenant = tenant;
     connection->fd = own;
     connection->next = server->connections;
     if (connection->next)
         connection->next->prev = connection;
     server->connections = connection;
-    tenant->n_connections++;
+    tenant_count(tenant, 1);
     if (tenant->taker) {
         struct connection **bucket = peer_bucket(server, peer);
-        server->n_tcp++;
-        server->n_peers_active += tenant->n_connections == 1;
-        memory_share(server);
         connection->peer = *peer;
         connection->next_peer = *bucket;
         if (connection->next_peer)
             connection->next_peer->prev_peer = connection;
         *bucket = connection;
-    } else {
-        server->n_connections += !tenant->trusted;
     }
     connection->poll.data = connection;
     (void)uv_poll_start(&connection->poll, UV_DISCONNECT, on_hangup);

@@ -4,7 +4,8 @@
  * A tenant is a gRPC server for one identity of connections: gRPC does not say by which listener
  * or connection a call came, and its name of a connection that was handed to it is a descriptor's number, which comes
  * again. Over TCP it is one for each address: what gRPC holds is bounded by tenant. Tenants share the completion queue;
- * they are made when the first connection comes. One of an address that has no connection left goes to another. */
+ * they are made when the first connection comes. One of an address that has no connection left goes to another; one of
+ * a user is given up when there are many and another user comes. */
 #ifndef TITAN_PROTO_RPC_TENANT_H
 #define TITAN_PROTO_RPC_TENANT_H
 
@@ -40,7 +41,10 @@ struct tenant {
     uint32_t n_calls;     /* open ones of callers without a name of their own (struct caller) */
     uint32_t n_own_calls; /* open ones of health and reflection, of any caller */
     bool trusted;         /* root's or our own */
+    uint32_t n_alive;     /* slots and calls that name it */
+    bool leaving;         /* of a user without connections: another user has the place */
     bool shutting;        /* gRPC was told to shut it down */
+    bool down;            /* it has */
     struct arrival *waiting, **waiting_last;
     int n_handing; /* arrivals on their way into gRPC, each on a thread */
     struct tenant_method {
@@ -64,7 +68,8 @@ struct connection {
     struct connection *next, *prev;
     struct connection *next_peer, *prev_peer; /* of TCP: in the bucket of its peer */
     struct peer peer;
-    struct tenant *tenant;
+    struct rpc_server *server;
+    struct tenant *tenant; /* until it has ended */
     int fd;
     struct arrival *arrival; /* until gRPC has let go of the thread that brought it */
     uv_poll_t poll;
@@ -99,11 +104,12 @@ struct rpc_server {
     uv_loop_t *loop;
     struct rpc_queue queue;
     struct tenant *tenants;
-    struct rpc_pair *pair;   /* of its listeners with TLS, or NULL */
-    uint32_t n_users;        /* tenants of uids */
-    uint32_t n_peers[2];     /* tenants of TCP, without and with TLS */
-    uint32_t n_peers_active; /* of them with connections */
-    uint64_t peer_share;     /* of memory; 0 = options.memory_bytes */
+    struct rpc_pair *pair; /* of its listeners with TLS, or NULL */
+    uint32_t n_users;      /* tenants of uids that are not trusted, without those that leave */
+    uint32_t n_leaving;    /* ... those */
+    uint32_t n_peers[2];   /* tenants of TCP, without and with TLS */
+    uint32_t n_active[2];  /* tenants with connections, of Unix sockets (but trusted ones) and of TCP */
+    uint64_t share[2];     /* of memory for each of them; 0 = options.memory_bytes */
     struct caller *callers[CALLER_BUCKETS];
     struct listener *listeners;
     struct connection *connections;
@@ -136,6 +142,8 @@ void rpc_handle_closed(struct rpc_server *server);
 
 /* server.c: go on with the shutdown of this tenant, and of the server, if there is one. */
 void rpc_tenant_advance(struct tenant *tenant);
+/* Free it if it leaves and nothing of it is left; called whenever something has gone. */
+void rpc_tenant_gone(struct tenant *tenant);
 void rpc_shutdown_advance(struct rpc_server *server);
 
 /* What the client of this call has proved. */

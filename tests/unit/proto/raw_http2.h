@@ -11,7 +11,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { RAW_DATA = 0, RAW_HEADERS = 1, RAW_RST = 3, RAW_SETTINGS = 4, RAW_GOAWAY = 7, RAW_CONTINUATION = 9 };
+enum {
+    RAW_DATA = 0,
+    RAW_HEADERS = 1,
+    RAW_RST = 3,
+    RAW_SETTINGS = 4,
+    RAW_GOAWAY = 7,
+    RAW_WINDOW = 8,
+    RAW_CONTINUATION = 9
+};
 enum { RAW_END_STREAM = 1, RAW_END_HEADERS = 4 };
 
 struct raw {
