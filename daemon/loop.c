@@ -451,6 +451,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     bool shared = getenv("RUNTIME_DIRECTORY") != NULL;
     struct rpc_server_options server_options = {.socket_mode = shared ? 0666 : 0600,
                                                 .authorize = api_authorize,
+                                                .check = api_check,
                                                 .max_connections = d->config->limits.connections,
                                                 .max_user_connections = d->config->limits.user_connections,
                                                 .max_peer_connections = d->config->limits.peer_connections,
@@ -459,6 +460,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .max_user_message_bytes = USER_MESSAGE_MAX};
     struct rpc_server_options agents_options = {.socket_mode = shared ? 0660 : 0600,
                                                 .authorize = api_authorize,
+                                                .check = api_check,
                                                 .max_connections = d->config->limits.connections,
                                                 .max_peer_connections = d->config->limits.peer_connections,
                                                 .memory_bytes = AGENTS_MEMORY,

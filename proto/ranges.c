@@ -9,7 +9,9 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 #include "titan/internal/agent.pb-c.h"
+#include "titan/internal/enrol.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
+#include "titan/v1/titan.pb-c.h"
 
 #ifndef JOB_WORKERS_MAX
 #define JOB_WORKERS_MAX 1024 /* as in state/job.h */
@@ -423,11 +425,104 @@ static const struct range worker_stop[] = {
     FLAG(must_checkpoint),
 };
 
+/* --- clients' requests ---------------------------------------------------------------------------------------------
+ * Lengths are those of daemon/api/api.h, base/labels.h and docs/api.md. */
+#define JOB_OR_ALL(name) NUMBER(name, 0, RANGE_ID_MAX)
+#define WORD(name, hi_) TEXT(name, 0, hi_, NULL)
+#define TEXTS(name, most_, hi_)                                                                                        \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_TEXT, .count = (most_), .hi = (hi_)                                              \
+    }
+#define REASON_MAX 256
+#define LABELS(name) TEXTS(name, 32, 193)
+#define REQUEST_PEM_MAX 65536
+
+static const struct range nothing[] = {FLAG(none)}; /* of messages without a field */
+static const struct range submit_request[] = {
+    ANY_TEXT(recipe, MESSAGE_MAX), /* its own reader says what is wrong with it, and where */
+    WORD(name, 128),
+    WORD(idempotency_key, 128),
+    WORD(recipe_path, PATH_MAX_BYTES), /* a text: it is shown */
+    WORD(user, 64),
+    JOB_OR_ALL(resume_job),
+    NUMBER(folder, 0, TITAN__V1__CHECKPOINT_FOLDER__FRESH),
+    LABELS(labels),
+    TEXTS(overrides, 256, 4096),
+};
+static const struct range of_job[] = {JOB_OR_ALL(job_id)};
+static const struct range list_jobs_request[] = {
+    NUMBERS(states, 64, 0, TITAN__V1__JOB_STATE__CANCELLED),
+    WORD(user, 64),
+    NUMBER(page_size, 0, 1000),
+    WORD(page_token, 64),
+    WORD(name, 129),
+    LABELS(labels),
+    FLAG(count),
+};
+static const struct range cancel_job_request[] = {JOB_OR_ALL(job_id), WORD(reason, REASON_MAX), COUNT32(grace_ms),
+                                                  FLAG(checkpoint)};
+static const struct range resize_job_request[] = {JOB_OR_ALL(job_id), COUNT32(workers), COUNT32(min_workers),
+                                                  COUNT32(max_workers)};
+/* An id or step to go on after may be any number: beyond the last there is nothing. */
+static const struct range watch_events_request[] = {JOB_OR_ALL(job_id), RANDOM(after_event_id), FLAG(follow)};
+static const struct range audit_request[] = {RANDOM(after_event_id), WALL(since_ms), WORD(actor, 255), FLAG(follow)};
+static const struct range logs_request[] = {JOB_OR_ALL(job_id), SIGNED(rank, -1, INT32_MAX), FLAG(follow),
+                                            COUNT32(tail_lines), FLAG(flight)};
+static const struct range metrics_request[] = {JOB_OR_ALL(job_id), RANDOM(after_step), FLAG(follow)};
+static const struct range create_token_request[] = {WORD(name, 64), WORD(role, 64),
+                                                    NUMBER(ttl_s, 0, UINT64_C(400) * 86400)};
+static const struct range revoke_token_request[] = {WORD(id, 64)};
+static const struct range of_node[] = {WORD(node, NAME_MAX_BYTES)};
+static const struct range drain_node_request[] = {WORD(node, NAME_MAX_BYTES), WORD(reason, REASON_MAX),
+                                                  COUNT(deadline_ms), WALL(from_ms), COUNT(for_ms)};
+static const struct range join_node_request[] = {WORD(node, NAME_MAX_BYTES),
+                                                 NUMBER(ttl_ms, 0, UINT64_C(30) * 86400000)};
+static const struct range revoke_certificate_request[] = {WORD(name, WORDS_MAX), WORD(reason, REASON_MAX)};
+static const struct range enroll_request[] = {WORD(node, NAME_MAX_BYTES), WORD(token, 256),
+                                              BYTES(request, 0, REQUEST_PEM_MAX)};
+static const struct range renew_request[] = {BYTES(request, 0, REQUEST_PEM_MAX)};
+
 static const struct table {
     const ProtobufCMessageDescriptor *of;
     const struct range *rows;
     size_t n;
 } tables[] = {
+#define OF_CLIENTS(message, rows_)                                                                                     \
+    {                                                                                                                  \
+        &titan__v1__##message##__descriptor, rows_, ARRAY_SIZE(rows_)                                                  \
+    }
+#define EMPTY(message)                                                                                                 \
+    {                                                                                                                  \
+        &titan__v1__##message##__descriptor, nothing, 0                                                                \
+    }
+    OF_CLIENTS(submit_request, submit_request),
+    OF_CLIENTS(get_job_request, of_job),
+    OF_CLIENTS(get_recipe_request, of_job),
+    OF_CLIENTS(list_jobs_request, list_jobs_request),
+    OF_CLIENTS(cancel_job_request, cancel_job_request),
+    OF_CLIENTS(remove_job_request, of_job),
+    OF_CLIENTS(resize_job_request, resize_job_request),
+    OF_CLIENTS(checkpoint_job_request, of_job),
+    OF_CLIENTS(watch_events_request, watch_events_request),
+    OF_CLIENTS(audit_request, audit_request),
+    OF_CLIENTS(create_token_request, create_token_request),
+    EMPTY(list_tokens_request),
+    OF_CLIENTS(revoke_token_request, revoke_token_request),
+    OF_CLIENTS(logs_request, logs_request),
+    OF_CLIENTS(metrics_request, metrics_request),
+    OF_CLIENTS(list_checkpoints_request, of_job),
+    EMPTY(list_nodes_request),
+    EMPTY(check_nodes_request),
+    OF_CLIENTS(drain_node_request, drain_node_request),
+    OF_CLIENTS(undrain_node_request, of_node),
+    OF_CLIENTS(forget_node_request, of_node),
+    OF_CLIENTS(join_node_request, join_node_request),
+    OF_CLIENTS(revoke_certificate_request, revoke_certificate_request),
+    EMPTY(backup_request),
+    EMPTY(counters_request),
+    EMPTY(version_request),
+#undef OF_CLIENTS
+#undef EMPTY
 #define TABLE(message, rows_)                                                                                          \
     {                                                                                                                  \
         &titan__internal__##message##__descriptor, rows_, ARRAY_SIZE(rows_)                                            \
@@ -489,6 +584,8 @@ static const struct table {
     TABLE(worker_registration, worker_registration),
     TABLE(worker_failing, worker_failing),
     TABLE(worker_stop, worker_stop),
+    TABLE(enroll_request, enroll_request),
+    TABLE(renew_request, renew_request),
 #undef TABLE
 };
 
@@ -606,7 +703,7 @@ static titan_status check_text(const struct where *w, const struct range *r, con
     if (r->any)
         return TITAN_OK;
     if (!is_fit(r, text, len))
-        return refuse(w, err, "has a control character", "none is allowed");
+        return refuse(w, err, "has a control character, or one that cannot be seen", "none is allowed");
     if (r->set && text[strspn(text, r->set)])
         return refuse(w, err, "has a strange character", "letters, digits and a few signs are allowed");
     if (r->kind != RANGE_PATH && !r->set && utf8_check(text, len) != len)

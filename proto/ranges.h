@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranges.h - what every field of an internal message may be: one table per message, one row per field.
+/* ranges.h - what every field of an internal message and of a client's request may be: a table for each, a row a field.
  *
- * Agents, the coordinator and workers check what they hear from each other here before any of it enters a state
- * machine. A row says what a field can ever be (a rank is no larger than a job, a path has no control characters);
- * what it may be *now* (this epoch, that worker) is for the receiver to say. Every field of every message has a row:
- * tests/unit/proto/test_ranges.c walks the descriptors.
+ * Agents, the coordinator and workers check what they hear from each other, and the API what clients ask, here before
+ * any of it enters a state machine. A row says what a field can ever be (a rank is no larger than a job, a path has no
+ * control characters); what it may be *now* (this epoch, that worker) is for the receiver to say. Every field of every
+ * message has a row: tests/unit/proto/test_ranges.c walks the descriptors.
  *
  * A oneof without a member that we know passes when the message has unknown fields: it is of a newer version. */
 #ifndef TITAN_PROTO_RANGES_H
@@ -43,7 +43,7 @@ struct range {
     const char *set;
 };
 
-/* The rows of a message's fields, in the descriptor's order; NULL for a message that is not internal. */
+/* The rows of a message's fields, in the descriptor's order; NULL for another message. */
 const struct range *range_rows(const ProtobufCMessageDescriptor *of, size_t *ret_n);
 
 /* TITAN_EINVAL with message, field, value and range: "AgentMessage.registration.slots = 0: 1 to 4096". */

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "daemon/api/api.h"
 #include "daemon/coordinator/shell/enrol.h"
+#include "proto/ranges.h"
 
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret)
 {
@@ -189,6 +190,19 @@ titan_status api_authorize(struct rpc_call *call, const struct rpc_method *metho
         status = refuse(&u, method->needs, err);
     if (status != TITAN_OK)
         api_failed(c, &u, method->needs, 0, err);
+    return status;
+}
+
+titan_status api_check(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
+                       void *data, struct titan_error *err)
+{
+    struct coordinator *c = data;
+    struct auth_user u;
+    titan_status status = range_check(request, err);
+    if (status == TITAN_OK)
+        return status;
+    api_user(c, call, &u);
+    api_failed(c, &u, method->needs, 0, err);
     return status;
 }
 

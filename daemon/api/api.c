@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/utf8.h"
 #include "daemon/coordinator/shell/enrol.h"
 #include "titan/internal/enrol.pb-c.h"
 
@@ -184,16 +183,4 @@ const struct rpc_method *api_methods(size_t *ret_n)
 {
     *ret_n = sizeof(methods) / sizeof(methods[0]);
     return methods;
-}
-
-titan_status api_check_text(const char *field, const char *text, size_t max, struct titan_error *err)
-{
-    size_t n = strlen(text);
-    if (n > max)
-        return titan_fail(err, TITAN_EINVAL, "%s has %zu bytes; at most %zu are possible", field, n, max);
-    const size_t unfit = text_unfit(text, n);
-    if (unfit < n)
-        return titan_fail(err, TITAN_EINVAL, "%s has a control character at byte %zu, or one that cannot be seen",
-                          field, unfit);
-    return TITAN_OK;
 }

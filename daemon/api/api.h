@@ -9,11 +9,9 @@
 #include "daemon/coordinator/shell/shell.h"
 #include "titan/v1/titan.pb-c.h"
 
+/* Lengths of texts: as proto/ranges.c has them. */
 #define API_NAME_MAX 128
-#define API_KEY_MAX 128
-#define API_USER_MAX 64
 #define API_REASON_MAX 256
-#define API_NODE_MAX 253
 #define API_PAGE_MAX 1000
 #define API_COUNT_MAX 20000 /* jobs that are counted for an answer */
 #define API_PAGE_DEFAULT 100
@@ -108,7 +106,5 @@ void api_logs_check_callers(struct coordinator *c);
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err) TITAN_MUST_USE;
-/* A text of a request: at most max bytes, and fit to be shown (utf8.h). TITAN_EINVAL names the field. */
-titan_status api_check_text(const char *field, const char *text, size_t max, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -16,7 +16,6 @@
 #include "titan/internal/enrol.pb-c.h"
 
 #define TTL_DEFAULT_MS INT64_C(3600000)
-#define TTL_MAX_MS INT64_C(2592000000)
 
 /* --- a call that waits for the store ------------------------------------------------------------------------------ */
 
@@ -153,8 +152,6 @@ static titan_status prepare_join(struct coordinator *c, const Titan__V1__JoinNod
     if (!p)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(check_node(r->node, err));
-    if (ttl > TTL_MAX_MS)
-        return titan_fail(err, TITAN_EINVAL, "a join token is good for 30 days at most");
     if (!*enrol_ca_file(c->enrol))
         return titan_fail(err, TITAN_ECONFLICT, "this coordinator serves no TLS: there is nothing to join over");
     TRY(enrol_can_sign(c->enrol, &a, err));
@@ -326,7 +323,6 @@ static titan_status prepare_revocation(const Titan__V1__RevokeCertificateRequest
     static const char prefix[] = "spiffe://titan/";
     if (!p)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    TRY(api_check_text("reason", r->reason, API_REASON_MAX, err));
     bool whole = strncmp(r->name, prefix, strlen(prefix)) == 0;
     if (snprintf(p->uri, sizeof(p->uri), "%s%s", whole ? "" : prefix, r->name) >= (int)sizeof(p->uri) ||
         pki_uri_parse(p->uri, NULL) == PKI_NONE)

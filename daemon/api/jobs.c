@@ -238,16 +238,6 @@ static titan_status list_jobs(struct reply *r, const struct auth_user *u, const 
     uint32_t states = 0;
     TRY(parse_page_token(request->page_token, &before, err));
     TRY(parse_states(request, &states, err));
-    TRY(api_check_text("user", request->user, API_USER_MAX, err));
-    TRY(api_check_text("name", request->name, API_NAME_MAX + 1, err));
-    if (request->n_labels > LABELS_MAX)
-        return titan_fail(err, TITAN_EINVAL, "there are %zu labels; at most %d are possible", request->n_labels,
-                          LABELS_MAX);
-    for (size_t i = 0; i < request->n_labels; i++)
-        TRY(api_check_text("labels", request->labels[i], LABEL_KEY_MAX + 1 + LABEL_VALUE_MAX, err));
-    if (request->page_size > API_PAGE_MAX)
-        return titan_fail(err, TITAN_EINVAL, "page_size = %u; at most %d is possible", request->page_size,
-                          API_PAGE_MAX);
     *ret_limit = request->page_size ? request->page_size : API_PAGE_DEFAULT;
     const struct job_owner owner = {u->uid, *u->name ? u->name : "anonymous"};
     const struct job_filter filter = {.before = before,

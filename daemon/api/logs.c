@@ -297,8 +297,6 @@ static titan_status begin(struct coordinator *c, const struct rpc_call *call, co
     if (of_one >= API_LOG_REQUESTS_OF_ONE_MAX)
         return titan_fail(err, TITAN_ELIMIT, "%d log streams of %s are open already", API_LOG_REQUESTS_OF_ONE_MAX,
                           rpc_call_identity(call)->name);
-    if (request->rank < -1)
-        return titan_fail(err, TITAN_EINVAL, "there is no rank %d; -1 means all", request->rank);
     TRY(api_job_ended(c, request->job_id, ret_ended, err));
     return check_there(c, request, *ret_ended, err);
 }

@@ -12,6 +12,9 @@ const struct rpc_method *api_agent_methods(size_t *ret_n);
 /* rpc_server_options.authorize for that table. */
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;
+/* rpc_server_options.check: every field of a request is within its range (proto/ranges.h). */
+titan_status api_check(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
+                       void *data, struct titan_error *err) TITAN_MUST_USE;
 /* coordinator_options.observer of a coordinator that serves them. */
 extern const struct coordinator_observer api_observer;
 

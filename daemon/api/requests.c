@@ -109,7 +109,6 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
     enum job_state state = JOB_NONE;
     titan__v1__cancel_job_response__init(reply);
     a->reply = &reply->base;
-    TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
     if (request->checkpoint)
         core_want_checkpoint(c->core, request->job_id);
     const char *reason = *request->reason ? request->reason : arena_printf(&a->memory, "asked for by %s", a->by);
@@ -201,8 +200,6 @@ static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *bas
                            .for_ms = (int64_t)MIN(request->for_ms, (uint64_t)INT64_MAX)};
     titan__v1__drain_node_response__init(reply);
     a->reply = &reply->base;
-    TRY(api_check_text("reason", request->reason, API_REASON_MAX, err));
-    TRY(api_check_text("node", request->node, API_NODE_MAX, err));
     TRY(core_drain(c->core, request->node, &d, shell_now(), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
@@ -220,7 +217,6 @@ static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *b
     Titan__V1__UndrainNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__undrain_node_response__init(reply);
     a->reply = &reply->base;
-    TRY(api_check_text("node", request->node, API_NODE_MAX, err));
     TRY(core_undrain(c->core, request->node, shell_now(), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
@@ -238,7 +234,6 @@ static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *ba
     Titan__V1__ForgetNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__forget_node_response__init(reply);
     a->reply = &reply->base;
-    TRY(api_check_text("node", request->node, API_NODE_MAX, err));
     TRY(core_node_forget(c->core, request->node, shell_now(), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;

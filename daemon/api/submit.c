@@ -19,8 +19,6 @@
 #include "daemon/api/checkpoint_place.h"
 #include "daemon/api/origin.h"
 
-enum { OVERRIDES_MAX = 256, OVERRIDE_BYTES = 4096 };
-
 /* Of the nodes there are, by kind of device: the most memory a connected one has for a slot, which is what the largest
  * run may need, and the slots of those that take jobs. */
 struct supply {
@@ -232,11 +230,6 @@ static titan_status choose_owner(struct submit *s, const char *wanted, struct ti
 
 static titan_status check_lists(struct submit *s, const Titan__V1__SubmitRequest *request, struct titan_error *err)
 {
-    if (request->n_overrides > OVERRIDES_MAX)
-        return titan_fail(err, TITAN_EINVAL, "there are %zu overrides; at most %d are possible", request->n_overrides,
-                          OVERRIDES_MAX);
-    for (size_t i = 0; i < request->n_overrides; i++)
-        TRY(api_check_text("overrides", request->overrides[i], OVERRIDE_BYTES, err));
     TRY(labels_join(request->labels, request->n_labels, "labels", &s->labels, err));
     s->job.labels = s->labels.len ? s->labels.data : "";
     return TITAN_OK;
@@ -246,13 +239,6 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
                                   struct titan_error *err)
 {
     TRY(shell_accepts(c, err));
-    TRY(api_check_text("name", request->name, API_NAME_MAX, err));
-    TRY(api_check_text("idempotency_key", request->idempotency_key, API_KEY_MAX, err));
-    TRY(api_check_text("user", request->user, API_USER_MAX, err));
-    TRY(api_check_text("recipe_path", request->recipe_path, PATH_MAX - 1, err));
-    if ((int)request->folder < TITAN__V1__CHECKPOINT_FOLDER__CONTINUE ||
-        (int)request->folder > TITAN__V1__CHECKPOINT_FOLDER__FRESH)
-        return titan_fail(err, TITAN_EINVAL, "folder = %d is none of CONTINUE, EMPTY, FRESH", (int)request->folder);
     if (request->resume_job && request->folder != TITAN__V1__CHECKPOINT_FOLDER__CONTINUE)
         return titan_fail(err, TITAN_EINVAL, "resume_job goes on in that job's folder: folder must be CONTINUE");
     if (request->resume_job)

@@ -208,6 +208,15 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
     return message;
 }
 
+static titan_status check(struct rpc_call *call, const ProtobufCMessage *request, struct titan_error *err)
+{
+    const struct endpoint *endpoint = call->endpoint;
+    const struct rpc_server_options *options = &call->server->options;
+    if (endpoint->own || endpoint->method.on_message || !options->check)
+        return TITAN_OK;
+    return options->check(call, &endpoint->method, request, endpoint->data, err);
+}
+
 static void recv_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
@@ -215,6 +224,7 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     const struct endpoint *endpoint = call->endpoint;
     const bool streams = endpoint->method.on_message != NULL;
     ProtobufCMessage *message;
+    struct titan_error err;
     call->receiving = false;
     if (call->over || call->finishing) {
         /* the caller has gone */
@@ -224,8 +234,12 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
         else
             rpc_call_finish(call, TITAN_EINVAL, "the request message is missing");
     } else if ((message = take_message(call))) {
-        call->opened = true;
-        (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
+        if (check(call, message, &err) == TITAN_OK) {
+            call->opened = true;
+            (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
+        } else {
+            rpc_call_fail(call, &err);
+        }
         protobuf_c_message_free_unpacked(message, NULL);
         if (streams)
             recv_next(call);

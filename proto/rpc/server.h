@@ -81,6 +81,10 @@ struct rpc_server_options {
      * answer with TITAN_OK ends the call with err. NULL: every caller may call everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
                               struct titan_error *err);
+    /* The same for the message of each call of the table that has one, before on_request. NULL: every message may be.
+     */
+    titan_status (*check)(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
+                          void *data, struct titan_error *err);
 };
 
 /* Creates the server; no listener and no thread yet. methods: array of n, must outlive the server; data is handed to

@@ -703,6 +703,8 @@ static void begin(struct rpc_call *call, const uint8_t *bytes, size_t len)
         grpc_byte_buffer_destroy(buffer);
         grpc_slice_unref(slice);
     }
+    if (status == TITAN_OK && (status = api_check(call, call->method, m, c, &err)) != TITAN_OK)
+        protobuf_c_message_free_unpacked(m, NULL);
     if (status != TITAN_OK) {
         fuzz_error(status, &err);
         call->status = status;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every field of every internal message has a range, and what is outside of it is found. */
+/* Every field of every internal message and of every client's request has a range, and what is outside of it is found.
+ */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,9 @@
 #include "base/cleanup.h"
 #include "proto/ranges.h"
 #include "titan/internal/agent.pb-c.h"
+#include "titan/internal/enrol.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
+#include "titan/v1/titan.pb-c.h"
 
 #define DESCRIPTORS_MAX 128
 
@@ -34,9 +37,18 @@ static void find(struct found *f, const ProtobufCMessageDescriptor *d)
             find(f, d->fields[i].descriptor);
 }
 
+/* What clients send: the requests of a service's methods, but streams between daemons. */
+static void find_requests(struct found *f, const ProtobufCServiceDescriptor *service)
+{
+    for (unsigned i = 0; i < service->n_methods; i++)
+        find(f, service->methods[i].input);
+}
+
 static void find_all(struct found *f)
 {
     f->n = 0;
+    find_requests(f, &titan__v1__titan__descriptor);
+    find_requests(f, &titan__internal__enrolment__descriptor);
     find(f, &titan__internal__agent_message__descriptor);
     find(f, &titan__internal__coordinator_message__descriptor);
     find(f, &titan__internal__peer_message__descriptor);
