@@ -50,6 +50,14 @@ def scenes(only):
     return passed, failed
 
 
+ENOUGH = 40  # messages for each field there is: a way that sent fewer need not have met all of them
+
+
+def never_tried(ends):
+    """{way: fields that no message of it changed}, of ways that are through and sent enough."""
+    return {way: end["untried"] for way, end in ends.items() if end["untried"] and end["done"] >= ENOUGH * end["fields"]}
+
+
 def storm(seed, rounds, ways, seconds=None):
     """What it came to, in words; raises when something does not hold."""
     from arena import Secured, Storm
@@ -62,6 +70,7 @@ def storm(seed, rounds, ways, seconds=None):
             for way, end in s.ends.items():
                 say(f"# {way}: {end['done']} messages, {end['fields'] - len(end['untried'])} of {end['fields']} fields mutated; "
                     + ", ".join(f"{what} {k}" for what, k in end["seen"][:12]))
+        assert not never_tried(s.ends), f"fields that were never mutated: {never_tried(s.ends)}"
         held = a.bounded()
         a.trains_on()
         steps = a.undisturbed()

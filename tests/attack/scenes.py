@@ -6,6 +6,7 @@ read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_jo
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from arena import Arena, Secured, rss_kib
+from arena import KEYS, Arena, Secured, rss_kib
 from http2 import Connection
 from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
 from titan import BIN, SOURCE, Daemon, command, headers_text, until
@@ -282,7 +283,7 @@ def all_watchers(a):
 
 @scene()
 def idle_connections(_):
-    """400 idle connections with 256 descriptors: the Unix socket answers, the run makes steps, no worker's crash is counted"""
+    """400 idle connections with 256 descriptors: the Unix socket answers, the run makes steps, no worker's crash is counted; nor where workers are started"""
     class Few(Arena):
         def spawn(self, name, *args):
             super().spawn(name, *args)
@@ -296,6 +297,24 @@ def idle_connections(_):
                 idle.append(Connection(a.tcp))
         a.trains_on()
         a.check()
+        for c in idle:
+            c.close()
+    # Where the same process starts workers: one that is killed meanwhile is started again.
+    with Daemon(None, "--slots", 2) as d:
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text", 1 << 18), "elastic.min_workers": 1,
+                                "elastic.max_workers": 1})
+        until("it trains", lambda: d.status(job)["step"] > 1, 60)
+        resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        port = until("it says where it listens", lambda: re.search(r"listen=.*127\.0\.0\.1:(\d+)", d.log())).group(1)
+        idle = []
+        for _ in range(400):
+            with contextlib.suppress(OSError):
+                idle.append(Connection(f"127.0.0.1:{port}"))
+        (pid,) = d.workers(job).values()
+        os.kill(pid, signal.SIGKILL)
+        until("another one trains", lambda: (lambda w: w and pid not in w.values() and d.status(job)["state"] == "RUNNING")(d.workers(job)), 60)
+        ends = [e for e in d.lines("events", job) if e["type"] == "worker.exited"]
+        assert len(ends) == 1 and d.status(job)["restarts"] == 1, ends
         for c in idle:
             c.close()
 

@@ -10,12 +10,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from titan import tap  # noqa: E402
 import protocol  # noqa: E402
+from mutate import Mutator  # noqa: E402
 
 if protocol.absent:
     print(f"1..1\nok 1 - attacks # SKIP {protocol.absent}")
     sys.exit(0)
 
-from run_attack import scenes, storm  # noqa: E402
+from run_attack import ENOUGH, never_tried, scenes, storm  # noqa: E402
 
 WAYS = ["client", "nobody", "agent", "worker", "peer"]
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
@@ -27,10 +28,27 @@ def by_name():
     assert passed and not failed, f"{failed} scenes failed"
 
 
+def every_field():
+    """a field that no message changed is named, of a way that sent enough; what a message of the protocol can have is all there"""
+    few = {"done": ENOUGH * 3 - 1, "fields": 3, "untried": ["a.b"]}
+    assert never_tried({"agent": few}) == {} and never_tried({"peer": {**few, "done": ENOUGH * 3, "untried": []}}) == {}
+    assert never_tried({"agent": {**few, "done": ENOUGH * 3}, "peer": few}) == {"agent": ["a.b"]}
+    mutator = Mutator(random.Random(SEED), lambda *_: None)
+    kinds = [f.name for f in protocol.agent.AgentMessage.DESCRIPTOR.oneofs_by_name["kind"].fields]
+    fields = mutator.fields(protocol.agent.AgentMessage.DESCRIPTOR)
+    for n in range(ENOUGH * len(fields)):
+        message, name = protocol.agent.AgentMessage(), kinds[n % len(kinds)]
+        getattr(message, name).SetInParent() if message.DESCRIPTOR.fields_by_name[name].message_type else setattr(message, name, True)
+        mutator.bytes_of(message)
+        if not fields - mutator.tried.keys():
+            break
+    assert not fields - mutator.tried.keys(), fields - mutator.tried.keys()
+
+
 def at_random():
     """mutated messages of clients, agents, workers and datagrams: no daemon ends, the run beside them has every loss it would have had"""
     print(f"# SEED={SEED}")
     print("# " + storm(SEED, int(os.environ.get("ROUNDS") or 4000), WAYS, 15))
 
 
-tap(by_name, at_random)
+tap(every_field, by_name, at_random)

@@ -5,6 +5,7 @@ answer, and nodes that do not reach each other. Another machine is a mount names
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
 import nodes  # noqa: E402
-from titan import BIN, FP_BIN, Daemon, command, tap, until  # noqa: E402
+from titan import BIN, BUILD, FP_BIN, Daemon, command, tap, until  # noqa: E402
+
+SHIM = BUILD / "tests/fault/shim.so"
 
 
 def unshare_works():
@@ -57,6 +60,38 @@ def one_machine():
             (found,) = check(d.server).values()
             said = texts(found, "data_root", True) + texts(found, "checkpoint_root", True)
             assert len(said) == 2 and all("No such file" in t and "take it out of the coordinator's storage." in t for t in said), found
+
+
+def other_clock_and_version():
+    """a node with a clock ten minutes off and one of another version are WRONG by name, with what was found; a third is not"""
+    if not SHIM.exists():
+        return f"{SHIM} is not built (make tests)"
+    c = nodes.Cluster(slots={"n1": 1, "n2": 1, "n3": 1})
+    shim, other = c.dir / "shim", c.dir / "titand"
+    shim.write_bytes(struct.pack("=q", 600 * 10**9).ljust(4096, b"\0"))
+    c.hosts["n2"] = (["env", f"LD_PRELOAD={SHIM}", f"TITAN_SHIM={shim}"], "127.0.0.1")
+    # The same program but for the text that is its version.
+    version = command(BIN / "titand", "--version").out.split(" ", 1)[1].strip()
+    program = (BIN / "titand").read_bytes()
+    assert program.count(version.encode() + b"\0") >= 1
+    later = "9" + version[1:]
+    other.write_bytes(program.replace(version.encode() + b"\0", later.encode() + b"\0"))
+    other.chmod(0o755)
+    (c.dir / "titan-worker").symlink_to(BIN / "titan-worker")
+    c.hosts["n3"] = (["sh", "-c", f'shift; exec {other} "$@"', "sh"], "127.0.0.1")
+    with c:
+        done = command(BIN / "titanctl", "-s", c.unix, "-o", "json", "admin", "check")
+        assert done.code == 7, done.code
+        found = findings(done)
+        (clock,) = texts(found["n2"], "clock", True)
+        skew = int(clock.split(" ms ")[0])
+        assert abs(skew - 600000) < 60000 and "against the coordinator's" in clock, clock
+        (wrong,) = texts(found["n3"], "version", True)
+        assert wrong == f"{later}, the coordinator's is {version}", wrong
+        assert [n for n in found if texts(found[n], "clock", True)] == ["n2"] and [n for n in found if texts(found[n], "version", True)] == ["n3"], found
+        shown = command(BIN / "titanctl", "-s", c.unix, "admin", "check")
+        for node, what in (("n2", "clock"), ("n3", "version")):
+            assert any(node in line and what in line and "WRONG" in line for line in shown.out.splitlines()), shown.out
 
 
 def root_that_does_not_answer():

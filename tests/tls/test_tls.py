@@ -351,10 +351,115 @@ def revoked_node():
         c.ctl("cancel", job)
 
 
+class OtherCa:
+    """openssl's: a root, and an intermediate that signs. What it signs has the intermediate in its file, the trusted file only the root."""
+
+    def __init__(self, folder):
+        self.dir = folder
+        folder.mkdir()
+        self.key(folder / "root.key"), self.key(folder / "middle.key")
+        subprocess.run(["openssl", "req", "-x509", "-new", "-key", folder / "root.key", "-subj", "/CN=Example Root", "-days", "3650", "-out",
+                        folder / "ca.pem"], check=True, stderr=subprocess.DEVNULL)
+        self.sign(folder / "middle.key", "ca.pem", "root.key", folder / "middle.pem", "basicConstraints=critical,CA:TRUE,pathlen:0\n"
+                  "keyUsage=critical,keyCertSign,cRLSign\n", days=1000)
+
+    def key(self, path):
+        subprocess.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path], check=True,
+                       stderr=subprocess.DEVNULL)
+        path.chmod(0o600)
+
+    def sign(self, key, ca, ca_key, out, extensions, days=30):
+        request = subprocess.run(["openssl", "req", "-new", "-key", key, "-subj", "/CN=example"], check=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL).stdout
+        more = self.dir / "extensions"
+        more.write_text(extensions)
+        subprocess.run(["openssl", "x509", "-req", "-CA", self.dir / ca, "-CAkey", self.dir / ca_key, "-CAcreateserial", "-days", str(days),
+                        "-extfile", more, "-out", out], input=request, check=True, stderr=subprocess.DEVNULL)
+
+    def pair(self, name, hosts=""):
+        """A key and a certificate with its chain, in place of what is there: first the certificate, then the key, as two renames."""
+        out = self.dir / name.replace("/", "-")
+        out.mkdir(exist_ok=True)
+        self.key(out / "new.key")
+        use = "serverAuth,clientAuth" if hosts else "clientAuth"
+        self.sign(out / "new.key", "middle.pem", "middle.key", out / "leaf.pem", f"basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\n"
+                  f"extendedKeyUsage={use}\nsubjectAltName=URI:spiffe://titan/{name}{hosts}\n")
+        (out / "new.pem").write_text((out / "leaf.pem").read_text() + (self.dir / "middle.pem").read_text())
+        (out / "new.pem").rename(out / "cert.pem")
+        (out / "new.key").rename(out / "key.pem")
+        return out
+
+    def config(self, pair):
+        return f'[tls]\nca = "{self.dir}/ca.pem"\ncertificate = "{pair}/cert.pem"\nkey = "{pair}/key.pem"\n'
+
+
+def serial(text):
+    return subprocess.run(["openssl", "x509", "-noout", "-serial"], input=text.encode(), stdout=subprocess.PIPE, check=True).stdout
+
+
+def other_ca():
+    """openssl's CA with an intermediate, by files: coordinator, agent and client speak by them, and they are replaced under a run"""
+    if not shutil.which("openssl"):
+        return "no openssl"
+    hosts = ",DNS:localhost,IP:127.0.0.1"
+    c = Coordinator()
+    ca = OtherCa(c.dir / "ca")
+    c.config = ca.config(ca.pair("coordinator/head", hosts))
+    with c.started():
+        assert not (c.state / "pki").exists() and not (c.state / "tls").exists()
+        assert "Verify return code: 0 (ok)" in s_client(c, "-CAfile", ca.dir / "ca.pem", "-verify_hostname", "localhost")
+
+        def agent():
+            (c.dir / "n1.toml").write_text(ca.config(ca.pair("node/n1")))
+            c.spawn("n1", "agent", "--coordinator", f"localhost:{c.agents.rsplit(':', 1)[1]}", "--node", "n1", "--address", "127.0.0.1",
+                    "--config", c.dir / "n1.toml", "--slots", 1)
+            until("n1 is ready", lambda: c.nodes() == {"n1": "ready"}, 20)
+
+        def remote(pair, *args, trusts=ca):
+            flags = [x for name, path in (("ca", trusts.dir / "ca.pem"), ("cert", pair / "cert.pem"), ("key", pair / "key.pem"))
+                     for x in (f"--tls-{name}", path)]
+            return command(BIN / "titanctl", "-s", f"localhost:{c.port}", *flags, *args)
+        agent()
+        keys = {"elastic.max_workers": 1, "training.steps": 1000000, "device.threads": 1, "training.dataset_path": headers_text(c.dir / "text")}
+        eva = ca.pair("user/eva")
+        done = remote(eva, "list")
+        assert done.code == 0, done.err
+        # Eva has no uid here, so her data set lies in no root: the run is the daemon's user's.
+        job = c.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys)).strip()
+
+        def step():
+            s = json.loads(remote(eva, "-o", "json", "status", job).out)
+            assert s["state"] not in ("FAILED", "COMPLETED", "CANCELLED"), s
+            return s["step"]
+        until("it trains", lambda: step() > 2, 60)
+        before, epoch = serial(s_client(c)), json.loads(c.ctl("-o", "json", "status", job))["epoch"]
+        # Another CA of the same names may nothing, either way.
+        foreign = OtherCa(c.dir / "foreign")
+        assert remote(foreign.pair("user/eva"), "list").code != 0 and remote(eva, "list", trusts=foreign).code != 0
+        # Renewal: all three pairs are others now. Connections that stand go on; what comes anew is by the new ones.
+        ca.pair("coordinator/head", hosts), ca.pair("node/n1"), ca.pair("user/eva")
+        until("the new one is served", lambda: serial(s_client(c)) != before, 20)
+        now = step()
+        until("the run makes steps", lambda: step() > now, 30)
+        # The coordinator starts again, so the agent connects with the files there are.
+        c.stop("c")
+        c.start(f"127.0.0.1:{c.port}")
+        until("n1 is ready again", lambda: c.nodes() == {"n1": "ready"}, 30)
+        now = step()
+        until("the run makes steps over that", lambda: step() > now, 30)
+        assert json.loads(c.ctl("-o", "json", "status", job))["epoch"] == epoch
+        assert "certificate not renewed" not in c.log("c") + c.log("n1")
+        # What is revoked is refused, whatever CA signed it.
+        assert "user/eva: revoked" in c.ctl("pki", "revoke", "user/eva")
+        gone = remote(eva, "list")
+        assert gone.code == 5 and "revoked" in gone.err, (gone.code, gone.err)
+        c.ctl("cancel", job)
+
+
 class World:
     made, why = messages()
     grpc, api, agent, enrol = made or (None, None, None, None)
 
 
 if __name__ == "__main__":
-    tap(openssl_client, certificates, names, join_tokens, lost_answer, rotation, own_certificate, revoked_node)
+    tap(openssl_client, other_ca, certificates, names, join_tokens, lost_answer, rotation, own_certificate, revoked_node)

@@ -71,9 +71,16 @@ static void test_defaults(void **state)
     assert_string_equal(c.listen[0], expected);
     assert_int_equal(c.log_level, LOG_LEVEL_INFO);
     assert_int_equal(c.quarantine_crashes, 3);
+    assert_int_equal(c.detection.leader_lease_ms, 600000); /* ten minutes: a coordinator may be away for so long */
     assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "h:1"), TITAN_OK);
     assert_false(c.stop_workers);
     assert_int_equal(c.n_listen, 0);
+    static const char *const profiles[] = {"", "[detection]\nprofile = \"lan\"\n", "[detection]\nprofile = \"wan\"\n"};
+    for (size_t i = 0; i < ARRAY_SIZE(profiles); i++) {
+        write_file(profiles[i]);
+        assert_int_equal(PARSE(&c, &err, "coordinator", "--config", file), TITAN_OK);
+        assert_int_equal(c.detection.leader_lease_ms, 600000);
+    }
 }
 
 static void test_systemd_directories(void **state)
