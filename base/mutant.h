@@ -60,7 +60,11 @@
     X(PROBE_UNASKED, "what a node says of another counts though it was not asked")                                     \
     X(QUARANTINE_ALONE, "one job that crashes wherever it is puts nodes in quarantine")                                \
     X(STEP_FORGOTTEN, "the stored step falls though the state was in memory")                                          \
-    X(RESTORED_EPOCHS, "epochs behind a restore have the numbers of those before it")
+    X(RESTORED_EPOCHS, "epochs behind a restore have the numbers of those before it")                                  \
+    X(CANCEL_OF_NONE, "the cancel of a job that there is not is answered as done")                                     \
+    X(DRAIN_OF_NONE, "the drain of a node that there is not is answered as done")                                      \
+    X(RESIZE_UNBOUNDED, "a job is resized to a number that it cannot have")                                            \
+    X(WINDOW_UNBOUNDED, "a maintenance window is planned that cannot be")
 
 enum mutant {
     MUTANT_NONE,

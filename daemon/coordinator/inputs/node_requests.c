@@ -2,6 +2,7 @@
 /* What people ask of nodes. */
 #include "daemon/coordinator/records/core_record.h"
 
+#include "base/mutant.h"
 #include "daemon/coordinator/cluster/faulty_slots.h"
 #include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/inputs/input.h"
@@ -12,6 +13,8 @@ titan_status core_drain(struct core *c, const char *node, const struct core_drai
                         struct batch *out, struct titan_error *err)
 {
     struct noderec *n = core_find_node(c, node);
+    if (!n && MUTANT(DRAIN_OF_NONE))
+        return TITAN_OK;
     if (!n)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no node '%.253s'", node);
     TRY(maintenance_check(d, now.wall_ms, err));
