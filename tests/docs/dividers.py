@@ -31,28 +31,33 @@ def mend(text):
 
 
 def sources():
-    listed = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cu", "*.cuh", "*.cpp"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [ROOT / f for f in listed.stdout.split()]
+    """None: no git here (an unpacked archive)."""
+    listed = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cu", "*.cuh", "*.cpp"], cwd=ROOT, check=False, capture_output=True, text=True)
+    return None if listed.returncode else [ROOT / f for f in listed.stdout.split() if (ROOT / f).is_file()]
+
+
+def wrong(text):
+    """Line of the first divider that is not as it should be; 0: none."""
+    mended = mend(text)
+    return next((i for i, (a, b) in enumerate(zip(text.splitlines() + [""], mended.splitlines() + [""]), 1) if a != b), 0)
+
+
+def check():
+    return [f"{path.relative_to(ROOT)}:{at}: a section divider is not one line of {COLUMNS} columns (tests/docs/dividers.py mends it)"
+            for path in sources() for at in [wrong(path.read_text())] if at]
 
 
 def main():
-    check, wrong = sys.argv[1:] == ["--check"], 0
-    if sys.argv[1:] and not check:
+    if sys.argv[1:] == ["--check"]:
+        found = check()
+        print("\n".join(found), end="\n" * bool(found))
+        sys.exit(1 if found else 0)
+    if sys.argv[1:]:
         sys.exit(__doc__)
-    for path in sources():
-        text = path.read_text()
-        mended = mend(text)
-        if mended == text:
-            continue
-        wrong += 1
-        if check:
-            at = next(i for i, (a, b) in enumerate(zip(text.splitlines() + [""], mended.splitlines() + [""]), 1) if a != b)
-            print(f"{path.relative_to(ROOT)}:{at}: a section divider is not one line of {COLUMNS} columns (tests/docs/dividers.py mends it)")
-        else:
-            path.write_text(mended)
-    if not check:
-        print(f"{wrong} files mended")
-    sys.exit(1 if check and wrong else 0)
+    mended = [path for path in sources() if wrong(path.read_text())]
+    for path in mended:
+        path.write_text(mend(path.read_text()))
+    print(f"{len(mended)} files mended")
 
 
 if __name__ == "__main__":

@@ -31,26 +31,31 @@ def with_line(text, form):
     return text[:at] + form % LINE + "\n" + text[at:]
 
 
+def without():
+    """{file: what it should be} of those without the line. None: no git here (an unpacked archive)."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=False, capture_output=True, text=True)
+    if listed.returncode:
+        return None
+    files = [name for name in listed.stdout.splitlines() if style(name) and (ROOT / name).is_file()]
+    texts = {name: (ROOT / name).read_text() for name in files}
+    return {name: with_line(text, style(name)) for name, text in texts.items() if with_line(text, style(name)) != text}
+
+
+def check():
+    return [f"{name}: no line {LINE!r} (tests/docs/spdx.py writes it)" for name in without()]
+
+
 def main():
-    check, missing = sys.argv[1:] == ["--check"], 0
-    if sys.argv[1:] and not check:
+    if sys.argv[1:] == ["--check"]:
+        found = check()
+        print("\n".join(found), end="\n" * bool(found))
+        sys.exit(1 if found else 0)
+    if sys.argv[1:]:
         sys.exit(__doc__)
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
-    for name in listed.stdout.splitlines():
-        form = style(name)
-        if not form or not (ROOT / name).is_file():
-            continue
-        text = (ROOT / name).read_text()
-        written = with_line(text, form)
-        if written != text:
-            missing += 1
-            if check:
-                print(f"{name}: no line {LINE!r} (tests/docs/spdx.py writes it)")
-            else:
-                (ROOT / name).write_text(written)
-    if not check:
-        print(f"{missing} files written")
-    sys.exit(1 if check and missing else 0)
+    files = without()
+    for name, text in files.items():
+        (ROOT / name).write_text(text)
+    print(f"{len(files)} files written")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""dividers.py and spdx.py mend what is wrong, and nothing twice."""
+"""dividers.py and spdx.py mend what is wrong, and nothing twice; in the tree nothing is."""
 import sys
 from pathlib import Path
 
@@ -32,4 +32,12 @@ def licence_lines_are_written():
     assert spdx.style("docs/api.md") is None and spdx.style("recipes/tiny.toml") is None
 
 
-tap(dividers_are_mended, licence_lines_are_written)
+def tree_is_whole():
+    """every divider of the tree is one line, every source has the licence's line"""
+    if dividers.sources() is None:
+        return "no git here"
+    found = dividers.check() + spdx.check()
+    assert not found, "\n" + "\n".join(found)
+
+
+tap(dividers_are_mended, licence_lines_are_written, tree_is_whole)
