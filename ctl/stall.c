@@ -93,17 +93,13 @@ static int by_rank(const void *a, const void *b)
     return ((const struct stall_rank *)a)->rank - ((const struct stall_rank *)b)->rank;
 }
 
-static titan_status add_rank(struct stall_rank **list, int *n, struct stall_rank rank, struct titan_error *err)
+static titan_status add_rank(struct stall_rank **list, int *n, int *cap, struct stall_rank rank,
+                             struct titan_error *err)
 {
     for (int i = 0; i < *n; i++)
         if ((*list)[i].rank == rank.rank)
             return TITAN_OK;
-    struct stall_rank *grown = realloc(*list, (size_t)(*n + 1) * sizeof *grown);
-    if (!grown)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    *list = grown;
-    grown[(*n)++] = rank;
-    return TITAN_OK;
+    return VEC_PUSH(*list, *n, *cap, rank) ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "out of memory");
 }
 
 static titan_status add_stall(struct stall_report *r, const struct stall_dump *d, const struct flight_entry *e,
@@ -122,7 +118,7 @@ static titan_status add_waiting(struct stall *s, const struct stall_dump *d, con
                                 struct titan_error *err)
 {
     s->waited_s = MAX(s->waited_s, seconds(d, e->began_ns));
-    return add_rank(&s->waiting, &s->n_waiting, (struct stall_rank){d->copy->rank, d, e, 0}, err);
+    return add_rank(&s->waiting, &s->n_waiting, &s->cap_waiting, (struct stall_rank){d->copy->rank, d, e, 0}, err);
 }
 
 static titan_status add_missing(struct stall *s, const struct ranks *ranks, int rank, struct titan_error *err)
@@ -130,7 +126,7 @@ static titan_status add_missing(struct stall *s, const struct ranks *ranks, int 
     const struct stall_dump *d = ranks->of[rank];
     titan_assert(rank < ranks->world);
     const int64_t older_ms = d ? ranks->newest_ms - d->time_ms : 0;
-    return add_rank(&s->missing, &s->n_missing,
+    return add_rank(&s->missing, &s->n_missing, &s->cap_missing,
                     (struct stall_rank){.rank = rank,
                                         .dump = d,
                                         .entry = d ? doing(d) : NULL,
@@ -177,13 +173,13 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
             s->kind = STALL_SIZES;
         else
             continue;
-        TRY(add_rank(&s->missing, &s->n_missing, (struct stall_rank){rank, d, there, 0}, err));
+        TRY(add_rank(&s->missing, &s->n_missing, &s->cap_missing, (struct stall_rank){rank, d, there, 0}, err));
     }
     if (s->kind != STALL_MISSING || s->n_missing)
         return TITAN_OK;
     for (int i = 0; i < s->n_waiting; i++)
         if (at_fault(s->waiting[i].dump))
-            TRY(add_rank(&s->missing, &s->n_missing, s->waiting[i], err));
+            TRY(add_rank(&s->missing, &s->n_missing, &s->cap_missing, s->waiting[i], err));
     s->kind = s->n_missing ? STALL_HELD : STALL_UNDER_WAY;
     int kept = 0;
     for (int i = 0; i < s->n_waiting; i++)
@@ -210,7 +206,7 @@ static titan_status look_at_message(struct stall_report *r, const struct ranks *
     TRY(add_stall(r, d, e, kind, &s, err));
     TRY(add_waiting(s, d, e, err));
     if (kind == STALL_SIZES)
-        return add_rank(&s->missing, &s->n_missing, (struct stall_rank){e->peer, peer, there, 0}, err);
+        return add_rank(&s->missing, &s->n_missing, &s->cap_missing, (struct stall_rank){e->peer, peer, there, 0}, err);
     return kind == STALL_UNDER_WAY ? TITAN_OK : add_missing(s, ranks, e->peer, err);
 }
 

@@ -48,7 +48,7 @@ struct stall {
     const char *group;
     const struct flight_entry *what;      /* as the first of the waiting has it */
     struct stall_rank *waiting, *missing; /* by rank */
-    int n_waiting, n_missing;
+    int n_waiting, n_missing, cap_waiting, cap_missing;
     double waited_s; /* the longest */
 };
 struct stall_report {

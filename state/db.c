@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/failpoint.h"
+#include "base/hash.h"
 
 #define DB_STATEMENTS 256 /* slots of the statement table; a power of two, well above the literals there are */
 
@@ -256,7 +257,7 @@ titan_status db_exec(struct db *db, const char *sql, struct titan_error *err)
 
 static titan_status prepare(struct db *db, const char *sql, sqlite3_stmt **ret, struct titan_error *err)
 {
-    size_t slot = ((uintptr_t)sql >> 3) * UINT64_C(0x9E3779B97F4A7C15) >> 40;
+    size_t slot = hash_mix((uintptr_t)sql);
     for (size_t i = 0;; i++) {
         titan_assert(i < DB_STATEMENTS);
         slot = (slot + 1) & (DB_STATEMENTS - 1);

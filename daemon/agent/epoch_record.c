@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "base/vec.h"
 #include "daemon/agent/agent_core_internal.h"
 
 bool agent_bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
@@ -40,10 +41,9 @@ static void add_leader_epoch(const struct agent_core *c, job_record *r, const ch
     d.epoch = r->accepted;
     d.term = c->seen.term;
     d.leader = (char *)leader;
-    void *grown = realloc(r->leader_epochs, (r->n_leader_epochs + 1) * sizeof(*r->leader_epochs));
-    titan_assert(grown);
-    r->leader_epochs = grown;
-    r->leader_epochs[r->n_leader_epochs++] = agent_message_copy(&d.base);
+    size_t cap = r->n_leader_epochs; /* a message keeps none */
+    const bool added = VEC_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
+    titan_assert(added);
 }
 
 /* The accepted epoch makes room for the next. Complete, it is the only quorum configuration; none before it counts. */
@@ -52,10 +52,9 @@ static void move_to_before(job_record *r, bool complete)
     for (size_t i = 0; complete && i < r->n_before; i++)
         titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
     r->n_before = complete ? 0 : r->n_before;
-    void *grown = realloc(r->before, (r->n_before + 1) * sizeof(*r->before));
-    titan_assert(grown);
-    r->before = grown;
-    r->before[r->n_before++] = r->accepted;
+    size_t cap = r->n_before;
+    const bool added = VEC_PUSH(r->before, r->n_before, cap, r->accepted);
+    titan_assert(added);
     r->accepted = NULL;
 }
 

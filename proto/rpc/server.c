@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "proto/rpc/common.h"
 #include "proto/rpc/tenant.h"
 
@@ -269,10 +270,7 @@ static void look_for_late(uv_timer_t *timer)
 
 static struct caller **caller_bucket(struct rpc_server *server, const char *name)
 {
-    uint32_t hash = 2166136261;
-    for (const char *p = name; *p; p++)
-        hash = (hash ^ (uint8_t)*p) * 16777619;
-    return &server->callers[hash % CALLER_BUCKETS];
+    return &server->callers[hash_index(hash_text(HASH_INIT, name), CALLER_BUCKETS)];
 }
 
 /* The count of one with this certificate or token; NULL: there is no memory for it. */

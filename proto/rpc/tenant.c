@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "proto/rpc/pair.h"
 
@@ -577,10 +578,7 @@ static bool peer_read(int fd, struct peer *ret)
 
 static struct connection **peer_bucket(struct rpc_server *server, const struct peer *peer)
 {
-    uint32_t hash = 2166136261;
-    for (size_t i = 0; i < sizeof(peer->address); i++)
-        hash = (hash ^ peer->address[i]) * 16777619;
-    return &server->peers[hash % PEER_BUCKETS];
+    return &server->peers[hash_index(hash_bytes(HASH_INIT, peer->address, sizeof(peer->address)), PEER_BUCKETS)];
 }
 
 static uint32_t peer_connections(struct rpc_server *server, const struct peer *peer)

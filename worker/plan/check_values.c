@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "base/vec.h"
 #include "worker/plan/checker.h"
 #include "worker/plan/fuse.h"
@@ -60,8 +61,7 @@ struct values {
 
 static uint64_t mix(uint64_t h, uint64_t x)
 {
-    h = (h ^ x) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 31;
+    return hash_mix(h ^ x);
 }
 
 /* --- visits ------------------------------------------------------------------------------------------------------- */

@@ -6,27 +6,15 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
+#include "base/vec.h"
 
 #define NONE (-1)
-
-static bool grow(void *array, int *cap, int need, size_t elem)
-{
-    if (need <= *cap)
-        return true;
-    const int more = MAX(64, *cap * 2);
-    void *larger = realloc(*(void **)array, (size_t)more * elem);
-    if (!larger)
-        return false;
-    *(void **)array = larger;
-    *cap = more;
-    return true;
-}
 
 /* Make room for one more entry; the first failure sticks. */
 #define ROOM(e, what)                                                                                                  \
     ((e)->status == TITAN_OK &&                                                                                        \
-     (grow(&(e)->p->what, &(e)->p->cap_##what, (e)->p->n_##what + 1, sizeof *(e)->p->what) ||                          \
-      ((e)->status = TITAN_ENOMEM, false)))
+     (VEC_RESERVE((e)->p->what, (e)->p->cap_##what, (e)->p->n_##what + 1) || ((e)->status = TITAN_ENOMEM, false)))
 
 titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter *ret, struct titan_error *err)
 {
@@ -123,12 +111,11 @@ struct params_index {
 
 static uint64_t hash_params(const struct op_params *q)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = HASH_INIT;
 
     for (int i = 0; i < OP_WORDS; i++)
-        h = (h ^ (uint64_t)q->word[i]) * 0x9e3779b97f4a7c15u;
-    h = (h ^ q->flags ^ (uint64_t)q->dt << 32 ^ (uint64_t)q->dt2 << 40) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
+        h = hash_word(h, (uint64_t)q->word[i]);
+    return hash_mix(hash_word(h, q->flags ^ (uint64_t)q->dt << 32 ^ (uint64_t)q->dt2 << 40));
 }
 
 static bool same_params(const struct op_params *a, const struct op_params *b)

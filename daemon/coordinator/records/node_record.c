@@ -4,14 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "daemon/coordinator/records/core_record.h"
 
 static size_t name_bucket(const char *name)
-{ /* FNV-1a */
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    return (hash ^ hash >> 32) % CORE_BUCKETS;
+{
+    return hash_index(hash_text(HASH_INIT, name), CORE_BUCKETS);
 }
 
 struct noderec *core_find_node(const struct core *c, const char *name)

@@ -12,6 +12,8 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "worker/device/cpu/matmul.h"
+
+#include "base/hash.h"
 #include "worker/device/cpu/arith.h"
 
 struct entry {
@@ -113,12 +115,10 @@ void matmul_cache_close(struct device *dev)
 
 static uint64_t shape_hash(const struct matmul_shape *s)
 {
-    uint64_t words[sizeof(*s) / 8], h = 0x9e3779b97f4a7c15u;
+    uint64_t words[sizeof(*s) / 8], h = HASH_INIT;
     memcpy(words, s, sizeof(words));
-    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
-        h = (h ^ words[i]) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        h = hash_mix(h ^ words[i]);
     return h;
 }
 
