@@ -94,6 +94,14 @@ def heeds_memory():
     assert tight["predicted"] <= 50 * GIB and tight["planned"] + tight["process"] + tight["connections"] == tight["predicted"], tight
 
 
+def experts_in_rounds():
+    """16B of DeepSeek V2 Lite on 8 GPUs, experts over all of them: fits, as its experts take tokens in rounds; room for the worst case does not"""
+    recipe = SOURCE / "recipes/deepseek_v3_16b.toml"
+    rounds, worst = (document(recipe, "--world", 8, "--device", "h100", keys=keys) for keys in ({}, {"parallelism.expert_parallel_room": 8.0}))
+    assert rounds["mesh"]["ep"] == 8 and rounds["fits"] and rounds["ranks"][0]["memory"]["predicted"] < 80e9, rounds
+    assert not worst["fits"], worst
+
+
 def as_json():
     """-o json: every number of the report, in bytes and seconds, and parts that add up"""
     d = document(DEBUG, "--world", 8, keys=PIPELINE)
@@ -205,6 +213,6 @@ def refused():
 
 
 try:
-    tap(report, options, floors, heeds_memory, as_json, timeline, picture, search, refused)
+    tap(report, options, floors, heeds_memory, experts_in_rounds, as_json, timeline, picture, search, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)
