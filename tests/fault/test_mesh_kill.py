@@ -186,6 +186,11 @@ def experts():
     kill_and_grow("experts, tp=2 ep=2", keys("", 2, 4, "tp=2 ep=2", model__name="llama3_moe"), 4, 2)
 
 
+def experts_apart():
+    """experts over two of dp_shard=4: 4 -> 2 -> 4; every loss bit for bit that of two"""
+    kill_and_grow("experts, ep=2", keys("", 2, 4, "ep=2", model__name="llama3_moe"), 4, 2)
+
+
 def waits_for_a_worker():
     """pp=2 tp=2 and no data parallelism: three make no mesh; the run says what it waits for, and goes on with four"""
     with Daemon(None, "--slots", 4) as d:
@@ -208,4 +213,4 @@ def waits_for_a_worker():
         compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
 
 
-tap(eight_become_four, zero_bubble, context_parallel, experts, waits_for_a_worker)
+tap(eight_become_four, zero_bubble, context_parallel, experts, experts_apart, waits_for_a_worker)

@@ -867,6 +867,8 @@ static void test_kill_meshes(void **state)
     static const char *const context[] = {"parallelism.context_parallel_degree=2", "elastic.max_workers=4", NULL};
     static const char *const experts[] = {"model.name=deepseek_v3", "parallelism.tensor_parallel_degree=2",
                                           "parallelism.expert_parallel_degree=2", "elastic.max_workers=4", NULL};
+    static const char *const experts_apart[] = {"model.name=deepseek_v3", "parallelism.expert_parallel_degree=2",
+                                                "training.global_batch_size=16", "elastic.max_workers=4", NULL};
     static const char *const replicas[] = {"parallelism.data_parallel_replicate_degree=2", "elastic.max_workers=4",
                                            NULL};
     four_become_two(tensor, 1, "buddy");
@@ -874,6 +876,7 @@ static void test_kill_meshes(void **state)
     four_become_two(offloaded, 1, "buddy");
     four_become_two(context, 2, "buddy");
     four_become_two(experts, 1, "buddy");
+    four_become_two(experts_apart, 1, "buddy");
     four_become_two(replicas, 3, "replica");
 }
 
@@ -993,6 +996,15 @@ static void test_experts(void **state)
     up_and_down(axes);
 }
 
+/* Two experts' ranks of two, then of four data-parallel ones: tokens go elsewhere, sums are the same. */
+static void test_experts_apart(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"model.name=deepseek_v3", "parallelism.expert_parallel_degree=2",
+                                       "training.global_batch_size=16", "elastic.max_workers=4", NULL};
+    up_and_down(axes);
+}
+
 /* Two stages in a pipeline, once with two ranks in each; the ranks of the second epoch stand in another order. The
  * disturbed run has its masters and moments in host memory. */
 static void test_pipeline(void **state)
@@ -1039,6 +1051,7 @@ int main(void)
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_experts_apart),
         cmocka_unit_test(test_pipeline),
     };
     return cmocka_run_group_tests(tests, one_rank, NULL);
