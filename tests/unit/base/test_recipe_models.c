@@ -91,6 +91,29 @@ static void test_flops(void **state)
     }
 }
 
+/* Query q of a sequence sees q keys, (seq + 1) / 2 on average, and nothing but attention is less. */
+static void test_causal_flops(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *flavor;
+        int64_t seq_len;
+        double flops;
+    } cases[] = {
+        {"llama3", "8B", 8192, 6 * (8030261248.0 - 128256 * 4096) + 12.0 * 32 * 32 * 128 * 8193 / 2},
+        {"llama3", "8B", 1, 6 * (8030261248.0 - 128256 * 4096) + 12.0 * 32 * 32 * 128},
+        {"deepseek_v3", "16B", 4096,
+         6 * (15706484224.0 - 209715200 - 58.0 * 26 * 3 * 2048 * 1408) + 6.0 * 27 * 16 * 320 * 4097 / 2},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r = model(cases[i].family, cases[i].flavor);
+        r.training.seq_len = cases[i].seq_len;
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        if (!(fabs(recipe_causal_flops_per_token(&r) / cases[i].flops - 1) < 1e-12))
+            fail_msg("%s %s: %.17g", cases[i].family, cases[i].flavor, recipe_causal_flops_per_token(&r));
+    }
+}
+
 /* A world smaller than the mesh is none: what is told of it is what the mesh needs, its copies too. */
 static void test_memory_below_the_mesh(void **state)
 {
@@ -188,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_params),         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_causal_flops),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_memory_below_the_mesh),
         cmocka_unit_test(test_memory_of_axes), cmocka_unit_test(test_memory_of_experts),
     };
