@@ -69,6 +69,25 @@ def experts():
         assert f"{min(every):.0f} to {max(every):.0f}, mean {means['mean']:.4g}" in row, table
 
 
+def layers():
+    """gradient norms of layers, of their experts apart, add up to the step's, over ranks of every axis; weights have norms that move"""
+    keys = {**KEYS, "training.steps": 3, "metrics.log_layers": "true", "training.max_norm": 1000, "training.global_batch_size": 8,
+            "parallelism.tensor_parallel_degree": 2, "model.n_experts": 8, "model.top_k": 2, "model.moe_hidden": 32,
+            "parallelism.expert_parallel_degree": 2}
+    with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
+        done = subprocess.run([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "4", "--dir", folder, *overrides(keys)],
+                              capture_output=True, text=True, env=os.environ, timeout=60)
+        assert done.returncode == 0, done.stderr
+        lines, of_layers = ([json.loads(line) for line in open(Path(folder) / name)] for name in ("metrics.jsonl", "layers.jsonl"))
+    assert [row["step"] for row in of_layers] == [line["step"] for line in lines] == [1, 2, 3], of_layers
+    for line, row in zip(lines, of_layers):
+        gradients, weights = row["grad_norm"], row["param_norm"]
+        assert set(gradients) == set(weights) and len(gradients) > 4 and min(*gradients.values(), *weights.values()) > 0, row
+        whole = sum(norm * norm for norm in gradients.values()) ** 0.5
+        assert abs(whole / line["grad_norm"] - 1) < 1e-5, (whole, line)
+    assert all(of_layers[0]["param_norm"][unit] != of_layers[2]["param_norm"][unit] for unit in of_layers[0]["param_norm"]), of_layers
+
+
 def full_disk():
     """metrics.jsonl on a disk that is full, and event files in a folder that cannot be: every step is made all the same"""
     with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
@@ -103,4 +122,4 @@ def no_room():
     assert re.search(r" 65536 .* all$", said, re.M) and re.search(r" 0 .* metrics.jsonl$", said, re.M), said
 
 
-tap(slowed, experts, full_disk, no_room)
+tap(slowed, experts, layers, full_disk, no_room)

@@ -83,6 +83,17 @@ def two_ranks():
     compare(scalars("two/tb"), "two")
 
 
+def layers():
+    """norms of every layer's gradient and weights, those of layers.jsonl"""
+    run("layers", "-n", "2", metrics__log_layers="true")
+    got, lines = scalars("layers/tb"), [json.loads(line) for line in open(HOME / "layers/layers.jsonl")]
+    assert {line["step"] for line in lines} == {1, 2, 4, 6, 8}, lines
+    for line in lines:
+        for key in ("grad_norm", "param_norm"):
+            for unit, norm in line[key].items():
+                assert np.float32(norm) == np.float32(got[f"layer_{key}/{unit}"][line["step"]]), (line["step"], key, unit)
+
+
 def steps_again():
     """a run that begins again from step 4 takes the place of what was trained from there on"""
     run("again")
@@ -100,4 +111,4 @@ def cannot_be_written():
     assert "no more TensorBoard events" in run("full") and set(rows("full")) == set(range(1, 9))
 
 
-titan.tap(two_ranks, steps_again, cannot_be_written)
+titan.tap(two_ranks, layers, steps_again, cannot_be_written)
