@@ -27,7 +27,7 @@ static void answer_heartbeat(struct core *c, struct noderec *n, const Titan__Int
     detector_answered(c, n);
 }
 
-/* In the midst of an epoch a step calls for nothing: every member tells of every step. */
+/* A step of such a job is no event: only its first in an epoch and its last one change what the coordinator does. */
 static bool just_trains(const struct jobrec *j)
 {
     return j->state == JOB_RUNNING && j->epoch_state == EPOCH_RUNNING && j->status.step + 1 < j->spec.steps;
