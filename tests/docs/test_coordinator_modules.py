@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """daemon/coordinator/ as docs/coordinator.md has it: its folders call in one direction, no files call each other in a
-circle, a field of a record is written in two files at most (by its owner, and when it is made or restored), and what a job
-does next is one switch over its phase.
+circle, a field of a record is written in two files at most (by its owner, and when it is made or restored), a state only where
+the step to it was found to be allowed, and what a job does next is one switch over its phase. Nothing of it is linked to daemon/api/.
 
 Calls are those of the objects (nm); writers are found in the text, by names of variables that are declared as pointers
 to a record. FIELDS=1 prints every field with its writers."""
@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "daemon/coordinator"
 BUILD = Path(os.environ.get("BUILD", "build"))
 OBJECTS = (BUILD if BUILD.is_absolute() else ROOT / BUILD) / "obj/daemon/coordinator"
+API = OBJECTS.parent / "api"
 ORDER = ["shell", "inputs", "sched", "run", "cluster", "outbox", "records"]  # a folder calls those behind it
 SOURCES = sorted(HERE.glob("**/*.c"))
 
@@ -24,23 +25,36 @@ def name(path):
     return str(path.relative_to(HERE).with_suffix(""))
 
 
-def calls():
-    """Edges between files, each with the symbols it is for."""
+def read_symbols(objects):
+    """What object files define and what they want of others: {symbol: file}, {file: symbols}."""
     defined, wanted = {}, collections.defaultdict(set)
-    for source in SOURCES:
-        listing = subprocess.run(["nm", OBJECTS / f"{name(source)}.o"], capture_output=True, text=True, check=True)
+    for file, path in objects:
+        listing = subprocess.run(["nm", path], capture_output=True, text=True, check=True)
         for line in listing.stdout.splitlines():
             *_, kind, symbol = line.split()
             if kind in "TDBRC":
-                defined[symbol] = name(source)
+                defined[symbol] = file
             elif kind == "U":
-                wanted[name(source)].add(symbol)
+                wanted[file].add(symbol)
+    return defined, wanted
+
+
+def calls():
+    """Edges between files, each with the symbols it is for; what each file wants."""
+    defined, wanted = read_symbols((name(source), OBJECTS / f"{name(source)}.o") for source in SOURCES)
     edges = collections.defaultdict(list)
     for user, symbols in wanted.items():
         for symbol in sorted(symbols):
             if defined.get(symbol, user) != user:
                 edges[user, defined[symbol]].append(symbol)
-    return edges
+    return edges, wanted
+
+
+def upwards(wanted):
+    """Symbols of the API that files of the coordinator want: the API calls it, and never the other way."""
+    theirs, _ = read_symbols((path.stem, path) for path in sorted(API.rglob("*.o")))
+    return [f"{user} -> api/{theirs[symbol]}: {symbol}" for user, of in sorted(wanted.items()) for symbol in sorted(of & set(theirs))] + \
+        ["no objects of daemon/api"] * (len(theirs) < 30)
 
 
 def circles(edges):
@@ -92,6 +106,25 @@ def writers():
     return found
 
 
+STATES = {"jobrec.state", "jobrec.phase", "jobrec.epoch_state", "workrec.state", "noderec.state"}
+TRANSITIONS = "outbox/transitions"
+BIRTHS = {"records/job_table", "records/node_record", "inputs/restored_state"}  # a record is made, or read from the store
+
+
+def states(fields):
+    """States that are written elsewhere, or before it was found that they may follow."""
+    wrong = [f"{field}: {', '.join(sorted(fields[field] - BIRTHS))}" for field in sorted(STATES) if fields[field] - BIRTHS != {TRANSITIONS}]
+    text = re.sub(r"/\*.*?\*/", "", (HERE / f"{TRANSITIONS}.c").read_text(), flags=re.S)
+    moves = 0
+    for function, body in re.findall(r"^(?:static )?\w[^\n;{}()]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", text, re.S | re.M):
+        move = re.search(r"\b[jwn]->(?:state|phase|epoch_state) = ", body)
+        found = body.find("sm_allowed(")
+        moves += move is not None
+        if move and not 0 <= found < min(at for at in (move.start(), body.find("_change(")) if at >= 0):
+            wrong.append(f"{function}() does not ask first whether it may")
+    return wrong + ["no transitions"] * (moves < 5)
+
+
 def advance():
     """What is wrong with job_advance(): phases that it has no case for, a second switch."""
     body = re.search(r"^void job_advance\(.*?^}", (HERE / "run/job_driver.c").read_text(), re.S | re.M)[0]
@@ -109,17 +142,19 @@ def report(number, what, bad):
 
 
 def main():
-    edges, fields = calls(), writers()
+    (edges, wanted), fields = calls(), writers()
     if os.environ.get("FIELDS"):
         for field, files in sorted(fields.items()):
             print(f"# {len(files)} {field}: {', '.join(sorted(files))}")
     up = [f"{a} -> {b}: {', '.join(s)}" for (a, b), s in sorted(edges.items()) if layer(a) > layer(b)]
-    print("1..4")
+    print("1..6")
     failed = report(1, "no circle of files", [" <-> ".join(sorted(c)) for c in circles(edges)])
     failed |= report(2, "folders call in one direction", up)
     failed |= report(3, "no field is written from more than two files",
                      [f"{f}: {', '.join(sorted(w))}" for f, w in sorted(fields.items()) if len(w) > 2])
     failed |= report(4, "job_advance() is one switch over every phase", advance())
+    failed |= report(5, "a state is written by transitions.c alone, after it was found to be allowed", states(fields))
+    failed |= report(6, "the coordinator wants nothing of the API", upwards(wanted))
     return failed
 
 
