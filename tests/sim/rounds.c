@@ -23,6 +23,7 @@ struct share {
     uint64_t failed_seeds[ROUNDS_FAILED_MAX];
     uint64_t first_failed;
     char invariant[8], text[600];
+    int end_signal; /* of the first failure */
     volatile bool *stop;
     struct totals totals;
 };
@@ -111,6 +112,7 @@ static void bury(FILE *out, const struct rounds *r, struct share *s, int signal)
 {
     struct outcome o = {.violated = true, .invariant = "end"};
     (void)snprintf(o.text, sizeof(o.text), "the process ended by signal %d (%s)", signal, strsignal(signal));
+    s->end_signal = s->failed == 0 ? signal : s->end_signal;
     note_failure(s, s->next, &o);
     tell(out, r, s, s->next, &o);
     s->next += (uint64_t)r->processes;
@@ -168,6 +170,7 @@ void rounds_run(const struct rounds *r, FILE *out, struct rounds_result *ret)
             first = s->first_failed;
             memcpy(ret->invariant, s->invariant, sizeof(ret->invariant));
             memcpy(ret->text, s->text, sizeof(ret->text));
+            ret->end_signal = s->end_signal;
         }
         add_totals(&ret->totals, &s->totals);
     }

@@ -17,6 +17,7 @@ struct rounds_result {
     uint64_t passed, failed, again; /* again: run twice, with the same trace both times */
     uint64_t failed_seeds[ROUNDS_FAILED_MAX];
     char invariant[8], text[600]; /* of the first */
+    int end_signal;               /* that ended the process of the first; 0: none */
     double seconds;
     struct totals totals;
 };
