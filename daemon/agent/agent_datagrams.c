@@ -49,7 +49,7 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
     struct titan_error why;
     if (!agent_fence_range(c, &m->base, &why)) {
         if (!c->range_said)
-            agent_log(out, AGENT_WARN, "a datagram that cannot be, dropped", "from=%s reason=\"%s\"", from, why.msg);
+            agent_log(out, AGENT_WARN, "invalid datagram dropped", "from=%s reason=\"%s\"", from, why.msg);
         c->range_said = true;
         return;
     }

@@ -135,7 +135,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
     if (!c->up || c->ending)
         return;
     if (!agent_fence_range(c, &m->base, &why)) {
-        char *text = agent_action_text(out, "the coordinator says what cannot be: %s", why.msg);
+        char *text = agent_action_text(out, "invalid message from the coordinator: %s", why.msg);
         agent_log(out, AGENT_WARN, "fenced", "reason=\"%s\"", text);
         agent_action_add(out, AGENT_END_SESSION)->text = text;
         c->ending = true;

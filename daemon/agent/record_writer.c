@@ -81,13 +81,14 @@ static void write_done(uv_work_t *work, int status)
     w->on_disk = false;
     if (w->status != TITAN_OK) {
         if (!w->failed)
-            tlog_error(&w->log, "record not written, nothing goes on without it", "reason=\"%s\"", w->err.msg);
+            tlog_error(&w->log, "record not written, trying again; messages wait until it is", "reason=\"%s\"",
+                       w->err.msg);
         w->failed = true;
         (void)uv_timer_start(&w->again_timer, on_again, AGAIN_MS, 0);
         return;
     }
     if (w->failed)
-        tlog_info(&w->log, "record written after all", "%s", "");
+        tlog_info(&w->log, "record written, messages go out again", "%s", "");
     w->failed = false;
     w->record = NULL;
     w->written(w->data);

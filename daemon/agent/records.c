@@ -140,7 +140,7 @@ static titan_status read_job(const char *path, uint64_t job_id, Titan__Internal_
         status = titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged", path);
     struct titan_error why = {0};
     if (status == TITAN_OK && check_job(record, job_id, &why) != TITAN_OK) {
-        status = titan_fail(err, TITAN_ECORRUPT, "'%s' says what cannot be: %s", path, why.msg);
+        status = titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: %s", path, why.msg);
         titan__internal__agent_job_record__free_unpacked(record, NULL);
         record = NULL;
     }

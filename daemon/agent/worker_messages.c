@@ -123,7 +123,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     if (!forwarded(w, in, &m)) {
         c->counters.forged++;
         if (!w->forged) /* once */
-            agent_log(out, AGENT_WARN, "worker spoke for another one, not passed on", "worker=%" PRIu64, w->id);
+            agent_log(out, AGENT_WARN, "worker sent a message of another worker, dropped", "worker=%" PRIu64, w->id);
         w->forged = true;
         return;
     }

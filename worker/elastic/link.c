@@ -194,7 +194,7 @@ static void dispatch(struct link *l, const uint8_t *data, size_t len, int fd, st
             replace_fd(&l->offered_memfd, TAKE_FD(owned));
         leave(l);
     } else {
-        tlog_warn(&l->log, "the agent says what cannot be, not obeyed", "reason=\"%s\"", err->msg);
+        tlog_warn(&l->log, "invalid message from the agent, ignored", "reason=\"%s\"", err->msg);
     }
     titan__internal__agent_to_worker__free_unpacked(m, NULL);
 }

@@ -112,7 +112,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     if (status == TITAN_OK)
         status = holdings_gather(r->view, r->from, &r->brought, r->device, r->ops, r->comm, r->s, &r->holdings, err);
     if (status == TITAN_ECONFLICT) { /* alike on all ranks */
-        tlog_warn(r->log, "the members' memory is no whole state", "reason=\"%s\"", err ? err->msg : "");
+        tlog_warn(r->log, "the members' memory does not hold the whole state", "reason=\"%s\"", err ? err->msg : "");
         return TITAN_OK;
     }
     TRY(status);

@@ -311,7 +311,7 @@ static void test_records_that_cannot_be(void **state)
         err = (struct titan_error){0};
         assert_int_equal(record_read_jobs(f.folder, on_record, NULL, &err), wrong ? TITAN_ECORRUPT : TITAN_OK);
         assert_int_equal(n_records, wrong == 0);
-        assert_true(!wrong || (strstr(err.msg, "1.epoch") && strstr(err.msg, "says what cannot be")));
+        assert_true(!wrong || (strstr(err.msg, "1.epoch") && strstr(err.msg, "is damaged: ")));
     }
     Titan__Internal__AgentJobRecord r = TITAN__INTERNAL__AGENT_JOB_RECORD__INIT;
     r.job_id = 1;
