@@ -440,7 +440,7 @@ const struct recipe_key recipe_keys[] = {
 
     {.section = "fault_tolerance", .name = "max_restarts", .type = KEY_INT, AT(fault_tolerance.max_restarts), .min = 0,
      .max = 1e6, .initial = "10", .flags = KEY_TITAN,
-     .doc = "Crashes of workers the run gets over within restart_window_s; with one more it fails. As many again that broke "
+     .doc = "Crashes of workers that a run survives within restart_window_s; one more fails it. As many again that broke "
             "the protocol."},
     {.section = "fault_tolerance", .name = "max_node_losses", .type = KEY_INT, AT(fault_tolerance.max_node_losses),
      .min = 0, .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,

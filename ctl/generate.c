@@ -21,7 +21,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
 const struct command command_generate = {
     .name = "generate",
-    .summary = "let a trained model go on with a text",
+    .summary = "generate text from a checkpoint",
     .arguments = "JOB[@STEP]|PATH[@STEP]",
     .text = "Takes the newest checkpoint of a job, or a checkpoint's folder. The model runs in this process, on this "
             "machine.",
@@ -30,7 +30,7 @@ const struct command command_generate = {
     .word = WORD_JOB,
     .options =
         (const struct option_spec[]){
-            {"prompt", 'p', "TEXT", "the text to go on from", WORD_NONE},
+            {"prompt", 'p', "TEXT", "the text to continue", WORD_NONE},
             {"max-tokens", 'n', "N", "how many tokens to add", WORD_NONE},
             {"temperature", 't', "T", "0 takes the likeliest token every time", WORD_NONE},
             {"top-k", 0, "K", "draw among the K likeliest; 0 = all", WORD_NONE},

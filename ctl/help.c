@@ -169,7 +169,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
 const struct command command_help = {
     .name = "help",
-    .summary = "say how titanctl or one of its commands is used",
+    .summary = "show help for titanctl or one of its commands",
     .arguments = "[COMMAND]",
     .max_args = 1,
     .word = WORD_COMMAND,

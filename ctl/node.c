@@ -123,7 +123,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
 const struct command command_node = {
     .name = "node",
-    .summary = "let a node join, revoke its certificate, say that it is gone for good",
+    .summary = "let a node join, revoke its certificate, or declare it gone for good",
     .arguments = "join|revoke|forget NODE",
     .text =
         "join: writes a file with which one machine becomes this node, once: `titand agent --join FILE`. It is a "
@@ -135,7 +135,7 @@ const struct command command_node = {
         "certificate.\n"
         "forget: runs with workers on a node that cannot be reached wait until it is sure that no worker trains there "
         "any more.\n"
-        "Whoever knows that the machine is off can say so, and they go on at once.",
+        "Run it when the machine is certainly off, and they go on at once.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_NODE,

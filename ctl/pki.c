@@ -90,7 +90,7 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_sp
     struct rpc_tls files;
     char uri[PKI_URI_MAX];
     if (!pki_name_ok(spec->name))
-        return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name: letters, digits, '.', '_', '-', at most %d",
+        return titan_fail(err, TITAN_EINVAL, "'%.64s' is not a valid name: letters, digits, '.', '_', '-', at most %d",
                           spec->name, PKI_NAME_MAX);
     if (authority_load(ca_dir, &a, err) != TITAN_OK)
         return no_authority(err, ca_dir);

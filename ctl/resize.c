@@ -29,7 +29,7 @@ static titan_status parse_range(const char *text, Titan__V1__ResizeJobRequest *r
             return TITAN_OK;
         }
     }
-    return titan_fail(err, TITAN_EINVAL, "resize: '%.32s' is no number of workers: N, MIN:MAX or recipe", text);
+    return titan_fail(err, TITAN_EINVAL, "resize: '%.32s' is not a number of workers: N, MIN:MAX or recipe", text);
 }
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@ titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error
         *ret_ms = (int64_t)(value * units[i].seconds * 1000);
         return TITAN_OK;
     }
-    return titan_fail(err, TITAN_EINVAL, "'%.32s' is no length of time: 90s, 30m, 2h, 1d", text);
+    return titan_fail(err, TITAN_EINVAL, "'%.32s' is not a duration: 90s, 30m, 2h, 1d", text);
 }
 
 /* The next time of day, or a date with one, on this machine's clock. */
@@ -71,5 +71,5 @@ titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct
     }
     if (parse_local(text, now_ms, ret_ms))
         return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL, "'%.32s' is no point in time: 22:30, 2026-11-22T03:00, +2h", text);
+    return titan_fail(err, TITAN_EINVAL, "'%.32s' is not a time: 22:30, 2026-11-22T03:00, +2h", text);
 }

@@ -794,7 +794,7 @@ static titan_status check_message(const struct where *w, const ProtobufCMessage 
     const struct table *t = find_table(d);
     bool choice = false, chosen = false;
     if (!t || t->n != d->n_fields)
-        return refuse(w, err, "is no message of ours", "none is allowed");
+        return refuse(w, err, "is of an unknown kind", "none is allowed");
     /* protobuf-c reads a number that is none (0, written long) and packs it into what it cannot read any more. */
     for (unsigned i = 0; i < m->n_unknown_fields; i++)
         if (m->unknown_fields[i].tag < 1 || m->unknown_fields[i].tag > FIELD_NUMBER_MAX)

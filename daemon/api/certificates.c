@@ -140,7 +140,7 @@ static titan_status check_node(const char *node, struct titan_error *err)
 {
     if (pki_name_ok(node))
         return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name of a node: letters, digits, '.', '_', '-', at most %d",
+    return titan_fail(err, TITAN_EINVAL, "'%.64s' is not a valid node name: letters, digits, '.', '_', '-', at most %d",
                       node, PKI_NAME_MAX);
 }
 
@@ -326,7 +326,7 @@ static titan_status prepare_revocation(const Titan__V1__RevokeCertificateRequest
     bool whole = strncmp(r->name, prefix, strlen(prefix)) == 0;
     if (snprintf(p->uri, sizeof(p->uri), "%s%s", whole ? "" : prefix, r->name) >= (int)sizeof(p->uri) ||
         pki_uri_parse(p->uri, NULL) == PKI_NONE)
-        return titan_fail(err, TITAN_EINVAL, "'%.64s' is no name of a certificate: node/NAME, user/NAME", r->name);
+        return titan_fail(err, TITAN_EINVAL, "'%.64s' is not the name of a certificate: node/NAME, user/NAME", r->name);
     (void)snprintf(p->reason, sizeof(p->reason), "%s", r->reason);
     return TITAN_OK;
 }

@@ -69,8 +69,8 @@ titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX +
     struct pki_certificate c;
     TRY(certs_check(files, clock_wall_ms(), &c, err));
     if (c.kind != PKI_NODE)
-        return titan_fail(err, TITAN_EPERM, "'%s' is no certificate of a node: %s", files->certificate,
-                          c.uri[0] ? c.uri : "it has no name of ours");
+        return titan_fail(err, TITAN_EPERM, "'%s' is not a node's certificate: %s", files->certificate,
+                          c.uri[0] ? c.uri : "it has no name of Titan's");
     (void)snprintf(out, PKI_NAME_MAX + 1, "%.*s", PKI_NAME_MAX, c.name);
     return TITAN_OK;
 }

@@ -33,7 +33,8 @@ static titan_status text_of(const struct toml_value *root, const char *path, con
 {
     const struct toml_value *v = toml_get(root, key);
     if (!v || v->type != TOML_STRING || !v->string[0])
-        return titan_fail(err, TITAN_EINVAL, "%s: no '%s' in it: this is no file of titanctl node join", path, key);
+        return titan_fail(err, TITAN_EINVAL, "%s: no '%s' in it: this is not a file that titanctl node join wrote",
+                          path, key);
     if (strlen(v->string) >= cap || strpbrk(v->string, "\n\r\"\\"))
         return titan_fail(err, TITAN_EINVAL, "%s:%d: '%s' is not one that titanctl node join writes", path, v->line,
                           key);
@@ -51,12 +52,13 @@ static titan_status read_values(const struct toml_value *root, const char *path,
     TRY(text_of(root, path, "token", ret->token, sizeof(ret->token), err));
     const struct toml_value *until = toml_get(root, "expires_at_ms"), *ca = toml_get(root, "ca");
     if (!pki_name_ok(ret->node))
-        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is no name of a node", path, ret->node);
+        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not a valid node name", path, ret->node);
     if (!until || until->type != TOML_INT || until->integer <= 0 || until->integer >= INT64_C(1) << 50)
         return titan_fail(err, TITAN_EINVAL, "%s: no time in 'expires_at_ms'", path);
     ret->expires_at_ms = until->integer;
     if (!ca || ca->type != TOML_STRING)
-        return titan_fail(err, TITAN_EINVAL, "%s: no 'ca' in it: this is no file of titanctl node join", path);
+        return titan_fail(err, TITAN_EINVAL, "%s: no 'ca' in it: this is not a file that titanctl node join wrote",
+                          path);
     struct pki_certificate certificate;
     if (pki_read(ca->string, strlen(ca->string), &certificate, err) != TITAN_OK)
         return titan_error_wrap(err, "%s:%d: ca", path, ca->line);

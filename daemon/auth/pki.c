@@ -211,7 +211,7 @@ titan_status pki_request_make(const struct buf *pem, const char *uri, struct buf
     _cleanup_key_ EVP_PKEY *key = NULL;
     const char *name = NULL;
     if (pki_uri_parse(uri, &name) == PKI_NONE)
-        return titan_fail(err, TITAN_EINVAL, "'%.200s' is no name of a certificate", uri);
+        return titan_fail(err, TITAN_EINVAL, "'%.200s' is not the name of a certificate", uri);
     TRY(read_key(pem, &key, err));
     _cleanup_request_ X509_REQ *r = X509_REQ_new();
     _cleanup_bio_ BIO *to = BIO_new(BIO_s_mem());
@@ -351,7 +351,7 @@ static titan_status check_spec(const struct pki_spec *spec, X509 *ca, struct tit
 {
     if (spec->kind == PKI_NONE || !pki_name_ok(spec->name))
         return titan_fail(err, TITAN_EINVAL,
-                          "'%.64s' is no name for a certificate: letters, digits, '.', '_', '-', at most %d",
+                          "'%.64s' is not a valid name of a certificate: letters, digits, '.', '_', '-', at most %d",
                           spec->name, PKI_NAME_MAX);
     if (spec->n_hosts > (spec->kind == PKI_COORDINATOR ? PKI_HOSTS_MAX : 0))
         return titan_fail(err, TITAN_EINVAL, "%d host names for a %s's certificate", spec->n_hosts, kinds[spec->kind]);

@@ -27,7 +27,7 @@ static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struc
     TRY(file_read(path, JOBS_TOKEN_MAX - 1, &text, err));
     size_t len = text.data ? strspn(text.data, "0123456789abcdef") : 0;
     if (len < 16 || len >= JOBS_TOKEN_MAX || strcmp(text.data + len, "\n") != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' is no token of a folder", path);
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is not a folder's token", path);
     (void)snprintf(ret, JOBS_TOKEN_MAX, "%.*s", (int)len, text.data);
     return TITAN_OK;
 }

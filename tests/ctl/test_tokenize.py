@@ -73,7 +73,7 @@ def refused():
     """what is no tokenizer, no text or no id: exit 2 and one line"""
     for args, stdin, why in ((("-t", "/nowhere"), "", "'/nowhere': No such file"), (("/nowhere",), "", "'/nowhere': No such file"),
                              (("-t", root), "", "has neither tokenizer.json nor a tokenizer.model"),
-                             (("-d",), "12 x\n", "line 1: ids should stand here"), (("-d",), "256\n", "256 is no token"),
+                             (("-d",), "12 x\n", "line 1: ids should stand here"), (("-d",), "256\n", "256 is not a token"),
                              (("-d",), "99999999999\n", "line 1: ids should stand here")):
         done = run("tokenize", *args, stdin=stdin)
         assert done.code == 2 and why in done.err and done.err.count("\n") == 1, (args, done.code, done.err)

@@ -96,7 +96,7 @@ static titan_status read_real(const struct json *root, const char *key, double f
     const struct json *v = json_get(root, key);
     *ret = json_real(root, key, fallback);
     if ((v && v->type != JSON_INT && v->type != JSON_REAL && v->type != JSON_NULL) || !(*ret > 0) || !isfinite(*ret))
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' is no number above 0", key);
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is not a number above 0", key);
     return TITAN_OK;
 }
 

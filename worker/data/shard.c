@@ -51,7 +51,7 @@ titan_status shard_header_read(const char *path, const void *file, uint64_t byte
         return damaged(path, "the file is cut off", err);
     memcpy(h, file, sizeof(*h));
     if (memcmp(h->magic, SHARD_MAGIC, sizeof(h->magic)) != 0)
-        return damaged(path, "it is no shard of tokens", err);
+        return damaged(path, "it is not a shard of tokens", err);
     if (h->version != SHARD_VERSION)
         return titan_fail(err, TITAN_EVERSION, "shard '%s' has version %u; version %d is read", path, h->version,
                           SHARD_VERSION);

@@ -53,7 +53,7 @@ titan_status charsmap_open(const char *base64, struct charsmap **ret, struct tit
     if (!m || !bytes)
         status = titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of precompiled_charsmap", n);
     else if (len < 4 || size % 4 || size == 0 || size > (size_t)len - 4)
-        status = titan_fail(err, TITAN_EINVAL, "precompiled_charsmap is no table of SentencePiece");
+        status = titan_fail(err, TITAN_EINVAL, "precompiled_charsmap is not a table of SentencePiece");
     else if (utf8_check((char *)bytes + 4 + size, (size_t)len - 4 - size) != (size_t)len - 4 - size)
         status = titan_fail(err, TITAN_EINVAL, "precompiled_charsmap has text that is no UTF-8");
     else if (longest_text((char *)bytes + 4 + size, (size_t)len - 4 - size) > TEXT_BYTES_MAX)

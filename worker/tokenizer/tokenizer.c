@@ -440,7 +440,7 @@ titan_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, siz
         const bool there = ids[i] >= 0 && ids[i] < t->n_ids;
         const char *token = !there ? NULL : t->bytes ? &byte : vocabulary_bytes(&t->vocabulary, ids[i], &len);
         if (!token)
-            return titan_fail(err, TITAN_EINVAL, "%" PRId32 " is no token of this tokenizer", ids[i]);
+            return titan_fail(err, TITAN_EINVAL, "%" PRId32 " is not a token of this tokenizer", ids[i]);
         if (decode_token(t, token, len, i == 0, out) != TITAN_OK)
             return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", out->len + len);
     }

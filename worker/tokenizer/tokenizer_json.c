@@ -347,7 +347,7 @@ static titan_status read_unigram(struct tokenizer_file *f, const struct json *mo
     TRY(read_scores(f, model));
     if (unknown < 0 || (size_t)unknown >= u->n_scores)
         return titan_fail(f->err, unknown < 0 ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
-                          unknown < 0 ? "Unigram without unk_id is not known" : "unk_id is no token of vocab");
+                          unknown < 0 ? "Unigram without unk_id is not known" : "unk_id is not a token of vocab");
     u->unknown = (int32_t)unknown;
     u->byte_fallback = tokenizer_file_flag(model, "byte_fallback", false);
     for (int byte = 0; byte < 256; byte++) {

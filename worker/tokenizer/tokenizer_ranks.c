@@ -45,7 +45,7 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
     }
     if (!good && number == 1)
         return titan_fail(err, TITAN_EUNSUPPORTED,
-                          "it is no file of ranks (base64 and a number a line); of a SentencePiece model, give the "
+                          "it is not a file of ranks (base64 and a number a line); of a SentencePiece model, give the "
                           "tokenizer.json");
     if (!good)
         return titan_fail(err, TITAN_EINVAL,

@@ -128,7 +128,7 @@ static titan_status check_desired(const struct jobrec *j, const struct core_resi
     if (!r->min && !r->max)
         return TITAN_OK;
     if (r->min < 1 || r->min > r->max)
-        return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is no range of workers", r->min, r->max);
+        return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is not a range of workers", r->min, r->max);
     TRY(check_number(j, r->min, err));
     return check_number(j, r->max, err);
 }
