@@ -15,7 +15,7 @@
 #include "base/machine.h"
 #include "daemon/agent/nvml.h"
 
-#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, a release */
+#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, an order */
 #define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
 #define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* all values, when nothing calls for them sooner */
 #define AGE_CHECK_MS LOOK_MS
@@ -38,14 +38,14 @@ struct gpu_board {
     pthread_cond_t wake;
     int refs;
     bool stopped, failed; /* failed: NVML does not start, or knows nothing */
-    bool release;
+    bool release, look;
     uv_async_t *async; /* NULL = the loop is gone */
     int64_t looked_ms; /* last; at first when the watch began */
     char why[256];     /* it failed */
     uint32_t slots;
     struct {
         struct gpu_state state; /* as the thread has told */
-        bool release;
+        bool release, look;     /* look: not begun yet; what was found before does not count */
     } gpus[];
 };
 
@@ -206,7 +206,8 @@ static void publish(struct watcher *w, const char *failed)
     struct gpu_board *const b = w->board;
     (void)pthread_mutex_lock(&b->lock);
     for (uint32_t i = 0; i < w->slots; i++)
-        b->gpus[i].state = w->gpus[i].state;
+        if (!b->gpus[i].look)
+            b->gpus[i].state = w->gpus[i].state;
     b->looked_ms = now_ms();
     b->failed = failed;
     (void)snprintf(b->why, sizeof(b->why), "%s", failed ? failed : "");
@@ -241,27 +242,28 @@ static void pause_for(struct gpu_board *b, int64_t ms)
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     (void)pthread_mutex_lock(&b->lock);
-    for (int rc = 0; !b->stopped && !b->release && rc != ETIMEDOUT;)
+    for (int rc = 0; !b->stopped && !b->release && !b->look && rc != ETIMEDOUT;)
         rc = pthread_cond_clockwait(&b->wake, &b->lock, CLOCK_MONOTONIC, &until);
     (void)pthread_mutex_unlock(&b->lock);
 }
 
 /* false: the watch is over. */
-static bool take_orders(struct watcher *w, bool *ret_release)
+static bool take_orders(struct watcher *w, bool *ret_look)
 {
     struct gpu_board *const b = w->board;
     (void)pthread_mutex_lock(&b->lock);
     const bool on = !b->stopped;
-    *ret_release = b->release;
-    for (uint32_t i = 0; i < w->slots && b->release; i++) {
+    *ret_look = b->release || b->look;
+    for (uint32_t i = 0; i < w->slots && *ret_look; i++) {
         struct watched_gpu *g = &w->gpus[i];
+        b->gpus[i].look = false;
         if (!b->gpus[i].release)
             continue;
         b->gpus[i].release = false;
         g->fault[0] = '\0';
         g->ecc_forgiven = g->state.ecc_errors;
     }
-    b->release = false;
+    b->release = b->look = false;
     (void)pthread_mutex_unlock(&b->lock);
     return on;
 }
@@ -287,15 +289,15 @@ static void *watch_main(void *arg)
 {
     struct watcher *const w = arg;
     const nvmlReturn_t code = w->nvml.init();
-    bool now = true, release = false;
+    bool now = true, asked = false;
     int64_t looked = 0;
     if (code != NVML_SUCCESS) {
         publish(w, w->nvml.error_string(code));
     } else {
         if (w->nvml.events_create(&w->events) != NVML_SUCCESS)
             w->events = NULL;
-        while (take_orders(w, &release)) {
-            if (now || release || now_ms() - looked >= LOOK_MS) {
+        while (take_orders(w, &asked)) {
+            if (now || asked || now_ms() - looked >= LOOK_MS) {
                 look(w);
                 publish(w, NULL);
                 looked = now_ms();
@@ -373,6 +375,22 @@ void gpu_watch_release(struct gpu_watch *w, uint32_t slot)
     w->board->release = w->board->gpus[slot].release = true;
     (void)pthread_cond_signal(&w->board->wake);
     (void)pthread_mutex_unlock(&w->board->lock);
+}
+
+void gpu_watch_look(struct gpu_watch *w, uint32_t slot)
+{
+    if (!w || slot >= w->board->slots)
+        return;
+    struct gpu_board *const b = w->board;
+    (void)pthread_mutex_lock(&b->lock);
+    struct gpu_state *const s = &b->gpus[slot].state;
+    b->look = b->gpus[slot].look = true;
+    if (s->health == GPU_WELL) {
+        s->health = GPU_UNSEEN;
+        (void)snprintf(s->reason, sizeof(s->reason), "its GPU has not been looked at since a worker's device failed");
+    }
+    (void)pthread_cond_signal(&b->wake);
+    (void)pthread_mutex_unlock(&b->lock);
 }
 
 static titan_status thread_start(struct watcher *watcher, struct titan_error *err)

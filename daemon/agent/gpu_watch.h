@@ -20,7 +20,7 @@
 
 enum gpu_health {
     GPU_WELL,
-    GPU_UNSEEN, /* since this start */
+    GPU_UNSEEN, /* since this start, or gpu_watch_look() */
     GPU_OUT,    /* reason says why */
 };
 struct gpu_state {
@@ -46,5 +46,7 @@ void gpu_watch_close(struct gpu_watch *w, void (*done)(void *data), void *data);
 bool gpu_watch_get(const struct gpu_watch *w, uint32_t slot, struct gpu_state *ret);
 /* An operator has seen to it: what took the slot out of use is forgotten, and its GPU is looked at at once. */
 void gpu_watch_release(struct gpu_watch *w, uint32_t slot);
+/* A worker there has ended as its device failed: the GPU is looked at at once, and out of use until it has been. */
+void gpu_watch_look(struct gpu_watch *w, uint32_t slot);
 
 #endif

@@ -135,6 +135,7 @@ static void name_slot(const struct worker *w, struct worker_exit *how)
                    (int)sizeof words - 64, words);
     tlog_warn(&w->set->log, "the device of a slot failed", "job=%" PRIu64 " worker=%" PRIu64 " slot=%u reason=\"%s\"",
               w->job_id, w->id, w->slot, words);
+    gpu_watch_look(w->set->gpus, w->slot);
 }
 
 static void worker_report(struct worker *w)

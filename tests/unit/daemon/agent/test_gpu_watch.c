@@ -214,6 +214,29 @@ static void test_reset(void **state)
     await(is_well, 1, NULL);
 }
 
+/* A worker's device has failed: its GPU is not used before it has been looked at. */
+static void test_look(void **state)
+{
+    (void)state;
+    say(WELL WELL);
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "0,1", 1), 0);
+    open_watch(2);
+    await(is_well, 1, NULL);
+    say("GPU-aaaa H100 81559 1024 41 0 0 0:0\nGPU-bbbb H100 81559 1024 41 0 15 0:0\n");
+    gpu_watch_look(watch, 1);
+    assert_int_not_equal(state_of(1).health, GPU_WELL);
+    assert_true(state_of(1).reason[0]);
+    await(is_out, 1, "fallen off the bus");
+    gpu_watch_look(watch, 0);
+    assert_int_not_equal(state_of(0).health, GPU_OUT);
+    await(is_well, 0, NULL);
+    assert_int_equal(state_of(1).health, GPU_OUT);
+    gpu_watch_look(watch, 1); /* what was wrong stays wrong until it is released */
+    assert_non_null(strstr(state_of(1).reason, "fallen off the bus"));
+    gpu_watch_look(watch, 2);
+    gpu_watch_look(NULL, 0);
+}
+
 static void test_no_nvml(void **state)
 {
     (void)state;
@@ -241,6 +264,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_ecc, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reset, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_look, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_nvml, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
