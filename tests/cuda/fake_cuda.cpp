@@ -229,8 +229,9 @@ struct fake_event {
 extern "C" {
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
-    return cudaSuccess;
+    const char *error = getenv("TITAN_FAKE_COUNT_ERROR"); /* by number; 0: none is visible */
+    *count = !error;
+    return error ? (cudaError_t)atoi(error) : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device)
 {
@@ -241,12 +242,17 @@ cudaError_t cudaGetDevice(int *device)
     *device = 0;
     return cudaSuccess;
 }
+static int fake_major(void)
+{
+    const char *major = getenv("TITAN_FAKE_MAJOR");
+    return major ? atoi(major) : 9;
+}
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int)
 {
     memset(prop, 0, sizeof *prop);
     const char *name = getenv("TITAN_FAKE_NAME");
     snprintf(prop->name, sizeof prop->name, "%s", name ? name : "emulated GPU");
-    prop->major = 9;
+    prop->major = fake_major();
     prop->totalGlobalMem = TOTAL_BYTES;
     return cudaSuccess;
 }
@@ -255,6 +261,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     *value = attribute == cudaDevAttrMultiProcessorCount            ? 1
              : attribute == cudaDevAttrClockRate                    ? 1000
              : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 99 * 1024
+             : attribute == cudaDevAttrComputeCapabilityMajor       ? fake_major()
                                                                     : 9;
     return cudaSuccess;
 }

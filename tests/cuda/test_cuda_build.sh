@@ -49,6 +49,18 @@ else
     check "and one line that names the driver" sh -c "[ \$(wc -l <'$own/worker.err') -eq 1 ] && grep -q NVIDIA '$own/worker.err'"
 fi
 
+# A plug-in that wants an NCCL which is nowhere.
+if [ -x "$BUILD/bin/titan-worker" ]; then
+    mkdir -p "$own/no-nccl"
+    LC_ALL=C sed 's/libnccl\.so\.2/libnone.so.2/g' "$own/lib/titan/libtitan-cuda.so" >"$own/no-nccl/libtitan-cuda.so"
+    TITAN_PLUGIN_DIR=$own/no-nccl timeout 60 "$BUILD/bin/titan-worker" run recipes/tiny.toml --device cuda --dir "$own/run" --set training.dataset_path=base \
+        >"$own/nccl.out" 2>"$own/nccl.err" </dev/null
+    code=$?
+    sed 's/^/# /' "$own/nccl.err"
+    check "without NCCL a run ends with exit code 2 (got $code)" [ $code -eq 2 ]
+    check "and one line that names the library" sh -c "[ \$(wc -l <'$own/nccl.err') -eq 1 ] && grep -q 'libnone.so.2: cannot open' '$own/nccl.err'"
+fi
+
 make --no-print-directory cuda BUILD="$own/none" CUDA=/nonexistent >"$own/none.out" 2>"$own/none.err"
 check "without a toolkit 'make cuda' says what is missing" grep -q "no CUDA toolkit: /nonexistent/bin/nvcc is missing" "$own/none.err"
 echo "1..$n"

@@ -428,6 +428,20 @@ static void comm_close(struct comm *c)
     comm_free(c, ended);
 }
 
+/* NCCL promises nothing to a program that was built with a newer one. */
+const char *cuda_nccl_unusable(void)
+{
+    static char why[128];
+    int version = 0;
+    const ncclResult_t r = ncclGetVersion(&version);
+    if (r == ncclSuccess && version >= NCCL_VERSION_CODE)
+        return NULL;
+    (void)snprintf(why, sizeof why,
+                   "NCCL %d.%d.%d is older than %d.%d.%d, which this plug-in was built with: update NCCL",
+                   version / 10000, version / 100 % 100, version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    return why;
+}
+
 const struct comm_ops comm_nccl = {
     .abi = TITAN_COMM_ABI,
     .name = "nccl",

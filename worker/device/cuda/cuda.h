@@ -105,7 +105,9 @@ DEVICE_OPS(X)
 #undef X
 extern const struct device_ops cuda_ops; /* ops.c */
 
-extern const struct comm_ops comm_nccl; /* worker/comm/nccl/nccl.c */
+/* worker/comm/nccl/nccl.c */
+extern const struct comm_ops comm_nccl;
+const char *cuda_nccl_unusable(void); /* NULL, or why the NCCL that was loaded does not do; valid until the next call */
 
 /* device.c */
 titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err);
