@@ -33,7 +33,8 @@ struct view {
     bool split;      /* print where the time went, */
     bool rates;      /* or how fast it was, and what experts had to do */
     struct series *series;
-    size_t n, at;             /* at: of which points come in */
+    size_t n, at;             /* at: of which points come in, */
+    uint64_t job;             /* and its id */
     int room;                 /* columns of the terminal; 0: any number */
     uint64_t printed, points; /* points: of the job that is looked at */
     int drawn_lines;
@@ -106,11 +107,19 @@ static void draw(struct view *v)
     (void)output_line(&text);
 }
 
-/* A line of columns, right-aligned, each so wide with the blank before it, 0 ends them: those that fit the terminal. */
-static bool print_fitting(const struct view *v, const int *widths, const struct buf *line)
+enum { JOB_COLUMN = 8 };
+
+/* A line of columns, right-aligned, each so wide with the blank before it, 0 ends them: those that fit the terminal. Of
+ * several jobs the first column, in front of these, says which; head: it names the columns. */
+static bool print_fitting(const struct view *v, const int *widths, const struct buf *line, bool head)
 {
     int fits = 0;
-    for (; *widths && (v->room <= 0 || fits + *widths <= v->room); widths++)
+    const int room = v->n > 1 && v->room > 0 ? MAX(v->room - JOB_COLUMN, 1) : v->room;
+    if (v->n > 1 && head)
+        (void)printf("%*s", JOB_COLUMN, "job");
+    else if (v->n > 1)
+        (void)printf("%*llu", JOB_COLUMN, (unsigned long long)v->job);
+    for (; *widths && (room <= 0 || fits + *widths <= room); widths++)
         fits += *widths;
     (void)printf("%.*s\n", *widths ? MIN(fits, (int)line->len) : (int)line->len, line->len ? line->data : "");
     return fflush(stdout) == 0;
@@ -125,7 +134,7 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     if (v->printed++ == 0) {
         buf_printf(&line, "%8s %10s %9s %9s %9s %9s %9s %9s %7s %9s %10s", "step", "max loss", "step ms", "data ms",
                    "compute", "comm.", "checkp.", "straggl.", "slowest", "its busy", "memory");
-        (void)print_fitting(v, widths, &line);
+        (void)print_fitting(v, widths, &line, true);
         buf_clear(&line);
     }
     buf_printf(&line, "%8llu %10.4f %9.1f", (unsigned long long)p->step, p->loss_max, p->step_ms);
@@ -135,7 +144,7 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     else
         buf_printf(&line, " %9s %9s %9s %9s %9s %7s %9s", "-", "-", "-", "-", "-", "-", "-");
     buf_printf(&line, " %10s", format_bytes(p->memory_bytes, memory));
-    return print_fitting(v, widths, &line);
+    return print_fitting(v, widths, &line, false);
 }
 
 /* "12 to 80, mean 32" */
@@ -153,20 +162,32 @@ static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
     if (v->printed++ == 0) {
         buf_printf(&line, "%8s %9s %10s %9s %7s %8s %27s", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %",
                    "causal %", "tokens of an expert");
-        (void)print_fitting(v, widths, &line);
+        (void)print_fitting(v, widths, &line, true);
         buf_clear(&line);
     }
     buf_printf(&line, "%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
                format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
     if (p->experts)
         buf_printf(&line, " %27s", experts_text(p->experts, (char[96]){0}));
-    return print_fitting(v, widths, &line);
+    return print_fitting(v, widths, &line, false);
+}
+
+/* The point's fields behind the job's. */
+static bool print_json(const struct view *v, const Titan__V1__MetricPoint *p)
+{
+    _cleanup_(buf_free) struct buf line = BUF_INIT, point = BUF_INIT;
+    struct json_writer w = {.out = &point};
+    output_message(&w, NULL, &p->base);
+    titan_assert(buf_failed(&point) || (point.len > 2 && point.data[0] == '{'));
+    buf_printf(&line, "{\"job_id\":%llu,", (unsigned long long)v->job);
+    buf_printf(&line, "%.*s", point.len ? (int)point.len - 1 : 0, point.len ? point.data + 1 : "");
+    return !buf_failed(&point) && output_line(&line);
 }
 
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
     if (v->ctl->json)
-        return output_json(&p->base, false);
+        return print_json(v, p);
     if (v->split)
         return print_split(v, p);
     if (v->rates)
@@ -177,7 +198,7 @@ static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
     if (v->printed++ == 0) {
         buf_printf(&line, "%8s %10s %10s %10s %10s %7s %9s %8s %6s %10s", "step", "loss", "grad norm", "rate",
                    "tokens/s", "mfu %", "step ms", "workers", "epoch", "validation");
-        (void)print_fitting(v, widths, &line);
+        (void)print_fitting(v, widths, &line, true);
         buf_clear(&line);
     }
     buf_printf(&line, "%8llu %10.4f %10.4f %10.3g %10s %7.1f %9.1f %8u %6llu", (unsigned long long)p->step, p->loss,
@@ -185,7 +206,7 @@ static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
                p->world_size, (unsigned long long)p->epoch);
     if (p->validation)
         buf_printf(&line, " %10.4f", p->validation->loss);
-    return print_fitting(v, widths, &line);
+    return print_fitting(v, widths, &line, false);
 }
 
 static bool each(const ProtobufCMessage *message, void *data)
@@ -247,6 +268,7 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
     for (v->at = 0; v->at < v->n && status == TITAN_OK; v->at++) {
         v->points = 0;
         TRY(args_job(args, (int)v->at, &request.job_id, err));
+        v->job = request.job_id;
         if (v->plot)
             TRY(series_begin(&v->series[v->at], request.job_id, err));
         status = ctl_stream(v->ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, each,
@@ -270,10 +292,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                         .rates = args_has(args, "rates"),
                         .room = output_columns(),
                         .n = (size_t)args->n};
-    if (view.n > 1 && (!view.plot || args_has(args, "follow")))
-        return titan_fail(err, TITAN_EINVAL,
-                          "metrics: several jobs only with --plot, without --follow and -o json; one by one otherwise");
-    if (view.n > PLOT_CURVES)
+    if (view.n > 1 && args_has(args, "follow"))
+        return titan_fail(err, TITAN_EINVAL, "metrics: --follow follows one job, and these are %zu", view.n);
+    if (view.plot && view.n > PLOT_CURVES)
         return titan_fail(err, TITAN_EINVAL, "metrics: %zu jobs; a picture has at most %d", view.n, PLOT_CURVES);
     if (view.split && view.rates)
         return titan_fail(err, TITAN_EINVAL, "metrics: --split and --rates are two tables; one at a time");
@@ -293,7 +314,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
 const struct command command_metrics = {
     .name = "metrics",
-    .summary = "print a job's steps: loss, gradient norm, speed, validation loss; or draw the losses",
+    .summary = "print the steps of jobs: loss, gradient norm, speed, validation loss; or draw the losses",
     .arguments = "JOB...",
     .min_args = 1,
     .max_args = ANY_NUMBER,
@@ -319,7 +340,8 @@ const struct command command_metrics = {
                                          {"titanctl metrics 12 -f --plot", "the loss curve as it grows"},
                                          {"titanctl metrics 12 -f --split", "what the run waits for"},
                                          {"titanctl metrics 12 15 16 --plot", "three runs in one picture"},
-                                         {"titanctl -o json metrics 12 > steps.jsonl", "for another program"},
+                                         {"titanctl -o json metrics 12 15 > steps.jsonl",
+                                          "for another program: job_id, step, loss, ... a line each"},
                                          {NULL}},
     .run = run,
 };

@@ -141,9 +141,24 @@ def several_jobs():
     text = command(BIN / "titanctl", "-s", d.server, "metrics", World.job, World.long, "--plot", env=env).out
     assert f"\na job {World.job}: loss " in text and f"\nb job {World.long}: loss " in text and text.isascii(), text
     assert re.search(r"\|.*b", text), text
-    for args in ((World.job, World.long), (World.job, World.long, "--plot", "-f"), (World.job, World.long, "--plot", "-o", "json")):
-        done = d.ctl("metrics", *args)
-        assert done.code == 2 and "several jobs only with --plot" in done.err, done
+    done = d.ctl("metrics", World.job, World.long, "--plot", "-f")
+    assert done.code == 2 and "--follow follows one job, and these are 2" in done.err, done
+
+
+def several_tables():
+    """metrics: a table of several jobs has a column that says of which, as lines of JSON do; of one job there is none"""
+    d = World.daemon
+    both = [str(World.job), str(World.short)]
+    for option in ((), ("--split",), ("--rates",)):
+        alone = [d.ok("metrics", job, *option).splitlines() for job in both]
+        head, *lines = d.ok("metrics", *both, *option).splitlines()
+        assert head.split()[:2] == ["job", "step"] and alone[0][0].split()[0] == "step", (head, alone)
+        assert [line[:8].strip() for line in lines] == [job for job, table in zip(both, alone) for _ in table[1:]], lines
+        assert [line[8:] for line in lines] == [line for table in alone for line in table[1:]], (lines, alone)
+        assert {line.split()[0] for line in lines} == set(both)
+    points = [json.loads(line) for line in d.ok("-o", "json", "metrics", *both).splitlines()]
+    assert [(p["job_id"], p["step"]) for p in points] == [(int(both[0]), i + 1) for i in range(World.steps)] + [(int(both[1]), 1), (int(both[1]), 2)], points
+    assert all("loss" in p for p in points), points
 
 
 def main():
@@ -158,7 +173,9 @@ def main():
         World.job = d.submit("tiny", keys, "--name", EVIL)
         assert d.wait_state(World.job, "COMPLETED", "FAILED")["state"] == "COMPLETED"
         World.long = d.submit("tiny", {**keys, "training.steps": 1, "validation.enable": "false"})
+        World.short = d.submit("tiny", {**keys, "training.steps": 2, "validation.enable": "false"})
         d.wait_state(World.long, "COMPLETED")
+        d.wait_state(World.short, "COMPLETED")
         d.stop()
         store = sqlite3.connect(d.state / "metrics.db")
         store.execute("UPDATE metrics SET loss = NULL WHERE job_id = ? AND step IN (5, 6)", (World.job,))
@@ -170,7 +187,7 @@ def main():
         store.commit()
         store.close()
         d.start()
-        tap(has_all, is_drawn, is_bounded, refused, several_jobs)
+        tap(has_all, is_drawn, is_bounded, refused, several_jobs, several_tables)
 
 
 main()
