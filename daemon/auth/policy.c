@@ -72,13 +72,6 @@ bool policy_audits(unsigned method)
     return row_of(method)->audit;
 }
 
-const char *policy_role_name(enum policy_role role)
-{
-    static const char *const names[POLICY_ROLES] = {"unauthenticated", "anonymous", "user",
-                                                    "operator",        "admin",     "node"};
-    return role < POLICY_ROLES ? names[role] : "unknown";
-}
-
 const char *policy_needs(unsigned method)
 {
     static const struct {

@@ -76,8 +76,7 @@ enum policy_cell policy_look_up(unsigned method, unsigned roles);
 const char *policy_method(unsigned method);
 const char *policy_method_short(unsigned method);
 bool policy_audits(unsigned method);
-/* "operator"; those that may call it, for a refusal: "an operator or admin". */
-const char *policy_role_name(enum policy_role role);
+/* Those that may call it, for a refusal: "an operator or admin". */
 const char *policy_needs(unsigned method);
 
 #endif

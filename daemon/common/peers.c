@@ -36,7 +36,6 @@ struct peers {
     void *data;
     struct name *names;
     size_t n_names;
-    uint64_t refused;
     bool refused_said, closing, closed;
     int lookups;
     void (*done)(void *);
@@ -195,7 +194,6 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
     if (m && print_address(from, sender)) {
         p->on_message(m, sender, p->data);
     } else {
-        p->refused++;
         if (!p->refused_said && print_address(from, sender)) /* once: any host can send datagrams */
             tlog_warn(&p->log, "datagram refused", "from=%s reason=\"no message\"", sender);
         p->refused_said = true;
@@ -274,11 +272,6 @@ titan_status peers_open(uv_loop_t *loop, const char *listen, peers_message_cb on
 uint16_t peers_port(const struct peers *p)
 {
     return p->port;
-}
-
-uint64_t peers_refused(const struct peers *p)
-{
-    return p->refused;
 }
 
 void peers_close(struct peers *p, void (*done)(void *), void *data)

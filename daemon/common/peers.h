@@ -26,7 +26,6 @@ uint16_t peers_port(const struct peers *p);
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message);
 /* Names may stand for other addresses by now. Those that are known are used until the new ones are. */
 void peers_look_again(struct peers *p);
-uint64_t peers_refused(const struct peers *p); /* datagrams that were no message */
 /* done on the loop. */
 void peers_close(struct peers *p, void (*done)(void *), void *data);
 

@@ -482,21 +482,6 @@ static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
     return TITAN_OK;
 }
 
-titan_status checkpoint_remove(const char *path, struct titan_error *err)
-{
-    char dir[PATH_MAX];
-    _cleanup_fd_ int at = -1;
-    const char *slash = strrchr(path, '/');
-    uint64_t step;
-    if (!parse_step_name(slash ? slash + 1 : path, &step))
-        return titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint", path);
-    if ((size_t)snprintf(dir, sizeof(dir), "%.*s", !slash || slash == path ? 1 : (int)(slash - path),
-                         slash ? path : ".") >= sizeof(dir))
-        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
-    TRY(open_dir(dir, &at, err));
-    return remove_at(at, step, err);
-}
-
 /* Was it written with this recipe? The hash stands near the beginning of the manifest, which may be long. */
 static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
 {

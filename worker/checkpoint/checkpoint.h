@@ -87,8 +87,6 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
  * (checkpoint_info_clear). Any other failure than damage or a file that cannot be read is returned. */
 titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Delete a complete checkpoint: renamed away first, so that a crash leaves no half one listed. */
-titan_status checkpoint_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Of the checkpoints in dir up to step `newest` that were written with this recipe keep the newest `keep`, remove the
  * rest; 0 keeps all. Others, and those that cannot be read, are left alone. */
 titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,

@@ -27,19 +27,22 @@ static const struct expected {
 } expected[] = {
     {POLICY_UNAUTHENTICATED, "Enroll", "", ""},
     {POLICY_ANONYMOUS,
-     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
+     "ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Enroll",
      "", ""},
     {POLICY_USER, "Submit ListNodes Counters Version Enroll", "GetJob ListJobs WatchEvents Metrics ListCheckpoints",
      "GetRecipe CancelJob RemoveJob ResizeJob CheckpointJob Logs"},
     {POLICY_OPERATOR,
-     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
+     "ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Enroll",
      "", ""},
     {POLICY_ADMIN,
-     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics ListCheckpoints "
+     "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
+     "ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
      "JoinNode RevokeCertificate Enroll",
@@ -47,8 +50,9 @@ static const struct expected {
     {POLICY_NODE, "Version Session Enroll Renew", "", ""},
 };
 /* Calls that are on record when they succeed. */
-static const char changing[] = "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode Backup "
-                               "CreateToken RevokeToken JoinNode RevokeCertificate Enroll Renew";
+static const char changing[] =
+    "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode Backup "
+    "CreateToken RevokeToken JoinNode RevokeCertificate Enroll Renew";
 
 static bool names(const char *list, const char *word)
 {
@@ -75,7 +79,7 @@ static void test_every_cell(void **state)
                                                                : POLICY_NO;
             enum policy_cell is = policy_look_up(m, POLICY_BIT(e->role));
             if (is != should)
-                fail_msg("%s by %s: %d, expected %d", method, policy_role_name(e->role), (int)is, (int)should);
+                fail_msg("%s by role %d: %d, expected %d", method, (int)e->role, (int)is, (int)should);
             served |= is != POLICY_NO;
         }
         if (!served)

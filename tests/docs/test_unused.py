@@ -1,0 +1,81 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that no program calls: each that is defined for other files is used somewhere but in tests. KEPT are for tests, on purpose."""
+import collections
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("base", "proto", "state", "daemon", "ctl", "worker")
+KEPT = {
+    # What a test holds something against.
+    "schedule_makespan": "what a schedule takes, by plain definition",
+    "schedule_bubble": "the formula of a schedule's author",
+    "schedule_in_flight": "the microbatches that a rank has under way, by plain definition",
+    "schedule_print": "what is printed reads as the same schedule",
+    "whole_model_init": "the whole model on one rank, with a run's initial weights",
+    "whole_model_set_biases": "the same with biases of a router",
+    "whole_model_loss": "its loss and gradients",
+    "crc32c_portable": "the checksum without the processor's instruction",
+    "pki_key_hash": "the hash of a key, which a request for a certificate has too",
+    "range_rows": "every field's range, for one value below and one above",
+    "sm_valid": "each table of states is sound",
+    # How tests and the simulation look into what they run, and what they put in its way.
+    "agent_core_counters": "",
+    "agent_core_epoch": "",
+    "change_apply": "a change of the store alone",
+    "core_restore": "a store that has to be whole",
+    "progress_actions": "",
+    "checkpoint_unfinished_path": "",
+    "safetensors_open": "a file by its path",
+    "state_snapshot": "a state as fp32",
+    "rpc_tls_check": "files of TLS without a server",
+    "failpoint_set": "",
+    "failpoint_on_call": "",
+    "recipe_print_reference": "the reference of keys in docs/recipes.md",
+    "titan_device_plugin": "found by name in a plug-in that was opened",
+}
+BARE = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|//[^\n]*|/\*.*?\*/', re.S)
+DEFINITION = re.compile(r"^(?!static|typedef|extern|return|else|#)[A-Za-z_][\w \t*]*?[ *](\w+)\((?:[^;{}()]|\([^()]*\))*\)\s*\{", re.M)
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def unused(files):
+    """{function: file} of {path: text}: defined there for others, named nowhere else but where it is declared."""
+    defined, named = {}, collections.Counter()
+    for path, text in files.items():
+        text = BARE.sub(" ", text)
+        words = collections.Counter(WORD.findall(text))
+        if not path.endswith((".h", ".cuh")):
+            for function in DEFINITION.findall(text):
+                defined[function] = path
+                words[function] -= 1
+        else:  # a declaration is no use; an inline function's or a macro's is
+            for function in re.findall(r"^[A-Za-z_][\w \t*]*?[ *](\w+)\((?:[^;{}()]|\([^()]*\))*\)[^;{}()]*(?:\([^()]*\))*\s*[\w\s]*;", text, re.M):
+                words[function] -= 1
+        named += words
+    # Names that a macro makes of two (X(name) ... cuda_ops_##name).
+    joined = {m for text in files.values() for m in re.findall(r"\b(\w+_)##", text)} | {"##" + m for text in files.values() for m in re.findall(r"##(_\w+)", text)}
+    made = lambda f: any(f.startswith(j) for j in joined if j[0] != "#") or any(f.endswith(j[2:]) for j in joined if j[0] == "#")
+    return {f: path for f, path in sorted(defined.items()) if named[f] <= 0 and f != "main" and not made(f)}
+
+
+def main():
+    print("1..3")
+    found = unused({"a.h": "int used(int x);\nint spare(void);\n/* spare() */\n", "a.c": 'int used(int x)\n{\n    return x;\n}\nint spare(void)\n{\n    say("spare()");\n}\n',
+                    "b.c": "int main(void)\n{\n    return used(1);\n}\n"}) == {"spare": "a.c"}
+    print(f"{'ok' if found else 'not ok'} 1 - a function that only its own declaration, a comment or a string names is found")
+    files = {str(f.relative_to(ROOT)): f.read_text() for folder in FOLDERS for f in (ROOT / folder).rglob("*") if f.suffix in (".c", ".h", ".cu", ".cuh", ".def")}
+    wrong = unused(files)
+    left = {f: path for f, path in wrong.items() if f not in KEPT}
+    print(f"{'not ok' if left else 'ok'} 2 - a program uses every function that is there for other files")
+    for function, path in left.items():
+        print(f"# {path}: {function}(): nothing but tests, if these, uses it")
+    stale = sorted(set(KEPT) - set(wrong))
+    print(f"{'not ok' if stale else 'ok'} 3 - those that are kept for tests are there, and used by nothing else: {', '.join(stale) or len(KEPT)}")
+    return bool(left or stale) or not found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
