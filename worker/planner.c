@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "worker/plan/fitting.h"
 #include "worker/plan/forecast.h"
 #include "worker/plan/picture.h"
 #include "worker/plan/search.h"
@@ -155,8 +156,20 @@ static titan_status add_evaluation(const struct plan_options *of_step, struct fo
     return status;
 }
 
-static titan_status report_plan(const struct planner *p, const struct plan *plan, struct buf *out,
-                                struct titan_error *err)
+static bool forecast_fits_in(const struct plan *plan, struct program *const *programs, void *with)
+{
+    const struct planner *p = with;
+    struct simulation *s = NULL;
+    struct forecast f = {0};
+
+    const bool fits = forecast_make(plan, programs, &p->cost, &f, &s, NULL) == TITAN_OK &&
+                      add_evaluation(&plan->opt, &f, NULL) == TITAN_OK && forecast_fits(&f);
+    forecast_clear(&f);
+    simulation_close(s);
+    return fits;
+}
+
+static titan_status report_plan(struct planner *p, const struct plan *plan, struct buf *out, struct titan_error *err)
 {
     struct program **programs = NULL;
     struct simulation *s = NULL;
@@ -168,6 +181,8 @@ static titan_status report_plan(const struct planner *p, const struct plan *plan
     f.table = p->cost.table ? p->table_path : NULL;
     if (status == TITAN_OK)
         status = add_evaluation(&plan->opt, &f, err);
+    if (status == TITAN_OK && !forecast_fits(&f))
+        f.fitting_batch = plan_fitting_batch(&plan->opt, forecast_fits_in, p);
     if (status == TITAN_OK && p->print)
         for (int k = 0; k < plan->kinds; k++)
             program_print(programs[k], out);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "worker/plan/fitting.h"
 
 /* A plan with the programs of all kinds; world 0: none. */
 struct planned {
@@ -49,6 +50,20 @@ static titan_status make(const struct plan_options *options, int world, struct p
     }
     *ret = p;
     return TITAN_OK;
+}
+
+/* To a refusal for want of memory: which batch is not refused. */
+static void advise(const struct plan_options *options, int world, struct titan_error *err)
+{
+    struct plan_options o = *options;
+
+    o.world = world;
+    const int64_t batch = plan_fitting_batch(&o, NULL, NULL);
+    if (batch > 0)
+        titan_error_hint(err,
+                         "training.local_batch_size = %ld would fit; or use more workers, activation checkpointing "
+                         "or a shorter training.seq_len",
+                         (long)batch);
 }
 
 /* One that fails is left to the caller that wants it and can report it. */
@@ -140,8 +155,12 @@ titan_status plan_ahead_take(struct plan_ahead *a, int world, struct plan **ret,
         a->made = (struct planned){0};
     }
     (void)pthread_mutex_unlock(&a->lock);
-    if (p.world == 0)
-        TRY(make(&a->options, world, &p, err));
+    if (p.world == 0) {
+        const titan_status status = make(&a->options, world, &p, err);
+        if (status == TITAN_EUNPLACEABLE)
+            advise(&a->options, world, err);
+        TRY(status);
+    }
     titan_assert(p.plan && p.world == world);
     *ret = p.plan;
     *ret_programs = p.programs;

@@ -218,6 +218,12 @@ void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, 
     }
 }
 
+bool forecast_fits(const struct forecast *f)
+{
+    titan_assert(f->fullest >= 0 && f->fullest < f->n);
+    return f->memory[f->fullest].predicted <= (double)f->machine->memory_bytes;
+}
+
 void forecast_clear(struct forecast *f)
 {
     free(f->memory);
@@ -302,8 +308,13 @@ static void print_memory(const struct forecast *f, struct buf *out)
     buf_puts(out, "\n  predicted   ");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, " %8.2f", f->memory[i].predicted / unit);
-    buf_printf(out, "\n  of %.0f GiB: %s\n", (double)f->machine->memory_bytes / GIB,
-               f->memory[f->fullest].predicted <= (double)f->machine->memory_bytes ? "fits" : "DOES NOT FIT");
+    buf_printf(out, "\n  of %.0f GiB: ", (double)f->machine->memory_bytes / GIB);
+    if (forecast_fits(f))
+        buf_puts(out, "fits\n");
+    else if (f->fitting_batch > 0)
+        buf_printf(out, "DOES NOT FIT; training.local_batch_size = %ld does\n", (long)f->fitting_batch);
+    else
+        buf_puts(out, "DOES NOT FIT, nor does a smaller training.local_batch_size\n");
 }
 
 static void print_bytes(const struct forecast *f, struct buf *out)
@@ -480,8 +491,11 @@ void forecast_json(const struct forecast *f, struct buf *out)
                (long)f->plan->build.microbatches, f->plan->kinds, (long)f->actions);
     buf_printf(out, "\"step_seconds\":%.6f,\"tokens_per_second_per_device\":%.3f,\"mfu\":%.5f,\"bubble\":%.5f,",
                f->step, f->tokens_per_second, f->mfu, f->bubble);
-    buf_printf(out, "\"memory_bytes\":%lu,\"fits\":%s,\"ranks\":[", (unsigned long)f->machine->memory_bytes,
-               f->memory[f->fullest].predicted <= (double)f->machine->memory_bytes ? "true" : "false");
+    buf_printf(out, "\"memory_bytes\":%lu,\"fits\":%s,", (unsigned long)f->machine->memory_bytes,
+               forecast_fits(f) ? "true" : "false");
+    if (!forecast_fits(f))
+        buf_printf(out, "\"fitting_local_batch_size\":%ld,", (long)f->fitting_batch);
+    buf_puts(out, "\"ranks\":[");
     for (int i = 0; i < f->n; i++) {
         buf_puts(out, i ? "," : "");
         json_rank(f, i, out);

@@ -45,6 +45,7 @@ struct forecast {
     const char *table;     /* where measured costs are from, borrowed; NULL: there are none */
     int busiest;           /* pp rank with the most compute */
     int fullest;           /* pp rank with the most memory */
+    int64_t fitting_batch; /* of one that does not fit: training.local_batch_size that does (plan_fitting_batch) */
 };
 
 /* programs: of all kinds (plan_programs). *ret_simulation is the caller's to close where not NULL. */
@@ -55,6 +56,8 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
  * step, that is what the rank needs. */
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs);
 void forecast_clear(struct forecast *f);
+/* Is there so much memory? */
+bool forecast_fits(const struct forecast *f);
 
 void forecast_print(const struct forecast *f, struct buf *out);
 /* A line for each distinct operation of the busiest rank's step: how often, predicted seconds, floor, and its share. */

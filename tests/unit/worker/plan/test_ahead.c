@@ -109,11 +109,65 @@ static void test_failure_is_told_to_who_takes(void **state)
     plan_ahead_close(a);
 }
 
+/* Device memory that the programs need, of the kind that needs most. */
+static uint64_t needed(const struct plan_options *options)
+{
+    struct plan *plan = NULL;
+    struct program **programs = NULL;
+    uint64_t most = 0;
+
+    assert_int_equal(plan_open(options, &plan, NULL), TITAN_OK);
+    assert_int_equal(plan_programs(plan, &programs, NULL), TITAN_OK);
+    for (int k = 0; k < plan->kinds; k++) {
+        const struct program *p = programs[k];
+        uint64_t bytes = p->arena_bytes;
+        for (int i = 0; i < p->n_buffers; i++)
+            if (buffer_is_external(p->buffers[i].kind) && buffer_memory(p->buffers[i].kind) != MEMORY_HOST)
+                bytes += p->buffers[i].bytes;
+        most = MAX(most, bytes);
+    }
+    plan_free_programs(plan, programs);
+    plan_close(plan);
+    return most;
+}
+
+/* A refusal for want of memory names the largest batch that is not refused; there may be none. */
+static void test_what_would_fit(void **state)
+{
+    struct recipe recipe = base.recipe;
+    struct plan_options options = {
+        .recipe = &recipe, .model = base.model, .dt = DTYPE_F32, .machine = base.cost.machine, .world = 1};
+    struct plan *plan = NULL;
+    struct program **programs = NULL;
+    uint64_t bytes[5];
+
+    (void)state;
+    for (int b = 1; b <= 4; b *= 2) {
+        recipe.training.local_batch_size = b;
+        bytes[b] = needed(&options);
+    }
+    assert_true(bytes[1] < bytes[2] && bytes[2] < bytes[4]);
+    for (int b = 0; b <= 2; b++) { /* so that it is the largest; 0: none */
+        struct titan_error err = {0};
+        struct plan_ahead *a = NULL;
+        options.memory_free = b ? bytes[b] : bytes[1] - 1;
+        assert_int_equal(plan_ahead_open(&options, &a, NULL), TITAN_OK);
+        assert_int_equal(plan_ahead_take(a, 1, &plan, &programs, &err), TITAN_EUNPLACEABLE);
+        char words[64];
+        (void)snprintf(words, sizeof words, "training.local_batch_size = %d would fit", b);
+        if (!strstr(err.hint, b ? words : "a smaller training.local_batch_size"))
+            fail_msg("%d: %s", b, err.hint);
+        plan_ahead_close(a);
+    }
+    assert_int_equal(recipe.training.local_batch_size, 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_taken_is_what_was_asked_for),
         cmocka_unit_test(test_failure_is_told_to_who_takes),
+        cmocka_unit_test(test_what_would_fit),
     };
     return cmocka_run_group_tests(tests, open_base, close_base);
 }

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/plan/fitting.h"
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+
+static bool fitting(const struct plan_options *options,
+                    bool (*fits)(const struct plan *plan, struct program *const *programs, void *with), void *with)
+{
+    struct program **programs = NULL;
+    struct plan *plan = NULL;
+
+    titan_assert(options->world > 0 && options->model);
+    bool ok = plan_open(options, &plan, NULL) == TITAN_OK && plan_programs(plan, &programs, NULL) == TITAN_OK &&
+              (!fits || fits(plan, programs, with));
+    if (programs)
+        plan_free_programs(plan, programs);
+    plan_close(plan);
+    return ok;
+}
+
+int64_t plan_fitting_batch(const struct plan_options *options,
+                           bool (*fits)(const struct plan *plan, struct program *const *programs, void *with),
+                           void *with)
+{
+    const int64_t batch = options->recipe->training.local_batch_size;
+    _cleanup_free_ struct recipe *smaller = malloc(sizeof *smaller);
+    struct plan_options o = *options;
+
+    titan_assert(batch > 0);
+    if (!smaller)
+        return 0;
+    *smaller = *options->recipe;
+    o.recipe = smaller;
+    for (int64_t b = batch / 2; b >= 1; b--) {
+        smaller->training.local_batch_size = b;
+        if (batch % b == 0 && b % recipe_microbatch_rows(smaller) == 0 &&
+            recipe_check_world(smaller, o.world, NULL) == TITAN_OK && fitting(&o, fits, with))
+            return b;
+    }
+    return 0;
+}
