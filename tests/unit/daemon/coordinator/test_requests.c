@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/cleanup.h"
 #include "support/core_bench.h"
 
 static titan_status resize(struct bench *b, uint64_t job, uint32_t workers, uint32_t min, uint32_t max,
@@ -16,13 +17,15 @@ static titan_status resize(struct bench *b, uint64_t job, uint32_t workers, uint
     return core_resize(b->core, job, &r, at(b), &b->out, err);
 }
 
-static void all_quiesced(struct bench *b, uint64_t epoch, uint64_t step, size_t n, ...)
+/* Workers that are out of an epoch, with the state of this step; 0 ends them. */
+struct quiesced_all {
+    uint64_t epoch, step, workers[8];
+};
+#define all_quiesced(b, ...) all_quiesced_of((b), (struct quiesced_all){__VA_ARGS__})
+static void all_quiesced_of(struct bench *b, struct quiesced_all all)
 {
-    va_list ap;
-    va_start(ap, n);
-    for (size_t i = 0; i < n; i++)
-        quiesced(b, .worker = (uint64_t)va_arg(ap, int), .epoch = epoch, .step = step);
-    va_end(ap);
+    for (size_t i = 0; i < ARRAY_SIZE(all.workers) && all.workers[i]; i++)
+        quiesced(b, .worker = all.workers[i], .epoch = all.epoch, .step = all.step);
 }
 
 static void assert_departing(const Titan__Internal__FormEpoch *f, size_t want, ...)
@@ -47,7 +50,7 @@ static void test_shrink(void **state)
     assert_string_equal(e->detail, "{\"request\":1,\"min\":2,\"max\":3}");
     assert_non_null(moved(&b, JOB_RESIZING));
     assert_non_null(told(&b, PAUSE, 1));
-    all_quiesced(&b, 1, 9, 3, 1, 2, 3);
+    all_quiesced(&b, .epoch = 1, .step = 9, .workers = {1, 2, 3});
     assert_null(told(&b, FORM, 0));
     quiesced(&b, .worker = 4, .epoch = 1, .step = 9);
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
@@ -81,7 +84,7 @@ static void test_grow(void **state)
     struct bench b;
     running_job(&b);
     assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
-    all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
+    all_quiesced(&b, .epoch = 1, .step = 9, .workers = {1, 2, 3, 4});
     assert_departing(told(&b, FORM, 1)->form, 2, 3, 4);
     progress(&b, .worker = 1, .epoch = 2, .step = 10);
     exited(&b, .worker = 3);
@@ -94,7 +97,7 @@ static void test_grow(void **state)
     assert_null(told(&b, PAUSE, 0)); /* both at once */
     ready(&b, .worker = 6);
     assert_non_null(told(&b, PAUSE, 1));
-    all_quiesced(&b, 2, 12, 2, 1, 2);
+    all_quiesced(&b, .epoch = 2, .step = 12, .workers = {1, 2});
     const Titan__Internal__FormEpoch *f = told(&b, FORM, 1)->form;
     assert_members(f, 4, 1, 2, 5, 6);
     assert_departing(f, 0);
@@ -109,11 +112,11 @@ static void test_departing_lost(void **state)
     struct bench b;
     running_job(&b);
     assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
-    all_quiesced(&b, 1, 9, 4, 1, 2, 3, 4);
+    all_quiesced(&b, .epoch = 1, .step = 9, .workers = {1, 2, 3, 4});
     exited(&b, .worker = 4, .code = -1);
     assert_non_null(told(&b, REVOKE, 1));
     assert_int_equal(told(&b, REVOKE, 1)->revoke->epoch, 2);
-    all_quiesced(&b, 2, 9, 3, 1, 2, 3);
+    all_quiesced(&b, .epoch = 2, .step = 9, .workers = {1, 2, 3});
     assert_int_equal(told(&b, FORM, 1)->form->epoch, 3);
     assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 3);
     struct job_status status;

@@ -20,13 +20,16 @@ static void submit_as(struct bench *b, uint64_t id, uint32_t min, uint32_t max, 
     submit_job(b, &job);
 }
 
-/* Workers first..first+n-1 of a job, all on one session, train in this epoch. */
-static void make_run(struct bench *b, uint64_t session, uint64_t job, uint64_t first, uint64_t n, uint64_t epoch,
-                     uint64_t step)
+/* Workers first..first+n-1 of a job, all on session 1, train in its first epoch. */
+struct run_of {
+    uint64_t job, first, n, step;
+};
+#define make_run(b, ...) make_run_of((b), (struct run_of){__VA_ARGS__})
+static void make_run_of(struct bench *b, struct run_of run)
 {
-    for (uint64_t w = first; w < first + n; w++)
-        ready(b, .session = session, .job = job, .worker = w);
-    progress(b, .session = session, .job = job, .worker = first, .epoch = epoch, .step = step);
+    for (uint64_t w = run.first; w < run.first + run.n; w++)
+        ready(b, .session = 1, .job = run.job, .worker = w);
+    progress(b, .session = 1, .job = run.job, .worker = run.first, .epoch = 1, .step = run.step);
 }
 
 static bool said(const struct bench *b, const char *type)
@@ -136,7 +139,7 @@ static void test_fair_order(void **state)
     submit_as(&b, 2, 1, 1, 0, "ann");
     submit_as(&b, 3, 1, 1, 0, "bob");
     for (uint64_t id = 1; id <= 3; id++)
-        make_run(&b, 1, id, id, 1, 1, 1);
+        make_run(&b, .job = id, .first = id, .n = 1, .step = 1);
     submit_as(&b, 4, 1, 1, 0, "ann");
     submit_as(&b, 5, 1, 1, 0, "bob");
     submit_as(&b, 6, 1, 1, 0, "cid");
@@ -182,8 +185,8 @@ static void test_preemption_shrinks(void **state)
     assert_int_equal(registration(&b, 1, "a", 8, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 4, 1, "ann");
     submit_as(&b, 2, 2, 4, 0, "ann");
-    make_run(&b, 1, 1, 1, 4, 1, 5);
-    make_run(&b, 1, 2, 5, 4, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 4, .step = 5);
+    make_run(&b, .job = 2, .first = 5, .n = 4, .step = 5);
     submit_as(&b, 3, 1, 1, 0, "bob"); /* equals do not give way */
     assert_null(told(&b, PAUSE, 0));
     submit_as(&b, 4, 2, 2, 9, "bob");
@@ -205,7 +208,7 @@ static void test_preemption_shrinks(void **state)
     assert_true(core_job_status(b.core, 2, &status));
     assert_int_equal(status.restarts, 0);
     /* When no job waits any more it is what it was. */
-    make_run(&b, 1, 4, 9, 2, 1, 1);
+    make_run(&b, .job = 4, .first = 9, .n = 2, .step = 1);
     exited(&b, .job = 4, .worker = 9, .code = 2, .reason = "bad input");
     assert_int_equal(started(&b), 3);
     exited(&b, .job = 4, .worker = 10, .code = -1);
@@ -222,8 +225,8 @@ static void test_slots_are_held(void **state)
     assert_int_equal(registration(&b, 1, "a", 5, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 2, 0, "ann");
     submit_as(&b, 2, 3, 3, 0, "ann");
-    make_run(&b, 1, 1, 1, 2, 1, 5);
-    make_run(&b, 1, 2, 3, 3, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
+    make_run(&b, .job = 2, .first = 3, .n = 3, .step = 5);
     exited(&b, .worker = 1, .code = 1, .reason = "no such GPU");
     submit_as(&b, 3, 4, 4, 9, "bob");
     assert_int_equal(event(&b, "job.preempted")->job_id, 2); /* with what is free that is enough */
@@ -241,8 +244,8 @@ static void test_slots_are_held(void **state)
     assert_int_equal(registration(&b, 1, "a", 5, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 2, 0, "ann");
     submit_as(&b, 2, 3, 3, 9, "ann");
-    make_run(&b, 1, 1, 1, 2, 1, 5);
-    make_run(&b, 1, 2, 3, 3, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
+    make_run(&b, .job = 2, .first = 3, .n = 3, .step = 5);
     exited(&b, .worker = 1, .code = 1, .reason = "no such GPU");
     submit_as(&b, 3, 4, 4, 9, "bob");
     assert_null(event(&b, "job.preempted"));
@@ -264,8 +267,8 @@ static void test_preemption_stops(void **state)
     assert_int_equal(registration(&b, 1, "a", 4, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 2, 2, 0, "ann");
     submit_as(&b, 2, 2, 2, 1, "ann");
-    make_run(&b, 1, 1, 1, 2, 1, 5);
-    make_run(&b, 1, 2, 3, 2, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
+    make_run(&b, .job = 2, .first = 3, .n = 2, .step = 5);
     submit_as(&b, 3, 2, 2, 2, "bob");
     assert_int_equal(event(&b, "job.preempted")->job_id, 1); /* the lowest, though it is older */
     const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
@@ -285,7 +288,7 @@ static void test_preemption_stops(void **state)
     assert_int_equal(c->job.status.preemptions, 1);
     assert_int_equal(started(&b), 3);
     assert_string_equal(why_waits(&b, 1), "preempted by job 3 (priority 2); waiting: needs 2 slots, none free");
-    make_run(&b, 1, 3, 5, 2, 1, 1);
+    make_run(&b, .job = 3, .first = 5, .n = 2, .step = 1);
     exited(&b, .job = 3, .worker = 5, .code = 2, .reason = "bad input");
     exited(&b, .job = 3, .worker = 6, .code = -1);
     assert_int_equal(started(&b), 1);
@@ -308,7 +311,7 @@ static void test_drain_swaps(void **state)
     open_bench(&b);
     assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 2);
-    make_run(&b, 1, 1, 1, 2, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
     assert_int_equal(registration(&b, 2, "b", 4, NULL, 0), TITAN_OK);
     assert_int_equal(drain(&b, "a", 0), TITAN_OK);
     assert_node(&b, "a", "draining");
@@ -381,7 +384,7 @@ static void test_drain_deadline(void **state)
     assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
     submit(&b, 1, 2, 2);
-    make_run(&b, 1, 1, 1, 2, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
     assert_int_equal(drain(&b, "a", 5000), TITAN_OK);
     assert_null(told(&b, PAUSE, 0));
     assert_string_equal(event(&b, "job.waiting")->message, "draining node a: 2 workers wait for slots elsewhere");
@@ -428,12 +431,16 @@ static void test_maintenance(void **state)
 
 /* --- quarantine --------------------------------------------------------------------------------------------------- */
 
-/* Crash the job's only worker, which is on the session's node, and wait for the next. */
-static uint64_t crash(struct bench *b, uint64_t session, uint64_t job, uint64_t worker, uint64_t sessions)
+/* A job's only worker, which is on the session's node, crashes; the next one is waited for. So many sessions answer. */
+struct crash_of {
+    uint64_t session, job, worker, sessions;
+};
+#define crash(b, ...) crash_of((b), (struct crash_of){__VA_ARGS__})
+static uint64_t crash_of(struct bench *b, struct crash_of c)
 {
-    exited(b, .session = session, .job = job, .worker = worker, .code = 1, .reason = "no such GPU");
+    exited(b, .session = c.session, .job = c.job, .worker = c.worker, .code = 1, .reason = "no such GPU");
     for (int i = 0; i < 20; i++) {
-        wait_ms(b, sessions, 100);
+        wait_ms(b, c.sessions, 100);
         const Titan__Internal__CoordinatorMessage *m = told(b, START, 0);
         if (m)
             return m->start->worker_ids[0];
@@ -453,12 +460,12 @@ static void test_quarantine(void **state)
     /* Alone it stays in service. */
     uint64_t w = 1;
     for (int i = 0; i < 4; i++)
-        w = crash(&b, 1, 1, w, 1);
+        w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
     assert_node(&b, "a", "ready");
     undrain(&b, "a"); /* forgets them */
     assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
-    w = crash(&b, 1, 1, w, 2);
-    w = crash(&b, 1, 1, w, 2);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 2);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 2);
     assert_int_equal(registration(&b, 3, "a", 1, NULL, 0),
                      TITAN_OK); /* no worker listed: it is gone, it is unknown how */
     assert_node(&b, "a", "ready");
@@ -477,8 +484,8 @@ static void test_quarantine_ends(void **state)
     job.id = 2;
     submit_job(&b, &job);
     assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
-    (void)crash(&b, 1, 1, 1, 2);
-    (void)crash(&b, 1, 2, 2, 2);
+    (void)crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 2);
+    (void)crash(&b, .session = 1, .job = 2, .worker = 2, .sessions = 2);
     exited(&b, .worker = 3, .code = 1, .reason = "no such GPU");
     assert_true(said(&b, "node.quarantined"));
     assert_node(&b, "a", "quarantined");
@@ -615,15 +622,16 @@ static void test_quarantine_needs_a_witness(void **state)
     job.spec.max_restarts = 100;
     submit_job(&b, &job);
     assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
-    uint64_t w = crash(&b, 1, 1, 1, 2);
-    w = crash(&b, 1, 1, w, 2);
+    uint64_t w = crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 2);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 2);
     exited(&b, .worker = w, .code = 1, .reason = "no such GPU");
     assert_node(&b, "a", "ready");
     for (int i = 0; i < 20 && !told(&b, START, 0); i++)
         wait_ms(&b, 2, 100);
     assert_non_null(told(&b, START, 2));
     for (int i = 0; i < 3; i++)
-        w = crash(&b, 2, 1, told(&b, START, 0) ? told(&b, START, 0)->start->worker_ids[0] : w, 2);
+        w = crash(&b, .session = 2, .job = 1,
+                  .worker = told(&b, START, 0) ? told(&b, START, 0)->start->worker_ids[0] : w, .sessions = 2);
     assert_node(&b, "b", "ready");
     close_bench(&b);
 }
@@ -642,8 +650,8 @@ static void crash_beside(struct bench *b, bool other_too)
         ready(b, .session = core_node_session(b->core, w <= 2 ? "b" : w == 3 ? "a" : "c"), .worker = w);
     if (other_too)
         exited(b, .session = 3, .worker = 4, .code = 1, .reason = "no such file");
-    uint64_t w = crash(b, 1, 1, 3, 3);
-    w = crash(b, 1, 1, w, 3);
+    uint64_t w = crash(b, .session = 1, .job = 1, .worker = 3, .sessions = 3);
+    w = crash(b, .session = 1, .job = 1, .worker = w, .sessions = 3);
     exited(b, .worker = w, .code = 1, .reason = "no such GPU");
 }
 
@@ -738,7 +746,7 @@ static void test_agent_leaves(void **state)
     struct job job = job_of(1, 2, 2);
     job.spec.max_restarts = 0;
     submit_job(&b, &job);
-    make_run(&b, 1, 1, 1, 2, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
     assert_int_equal(registration(&b, 2, "b", 2, NULL, 0), TITAN_OK);
     Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
     leaves.deadline_ms = 5000;
@@ -767,7 +775,7 @@ static void test_agent_leaves_alone(void **state)
     open_bench(&b);
     assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
     submit(&b, 1, 1, 1);
-    make_run(&b, 1, 1, 1, 1, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 1, .step = 5);
     Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
     leaves.deadline_ms = 1000;
     MESSAGE(m, LEAVES, leaves, leaves);
@@ -813,11 +821,11 @@ static void test_budgets(void **state)
     job.spec.max_node_losses = 1;
     job.spec.restart_window_s = 60;
     submit_job(&b, &job);
-    uint64_t w = crash(&b, 1, 1, 1, 1);
-    w = crash(&b, 1, 1, w, 1);
+    uint64_t w = crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 1);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
     wait_ms(&b, 1, 61000); /* both are forgotten */
-    w = crash(&b, 1, 1, w, 1);
-    w = crash(&b, 1, 1, w, 1);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
     struct core_losses losses[CORE_LOSSES_MAX];
     assert_int_equal(core_job_losses(b.core, 1, losses), 1);
     assert_string_equal(losses[0].cause, "crash");
@@ -847,7 +855,7 @@ static void test_one_fault_is_charged_once(void **state)
     struct job job = job_of(1, 4, 4);
     job.spec.max_restarts = 3;
     submit_job(&b, &job);
-    make_run(&b, 1, 1, 1, 4, 1, 5);
+    make_run(&b, .job = 1, .first = 1, .n = 4, .step = 5);
     for (uint64_t w = 1; w <= 4; w++) {
         char words[64];
         (void)snprintf(words, sizeof(words), "rank %u: cannot read batch 5 of 'data'", (unsigned)(8 + w));

@@ -140,33 +140,39 @@ static void say(Titan__Internal__AgentToWorker *m, int fd)
     frame_writer_clear(&w);
 }
 
-static void say_form(uint64_t epoch, uint32_t world, uint32_t rank, int memfd)
+struct form_of {
+    uint64_t epoch;
+    uint32_t world, rank;
+    int memfd; /* 0: none */
+};
+#define say_form(...) say_form_of((struct form_of){__VA_ARGS__})
+static void say_form_of(struct form_of said)
 {
     Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
     Titan__Internal__Member members[8], *list[8];
     uint64_t holders[2] = {WORKER, 4242};
     unsigned char id[16] = "0123456789abcde";
-    for (uint32_t i = 0; i < world; i++) {
+    for (uint32_t i = 0; i < said.world; i++) {
         titan__internal__member__init(&members[i]);
-        members[i].worker_id = i == rank ? WORKER : 100 + i;
+        members[i].worker_id = i == said.rank ? WORKER : 100 + i;
         members[i].address = (char *)"10.0.0.1:5";
         list[i] = &members[i];
     }
     form.job_id = JOB;
-    form.epoch = epoch;
+    form.epoch = said.epoch;
     form.comm_id.data = id;
     form.comm_id.len = 16;
     form.members = list;
-    form.n_members = world;
+    form.n_members = said.world;
     form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    form.resume_step = 10 * epoch;
+    form.resume_step = 10 * said.epoch;
     form.checkpoint_path = (char *)"/c/step-1";
     form.state_holders = holders;
     form.n_state_holders = 2;
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     m.form = &form;
-    say(&m, memfd);
+    say(&m, said.memfd ? said.memfd : -1);
 }
 
 static void say_revoke(uint64_t epoch)
@@ -252,7 +258,7 @@ static void test_epoch_view(void **state)
     struct stat sent, got;
     int fd = memfd_create("test", MFD_CLOEXEC);
     (void)answer_the_call();
-    say_form(5, 3, 2, fd);
+    say_form(.epoch = 5, .world = 3, .rank = 2, .memfd = fd);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 5);
     assert_int_equal(view.rank, 2);
@@ -279,14 +285,14 @@ static void test_bad_forms(void **state)
     struct titan_error err = {0};
     log_set_level(LOG_LEVEL_ERROR);
     (void)answer_the_call();
-    (void)hear();          /* ready */
-    say_form(1, 0, 0, -1); /* no member: what cannot be ends the connection */
+    (void)hear();                     /* ready */
+    say_form(.epoch = 1, .world = 0); /* no member: what cannot be ends the connection */
     wait_for(f.fd, POLLIN);
     assert_int_equal(recv(f.fd, (char[16]){0}, 16, 0), 0);
     hang_up();
     (void)answer_the_call();
-    say_form(1, 3, 9, -1); /* without us */
-    say_form(2, 1, 0, -1);
+    say_form(.epoch = 1, .world = 3, .rank = 9); /* without us */
+    say_form(.epoch = 2, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 2);
     assert_int_equal(view.memfd, -1);
@@ -313,7 +319,7 @@ static void test_revoke(void **state)
     atomic_store(&revoked_calls, 0);
     (void)answer_the_call();
     (void)hear(); /* ready */
-    say_form(1, 2, 0, -1);
+    say_form(.epoch = 1, .world = 2);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     f.m->ops->on_revoke(f.m, count_revoke, NULL);
     say_revoke(0); /* an older one */
@@ -328,13 +334,13 @@ static void test_revoke(void **state)
     /* One that is over is said to be left, and never forms; its successor starts unrevoked. */
     say_revoke(2);
     hear_quiesced(2, 17); /* what it holds is as it was */
-    say_form(2, 2, 0, -1);
-    say_form(3, 1, 0, -1);
+    say_form(.epoch = 2, .world = 2);
+    say_form(.epoch = 3, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 3);
     assert_false(is_revoked());
     /* A later epoch revokes the one before it. */
-    say_form(4, 1, 0, -1);
+    say_form(.epoch = 4, .world = 1);
     EVENTUALLY(is_revoked());
     say_revoke(3); /* late: must not hit epoch 4 */
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
@@ -351,10 +357,10 @@ static void test_revoked_on_offer(void **state)
     struct titan_error err = {0};
     (void)answer_the_call();
     (void)hear(); /* ready */
-    say_form(5, 2, 0, -1);
+    say_form(.epoch = 5, .world = 2);
     say_revoke(5);
     hear_quiesced(5, 0);
-    say_form(6, 2, 0, -1);
+    say_form(.epoch = 6, .world = 2);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 6);
     assert_false(is_revoked());
@@ -369,7 +375,7 @@ static void test_pause_and_stop(void **state)
     Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
     Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
     (void)answer_the_call();
-    say_form(1, 1, 0, -1);
+    say_form(.epoch = 1, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(f.m->ops->orders(f.m), 0);
     pause_order.job_id = JOB;
@@ -379,7 +385,7 @@ static void test_pause_and_stop(void **state)
     m.pause = &pause_order;
     say(&m, -1);
     EVENTUALLY(f.m->ops->orders(f.m) == 13);
-    say_form(2, 1, 0, -1);
+    say_form(.epoch = 2, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(f.m->ops->orders(f.m), 0); /* the pause was for epoch 1 */
     stop.reason = (char *)"enough";
@@ -422,7 +428,7 @@ static void test_next_world(void **state)
     f.m->ops->on_next_world(f.m, note_world, &later);
     assert_int_equal(atomic_load(&later), 5);
     f.m->ops->on_next_world(f.m, NULL, NULL);
-    say_form(1, 2, 1, -1);
+    say_form(.epoch = 1, .world = 2, .rank = 1);
     struct epoch_view view;
     assert_int_equal(f.m->ops->next(f.m, &view, NULL), TITAN_OK);
     say_pause(1, 7);
@@ -439,7 +445,7 @@ static void test_another_agent(void **state)
     struct titan_error err = {0};
     (void)answer_the_call();
     (void)hear(); /* ready */
-    say_form(1, 2, 1, -1);
+    say_form(.epoch = 1, .world = 2, .rank = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     f.m->ops->checkpoint_written(f.m, 20, "/c/step-20", 1234, 2);
     assert_int_equal(hear()->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT);
@@ -490,7 +496,7 @@ static void test_lease(void **state)
     struct titan_error err = {0};
     log_set_level(LOG_LEVEL_ERROR);
     (void)answer_the_call();
-    say_form(1, 1, 0, -1);
+    say_form(.epoch = 1, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     say_lease(150);
     int64_t start = clock_mono_ns();
@@ -533,7 +539,7 @@ static void test_never_quiesces(void **state)
     if (pid == 0)
         hang();
     (void)answer_the_call();
-    say_form(3, 2, 1, -1);
+    say_form(.epoch = 3, .world = 2, .rank = 1);
     EVENTUALLY(atomic_load(&f.page->actions) == 42);
     const int64_t began = clock_mono_ns();
     say_revoke(3);
@@ -592,7 +598,7 @@ static void test_garbage(void **state)
     assert_int_equal(send(f.fd, oversize, sizeof(oversize), MSG_NOSIGNAL), (ssize_t)sizeof(oversize));
     hang_up();
     (void)answer_the_call(); /* it calls again, and works */
-    say_form(1, 1, 0, -1);
+    say_form(.epoch = 1, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
 }
 
