@@ -269,7 +269,7 @@ static titan_status check(void *with, const struct args *args, struct titan_erro
     return TITAN_OK;
 }
 
-#define MEASURE_S 2.0 /* for each kind of rank */
+#define MEASURE_S 2.0 /* for each program class */
 
 static titan_status measure(void *with, const struct args *args, struct titan_error *err)
 {
@@ -338,7 +338,8 @@ static const struct command command_measure = {
     .name = "measure",
     .summary = "time the operations and transfers of a run file, for plans",
     .arguments = "FILE",
-    .text = "Builds the step programs as check does, runs each kind of rank alone on the device, carries out the\n"
+    .text = "Builds the step programs as check does, runs one rank of each program class alone on the device, carries "
+            "out the\n"
             "transfers between processes, and writes a table of what they took. plan asks it before its model.\n"
             "A table that lies there already is added to.",
     .min_args = 1,
@@ -348,7 +349,7 @@ static const struct command command_measure = {
             {"workers", 'n', "N", "how many (default 1)", WORD_NONE},
             {"device", 0, "NAME", "auto, cpu or cuda, in place of device.name", WORD_NONE},
             {"out", 0, "TABLE", "the table (default: costs-cpu.tsv in ~/.cache/titan, for a CPU)", WORD_FILE},
-            {"seconds", 0, "S", "for each kind of rank (default 2)", WORD_NONE},
+            {"seconds", 0, "S", "for each program class (default 2)", WORD_NONE},
             {"set", 0, "KEY=VALUE", "override a key of the file; may be given again", WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titan-worker measure recipes/tiny.toml -n 2 --device cpu",

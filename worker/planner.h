@@ -9,7 +9,7 @@
 
 extern const struct command plan_command;
 
-/* Build and check the step programs of every kind of rank without a device or data; print them to out where it is not
+/* Build and check the step programs of every class without a device or data; print them to out where it is not
  * NULL. recipe: resolved. */
 titan_status planner_check(const struct recipe *recipe, int world, struct buf *out,
                            struct titan_error *err) TITAN_MUST_USE;

@@ -43,6 +43,9 @@ TERMS = [
     ("front", "tenant", r"(rpc_)?fronts?(?=_|$)", None),
     ("link", "agent connection", r"channel_link|link_(read|lost|flush|greet|accept)", None),
     ("turn", "batch, sequence number", r"(next_)?turn$", None),
+    ("meeting", "rendezvous, sync point", r"meetings?", SAME),
+    ("kind of rank", "program class", r"rank_kinds?", r"kinds? of ranks?|ranks? of (?:a|one|each|every|this) kind"),
+    ("count by", "quorum configuration", r"counts?_by", r"(?:decisions|epochs?|one|first) (?:to )?counts? by"),
 ]
 ELSEWHERE = {  # words of these rows that mean something else there
     "turn": ("base/mac.c", "worker/"),

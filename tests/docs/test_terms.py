@@ -11,7 +11,7 @@ from titan import tap  # noqa: E402
 BACK = ["struct seat *s;", "uint32_t n_leavers;", "job_set_wish(db);", "w->blame = 1;", "median_pace(c);", "fence_stranger(c);", "b.imposters++;",
         "source_sealed(c);", "uint64_t unsealed;", "m->told = true;", "int rung;", "delegate_lease_ms = 1;", "bool above_delegates;", "on_hello(link);",
         "send_welcome(c);", "core_beat(c);", "int ward;", "say_job_move(c);", "session_tell(s);", "rpc_front_advance(f);", "struct channel_link *l;",
-        "k->next_turn++;", "/* the ladder */", "/* a leaver's part */", "/* before the world is told */", "// who beats", "/* Delegates decide. */"]
+        "k->next_turn++;", "/* the ladder */", "/* a leaver's part */", "/* before the world is told */", "// who beats", "struct meeting *m;", "/* the tag of a meeting */", "/* for each kind of rank */", "/* an epoch to count by */", "/* Delegates decide. */"]
 FINE = ["bool shares;", "double space;", "forward(x);", "towards(y);", '"leavers"', '"told before"', "heartbeat_ms = 1;", "/* it is told to stop */",
         "/* a delegated subtree, Delegate=yes */", "rewards(r);", "int placeholders;", "c->agents_imposter++;"]
 

@@ -62,7 +62,7 @@ titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct
 titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err) TITAN_MUST_USE;
 void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
-/* The programs of all kinds of rank, built and checked together, ahead of time where the world was expected. */
+/* The programs of all classes, built and checked together, ahead of time where the world was expected. */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Device memory of a program, external buffers included. */
 size_t epoch_device_bytes(const struct program *p);

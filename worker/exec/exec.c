@@ -206,7 +206,7 @@ titan_status exec_reduced_order(const struct program *program, int **ret, int *r
 static titan_status open_parts(struct exec *e, struct titan_error *err)
 {
     TRY(find_agree(e, err));
-    e->meeting = program_meeting(e->p);
+    e->sync_point = program_sync_point(e->p);
     TRY(find_finals(e->p, &e->finals, &e->n_finals, err));
     TRY(bind_buffers(e, err));
     TRY(open_events(e, err));

@@ -3,8 +3,8 @@
  *
  * The executor knows no model structure and no parallelism beyond the program's actions: it binds buffers to memory
  * (arena, tables, what the caller gives), walks the array, enqueues each action on its stream and places an event where
- * another stream waits. What differs between ranks of one kind it takes from the rank: samples, first row of the
- * vocabulary, place in the report.
+ * another stream waits. What differs between ranks of one program class it takes from the rank: samples, first row of
+ * the vocabulary, place in the report.
  *
  * A training step is three calls. exec_gradients runs everything that comes before the program's AGREE and returns when
  * it has succeeded here. exec_agree sums the report over all ranks: it is the step's commit point, the last thing that
@@ -41,9 +41,9 @@ struct exec_options {
      * wanted. */
     titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
                             struct titan_error *err);
-    /* Every rank has begun this step, so each has the report of the one before (program_meeting). Once a step, on the
-     * thread of a stream, before exec_gradients returns TITAN_OK; it must not call the device. Not when alone. NULL:
-     * not wanted. */
+    /* Every rank has begun this step, so each has the report of the one before (program_sync_point). Once a step, on
+     * the thread of a stream, before exec_gradients returns TITAN_OK; it must not call the device. Not when alone.
+     * NULL: not wanted. */
     titan_status (*met)(void *arg, struct titan_error *err);
     void *arg;
     /* Its arena serves this program too: the two are never in a step at the same time. It outlives this one. NULL: an

@@ -57,7 +57,7 @@ struct exec {
     float *host_loads;    /* of the experts, from the report */
     int32_t *host_tokens; /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
     int agree;            /* index of AGREE; DECIDE follows it. n_actions: the program has none */
-    int meeting;          /* program_meeting */
+    int sync_point;       /* program_sync_point */
     struct final *finals;
     int n_finals;
     struct recorded *recorded; /* [n_actions]; NULL: there is no flight recorder */
@@ -90,8 +90,8 @@ struct call {
 /* Enqueue the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
 /* warmup.c: where there are peers, call each different product and attention of the program once, on whatever the arena
- * holds. A library loads a kernel when that is first called, which waits for all that runs on the GPU: with a collective
- * among that, for a peer that may wait for this rank. Nothing is in flight meanwhile. */
+ * holds. A library loads a kernel when that is first called, which waits for all that runs on the GPU: with a
+ * collective among that, for a peer that may wait for this rank. Nothing is in flight meanwhile. */
 titan_status exec_warm_up(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 /* recorder.c: around an action's operation, where there is a flight recorder. */
 titan_status recorder_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;

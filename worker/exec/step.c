@@ -73,7 +73,7 @@ static titan_status issue(const struct call *c, int index)
         TRY(c->ops->stream_call(c->s, end_wait, e, c->err));
     if (timed)
         TRY(c->ops->stream_call(c->s, take_time, &e->times.ended[index], c->err));
-    if (index == e->meeting && e->opt.met)
+    if (index == e->sync_point && e->opt.met)
         TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
     return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
 }

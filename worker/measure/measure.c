@@ -118,7 +118,7 @@ static titan_status open_barrier(const struct measurement *m, int n, struct tita
     return rc == 0 ? TITAN_OK : titan_fail(err, TITAN_EIO, "measure: no barrier between processes");
 }
 
-/* Ranks of each kind, by a plan without a device. */
+/* A rank of each program class, by a plan without a device. */
 static titan_status find_ranks(struct measurement *m, struct titan_error *err)
 {
     const struct measure_options *o = m->options;

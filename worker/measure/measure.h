@@ -17,7 +17,7 @@ struct measure_options {
     const struct recipe *recipe; /* resolved; borrowed */
     int world, threads;          /* threads of each worker */
     const char *table;           /* path; NULL: the device's place in the cache folder */
-    double seconds;              /* for each kind of rank */
+    double seconds;              /* for each program class */
 };
 
 /* Rows are added to the table that lies there, in place of those of the same operations; *out gets a line about it.

@@ -50,7 +50,7 @@ struct layer_pass {
     int params[VISIT_UNITS]; /* buffers they read */
 };
 
-/* --- kinds of ranks ----------------------------------------------------------------------------------------------- */
+/* --- program classes ---------------------------------------------------------------------------------------------- */
 
 static void share_of(const struct build_options *o, int batch_rank, int64_t *from, int64_t *count)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build.h - the builder: layout, schedule and policies in, the step program of one kind of rank out.
+/* build.h - the builder: layout, schedule and policies in, the step program of one class out.
  *
  * A rank walks its line of the pipeline schedule (one stage and plain accumulation when pp is 1); each cell becomes
  * visits of the stage's units - forward, input gradient, weight gradient - written by the model (model/block.h). Around
@@ -77,9 +77,9 @@ titan_status program_build(const struct build_options *options, int rank, struct
 /* Ranks with equal numbers have the same program: 0 <= kind < program_kinds(). */
 int program_kind(const struct build_options *options, int rank);
 int program_kinds(const struct build_options *options);
-/* Some rank of a kind: the lowest. */
+/* The lowest rank of a program class. */
 int program_kind_rank(const struct build_options *options, int kind);
-/* The kind on the same pp rank with the largest share: what must be alike on all of them is decided by its program. */
+/* The class on the same pp rank with the largest share: what must be alike on all of them is decided by its program. */
 int program_kind_leader(const struct build_options *options, int kind);
 
 #endif

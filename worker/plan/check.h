@@ -24,8 +24,8 @@
 /* memory_bytes: what the device has, 0 = unknown. TITAN_EBUG names pp rank and action; TITAN_EUNPLACEABLE: too little
  * memory, with the need by kind. Near-linear in actions. */
 titan_status program_check(const struct program *p, uint64_t memory_bytes, struct titan_error *err) TITAN_MUST_USE;
-/* All kinds of ranks, in the order of their numbers (build.h): as many for each pp rank, one pp rank's after the other.
- * Each has passed program_check. TITAN_EBUG names kind, pp rank and action. */
+/* All program classes, in the order of their numbers (build.h): as many for each pp rank, one pp rank's after the
+ * other. Each has passed program_check. TITAN_EBUG names kind, pp rank and action. */
 titan_status programs_check(const struct program *const *by_kind, int n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_ranks.c - soundness of all ranks' programs together.
  *
- * Kinds differ by pp rank and by share of the batch; ranks of one kind do the same. Groups along dp_shard and
- * dp_replicate have members of all shares of a pp rank, the world has all kinds; groups along pp have one share. */
+ * Program classes differ by pp rank and by share of the batch. Groups along dp_shard and dp_replicate have
+ * members of all shares of a pp rank, the world has all classes; groups along pp have one share. */
 #include "worker/plan/check.h"
 
 #include <stdlib.h>
@@ -151,10 +151,10 @@ static titan_status check_pipeline(const struct ranks *r)
 
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
-/* One rank of every kind. Streams run their actions in order; an action begins when its waits are over and the host,
+/* One rank of every class. Streams run their actions in order; an action begins when its waits are over and the host,
  * which stops at DECIDE, has come to it; a transfer ends when all that take part have begun. */
 
-/* A stream of a kind. */
+/* A stream of a class. */
 struct line {
     int at;     /* its first action that is not over; n_actions: none */
     bool begun; /* that one has, and waits for others */

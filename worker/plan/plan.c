@@ -255,8 +255,8 @@ void plan_close(struct plan *plan)
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
-/* Of the device, without what a process has of it besides its program; 0 = unknown. The same for all kinds of rank, as
- * a leader decides for others: what transfers of a program touch of shared segments is not looked at. */
+/* Of the device, without what a process has of it besides its program; 0 = unknown. The same for all program classes,
+ * as a leader decides for others: what transfers of a program touch of shared segments is not looked at. */
 static uint64_t memory_for_program(const struct plan *plan)
 {
     const struct machine *m = plan->opt.machine;
@@ -270,7 +270,7 @@ static uint64_t memory_for_program(const struct plan *plan)
     return plan->opt.memory_bytes > besides ? plan->opt.memory_bytes - besides : 1;
 }
 
-/* Passes that no other kind of rank decides: every program has them, a leader's that decides for others too. */
+/* Passes that no other program class decides: every program has them, a leader's that decides for others too. */
 static titan_status rewrite(const struct plan *plan, struct program *p, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;

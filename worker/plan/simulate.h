@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* simulate.h - a step's programs on a virtual clock: the machine `sim`.
  *
- * The very programs that run are walked: every stream of one rank of each kind takes its actions in order, an action
+ * The very programs that run are walked: every stream of one rank of each class takes its actions in order, an action
  * begins when its stream is free, what it waits for is over, the host has issued it and its partners are there, and
  * lasts what the cost model says. A SEND and its RECV begin together; so does the AGREE of all. Members of any other
- * group are of one kind, in step with each other, and one of them stands for all. Programs of one pipeline are
- * simulated together: one kind for each pp rank, the one with the largest share. */
+ * group are of one class, in step with each other, and one of them stands for all. Programs of one pipeline are
+ * simulated together: one class for each pp rank, the one with the largest share. */
 #ifndef TITAN_WORKER_PLAN_SIMULATE_H
 #define TITAN_WORKER_PLAN_SIMULATE_H
 

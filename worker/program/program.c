@@ -336,7 +336,7 @@ static bool takes_from_all(enum op op)
     return op_is_collective(op) && op != OP_SHIFT && op != OP_ALL_TO_ALL_V;
 }
 
-int program_meeting(const struct program *p)
+int program_sync_point(const struct program *p)
 {
     for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
         const struct action *a = &p->actions[i];

@@ -6,9 +6,9 @@
  * the last. Buffers of the arena share memory when their lifetimes do not meet; external ones belong to others (the
  * training state, tables, what comes from the host).
  *
- * Ranks of one kind - same pp coordinate, same number of microbatches - have the same program: nothing in it depends on
- * the other coordinates. What does (which samples, which rows of the vocabulary, where this rank's numbers stand in the
- * report) the executor fills in.
+ * Ranks of one program class - same pp coordinate, same number of microbatches - have the same program: nothing in it
+ * depends on the other coordinates. What does (which samples, which rows of the vocabulary, where this rank's numbers
+ * stand in the report) the executor fills in.
  *
  * Written through emit.h by the model (model/block.h) and the builder (build.h), changed by passes, proved by check.h
  * over all kinds, executed by exec/. */
@@ -218,7 +218,7 @@ titan_status program_finish(struct program *p, struct titan_error *err) TITAN_MU
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 /* The first action that cannot end here before every other rank has begun the same step: a collective of all of them,
  * AGREE at the latest. -1: the rank is alone. */
-int program_meeting(const struct program *p);
+int program_sync_point(const struct program *p);
 /* Over what it does, with what, on which stream and in which order: two programs with one hash do the same. Not of the
  * sizes of scratch, which depend on the device and its threads, nor of places in the arena and waits, which follow; nor
  * of the canonical sums (sum, sum_experts) and the layout, which follow from the recipe. */

@@ -48,7 +48,7 @@ const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch)
     return NULL;
 }
 
-/* The first to count by. */
+/* The oldest quorum configuration. */
 size_t kept_first(const struct jobrec *j)
 {
     size_t first = 0;

@@ -7,7 +7,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Is it a member of an epoch to count by? */
+/* Is it a member of a quorum configuration? */
 bool kept_counts(struct jobrec *j, uint64_t worker_id);
 bool kept_lists(struct jobrec *j, uint64_t worker_id); /* of any that is kept? */
 /* Where it is, as a member of any epoch that is kept; NULL = not known. */
@@ -17,7 +17,7 @@ bool kept_any_on(const struct jobrec *j, const struct noderec *n);
 const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch); /* NULL = it is not kept */
 /* In the order of their numbers; the members are to be filled in. */
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n);
-void kept_formed(struct jobrec *j); /* the current epoch is one to count by */
+void kept_formed(struct jobrec *j); /* the current epoch is a quorum configuration */
 /* ... and has its state: those before it are not any more, but a worker may still hold one of them. */
 void kept_complete(struct jobrec *j);
 void kept_trained(struct jobrec *j); /* ... has made a step: all its members hold it, and those before go */

@@ -7,7 +7,7 @@
 
 /* Can the job's epochs have come to this number? */
 bool plausible_epoch(const struct core *c, const struct jobrec *j, uint64_t epoch);
-/* Has the job a worker there, or a member of an epoch that decisions count by? */
+/* Has the job a worker there, or a member of a quorum configuration? */
 bool plausible_part(const struct jobrec *j, const struct noderec *n);
 /* The same for an epoch: is one of its members or departing ranks of that node? */
 bool plausible_member(const struct jobrec *j, const struct noderec *n, const Titan__Internal__FormEpoch *f);

@@ -145,7 +145,7 @@ static bool each_lost(const struct worker *w, void *data)
     return true;
 }
 
-/* Epochs that decisions count by, or that a worker may hold: from the newest that made a step. */
+/* Quorum configurations, and epochs that a worker may hold: from the newest that made a step. */
 static titan_status gather_bases(struct gather *g, uint64_t id)
 {
     uint64_t first = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hello of workers' TCP meetings: strangers knock with any bytes while rank 0 of two waits for rank 1. */
+/* The greeting of workers' TCP rendezvous: strangers knock with any bytes while rank 0 of two waits for rank 1. */
 #include "tests/fuzz/common.h"
 
 #include <arpa/inet.h>
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct comm_config config = {
         .epoch = 1, .world = 2, .addresses = addresses, .listener = listener, .memfd = -1, .timeout_ms = 3};
     config.key = size % 2 ? key : NULL;
-    const struct meeting_options o = {.members = members, .n = 2};
+    const struct rendezvous_options o = {.members = members, .n = 2};
     while (n < 4 && in.len > 0) {
         struct fuzz_input piece = fuzz_piece(&in);
         knockers[n++] = knock(port, &piece);

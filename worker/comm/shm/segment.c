@@ -233,12 +233,12 @@ bool segment_member_gone(struct segment *seg, int peer, bool look)
 
 /* The first member that has gone without arriving at this member's present barrier; -1 when there is none. While the
  * members still meet, one that has arrived and gone is missed as well: nothing could come of it. */
-static int missing_member(struct segment *seg, bool look, bool meeting)
+static int missing_member(struct segment *seg, bool look, bool rendezvous)
 {
     for (int r = 0; r < seg->world; r++) {
         if (r == seg->rank || !segment_member_gone(seg, r, look))
             continue;
-        if (meeting || (int32_t)(atomic_load(&seg->ranks[r].arrivals) - seg->arrivals) < 0)
+        if (rendezvous || (int32_t)(atomic_load(&seg->ranks[r].arrivals) - seg->arrivals) < 0)
             return r;
     }
     return -1;

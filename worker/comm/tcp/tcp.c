@@ -61,7 +61,7 @@ struct comm {
     size_t chunk;
     struct mesh *mesh; /* the epoch's, owned by the one that was opened */
     int *names;        /* each member's rank in the epoch */
-    uint64_t tag;      /* of the meeting of its members */
+    uint64_t tag;      /* of the rendezvous of its members */
     uint64_t splits;   /* made from this one so far, by all members alike */
 };
 
@@ -478,7 +478,7 @@ static titan_status prepare_links(struct comm *c, struct titan_error *err)
     return watch(c, IN, c->event, EPOLLIN, (uint32_t)world, err);
 }
 
-static titan_status connect_links(struct comm *c, const struct meeting_options *options, struct titan_error *err)
+static titan_status connect_links(struct comm *c, const struct rendezvous_options *options, struct titan_error *err)
 {
     titan_assert(options->n == c->core.world);
     int fds[COMM_WORLD_MAX];
@@ -499,11 +499,11 @@ static titan_status open_links(struct comm *c, const struct comm_config *config,
 {
     TRY(prepare_links(c, err));
     TRY(tcp_mesh_open(config, &c->mesh, err));
-    struct meeting_options all = {.members = c->names, .n = config->world, .abort_flag = abort_flag};
+    struct rendezvous_options all = {.members = c->names, .n = config->world, .abort_flag = abort_flag};
     return connect_links(c, &all, err);
 }
 
-/* Different for every meeting of an epoch: a bijection of the count, mixed with the parent's. */
+/* Different for every rendezvous of an epoch: a bijection of the count, mixed with the parent's. */
 static uint64_t tag_of(const struct comm *parent)
 {
     return hash_mix(parent->tag + parent->splits * HASH_STEP);
@@ -520,7 +520,7 @@ static titan_status split_links(struct comm *c, struct comm *parent, const int *
     }
     c->mesh = parent->mesh;
     c->tag = tag_of(parent);
-    struct meeting_options some = {
+    struct rendezvous_options some = {
         .tag = c->tag, .members = c->names, .n = n, .links = links, .in = &parent->core, .abort_flag = abort_flag};
     return connect_links(c, &some, err);
 }

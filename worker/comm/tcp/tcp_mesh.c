@@ -96,9 +96,9 @@ struct mesh {
     int n_arrivals, capacity;
 };
 
-struct meeting {
+struct rendezvous {
     struct mesh *m;
-    const struct meeting_options *options;
+    const struct rendezvous_options *options;
     struct identity own;
     int self; /* the own place among the members */
     struct peer *peers;
@@ -217,7 +217,7 @@ static bool draw_challenge(unsigned char ret[CHALLENGE_BYTES])
     return getrandom(ret, CHALLENGE_BYTES, 0) == CHALLENGE_BYTES;
 }
 
-static bool send_greeting(const struct meeting *g, struct peer *p)
+static bool send_greeting(const struct rendezvous *g, struct peer *p)
 {
     struct greeting *x = &p->greeting;
     *x = (struct greeting){.identity = g->own};
@@ -229,7 +229,7 @@ static bool send_greeting(const struct meeting *g, struct peer *p)
     return send_all(p->fd, x, greeting_bytes(g->m));
 }
 
-static bool send_answer(const struct meeting *g, const struct arrival *s)
+static bool send_answer(const struct rendezvous *g, const struct arrival *s)
 {
     struct answer x = {.identity = g->own};
     if (g->m->keyed)
@@ -260,8 +260,8 @@ static bool is_member(const struct mesh *m, const struct identity *h)
            h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
 }
 
-/* The place among the members that meet of one that has come for this meeting; -1 = of none that should. */
-static int place_of(const struct meeting *g, const struct identity *h)
+/* The place among the members that meet of one that has come for this rendezvous; -1 = of none that should. */
+static int place_of(const struct rendezvous *g, const struct identity *h)
 {
     for (int i = 0; h->members == g->own.members && i < g->options->n; i++)
         if (g->options->members[i] == (int)h->rank)
@@ -296,7 +296,7 @@ static void start_connect(struct peer *p, const struct address *a)
 }
 
 /* The socket to a lower rank has something to say. */
-static void advance_peer(struct meeting *g, int i)
+static void advance_peer(struct rendezvous *g, int i)
 {
     struct peer *p = &g->peers[i];
     if (p->state == PEER_CONNECTING) {
@@ -360,7 +360,7 @@ static void accept_arrivals(struct mesh *m)
 }
 
 /* Its greeting is complete: a higher rank becomes a peer, an early one stays, all others go. */
-static void admit(struct meeting *g, int at)
+static void admit(struct rendezvous *g, int at)
 {
     struct mesh *m = g->m;
     titan_assert(at >= 0 && at < m->n_arrivals);
@@ -388,7 +388,7 @@ static void admit(struct meeting *g, int at)
     drop_arrival(m, at);
 }
 
-static void advance_arrivals(struct meeting *g)
+static void advance_arrivals(struct rendezvous *g)
 {
     struct mesh *m = g->m;
     for (int i = m->n_arrivals - 1; i >= 0; i--) {
@@ -404,9 +404,9 @@ static void advance_arrivals(struct meeting *g)
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 /* What may move: peers below, links so far, the listener, arrivals with something left to say. */
-static int gather_polls(struct meeting *g)
+static int gather_polls(struct rendezvous *g)
 {
-    const struct meeting_options *o = g->options;
+    const struct rendezvous_options *o = g->options;
     int n = 0;
     for (int i = 0; i < o->n; i++) {
         struct peer *p = &g->peers[i];
@@ -427,7 +427,7 @@ static int gather_polls(struct meeting *g)
 }
 
 /* One look at everything that may have moved. */
-static void step(struct meeting *g)
+static void step(struct rendezvous *g)
 {
     int members = g->options->n, n = gather_polls(g);
     progress_wait_begin();
@@ -446,9 +446,9 @@ static void step(struct meeting *g)
     advance_arrivals(g);
 }
 
-static titan_status check(const struct meeting *g, int64_t end, struct titan_error *err)
+static titan_status check(const struct rendezvous *g, int64_t end, struct titan_error *err)
 {
-    const struct meeting_options *o = g->options;
+    const struct rendezvous_options *o = g->options;
     if (o->abort_flag && atomic_load(o->abort_flag))
         return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
     if (o->in)
@@ -467,7 +467,7 @@ static titan_status check(const struct meeting *g, int64_t end, struct titan_err
                       g->m->addresses[o->members[i]].text, g->m->timeout_ms);
 }
 
-static titan_status meet(struct meeting *g, struct titan_error *err)
+static titan_status meet(struct rendezvous *g, struct titan_error *err)
 {
     titan_assert(g->self >= 0 && g->self < g->options->n);
     int64_t end = now_ms() + g->m->timeout_ms;
@@ -479,7 +479,7 @@ static titan_status meet(struct meeting *g, struct titan_error *err)
     return TITAN_OK;
 }
 
-static void clear_meeting(struct meeting *g)
+static void clear_rendezvous(struct rendezvous *g)
 {
     for (int i = 0; g->peers && i < g->options->n; i++)
         if (g->peers[i].fd >= 0)
@@ -488,11 +488,11 @@ static void clear_meeting(struct meeting *g)
     free(g->polls);
 }
 
-titan_status tcp_mesh_meet(struct mesh *m, const struct meeting_options *options, int *fds, struct titan_error *err)
+titan_status tcp_mesh_meet(struct mesh *m, const struct rendezvous_options *options, int *fds, struct titan_error *err)
 {
     titan_assert(options->n >= 1);
     size_t n = (size_t)options->n;
-    _cleanup_(clear_meeting) struct meeting g = {
+    _cleanup_(clear_rendezvous) struct rendezvous g = {
         .m = m, .options = options, .own = m->own, .self = -1, .lost = -1, .stray = -1};
     g.own.tag = options->tag;
     g.own.members = (uint32_t)n;

@@ -585,7 +585,7 @@ static void test_recomputation_without_products(void **state)
 }
 
 /* A rank knows of all others from the first gather where they share out one state, and otherwise from AGREE. */
-static void test_meeting(void **state)
+static void test_sync_point(void **state)
 {
     (void)state;
     static const struct {
@@ -605,7 +605,7 @@ static void test_meeting(void **state)
         c.microbatches = 8;
         open_case(&c, &p);
         for (int k = 0; k < p.n; k++) {
-            const int at = program_meeting(p.kinds[k]);
+            const int at = program_sync_point(p.kinds[k]);
             assert_in_range(at, 0, p.kinds[k]->n_actions - 1);
             assert_int_equal(p.kinds[k]->actions[at].op, cases[i].first);
         }
@@ -614,7 +614,7 @@ static void test_meeting(void **state)
     struct programs_case one = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1, .microbatches = 8};
     struct programs p;
     open_case(&one, &p);
-    assert_int_equal(program_meeting(p.kinds[0]), -1);
+    assert_int_equal(program_sync_point(p.kinds[0]), -1);
     programs_close(&p);
 }
 
@@ -631,7 +631,7 @@ int main(void)
         cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_recomputation),
         cmocka_unit_test(test_recomputation_without_products),
-        cmocka_unit_test(test_meeting),
+        cmocka_unit_test(test_sync_point),
     };
     return cmocka_run_group_tests_name("build", tests, NULL, NULL);
 }
