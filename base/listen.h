@@ -11,4 +11,9 @@
 titan_status listen_tcp(const char *host, int backlog, int *ret_fd, uint16_t *ret_port,
                         struct titan_error *err) TITAN_MUST_USE;
 
+/* What listens on a TCP port of this machine, as far as this user may see it: "process 1234 (titand)", otherwise
+ * "another process". */
+#define LISTEN_OWNER 64
+void listen_owner(unsigned port, char text[LISTEN_OWNER]);
+
 #endif

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 #include "base/file.h"
+#include "base/listen.h"
 #include "base/options.h"
 #include "base/toml.h"
 
@@ -628,7 +629,10 @@ static titan_status check_listen_free(const struct daemon_config *c, struct tita
     const bool agents = !taken && address_taken(c->agents_listen);
     if (!taken && !agents)
         return TITAN_OK;
-    (void)titan_fail(err, TITAN_EEXIST, "address %s is in use by another process", agents ? c->agents_listen : taken);
+    taken = agents ? c->agents_listen : taken;
+    char owner[LISTEN_OWNER];
+    listen_owner((unsigned)strtoul(strrchr(taken, ':') + 1, NULL, 10), owner);
+    (void)titan_fail(err, TITAN_EEXIST, "address %s is in use by %s", taken, owner);
     titan_error_hint(err, agents ? CONFIG_AGENTS_HINT : "choose another with --listen HOST:PORT, or stop it");
     return TITAN_EEXIST;
 }

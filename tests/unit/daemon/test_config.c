@@ -363,6 +363,8 @@ static void test_taken_port(void **state)
     (void)snprintf(fresh, sizeof(fresh), "%s/state", folder);
     assert_int_equal(PARSE(&c, &err, "dev", "--insecure", "--listen", address), TITAN_EEXIST);
     assert_non_null(strstr(err.msg, address));
+    (void)snprintf(address + 32, sizeof(address) - 32, "process %d (", (int)getpid());
+    assert_non_null(strstr(err.msg, address + 32));
     assert_non_null(strstr(err.hint, "--listen"));
     assert_int_equal(access(fresh, F_OK), -1);
     (void)close(fd);
