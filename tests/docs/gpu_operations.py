@@ -20,7 +20,12 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 PAGE, MEASURED = SOURCE / "docs/gpu.md", SOURCE / "tests/gpu/measured"
-RECIPES = [("8B", ["llama3_8b_h200.toml"]), ("16B, EP 8", ["deepseek_v3_16b.toml", "--world", "8"])]
+EIGHT = "llama3_8b.toml"
+RECIPES = [("8B", ["llama3_8b_h200.toml"]), ("16B, EP 8", ["deepseek_v3_16b.toml", "--world", "8"]),
+           ("8B, FSDP 8, float8", [EIGHT, "--world", "8", "--set", "model.converters=float8", "--set", "float8.enable_fsdp_float8_all_gather=true"]),
+           ("8B, TP 8", [EIGHT, "--world", "8", "--set", "parallelism.tensor_parallel_degree=8"]),
+           ("8B, CP 8, ring", [EIGHT, "--world", "8", "--set", "parallelism.context_parallel_degree=8", "--set", "parallelism.context_parallel_rotate_method=ring"]),
+           ("8B, CP 8, canonical", [EIGHT, "--world", "8", "--set", "parallelism.context_parallel_degree=8", "--set", "numerics.canonical=true"])]
 EXECUTOR = "".join(path.read_text() for path in sorted((SOURCE / "worker/exec").glob("*.c")))
 UNTIMED = ("COLLECTIVE", "MESSAGE")
 CARD = "H200"  # whose floor and prediction the table has: its own times where there are any
