@@ -24,6 +24,10 @@ awk -v names="[0-9]($wide|$read)I[^0-9]*[0-9]*(bf16|f)" -v reads="[0-9]($read)I"
     "$own"/keep/{elementwise,embed,rmsnorm,rope,swiglu,loss}*.ptx >"$own/wide"
 wide=$?
 check "kernels that move memory take 16 bytes at a time ($(cat "$own/wide"))" [ $wide -eq 0 ]
+"${PYTHON:-python3}" tests/cuda/kernel_code.py "$own"/keep/{elementwise,embed,rmsnorm,rope,swiglu,loss,optim}*.cubin >"$own/kernel_code"
+code=$?
+grep BAD "$own/kernel_code" | sed 's/^/# /'
+check "and have no more instructions than they had, in the machine code ($(tail -n 1 "$own/kernel_code"))" [ $code -eq 0 ]
 check "no kernel spills registers" sh -c "! grep -E '[1-9][0-9]* bytes spill' '$own/build.log'"
 
 "$own/gpu/check_ops" >"$own/ops.log" 2>"$own/ops.err"
