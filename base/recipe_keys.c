@@ -126,7 +126,7 @@ const struct recipe_key recipe_keys[] = {
         "DeepSeek V3; DeepSeek V2 has 1."),
     TRAIT("sigmoid_scores", KEY_BOOL, sigmoid_scores, "The router's scores: sigmoid, otherwise softmax."),
     TRAIT("normalize_scores", KEY_BOOL, normalize_scores, "Scores of the chosen experts are divided by their sum."),
-    TRAIT("route_scale", KEY_REAL, route_scale, "Factor of the scores."),
+    TRAIT("route_scale", KEY_REAL, route_scale, "Factor of the scores. 0: 1."),
     TRAIT("balance_rate", KEY_REAL, balance_rate,
           "Change of an expert's bias a step, towards equal loads. 0: none."),
 

@@ -76,6 +76,9 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
     }
     if (d->n_expert_groups > 0 && d->group_top_k == 0)
         d->group_top_k = MIN(2, MAX(d->n_experts / d->n_expert_groups, 1));
+    if (d->n_experts > 0 &&
+        d->route_scale == 0) /* a dense flavor's: experts would count for nothing, and learn nothing */
+        d->route_scale = 1;
     return TITAN_OK;
 }
 

@@ -114,6 +114,23 @@ static void test_causal_flops(void **state)
     }
 }
 
+/* Experts that keys give to a dense flavor count. */
+static void test_experts_of_a_dense_flavor(void **state)
+{
+    (void)state;
+    struct recipe r = model("llama3", "debugmodel");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(recipe_set(&r, "model.n_experts=8", NULL), TITAN_OK);
+        assert_int_equal(recipe_set(&r, "model.top_k=2", NULL), TITAN_OK);
+        assert_int_equal(recipe_set(&r, "model.moe_hidden=32", NULL), TITAN_OK);
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+        assert_true(r.model.dims.route_scale == (i ? 2.5 : 1));
+        r = model("llama3", "debugmodel");
+        assert_true(r.model.dims.route_scale == 0);
+        assert_int_equal(recipe_set(&r, "model.route_scale=2.5", NULL), TITAN_OK);
+    }
+}
+
 /* A world smaller than the mesh is none: what is told of it is what the mesh needs, its copies too. */
 static void test_memory_below_the_mesh(void **state)
 {
@@ -211,7 +228,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_params),         cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_causal_flops),
+        cmocka_unit_test(test_causal_flops),   cmocka_unit_test(test_experts_of_a_dense_flavor),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_memory_below_the_mesh),
         cmocka_unit_test(test_memory_of_axes), cmocka_unit_test(test_memory_of_experts),
     };
