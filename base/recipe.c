@@ -1046,6 +1046,22 @@ bool recipe_filters_float8(const struct recipe *r, const char *word)
     return has_word(r->float8.filter_fqns, word);
 }
 
+bool recipe_traces_rank(const struct recipe *r, int rank)
+{
+    titan_assert(rank >= 0);
+    const char *at = r->profiling.ranks;
+    for (int first, last, end; sscanf(at, "%9d%n", &first, &end) == 1; at += strspn(at, ",")) {
+        at += end;
+        if (sscanf(at, "-%9d%n", &last, &end) == 1)
+            at += end;
+        else
+            last = first;
+        if (rank >= first && rank <= last)
+            return true;
+    }
+    return r->profiling.ranks[0] == '\0';
+}
+
 bool recipe_excludes(const struct recipe *r, const char *part)
 {
     return has_word(r->checkpoint.exclude_from_loading, part);

@@ -164,6 +164,7 @@ struct recipe {
         bool enable_profiling;
         char save_traces_folder[128]; /* below the run's folder */
         int64_t profile_freq, profiler_active, profiler_warmup;
+        char ranks[128]; /* "0,4-7"; "": all */
     } profiling;
     struct {
         int64_t min_workers, max_workers;
@@ -273,6 +274,8 @@ uint64_t recipe_hash(const struct recipe *r);
 bool recipe_writes_checkpoints(const struct recipe *r);
 /* Does float8.filter_fqns have this word? */
 bool recipe_filters_float8(const struct recipe *r, const char *word);
+/* Does this rank write traces, in a step that has some? */
+bool recipe_traces_rank(const struct recipe *r, int rank);
 /* Is a part of the state ("optimizer", "train_state") left out of what the run begins from? */
 bool recipe_excludes(const struct recipe *r, const char *part);
 /* Where a run keeps its checkpoints: an absolute path without "//" and "/./", alike in all programs. job_dir: for a run

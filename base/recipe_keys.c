@@ -428,6 +428,8 @@ const struct recipe_key recipe_keys[] = {
      .max = 1e9, .initial = "3",
      .doc = "Steps before a trace that belong to it in TorchTitan; here none are needed. Together with profiler_active at "
             "most profile_freq."},
+    {.section = "profiling", .name = "ranks", .type = KEY_STRING, AT(profiling.ranks), .initial = "\"\"",
+     .flags = KEY_TITAN, .doc = "Ranks that write traces, such as \"0,4-7\". Empty: every rank."},
 
     {.section = "elastic", .name = "min_workers", .type = KEY_INT, AT(elastic.min_workers), .min = 1, .max = 1 << 20,
      .initial = "1", .flags = KEY_TITAN,

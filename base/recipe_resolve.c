@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What follows from a recipe: dimensions, sizes, and whether it can run. */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -455,6 +456,33 @@ static titan_status check_folder(const char *key, const char *folder, struct tit
     return TITAN_OK;
 }
 
+/* "0,4-7", or nothing. */
+static titan_status check_ranks(const char *ranks, struct titan_error *err)
+{
+    const char *at = ranks;
+    while (*at) {
+        unsigned first = 0, last = 0;
+        int end = 0;
+        if (!isdigit((unsigned char)*at) || sscanf(at, "%6u%n", &first, &end) != 1)
+            break;
+        at += end;
+        if (*at == '-') {
+            if (!isdigit((unsigned char)at[1]) || sscanf(at + 1, "%6u%n", &last, &end) != 1 || last < first)
+                break;
+            at += 1 + end;
+        }
+        if (*at == ',' && at[1])
+            at++;
+        else if (*at)
+            break;
+    }
+    if (*at)
+        return titan_fail(err, TITAN_EINVAL,
+                          "profiling.ranks = \"%s\": ranks and ranges of them with commas between, such as \"0,4-7\"",
+                          ranks);
+    return TITAN_OK;
+}
+
 static titan_status check_outputs(const struct recipe *r, struct titan_error *err)
 {
     if (r->metrics.enable_tensorboard)
@@ -462,6 +490,7 @@ static titan_status check_outputs(const struct recipe *r, struct titan_error *er
     if (!r->profiling.enable_profiling)
         return TITAN_OK;
     TRY(check_folder("profiling.save_traces_folder", r->profiling.save_traces_folder, err));
+    TRY(check_ranks(r->profiling.ranks, err));
     if (r->profiling.profiler_warmup + r->profiling.profiler_active > r->profiling.profile_freq)
         return titan_fail(
             err, TITAN_EINVAL,

@@ -50,6 +50,14 @@ def every_action_of_the_chosen_steps():
     assert max(a for a, _ in spans) < min(b for _, b in spans), f"ranks of one machine lie on one time axis: {spans}"
 
 
+def chosen_ranks():
+    """profiling.ranks: those alone write, in every step that is traced; one that is in no epoch is none"""
+    done = run("chosen", "-n", 2, profiling__ranks="1-2,7")
+    assert done.code == 0, done.err
+    assert {p.relative_to(HOME / "chosen/profile_traces").as_posix() for p in (HOME / "chosen").glob("profile_traces/*/*")} == \
+        {"iteration_3/rank1_trace.json", "iteration_6/rank1_trace.json"}
+
+
 def training_is_the_same():
     """losses with traces are those without, bit for bit"""
     done = run("plain", "-n", 2, profiling__enable_profiling="false")
@@ -72,6 +80,7 @@ def refused():
                        ({"profiling__save_traces_folder": "a/../../b"}, "below the run's folder"),
                        ({"profiling__save_traces_folder": ""}, "below the run's folder"),
                        ({"profiling__profiler_warmup": 2}, "more than profile_freq = 3"),
+                       *(({"profiling__ranks": ranks}, f'profiling.ranks = "{ranks}"') for ranks in ("x", "1,", ",1", "3-1", "1-", "-1", "1 2", "0x1")),
                        ({"profiling__profile_freq": 0}, "profiling.profile_freq"),
                        ({"profiling__profiler_active": 2000}, "profiling.profiler_active")):
         done = run("refused", **keys)
@@ -80,6 +89,6 @@ def refused():
 
 if __name__ == "__main__":
     try:
-        tap(every_action_of_the_chosen_steps, training_is_the_same, a_trace_that_cannot_be_written, refused)
+        tap(every_action_of_the_chosen_steps, chosen_ranks, training_is_the_same, a_trace_that_cannot_be_written, refused)
     finally:
         shutil.rmtree(HOME, ignore_errors=True)

@@ -11,11 +11,13 @@
 #include "worker/epoch/epoch.h"
 #include "worker/plan/timeline.h"
 
-/* The last profiler_active steps up to each multiple of profile_freq. */
-static bool traced(const struct recipe *r, uint64_t step)
+/* The last profiler_active steps up to each multiple of profile_freq, of the ranks chosen. */
+static bool traced(const struct epoch *e, uint64_t step)
 {
+    const struct recipe *r = e->t->recipe;
     const uint64_t every = (uint64_t)r->profiling.profile_freq;
-    return r->profiling.enable_profiling && (step - 1) % every >= every - (uint64_t)r->profiling.profiler_active;
+    return r->profiling.enable_profiling && (step - 1) % every >= every - (uint64_t)r->profiling.profiler_active &&
+           recipe_traces_rank(r, e->view.rank);
 }
 
 /* The step under way. */
@@ -28,7 +30,7 @@ titan_status profile_begin_step(struct epoch *e, struct titan_error *err)
 {
     if (!e->t->recipe->profiling.enable_profiling)
         return TITAN_OK;
-    return exec_take_times(e->exec, traced(e->t->recipe, this_step(e)), err);
+    return exec_take_times(e->exec, traced(e, this_step(e)), err);
 }
 
 static titan_status append(struct epoch *e, struct titan_error *err)
@@ -78,7 +80,7 @@ titan_status profile_end_step(struct epoch *e, struct titan_error *err)
     const uint64_t step = this_step(e);
     struct titan_error why = {0};
 
-    if (!traced(r, step))
+    if (!traced(e, step))
         return TITAN_OK;
     TRY(exec_wait_for_update(e->exec, err));
     titan_status status = append(e, &why);
