@@ -49,7 +49,7 @@ static bool take_number(const char **at, uint64_t *ret)
 static bool take_status(const char **at, titan_status *ret)
 {
     static const titan_status all_of_them[] = {
-#define X(name, value, text, retryable, grpc, code) TITAN_##name,
+#define X(name, value, text, grpc, code) TITAN_##name,
         TITAN_STATUS_MAP(X)
 #undef X
     };

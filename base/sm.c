@@ -59,18 +59,3 @@ bool sm_valid(const struct sm *sm)
     }
     return reached == all;
 }
-
-void sm_print_dot(const struct sm *sm, struct buf *out)
-{
-    buf_printf(out, "digraph %s {\n    rankdir=LR;\n", sm->name);
-    for (int i = 0; i < sm->count; i++) {
-        const struct sm_state *s = &sm->states[i];
-        const char *shape = (s->flags & SM_FINAL) ? "doublecircle" : (s->flags & SM_INITIAL) ? "box" : "ellipse";
-        buf_printf(out, "    \"%s\" [shape=%s%s];\n", s->name, shape, (s->flags & SM_FAILURE) ? ", color=red" : "");
-    }
-    for (int i = 0; i < sm->count; i++)
-        for (int j = 0; j < sm->count; j++)
-            if (sm_allowed(sm, i, j))
-                buf_printf(out, "    \"%s\" -> \"%s\";\n", sm_name(sm, i), sm_name(sm, j));
-    buf_puts(out, "}\n");
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sm.h - state machines as tables: a state has a name, flags, and the set of states it may move to. Every move goes
- * through sm_allowed(); tests walk every pair, docs draw the table. */
+ * through sm_allowed(); tests walk every pair. */
 #ifndef TITAN_BASE_SM_H
 #define TITAN_BASE_SM_H
 
@@ -31,7 +31,5 @@ int sm_parse(const struct sm *sm, const char *name);
 bool sm_final(const struct sm *sm, int state);
 /* The table is sound: one initial state, final states have no way out, every state is reachable. Used by tests. */
 bool sm_valid(const struct sm *sm);
-/* Graphviz. */
-void sm_print_dot(const struct sm *sm, struct buf *out);
 
 #endif

@@ -9,11 +9,10 @@
 struct status_row {
     int value;
     const char *name, *text;
-    bool retryable;
     int grpc, exit_code;
 };
 static const struct status_row rows[] = {
-#define X(name, value, text, retryable, grpc, code) {value, #name, text, retryable, grpc, code},
+#define X(name, value, text, grpc, code) {value, #name, text, grpc, code},
     TITAN_STATUS_MAP(X)
 #undef X
 };
@@ -35,11 +34,6 @@ const char *titan_status_name(titan_status status)
 const char *titan_status_text(titan_status status)
 {
     return row_of(status)->text;
-}
-
-bool titan_status_retryable(titan_status status)
-{
-    return row_of(status)->retryable;
 }
 
 int titan_status_grpc(titan_status status)

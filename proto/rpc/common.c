@@ -349,7 +349,7 @@ grpc_slice rpc_status_name(titan_status status)
 static titan_status trailer_status(const grpc_metadata_array *trailers, int grpc_code)
 {
     static const titan_status all[] = {
-#define X(name, value, text, retryable, grpc, code) TITAN_##name,
+#define X(name, value, text, grpc, code) TITAN_##name,
         TITAN_STATUS_MAP(X)
 #undef X
     };

@@ -68,20 +68,8 @@ static void test_valid(void **state)
     assert_false(sm_valid(&sm));
 }
 
-static void test_dot(void **state)
-{
-    (void)state;
-    _cleanup_(buf_free) struct buf out = BUF_INIT;
-    sm_print_dot(&good, &out);
-    assert_non_null(strstr(out.data, "digraph work {"));
-    assert_non_null(strstr(out.data, "\"idle\" -> \"busy\";"));
-    assert_null(strstr(out.data, "\"done\" ->"));
-    assert_string_equal(out.data + out.len - 2, "}\n");
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_walk), cmocka_unit_test(test_valid),
-                                       cmocka_unit_test(test_dot)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_walk), cmocka_unit_test(test_valid)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,11 +15,10 @@ static void test_table(void **state)
 {
     (void)state;
     int value = 0; /* the rows stand in order, with no gap: look-ups index the table */
-#define X(name, number, text, retryable, grpc, code)                                                                   \
+#define X(name, number, text, grpc, code)                                                                              \
     assert_int_equal(number, value);                                                                                   \
     assert_string_equal(titan_status_name(TITAN_##name), #name);                                                       \
     assert_string_equal(titan_status_text(TITAN_##name), text);                                                        \
-    assert_int_equal(titan_status_retryable(TITAN_##name), retryable);                                                 \
     assert_int_equal(titan_status_grpc(TITAN_##name), grpc);                                                           \
     assert_int_equal(titan_status_exit(TITAN_##name), code);                                                           \
     value--;
