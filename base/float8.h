@@ -2,7 +2,11 @@
 /* float8.h - the eight-bit types of training (Micikevicius et al. 2022, arXiv:2209.05433): e4m3fn, four bits of
  * exponent and three of mantissa, without infinities, up to 448; e5m2, up to 57344.
  *
- * Values of both are values of bf16. Expressions without branches, which loops can be vectorised across. */
+ * And MXFP8 (Open Compute Project 2023, Microscaling Formats 1.0): blocks of 32 values of e4m3 that share a scale, a
+ * power of two as its biased exponent of eight bits (e8m0), 255 for NaN.
+ *
+ * Values of both types are values of bf16, and so are those of MXFP8, but where bf16 has no exponent for them (below
+ * 2^-133). Expressions without branches, which loops can be vectorised across. */
 #ifndef TITAN_BASE_FLOAT8_H
 #define TITAN_BASE_FLOAT8_H
 
@@ -62,6 +66,35 @@ static inline float float8_decode(uint8_t code)
     memcpy(&normal, &bits, sizeof(normal));
     const float value = magnitude < 8 ? (float)magnitude * 0x1p-9f : normal;
     return copysignf(magnitude == 0x7f ? NAN : value, code & 0x80 ? -1.0f : 1.0f);
+}
+
+/* --- MXFP8 -------------------------------------------------------------------------------------------------------- */
+
+#define MX_BLOCK 32
+
+/* The scale of a block by the bits of its largest magnitude (fp32, no sign): the largest power of two in that / 256,
+ * that of e4m3, so what is above 448 / 256 of that power saturates; 2^-127 at least. With an element that is not
+ * finite: NaN, which all of the block then is. */
+static inline uint8_t mx_scale(uint32_t largest)
+{
+    const uint32_t exponent = largest >> 23;
+    return (uint8_t)(exponent == 255 ? 255 : exponent > 8 ? exponent - 8 : 0);
+}
+
+/* A power of two by its biased exponent, from 2^-127 on; 255: NaN. */
+static inline float mx_power(uint32_t exponent)
+{
+    const uint32_t bits = exponent == 255 ? 0x7fc00000u : exponent == 0 ? 0x00400000u : exponent << 23;
+    float x;
+
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+/* What an element is multiplied by before it is rounded to e4m3, exactly: the inverse of its block's scale. */
+static inline float mx_inverse(uint8_t scale)
+{
+    return mx_power(scale == 255 ? 255 : 254u - scale);
 }
 
 #endif

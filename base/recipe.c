@@ -226,43 +226,85 @@ static titan_status set_word_of_switch(const struct recipe_key *k, bool on, cons
     return set_string(k, word, at, field, err);
 }
 
-/* "float8,quantize.linear.float8": every word turns the switch on. */
-static titan_status set_words(const struct recipe_key *k, const char *words, bool *on, bool *idle,
-                              const struct place *at, struct titan_error *err)
+/* What the words of a switch, and of the other one that its list sets, ask for. */
+enum { SWITCH_OWN, SWITCH_OTHER, SWITCHES };
+struct switches {
+    const struct recipe_key *key[SWITCHES]; /* NULL: there is no other */
+    bool on[SWITCHES], idle[SWITCHES];
+};
+
+static bool set_word(struct switches *s, const char *word)
 {
+    char spelled[64];
+    for (int i = 0; i < SWITCHES && s->key[i]; i++) {
+        const bool idle = s->key[i]->nothing && among(s->key[i]->nothing, word, false, spelled);
+        const bool on = !idle && among(s->key[i]->on, word, false, spelled);
+        s->idle[i] |= idle;
+        s->on[i] |= on;
+        if (idle || on)
+            return true;
+    }
+    return word[0] == '\0';
+}
+
+/* "float8,quantize.linear.float8": every word turns a switch on. */
+static titan_status set_words(struct switches *s, const char *words, const struct place *at, struct titan_error *err)
+{
+    const struct recipe_key *k = s->key[SWITCH_OWN];
     titan_assert(k->type == KEY_BOOL && k->on);
-    char spelled[64], word[64], lack[160];
+    char word[64], lack[160];
     for (const char *p = words; *p;) {
         size_t len = strcspn(p, ",");
         (void)snprintf(word, sizeof(word), "%.*s", (int)len, p);
         p += len + (p[len] == ',');
-        if (k->nothing && among(k->nothing, word, false, spelled)) {
-            *idle = true;
-            continue;
-        }
         describe_lack(k->section, k->name, word, lack, sizeof(lack));
-        if (len && !among(k->on, word, false, spelled))
+        if (!set_word(s, word))
             return fail_at(at, err, any_or_among(k->later, word) ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
                            "%s.%s: \"%s\" is not supported by this version%s; use true or false", k->section, k->name,
                            word, lack);
-        *on = *on || len;
     }
     return TITAN_OK;
 }
 
-/* A switch as true or false, as words, or as a list of words. */
-static titan_status set_bool(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
-                             char *field, bool *idle, struct titan_error *err)
+/* Does the key ask for something without effect? An override comes after the file. */
+static void mark_idle(struct recipe *r, int index, bool idle)
 {
-    titan_assert(k->type == KEY_BOOL && k->size == sizeof(bool));
-    bool on = v->type == TOML_BOOL && v->boolean;
+    titan_assert(index >= 0 && index < recipe_keys_count);
+    uint64_t *mask = &r->idle_mask[index / 64], bit = UINT64_C(1) << (index % 64);
+    *mask = idle ? *mask | bit : *mask & ~bit;
+}
+
+static void store_switch(struct recipe *r, int index, bool on, bool idle)
+{
+    titan_assert(index >= 0 && index < recipe_keys_count && recipe_keys[index].size == sizeof(bool));
+    memcpy((char *)r + recipe_keys[index].offset, &on, sizeof(on));
+    mark_idle(r, index, idle);
+    r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
+}
+
+static int other_switch(const struct recipe_key *k)
+{
+    return k->other ? recipe_key_find(k->section, k->other) : -1;
+}
+
+/* A switch as true or false, as words, or as a list of words, which may be another's too. */
+static titan_status set_bool(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
+                             struct titan_error *err)
+{
+    const struct recipe_key *k = &recipe_keys[index];
+    const int other = other_switch(k);
+    struct switches s = {.key = {k, other >= 0 ? &recipe_keys[other] : NULL}};
+    titan_assert(k->type == KEY_BOOL);
+    s.on[SWITCH_OWN] = v->type == TOML_BOOL && v->boolean;
     const struct toml_value *word = v->type == TOML_ARRAY ? v->first : v->type == TOML_STRING ? v : NULL;
     for (; word; word = v->type == TOML_ARRAY ? word->next : NULL) {
         if (word->type != TOML_STRING)
             return wrong_type(k, word, at, err);
-        TRY(set_words(k, word->string, &on, idle, at, err));
+        TRY(set_words(&s, word->string, at, err));
     }
-    memcpy(field, &on, sizeof(on));
+    store_switch(r, index, s.on[SWITCH_OWN], s.idle[SWITCH_OWN]);
+    if (other >= 0 && v->type != TOML_BOOL)
+        store_switch(r, other, s.on[SWITCH_OTHER], s.idle[SWITCH_OTHER]);
     return TITAN_OK;
 }
 
@@ -385,14 +427,6 @@ static titan_status set_choices(const struct recipe_key *k, const struct toml_va
     return TITAN_OK;
 }
 
-/* Does the key ask for something without effect? An override comes after the file. */
-static void mark_idle(struct recipe *r, int index, bool idle)
-{
-    titan_assert(index >= 0 && index < recipe_keys_count);
-    uint64_t *mask = &r->idle_mask[index / 64], bit = UINT64_C(1) << (index % 64);
-    *mask = idle ? *mask | bit : *mask & ~bit;
-}
-
 static titan_status set_supported(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                                   struct titan_error *err)
 {
@@ -400,7 +434,6 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
     const struct recipe_key *k = &recipe_keys[index];
     titan_assert(k->support == KEY_SUPPORTED && k->offset + k->size <= sizeof(*r));
     char *field = (char *)r + k->offset;
-    bool idle = false;
     double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
     switch (k->type) {
     case KEY_STRING:
@@ -417,8 +450,7 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         memcpy(field, &number, sizeof(number));
         break;
     case KEY_BOOL:
-        TRY(set_bool(k, v, at, field, &idle, err));
-        mark_idle(r, index, idle);
+        TRY(set_bool(r, index, v, at, err));
         break;
     case KEY_LIST:
         TRY(k->choices ? set_choices(k, v, at, field, err) : set_points(k, v, at, field, err));
@@ -754,12 +786,18 @@ static void warn_of_float8(const struct recipe *r, struct buf *out)
     const bool automatic = strcmp(r->training.mixed_precision_param, "auto") == 0;
     const char *type =
         automatic ? "bfloat16 or float32, whichever the device is fast at" : r->training.mixed_precision_param;
-    const int at = recipe_key_find("model", "float8");
+    const int at = recipe_key_find("model", "float8"), mx = recipe_key_find("model", "mxfp8");
 
     if (r->model.float8 && strcmp(r->device.name, "cpu") != 0)
         buf_printf(out, "model.converters: on GPUs before Hopper products are in %s, not in float8\n", type);
     if (r->idle_mask[at / 64] >> (at % 64) & 1)
         buf_printf(out, "model.converters: products of routed experts are in %s, not in float8\n", type);
+    if (r->model.mxfp8 && strcmp(r->device.name, "cpu") != 0)
+        buf_puts(
+            out,
+            "model.converters: GPUs before Blackwell (compute capability 10.0) have no MXFP8 and refuse the run\n");
+    if (r->idle_mask[mx / 64] >> (mx % 64) & 1)
+        buf_printf(out, "model.converters: products of routed experts are in %s, not in MXFP8\n", type);
 }
 
 void recipe_warnings(const struct recipe *r, struct buf *out)
@@ -1188,7 +1226,10 @@ static void print_torchtitan_section(const char *section, struct buf *out)
         if (strcmp(a->section, section) != 0)
             continue;
         print_theirs(section, a->name, a->theirs, out);
-        buf_printf(out, "read as `%s`, default `%s` |\n", a->target, k->initial);
+        buf_printf(out, "read as `%s`, default `%s`", a->target, k->initial);
+        if (k->other)
+            buf_printf(out, "; what it lists of `%s.%s` as that", k->section, k->other);
+        buf_puts(out, " |\n");
     }
 }
 

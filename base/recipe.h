@@ -72,13 +72,16 @@ struct recipe {
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        bool float8;            /* products of linear layers in float8 */
+        bool float8, mxfp8;     /* products of linear layers in float8, in MXFP8: one at most */
         struct model_dims dims; /* resolved */
     } model;
     struct {
         char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of the names of layers that are left out */
         bool enable_fsdp_float8_all_gather;      /* weights travel as codes */
     } float8;
+    struct {
+        char recipe_name[32], filter_fqns[1024]; /* as in float8 */
+    } mx;
     struct {
         char name[32];
         double lr, beta1, beta2, eps, weight_decay;

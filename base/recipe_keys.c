@@ -37,6 +37,7 @@
 
 #define FLOAT8_SCALES "Scales of weights that are gathered in float8 always come all at once"
 #define FLOAT8_EMULATE "Whether float8 is emulated follows from the device"
+#define MX_CASTS "Each way that an operand may lie has one kernel"
 
 /* clang-format off */
 const struct recipe_key recipe_keys[] = {
@@ -67,11 +68,16 @@ const struct recipe_key recipe_keys[] = {
      .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
             "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."},
     {.section = "model", .name = "float8", .type = KEY_BOOL, AT(model.float8),
-     .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8", .later = "*",
+     .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8", .other = "mxfp8", .later = "*",
      .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on CPUs, "
             "by cuBLASLt on GPUs from Hopper on; an older GPU has them in mixed_precision_param and says so. Also read as "
             "model.converters = [\"float8\"]."},
+    {.section = "model", .name = "mxfp8", .type = KEY_BOOL, AT(model.mxfp8),
+     .on = "quantize.linear.mx|mx", .nothing = "quantize.grouped_mm.mx", .initial = "false",
+     .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "The same products in MXFP8, see [mx]: emulated on CPUs, by cuBLASLt on GPUs from Blackwell on (compute "
+            "capability 10.0); older GPUs refuse it. Also read as model.converters = [\"mx\"]."},
     DIM("dim", dim, 1, 1 << 20, "Width of the residual stream."),
     DIM("n_layers", n_layers, 1, 4096, "Transformer blocks."),
     DIM("n_heads", n_heads, 1, 4096, "Query heads."),
@@ -147,6 +153,16 @@ const struct recipe_key recipe_keys[] = {
      AT(float8.enable_fsdp_float8_all_gather), .initial = "false",
      .doc = "FSDP gathers weights that compute in float8 as codes of eight bits, half the bytes of bfloat16, to the same "
             "numbers. One scale a weight: recipe_name = \"tensorwise\" only."},
+
+    {.section = "mx", .name = "recipe_name", .type = KEY_STRING, AT(mx.recipe_name), .choices = "mxfp8_cublas",
+     .later = "*", .initial = "\"mxfp8_cublas\"",
+     .flags = KEY_NUMBERS,
+     .doc = "OCP's MXFP8: e4m3, a scale that is a power of two for every 32 elements along the sum, its exponent rounded "
+            "down; activations, weights and gradients in all three products."},
+    {.section = "mx", .name = "filter_fqns", .type = KEY_LIST, AT(mx.filter_fqns), .choices = "*",
+     .initial = "[\"output\"]", .flags = KEY_NUMBERS,
+     .doc = "Layers that are left out: those with one of these texts in their names. Head, embedding and router always "
+            "are, and layers with a side that is no multiple of 32."},
 
     {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|Adam|SGD",
      .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
@@ -571,15 +587,11 @@ const struct recipe_key recipe_keys[] = {
     NOTE("float8", "force_recompute_fp8_weight_in_bwd", KEY_BOOL, "false", "No weights in float8 are kept"),
     NOTE("float8", "emulate", KEY_BOOL, "false", FLOAT8_EMULATE),
     PART("float8", "moe_fqns_prototype", KEY_LIST, "[]", "model.converters"),
-    PART("mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", "model.converters"),
-    PART("mx", "recipe_name", KEY_STRING, "\"mxfp8_cublas\"", "model.converters"),
-    PART("mx", "filter_fqns", KEY_LIST, "[\"output\"]", "model.converters"),
+    NOTE("mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", MX_CASTS),
     PART("mx", "moe_fqns_prototype", KEY_LIST, "[]", "model.converters"),
     NOTE("quantize.linear.float8", "precompute_float8_dynamic_scale_for_fsdp", KEY_BOOL, "false", FLOAT8_SCALES),
     NOTE("quantize.linear.float8", "emulate", KEY_BOOL, "false", FLOAT8_EMULATE),
-    PART("quantize.linear.mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", "model.converters"),
-    PART("quantize.linear.mx", "recipe_name", KEY_STRING, "\"mxfp8_cublas\"", "model.converters"),
-    PART("quantize.linear.mx", "filter_fqns", KEY_LIST, "[\"output\"]", "model.converters"),
+    NOTE("quantize.linear.mx", "mxfp8_dim1_cast_kernel_choice", KEY_STRING, "\"triton\"", MX_CASTS),
     PART("quantize.grouped_mm.float8", "fqns", KEY_LIST, "[]", "model.converters"),
     PART("quantize.grouped_mm.mx", "recipe_name", KEY_STRING, "\"mxfp8\"", "model.converters"),
     PART("quantize.grouped_mm.mx", "fqns", KEY_LIST, "[]", "model.converters"),
@@ -630,9 +642,6 @@ const struct recipe_lack recipe_lacks[] = {
     {"model", "name", "gpt_oss",
      "attention sinks, a sliding window in every other layer, biases of projections and experts, clamped SwiGLU"},
     {"model", "name", "flux", "diffusion models"},
-    {"model", "float8", "quantize.linear.mx", "MXFP8"},
-    {"model", "float8", "quantize.grouped_mm.mx", "MXFP8"},
-    {"model", "float8", "mx", "MXFP8"},
 };
 const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);
 
@@ -647,6 +656,8 @@ const struct recipe_alias recipe_aliases[] = {
     {"quantize.linear.float8", "recipe_name", "float8.recipe_name", "none"},
     {"quantize.linear.float8", "filter_fqns", "float8.filter_fqns", "[]"},
     {"quantize.linear.float8", "enable_fsdp_float8_all_gather", "float8.enable_fsdp_float8_all_gather", "false"},
+    {"quantize.linear.mx", "recipe_name", "mx.recipe_name", "\"mxfp8_cublas\""},
+    {"quantize.linear.mx", "filter_fqns", "mx.filter_fqns", "[\"output\"]"},
     {"parallelism", "module_fqns_per_model_part", "parallelism.pipeline_parallel_split_points", "none"},
     {"parallelism", "context_parallel_load_balancer", "parallelism.context_parallel_load_balance", "\"headtail\""},
 };

@@ -41,6 +41,7 @@ struct recipe_key {
     const char *yes_no;  /* strings: "a|b", what true and false stand for, as files of earlier versions have them */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *nothing; /* booleans: words that ask for something without effect, and are warned of */
+    const char *other;   /* booleans: a switch of the section that the list sets as well, by its own words */
     const char *initial; /* default as TOML; of keys that are not supported TorchTitan's */
     const char *theirs;  /* TorchTitan's default as TOML where it is another; "none": unset */
     const char *doc;     /* one line */

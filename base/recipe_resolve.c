@@ -370,6 +370,11 @@ static titan_status check_selective(const struct recipe *r, struct titan_error *
 /* Codes by rows or columns serve one of a weight's two products; torchao has measured no bounds for the last recipe. */
 static titan_status check_float8(const struct recipe *r, struct titan_error *err)
 {
+    if (r->model.float8 && r->model.mxfp8)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is "
+            "in one of them");
     if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(r->float8.recipe_name, "tensorwise") != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\", not \"%s\"",

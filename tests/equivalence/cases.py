@@ -192,8 +192,8 @@ def canonical():
         yield Case(f"{fixed} {mesh}", exact=fixed)
     groups = "deepseek experts=8 top_k=3 groups=4 limited=2 canonical=true"
     yield Case(f"{groups} dps4 ep4", exact=groups)
-    for scales in ("tensorwise", "rowwise", "rowwise_with_gw_hp"):
-        words = f"float8=true scales={scales} canonical=true"
+    for scales in ("tensorwise", "rowwise", "rowwise_with_gw_hp", None):
+        words = f"float8=true scales={scales} canonical=true" if scales else "mxfp8=true canonical=true"
         for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full"):
             yield Case(f"{words} {degrees}", exact=words)
     for family in ("", "moe", "qwen", "deepseek"):  # weights gathered as codes

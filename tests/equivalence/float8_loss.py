@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same run in bfloat16 and in each recipe of float8: how far apart the losses end. `make float8`.
+"""The same run in bfloat16, in each recipe of float8 and in MXFP8: how far apart the losses end. `make float8`.
 
     float8_loss.py [RECIPE [SETTING ...]]      exit 1 when one ends further from bfloat16 than BOUND
 
@@ -17,7 +17,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", "build"))
 BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8")
 BOUND = 0.005
 
 
@@ -44,7 +44,7 @@ def run(recipe, world, *sets):
 
 
 def float8(name):
-    return "model.converters=float8", f"float8.recipe_name={name}"
+    return ("model.converters=quantize.linear.mx",) if name == "mxfp8" else ("model.converters=float8", f"float8.recipe_name={name}")
 
 
 def end_of(losses):

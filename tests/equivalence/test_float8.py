@@ -5,6 +5,7 @@ converter plans and trains. `make float8` has the longer comparison."""
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from float8_loss import BOUND, BUILD, RECIPES, SOURCE, compare, end_of, float8, run
 
@@ -17,7 +18,7 @@ EXACT = ("numerics.canonical=true", "training.steps=12")
 
 
 def ends_where_bfloat16_does():
-    """50 steps of a small model end within half a percent of bfloat16 in each recipe, and not at the same bits"""
+    """50 steps of a small model end within half a percent of bfloat16 in each recipe and in MXFP8, and not at the same bits"""
     runs = list(compare(TINY))
     plain = runs[0][2]
     assert plain[-1] < 0.8 * plain[0], plain
@@ -28,7 +29,7 @@ def ends_where_bfloat16_does():
 
 def same_bits_on_any_world():
     """canonical: the same bits on 1, 2 and 3 data-parallel workers, also in a pipeline, and when activations are computed again"""
-    for name in ("tensorwise", "rowwise"):
+    for name in ("tensorwise", "rowwise", "mxfp8"):
         one = run(TINY, 1, *EXACT, *float8(name))[0]
         for world, sets in ((2, ()), (3, ("activation_checkpoint.mode=full",)),
                             (2, ("activation_checkpoint.mode=selective", "activation_checkpoint.selective_ac_option=op"))):
@@ -74,11 +75,38 @@ def left_out():
 
 def close_on_meshes():
     """cut by tensor and context parallelism scales are those of a rank's part: losses stay within half a percent"""
-    one = run(TINY, 1, *EXACT, *float8("rowwise"))[0]
-    for sets in (("parallelism.tensor_parallel_degree=2", "parallelism.enable_async_tensor_parallel=true"),
-                 ("parallelism.context_parallel_degree=2",)):
-        other = run(TINY, 2, *EXACT, *float8("rowwise"), *sets)[0]
-        assert all(abs(a / b - 1) <= BOUND for a, b in zip(one, other)), (sets, one, other)
+    for name in ("rowwise", "mxfp8"):
+        one = run(TINY, 1, *EXACT, *float8(name))[0]
+        for sets in (("parallelism.tensor_parallel_degree=2", "parallelism.enable_async_tensor_parallel=true"),
+                     ("parallelism.context_parallel_degree=2",)):
+            other = run(TINY, 2, *EXACT, *float8(name), *sets)[0]
+            assert all(abs(a / b - 1) <= BOUND for a, b in zip(one, other)), (name, sets, one, other)
+
+
+def mxfp8():
+    """TorchTitan's file with the converter mx and its keys trains; a filter that names all layers gives bfloat16's bits, one
+    that names some others; float8's filter none; beside float8 it is refused, and so is a plan for Hopper"""
+    plain, all_of_it = run(TINY, 1, *EXACT)[0], run(TINY, 1, *EXACT, *float8("mxfp8"))[0]
+    with tempfile.TemporaryDirectory(prefix="titan-float8-") as folder:
+        theirs = Path(folder) / "mx.toml"
+        theirs.write_text(TINY.read_text().replace("[model]\n", '[model]\nconverters = ["quantize.linear.mx"]\n') +
+                          '\n[quantize.linear.mx]\nmxfp8_dim1_cast_kernel_choice = "triton"\nrecipe_name = "mxfp8_cublas"\n')
+        assert run(theirs, 1, *EXACT)[0] == all_of_it != plain
+        for words, same in (("layers", True), ("w1,w2", False)):
+            got = run(theirs, 1, *EXACT, f"quantize.linear.mx.filter_fqns={words}")[0]
+            assert got == plain if same else got not in (plain, all_of_it), words
+        assert run(theirs, 1, *EXACT, "float8.filter_fqns=layers")[0] == all_of_it
+        for device in ("h200", "b200"):
+            done = subprocess.run([BUILD / "bin/titan-worker", "plan", theirs, "--device", device], capture_output=True, text=True,
+                                  cwd=folder)
+            refused = "they need compute capability 10.0 (Blackwell)" in done.stderr
+            assert refused == (done.returncode != 0) == (device == "h200"), done
+    try:
+        run(TINY, 1, *EXACT, "model.converters=float8,mx")
+    except RuntimeError as e:
+        assert "a linear layer is in one of them" in str(e), e
+    else:
+        raise AssertionError("both")
 
 
 def torchtitan():
@@ -99,4 +127,4 @@ def torchtitan():
     assert "precompute_float8_dynamic_scale_for_fsdp" in said and "enable_fsdp" not in said and "not in float8" not in said, said
 
 
-tap(ends_where_bfloat16_does, same_bits_on_any_world, gathered_as_codes, left_out, close_on_meshes, torchtitan)
+tap(ends_where_bfloat16_does, same_bits_on_any_world, gathered_as_codes, left_out, close_on_meshes, mxfp8, torchtitan)

@@ -31,6 +31,94 @@ static void ref_float8(double *x, double *inverse, int64_t lines, int64_t of, in
     }
 }
 
+/* In MXFP8 elements become what they stand for, and there is nothing to undo. */
+static void ref_mxfp8(double *x, int64_t lines, int64_t of, int64_t line_stride, int64_t stride)
+{
+    for (int64_t l = 0; l < lines; l++)
+        for (int64_t from = 0; from < of; from += MX_BLOCK) {
+            double *block = x + l * line_stride + from * stride, largest = 0.0;
+            const int64_t n = of - from < MX_BLOCK ? of - from : MX_BLOCK;
+            for (int64_t i = 0; i < n; i++)
+                largest = fmax(largest, fabs(block[i * stride]));
+            const double scale = largest > 0 ? exp2(fmax(floor(log2(largest)) - 8, -127)) : exp2(-127);
+            for (int64_t i = 0; i < n; i++)
+                block[i * stride] = (double)float8_round((float)(block[i * stride] / scale), FLOAT8_E4M3) * scale;
+        }
+}
+
+/* Numbers of very different size, in runs that blocks do not follow. */
+static struct tensor uneven(struct checker *c, int64_t n, enum dtype dt)
+{
+    struct tensor t = empty(c, n, dt);
+    for (int64_t i = 0; i < n; i++)
+        t.x[i] = ldexp(uniform(c, -1.0, 1.0), (int)(i / 24 * 7 % 13) - 6);
+    upload(c, &t);
+    return t;
+}
+
+/* identity: b is that, so the product is a's values themselves, to the bit. */
+static void mxfp8_case(struct checker *c, bool identity, enum dtype ab, enum dtype cd, bool ta, bool tb, int64_t m,
+                       int64_t n, int64_t k, int64_t pad, double beta)
+{
+    const struct float8_product how = {.blocks = true};
+    const int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad, rows_b = tb ? n : k;
+    struct tensor a = uneven(c, (ta ? k : m) * lda, ab), b = uneven(c, rows_b * ldb, ab),
+                  o = noise(c, m * ldc, cd, 1.0);
+    double *want = values(c, m * ldc);
+    if (identity) {
+        for (int64_t i = 0; i < b.n; i++)
+            b.x[i] = i / ldb == i % ldb;
+        upload(c, &b);
+    }
+    memcpy(want, o.x, (size_t)(m * ldc) * sizeof *want);
+    ref_mxfp8(a.x, m, k, ta ? 1 : lda, ta ? lda : 1);
+    ref_mxfp8(b.x, n, k, tb ? ldb : 1, tb ? 1 : ldb);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0.0;
+            for (int64_t p = 0; p < k; p++)
+                sum += a.x[ta ? p * lda + i : i * lda + p] * b.x[tb ? j * ldb + p : p * ldb + j];
+            want[i * ldc + j] = beta * o.x[i * ldc + j] + sum;
+        }
+    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, ab, true, m, n, k));
+    need(c, c->ops->matmul_f8(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta, &how, work),
+         "MXFP8");
+    double *got = download(c, &o);
+    bool ok = identity ? same(c, got, want, m * ldc, "values")
+                       : near(c, got, want, m * ldc, fmax(limit_of(cd), c->h->info.host_memory ? 0 : 1e-3), "product");
+    for (int64_t i = 0; i < m && pad; i++)
+        ok = ok && same(c, got + i * ldc + n, want + i * ldc + n, pad, "between rows");
+    result(c, ok, "matmul_f8 MXFP8%s %s to %s %c%c %lldx%lldx%lld ld+%lld beta %g", identity ? " values" : "",
+           name_of(ab), name_of(cd), ta ? 'T' : 'N', tb ? 'T' : 'N', (long long)m, (long long)n, (long long)k,
+           (long long)pad, beta);
+    sweep(c);
+}
+
+/* Shapes of one block and of several tiles of scales, whole ones and not. */
+static void check_mxfp8(struct checker *c)
+{
+    static const struct {
+        int64_t m, n, k, pad;
+    } shapes[] = {{1, 1, 1, 0}, {17, 33, 70, 3}, {64, 48, 96, 0}, {160, 144, 288, 0}, {150, 30, 130, 1}};
+    const struct float8_product mixed = {.a = FLOAT8_E5M2, .blocks = true}, blocks = {.blocks = true};
+    struct tensor o = noise(c, 16, DTYPE_F32, 1.0);
+    const titan_status status = c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 1, o.p, false, 1, o.p, false, 1, DTYPE_F32, 1,
+                                                  1, 1, 0.0f, c->h->info.mxfp8 ? &mixed : &blocks, o.p);
+    result(c, status == (c->h->info.mxfp8 ? TITAN_EINVAL : TITAN_EUNSUPPORTED),
+           c->h->info.mxfp8 ? "MXFP8 is e4m3" : "a device without MXFP8 says so");
+    sweep(c);
+    for (int i = 0; i < (c->h->info.mxfp8 ? 5 : 0); i++)
+        for (int way = 0; way < 8; way++) {
+            const enum dtype ab = way & 4 ? DTYPE_BF16 : DTYPE_F32;
+            const bool ta = way & 1, tb = way & 2, large = i == 3;
+            if (!large || way & 4)
+                mxfp8_case(c, false, ab, way & 1 ? ab : DTYPE_F32, ta, tb, shapes[i].m, shapes[i].n, shapes[i].k,
+                           shapes[i].pad, (way >> 1 & 1) ^ (way >> 2 & 1));
+            if (!large || !(way & 4))
+                mxfp8_case(c, true, ab, DTYPE_F32, ta, tb, shapes[i].m, shapes[i].k, shapes[i].k, shapes[i].pad, 0);
+        }
+}
+
 static void matmul_f8_case(struct checker *c, const struct float8_product *how, enum dtype ab, enum dtype cd, bool ta,
                            bool tb, int64_t m, int64_t n, int64_t k, int64_t pad, double beta)
 {
@@ -48,7 +136,7 @@ static void matmul_f8_case(struct checker *c, const struct float8_product *how, 
                 sum += a.x[ta ? p * lda + i : i * lda + p] * b.x[tb ? j * ldb + p : p * ldb + j];
             want[i * ldc + j] = beta * o.x[i * ldc + j] + sum * undo_a[i] * undo_b[j];
         }
-    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, ab, m, n, k));
+    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, ab, false, m, n, k));
     need(c, c->ops->matmul_f8(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta, how, work),
          "float8");
     double *got = download(c, &o);
@@ -73,7 +161,7 @@ static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t
     float *scales = device_memory(c, 8 * sizeof *scales), *o_float = (float *)o.p;
     const size_t elem = dtype_bytes(dt);
     struct float8_product how = {.a = FLOAT8_E5M2, .b = FLOAT8_E4M3};
-    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, m, n, k));
+    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, false, m, n, k));
 
     need(c, c->ops->float8_largest(c->s, scales + 1, b.p, dt, (size_t)cut), "largest");
     need(c, c->ops->float8_largest(c->s, scales + 3, (char *)b.p + (size_t)cut * elem, dt, (size_t)(all - cut)),
@@ -98,7 +186,7 @@ static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t
 
 static void check_float8_codes(struct checker *c)
 {
-    const struct float8_product lines = {FLOAT8_E4M3, FLOAT8_E4M3, false, true, false, (const float *)1};
+    const struct float8_product lines = {FLOAT8_E4M3, FLOAT8_E4M3, false, true, false, (const float *)1, false};
     struct tensor o = noise(c, 256, DTYPE_F32, 1.0);
 
     result(c,
@@ -132,10 +220,11 @@ void device_float8_check(struct checker *c)
     result(c, status == TITAN_EINVAL, "matmul_f8 refuses a row stride below the width");
     sweep(c);
     check_float8_codes(c);
+    check_mxfp8(c);
     for (int i = 0; i < 3; i++)
         for (int way = 0; way < 16; way++) {
             const struct float8_product how = {
-                way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8, way & 2, NULL};
+                way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8, way & 2, NULL, false};
             const enum dtype ab = way & 1 ? DTYPE_BF16 : DTYPE_F32, cd = way & 2 ? ab : DTYPE_F32;
             matmul_f8_case(c, &how, ab, cd, way >> 2 & 1, way >> 1 & 1, shapes[i].m, shapes[i].n, shapes[i].k,
                            shapes[i].pad, way & 1);

@@ -55,6 +55,7 @@ struct device_info {
     bool host_memory;       /* device memory is host memory */
     bool bf16_fast;         /* bf16 products are faster than fp32 ones; false: recipes with "auto" compute in fp32 */
     bool float8;            /* has matmul_f8; false: recipes with float8 compute in the compute type, and say so */
+    bool mxfp8;             /* has it with blocks; false: recipes with MXFP8 are refused */
     uint64_t memory_bytes;  /* total */
     uint64_t memory_free;   /* of it when the device was opened: what a run can have. 0 = unknown */
     double peak_flops_bf16; /* dense; 0 = unknown. CPU: measured on one core, times the cores used */
@@ -135,6 +136,9 @@ struct float8_product {
     enum float8 a, b;
     bool a_lines, b_lines, power_of_two;
     const float *b_scale; /* device: b is codes of e4m3 already (float8_encode), rows ldb bytes apart, made with this */
+    /* MXFP8 (base/float8.h) in place of all this: both are e4m3, a scale for each MX_BLOCK elements of a line, from its
+     * first one on; the last block may be shorter. Needs info.mxfp8. */
+    bool blocks;
 };
 
 /* Which experts a token goes to. scores = softmax or sigmoid of the logits, fp32; the top_k largest of scores + bias
@@ -257,13 +261,13 @@ struct device_ops {
                                    int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
                                    const int32_t *counts, int64_t groups, int64_t parts, int64_t m, int64_t n,
                                    int64_t k, float beta);
-    /* matmul of the operands in float8. work: matmul_f8_work_bytes() of scratch. A device without it (info.float8)
-     * answers TITAN_EUNSUPPORTED. */
+    /* matmul of the operands in float8. work: matmul_f8_work_bytes() of scratch. A device without it (info.float8,
+     * info.mxfp8) answers TITAN_EUNSUPPORTED. */
     titan_status (*matmul_f8)(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                               int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
                               int64_t k, float beta, const struct float8_product *how, void *work);
-    /* Enough for every product that is no larger in m, n and k. */
-    size_t (*matmul_f8_work_bytes)(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k);
+    /* Enough for every product that is no larger in m, n and k; blocks: of float8_product. */
+    size_t (*matmul_f8_work_bytes)(struct device *dev, enum dtype ab_dt, bool blocks, int64_t m, int64_t n, int64_t k);
     /* A weight's codes of e4m3 apart from its product, in parts, to the bits that matmul_f8 makes with one scale.
      * *largest: the largest magnitude of x (n), 0 of none. */
     titan_status (*float8_largest)(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n);

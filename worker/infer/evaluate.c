@@ -100,6 +100,7 @@ static titan_status open_program(struct evaluation_tool *e, struct titan_error *
                                          .memory_bytes = i->device.info.memory_bytes,
                                          .memory_free = i->device.info.memory_free,
                                          .no_float8 = !i->device.info.float8,
+                                         .no_mxfp8 = !i->device.info.mxfp8,
                                          .evaluation = true};
 
     TRY(plan_open(&options, &e->plan, err));

@@ -19,6 +19,8 @@ static const struct float8_recipe {
     {"rowwise_with_gw_hp",
      {OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER, OP_F8 | OP_F8_A_LINES | OP_F8_POWER, 0}},
 };
+static const struct float8_recipe mxfp8 = {"mxfp8_cublas",
+                                           {OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS}};
 
 static bool is_linear_layer(const struct model_tensor *t)
 {
@@ -38,6 +40,12 @@ static bool is_linear_layer(const struct model_tensor *t)
     default:
         return false;
     }
+}
+
+/* Sides of its matrix are multiples of what the products take. */
+static bool sides_fit(const struct model_tensor *t, int64_t step)
+{
+    return t->shape[0] % step == 0 && t->shape[1] % step == 0;
 }
 
 /* Does a word of the list occur in the layer's name ("layers.0.attention.wq")? */
@@ -77,13 +85,17 @@ static bool is_small(const struct recipe *r, const struct model_tensor *t)
 titan_status converters_open(const struct recipe *r, const struct model *model, struct converters **ret,
                              struct titan_error *err)
 {
+    const bool mx = r->model.mxfp8;
+    const char *filter = mx ? r->mx.filter_fqns : r->float8.filter_fqns;
     const struct float8_recipe *how = float8_recipes;
 
     *ret = NULL;
-    if (!r->model.float8)
+    titan_assert(!mx || !r->model.float8);
+    if (!r->model.float8 && !mx)
         return TITAN_OK;
-    while (strcmp(how->name, r->float8.recipe_name) != 0)
+    while (!mx && strcmp(how->name, r->float8.recipe_name) != 0)
         titan_assert(++how < float8_recipes + ARRAY_SIZE(float8_recipes));
+    how = mx ? &mxfp8 : how;
     struct converters *c = calloc(1, sizeof *c + (size_t)model->n_tensors * sizeof c->converted[0]);
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
@@ -91,8 +103,8 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     c->codes = r->float8.enable_fsdp_float8_all_gather && how == float8_recipes;
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
-        c->converted[i] = is_linear_layer(t) && t->shape[0] % 16 == 0 && t->shape[1] % 16 == 0 &&
-                          !is_filtered(r->float8.filter_fqns, t) && !is_small(r, t);
+        c->converted[i] = is_linear_layer(t) && sides_fit(t, mx ? MX_BLOCK : 16) && !is_filtered(filter, t) &&
+                          (mx || !is_small(r, t));
     }
     *ret = c;
     return TITAN_OK;

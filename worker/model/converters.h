@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* converters.h - which linear layers compute in float8, and how: what TorchTitan's converter "float8" does to a model.
+/* converters.h - which linear layers compute in float8, and how: what TorchTitan's converters "float8" and "mx" do to a
+ * model.
  *
  * The linear layers of attention and of feed-forward layers, shared experts included; not the head, the embedding, the
  * router, nor the experts' grouped products. One is left out when a side of its matrix is no multiple of 16, or when
@@ -11,9 +12,11 @@
  *   tensorwise           x, w e4m3                  dy e5m2, w e4m3                   dy e5m2, x e4m3
  *   rowwise              x, w e4m3 by row           dy e4m3 by row, w by column       both e4m3 by column
  *   rowwise_with_gw_hp   x, w e4m3 by row           dy e4m3 by row, w e4m3            not in float8
+ *   mxfp8_cublas         x, w e4m3 by blocks        dy, w e4m3 by blocks              both e4m3 by blocks
  *
  * By row or column: along the dimension that is summed over, with scales that are powers of two; otherwise a scale for
- * the whole operand, as it lies on its rank. */
+ * the whole operand, as it lies on its rank. By blocks: MXFP8 (base/float8.h), of 32 along the dimension that is summed
+ * over; layers with a side that is no multiple of 32 are left out, and those that mx.filter_fqns names. */
 #ifndef TITAN_WORKER_MODEL_CONVERTERS_H
 #define TITAN_WORKER_MODEL_CONVERTERS_H
 

@@ -103,6 +103,7 @@ static const struct machine machines[] = {
      .attention_own = 17e12,
      .attention_own_dgrad = 12e12,
      .memory_efficiency = 0.75,
+     .mxfp8 = true,
      .memory_fixed = GPU_FIXED,
      .memory_peers = GPU_PEERS},
     {.name = "cpu",
@@ -126,6 +127,7 @@ static const struct machine machines[] = {
      .attention_efficiency = 0.4,
      .attention_dgrad_efficiency = 0.4,
      .memory_efficiency = 0.7,
+     .mxfp8 = true,
      .memory_fixed = CPU_FIXED,
      .host_memory = true},
     {.name = "torchtitan-h100",
@@ -286,14 +288,17 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
     /* float8 operands are made first: read 2 bytes, write 1; emulated, read twice and written as they are. Codes that
-     * are there are turned round for the input gradient; emulated, values are made of them. */
+     * are there are turned round for the input gradient; emulated, values are made of them. Blocks of MXFP8 are read
+     * once, and each product makes its own. */
     const double elem = (double)dtype_bytes((enum dtype)q->dt);
     const bool coded = q->flags & OP_F8_B_CODES;
-    const bool a_made = f8 && made_before(p, a, OPERAND_OF(matmul, a)),
-               b_made = f8 && made_before(p, a, OPERAND_OF(matmul, b));
+    const bool blocks = q->flags & OP_F8_BLOCKS;
+    const bool a_made = f8 && !blocks && made_before(p, a, OPERAND_OF(matmul, a)),
+               b_made = f8 && !blocks && made_before(p, a, OPERAND_OF(matmul, b));
     const double made = (a_made ? 0 : M * K) + (b_made || coded ? 0 : N * K);
     const double turned = !coded ? 0 : f8 ? (q->flags & OP_TB ? 0 : 2 * N * K) : (1 + elem) * N * K;
-    const double casts = (q->flags & OP_F8 ? made : 0) * (f8 ? elem + 1 : 3 * elem) + turned;
+    const double written = !f8 ? elem : blocks ? 1 + 1.0 / MX_BLOCK : 1;
+    const double casts = (q->flags & OP_F8 ? made : 0) * (elem * (f8 || blocks ? 1 : 2) + written) + turned;
 
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }

@@ -38,6 +38,7 @@ struct machine {
         moments_rounded; /* parameters/s that an update with moments in bf16, rounded at random, does at most; 0: any */
     uint64_t memory_fixed; /* bytes that a process needs besides its plan: context, libraries */
     uint64_t memory_peers; /* and with more than one rank, for its communicators; host_memory: footprint.h knows */
+    bool mxfp8;            /* has products in MXFP8, at the rate of float8 or emulated */
     bool host_memory;      /* its devices compute in the host's memory */
 };
 

@@ -67,11 +67,13 @@ static size_t estimated_work(struct device *dev, const struct attention_shape *s
 }
 
 /* A byte an element, and scales. */
-static size_t estimated_float8(struct device *dev, enum dtype dt, int64_t m, int64_t n, int64_t k)
+static size_t estimated_float8(struct device *dev, enum dtype dt, bool blocks, int64_t m, int64_t n, int64_t k)
 {
+    const size_t scales =
+        blocks ? (size_t)((m + n) * ((k + MX_BLOCK - 1) / MX_BLOCK)) : (size_t)(m + n) * sizeof(float);
     (void)dev;
     (void)dt;
-    return (size_t)(m * k + n * k) + (size_t)(m + n) * sizeof(float);
+    return (size_t)(m * k + n * k) + scales;
 }
 
 static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work,
@@ -107,7 +109,8 @@ struct plan_options plan_options_of_device(const struct recipe *recipe, const st
                                                  : machine ? machine->memory_bytes
                                                            : info->memory_bytes,
                                  .memory_free = given ? MIN(free_bytes, given) : free_bytes,
-                                 .no_float8 = !info->float8};
+                                 .no_float8 = !info->float8,
+                                 .no_mxfp8 = !info->mxfp8};
 }
 
 /* --- open --------------------------------------------------------------------------------------------------------- */
@@ -203,6 +206,23 @@ static titan_status apply_budget(struct plan *plan, struct titan_error *err)
     return budget_choose(&plan->build, &cost, r->activation_checkpoint.memory_budget, plan->checkpointing, err);
 }
 
+/* Unlike float8, which older cards compute without: what a run in MXFP8 shows would be another format's. */
+static titan_status check_mxfp8(const struct plan_options *opt, struct titan_error *err)
+{
+    const struct machine *m = opt->machine;
+    const bool lacks = opt->dev ? opt->no_mxfp8 : m && !m->mxfp8;
+
+    if (!opt->recipe->model.mxfp8 || !lacks)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EUNSUPPORTED,
+                     "model.mxfp8: %s has no products in MXFP8, they need compute capability 10.0 (Blackwell)",
+                     m ? m->name : "this GPU");
+    titan_error_hint(
+        err, "model.converters = [\"float8\"] serves Hopper, CPUs emulate MXFP8, and a plan for Blackwell is one "
+             "with --device b200");
+    return TITAN_EUNSUPPORTED;
+}
+
 static titan_status open_parts(struct plan *plan, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
@@ -215,7 +235,8 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
     if (!plan->checkpointing)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
     choose_checkpointing(r, layers, plan->checkpointing);
-    if (!plan->opt.no_float8)
+    TRY(check_mxfp8(&plan->opt, err));
+    if (r->model.mxfp8 || !plan->opt.no_float8)
         TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
     if (plan->opt.evaluation)

@@ -20,6 +20,7 @@ struct plan_options {
     uint64_t memory_bytes;         /* of a device, the same on all ranks: passes heed it; 0 = unknown */
     uint64_t memory_free;          /* of this rank's: programs that need more are refused; 0: memory_bytes counts */
     bool no_float8;                /* of the device: what the recipe converts computes in dt like everything else */
+    bool no_mxfp8;                 /* of the device: such recipes are refused */
     bool evaluation; /* forward-only programs of an evaluation's step, by [validation], in place of a training step's */
 };
 

@@ -272,9 +272,10 @@ uint64_t program_hash(const struct program *p)
 
 void program_print_params(const struct program *p, const struct action *a, struct buf *out)
 {
-    static const char *const flags[] = {"ta",          "tb",      "add",       "f32",        "backward", "masked",
-                                        "no_gradient", "sigmoid", "normalize", "any_order",  "f8",       "a_e5m2",
-                                        "a_lines",     "b_lines", "power",     "repeatable", "b_codes"};
+    static const char *const flags[] = {"ta",         "tb",          "add",     "f32",       "backward",
+                                        "masked",     "no_gradient", "sigmoid", "normalize", "any_order",
+                                        "f8",         "a_e5m2",      "a_lines", "b_lines",   "power",
+                                        "repeatable", "b_codes",     NULL,      NULL,        "blocks"};
     const struct op_params *q = action_params(p, a);
     const char *name = op_numbers((enum op)a->op);
 
@@ -288,7 +289,7 @@ void program_print_params(const struct program *p, const struct action *a, struc
         }
     }
     for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
-        if (q->flags >> i & 1)
+        if (flags[i] && q->flags >> i & 1)
             buf_printf(out, " %s", flags[i]);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* float8.h against PyTorch's casts (tests/golden/float8_reference.py), to the bit: every bf16 number, and fp32 numbers
- * drawn at random and around all points half way between two codes. */
+ * drawn at random and around all points half way between two codes; blocks of MXFP8 (mxfp8_reference.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,16 +13,18 @@
 #include "base/float8.h"
 #include "base/json.h"
 
-static struct json *load(void)
+static struct json *load(const char *path)
 {
     struct buf text = BUF_INIT;
     struct json *root = NULL;
     struct titan_error err = {0};
-    assert_int_equal(file_read(TITAN_SOURCE_DIR "/tests/golden/float8.json", 1 << 20, &text, &err), TITAN_OK);
+    assert_int_equal(file_read(path, 1 << 20, &text, &err), TITAN_OK);
     assert_int_equal(json_parse(text.data, text.len, &root, &err), TITAN_OK);
     buf_free(&text);
     return root;
 }
+
+#define GOLDEN TITAN_SOURCE_DIR "/tests/golden/"
 
 static float from_bits(uint32_t bits)
 {
@@ -71,7 +73,7 @@ static void test_every_bf16(void **state)
 {
     (void)state;
     static const char *const names[] = {[FLOAT8_E4M3] = "e4m3", [FLOAT8_E5M2] = "e5m2"};
-    struct json *root = load();
+    struct json *root = load(GOLDEN "float8.json");
     for (int type = 0; type < 2; type++) {
         const struct json *run = json_get(json_get(root, "casts"), names[type])->first;
         int seen = 0;
@@ -93,7 +95,7 @@ static void test_every_bf16(void **state)
 static void test_fp32(void **state)
 {
     (void)state;
-    struct json *root = load();
+    struct json *root = load(GOLDEN "float8.json");
     int n = 0;
     print_message("# seed %ld\n", (long)json_int(root, "seed", 0));
     for (const struct json *v = json_get(json_get(root, "casts"), "fp32")->first; v; v = v->next, n++) {
@@ -105,11 +107,58 @@ static void test_fp32(void **state)
     json_free(root);
 }
 
+static void test_blocks(void **state)
+{
+    (void)state;
+    struct json *root = load(GOLDEN "mxfp8.json");
+    int n = 0;
+    print_message("# seed %ld\n", (long)json_int(root, "seed", 0));
+    for (const struct json *block = json_get(root, "blocks")->first; block; block = block->next, n++) {
+        const struct json *bits = block->first->first, *code = block->first->next->next->first;
+        uint32_t largest = 0;
+        int elements = 0;
+        for (const struct json *v = bits; v; v = v->next, elements++)
+            largest = ((uint32_t)v->integer & 0x7fffffffu) > largest ? (uint32_t)v->integer & 0x7fffffffu : largest;
+        const uint8_t scale = mx_scale(largest);
+        assert_int_equal(elements, MX_BLOCK);
+        if (scale != item(block, 1))
+            fail_msg("block %d, largest %08x: scale %d, PyTorch has %d", n, largest, scale, item(block, 1));
+        for (; bits; bits = bits->next, code = code->next) {
+            const float x = from_bits((uint32_t)bits->integer) * mx_inverse(scale);
+            if (scale == 255)
+                assert_true((float8_encode(x, FLOAT8_E4M3) & 0x7f) == 0x7f);
+            else
+                check(x, (int)code->integer, FLOAT8_E4M3);
+        }
+        assert_null(code);
+    }
+    assert_true(n >= 50);
+    json_free(root);
+}
+
+/* What no block of fp32 numbers has, too. */
+static void test_scales(void **state)
+{
+    (void)state;
+    for (uint32_t e = 0; e < 255; e++) {
+        const float inverse = mx_inverse((uint8_t)e);
+        assert_true((double)mx_power(e) == ldexp(1, (int)e - 127));
+        assert_true((double)inverse == ldexp(1, 127 - (int)e));
+    }
+    assert_true(mx_power(255) != mx_power(255) && mx_inverse(255) != mx_inverse(255));
+    assert_int_equal(mx_scale(0), 0);
+    assert_int_equal(mx_scale(0x7f7fffffu), 246);
+    assert_int_equal(mx_scale(0x7f800000u), 255);
+    assert_int_equal(mx_scale(0x7fffffffu), 255);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_bf16),
         cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,10 +91,10 @@ static void test_refused(void **state)
          "\"tok_embeddings\" first, each of \"layers.0\", \"layers.1\", ... once, \"norm\" and \"output\" last"},
         {"[parallelism]\ntensor_parallel_degree = 0\n", TITAN_EINVAL,
          "f.toml:2: parallelism.tensor_parallel_degree = 0 is out of range: from 1 to 1048576"},
-        {"[model]\nconverters = [\"quantize.linear.mx\"]\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: model.float8: \"quantize.linear.mx\" is not supported by this version, which lacks MXFP8; use true "
-         "or "
-         "false"},
+        {"[model]\nconverters = [\"quantize.linear.int8\"]\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: model.float8: \"quantize.linear.int8\" is not supported by this version; use true or false"},
+        {"[quantize.linear.mx]\nrecipe_name = \"mxfp8_cublas_rceil\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: mx.recipe_name = \"mxfp8_cublas_rceil\" is not supported by this version; use \"mxfp8_cublas\""},
         {"[validation]\nsteps = 0\n", TITAN_EINVAL,
          "f.toml:2: validation.steps = 0 is out of range: from 1 to 1000000000, or -1"},
         {"[validation]\nfreq = 0\n", TITAN_EINVAL,
@@ -204,6 +204,28 @@ static void test_set(void **state)
     assert_int_equal(recipe_set(&r, "float8.filter_fqns=[\"output\", \"attention.wk\"]", &err), TITAN_OK);
     assert_string_equal(r.float8.filter_fqns, "output,attention.wk");
     assert_true(recipe_filters_float8(&r, "output") && !recipe_filters_float8(&r, "attention"));
+    /* A list of converters sets both switches, whatever it listed before; true and false one of them. */
+    static const struct {
+        const char *assignment;
+        bool float8, mxfp8;
+    } switches[] = {{"model.converters=mx", false, true},
+                    {"model.converters=float8", true, false},
+                    {"model.converters=[\"quantize.linear.float8\", \"quantize.linear.mx\"]", true, true},
+                    {"model.float8=false", false, true},
+                    {"model.converters=[]", false, false},
+                    {"model.mxfp8=true", false, true},
+                    {"model.mxfp8=false", false, false},
+                    {"model.mxfp8=mx", false, true},
+                    {"model.converters=quantize.grouped_mm.mx", false, false},
+                    {"model.converters=float8", true, false}};
+    for (size_t i = 0; i < ARRAY_SIZE(switches); i++) {
+        assert_int_equal(recipe_set(&r, switches[i].assignment, &err), TITAN_OK);
+        if (r.model.float8 != switches[i].float8 || r.model.mxfp8 != switches[i].mxfp8)
+            fail_msg("%s: %d, %d", switches[i].assignment, r.model.float8, r.model.mxfp8);
+    }
+    assert_string_equal(r.mx.filter_fqns, "output");
+    assert_int_equal(recipe_set(&r, "quantize.linear.mx.filter_fqns=[\"attention.wk\", \"w2\"]", &err), TITAN_OK);
+    assert_string_equal(r.mx.filter_fqns, "attention.wk,w2");
     assert_false(r.parallelism.context_parallel_load_balance);
     static const struct {
         const char *assignment, *msg;
@@ -293,6 +315,21 @@ static void test_warnings(void **state)
                         "quantize.linear.float8.emulate has no effect: Whether float8 is emulated follows from the "
                         "device\n");
     buf_clear(&lines);
+    /* MXFP8 is refused where it is not. */
+    assert_int_equal(recipe_set(&r, "model.converters=mx,quantize.grouped_mm.mx", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "device.name=cuda", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "quantize.linear.mx.mxfp8_dim1_cast_kernel_choice=cuda", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "quantize.linear.float8.emulate=false", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(
+        lines.data,
+        "model.converters: GPUs before Blackwell (compute capability 10.0) have no MXFP8 and refuse the run\n"
+        "model.converters: products of routed experts are in bfloat16, not in MXFP8\n"
+        "quantize.linear.mx.mxfp8_dim1_cast_kernel_choice has no effect: Each way that an operand may lie "
+        "has one kernel\n");
+    buf_clear(&lines);
+    assert_int_equal(recipe_set(&r, "quantize.linear.mx.mxfp8_dim1_cast_kernel_choice=triton", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "device.name=cpu", NULL), TITAN_OK);
     assert_int_equal(recipe_set(&r, "model.converters=float8", NULL), TITAN_OK);
     assert_int_equal(recipe_set(&r, "quantize.linear.float8.emulate=false", NULL), TITAN_OK);
     recipe_warnings(&r, &lines);
@@ -317,6 +354,10 @@ static void test_resolve(void **state)
                   "[\"auto_filter_small_kn\"]\n",
                   "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
                   "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
+    resolve_fails(
+        "[model]\nconverters = [\"float8\", \"quantize.linear.mx\"]\n",
+        "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is in one "
+        "of them");
     resolve_fails("[model]\nn_heads = 3\n",
                   "model.n_heads = 3 does not fit model.dim = 256: dim / n_heads must be an even number");
     resolve_fails("[model]\nn_kv_heads = 3\n", "model.n_kv_heads = 3 does not divide model.n_heads = 16");

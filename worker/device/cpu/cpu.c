@@ -81,7 +81,7 @@ static void info_fill(struct device *dev)
                  dev->threads);
     info->host_memory = true;
     info->bf16_fast = bf16_is_fast(isa);
-    info->float8 = true;
+    info->float8 = info->mxfp8 = true;
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     const struct cpu_peak peak = cpu_peak_measure(isa);
     const int cores = dev->threads > 1 ? MIN(dev->threads, cores_count()) : 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_f8.c - products in float8, emulated: operands are scaled and rounded to values of their type, which bf16 and
- * fp32 hold exactly, oneDNN sums their products in fp32, and the sums are divided by the scales. */
+ * fp32 hold exactly, oneDNN sums their products in fp32, and the sums are divided by the scales. Values of MXFP8 are
+ * with their blocks' scales, so there nothing is left to do to the sums. */
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/matmul.h"
 
@@ -168,6 +169,99 @@ static void make_float8(const struct cpu_context *ctx, const struct operand *o)
         o->scale[i] = 1.0f / o->scale[i];
 }
 
+/* --- blocks ------------------------------------------------------------------------------------------------------- */
+
+CPU_INLINE uint32_t larger(uint32_t most, const void *x, int64_t i, const enum dtype dt)
+{
+    const uint32_t bits = f32_bits(load_as_f32(x, i, dt)) & 0x7fffffffu;
+    return bits > most ? bits : most;
+}
+
+CPU_INLINE float mx_round(const void *x, int64_t i, float inverse, float scale, const enum dtype dt)
+{
+    return float8_round(load_as_f32(x, i, dt) * inverse, FLOAT8_E4M3) * scale;
+}
+
+/* n elements in a row are a block. */
+CPU_INLINE void round_block(void *restrict dst, const void *restrict src, int64_t n, const enum dtype dt)
+{
+    uint32_t most = 0;
+    for (int64_t j = 0; j < n; j++)
+        most = larger(most, src, j, dt);
+    const uint8_t scale = mx_scale(most);
+    const float inverse = mx_inverse(scale), value = mx_power(scale);
+    for (int64_t j = 0; j < n; j++)
+        store_f32_as(dst, j, dt, mx_round(src, j, inverse, value, dt));
+}
+
+CPU_INLINE void round_row_blocks(void *dst, const void *src, int64_t n, const enum dtype dt)
+{
+    int64_t j = 0;
+    for (; j + MX_BLOCK <= n; j += MX_BLOCK)
+        round_block(at_mut(dst, j, dt), at(src, j, dt), MX_BLOCK, dt);
+    if (j < n)
+        round_block(at_mut(dst, j, dt), at(src, j, dt), n - j, dt);
+}
+
+CPU_KERNEL static void blocks_in_rows(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct operand *o = p;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        if (o->dt == DTYPE_BF16)
+            round_row_blocks(at_mut(o->dst, i * o->cols, DTYPE_BF16), at(o->src, i * o->ld, DTYPE_BF16), o->cols,
+                             DTYPE_BF16);
+        else
+            round_row_blocks(at_mut(o->dst, i * o->cols, DTYPE_F32), at(o->src, i * o->ld, DTYPE_F32), o->cols,
+                             DTYPE_F32);
+    }
+}
+
+/* A block of each of n columns: `rows` elements below each other. */
+CPU_INLINE void round_columns(const struct operand *o, int64_t row, int64_t rows, int64_t col, int64_t n,
+                              const enum dtype dt)
+{
+    uint32_t most[LANES] = {0};
+    float inverse[LANES], value[LANES];
+    for (int64_t i = row; i < row + rows; i++)
+        for (int64_t j = 0; j < n; j++)
+            most[j] = larger(most[j], at(o->src, i * o->ld + col, dt), j, dt);
+    for (int64_t j = 0; j < n; j++) {
+        const uint8_t scale = mx_scale(most[j]);
+        inverse[j] = mx_inverse(scale);
+        value[j] = mx_power(scale);
+    }
+    for (int64_t i = row; i < row + rows; i++) {
+        const void *src = at(o->src, i * o->ld + col, dt);
+        void *dst = at_mut(o->dst, i * o->cols + col, dt);
+        for (int64_t j = 0; j < n; j++)
+            store_f32_as(dst, j, dt, mx_round(src, j, inverse[j], value[j], dt));
+    }
+}
+
+/* begin and end count blocks of rows. */
+CPU_KERNEL static void blocks_in_columns(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct operand *o = p;
+    (void)thread;
+    for (int64_t b = begin; b < end; b++)
+        for (int64_t col = 0; col < o->cols; col += LANES) {
+            const int64_t row = b * MX_BLOCK, rows = MIN(MX_BLOCK, o->rows - row), n = MIN(LANES, o->cols - col);
+            if (o->dt == DTYPE_BF16)
+                round_columns(o, row, rows, col, n, DTYPE_BF16);
+            else
+                round_columns(o, row, rows, col, n, DTYPE_F32);
+        }
+}
+
+static void make_blocks(const struct cpu_context *ctx, const struct operand *o, bool in_rows)
+{
+    if (in_rows)
+        cpu_for(ctx, o->rows, 1 + (1 << 13) / o->cols, blocks_in_rows, o);
+    else
+        cpu_for(ctx, (o->rows + MX_BLOCK - 1) / MX_BLOCK, 1 + (1 << 13) / (MX_BLOCK * o->cols), blocks_in_columns, o);
+}
+
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
 struct unscale_args {
@@ -222,13 +316,31 @@ static void operand_place(struct operand *o, char **from)
     o->scale = cut(from, (size_t)MAX(o->rows, o->cols) * sizeof(float));
 }
 
-size_t cpu_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
+size_t cpu_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, bool blocks, int64_t m, int64_t n, int64_t k)
 {
-    const size_t elem = dtype_bytes(ab_dt);
+    const size_t elem = dtype_bytes(ab_dt), values = aligned((size_t)(m * k) * elem) + aligned((size_t)(n * k) * elem);
     (void)dev;
-    return aligned((size_t)(m * k) * elem) + aligned((size_t)MAX(m, k) * sizeof(float)) +
-           aligned((size_t)(n * k) * elem) + aligned((size_t)MAX(n, k) * sizeof(float)) +
+    if (blocks)
+        return values;
+    return values + aligned((size_t)MAX(m, k) * sizeof(float)) + aligned((size_t)MAX(n, k) * sizeof(float)) +
            aligned((size_t)(m * n) * sizeof(float));
+}
+
+static titan_status run_blocks(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
+                               struct operand *b)
+{
+    struct matmul_args product = g->all;
+    char *at = g->work;
+
+    a->dst = cut(&at, (size_t)(a->rows * a->cols) * dtype_bytes(a->dt));
+    b->dst = cut(&at, (size_t)(b->rows * b->cols) * dtype_bytes(b->dt));
+    make_blocks(ctx, a, !g->all.shape.ta);
+    make_blocks(ctx, b, g->all.shape.tb);
+    product.a = a->dst;
+    product.b = b->dst;
+    product.shape.lda = a->cols;
+    product.shape.ldb = b->cols;
+    return matmul_run(ctx, &product);
 }
 
 static titan_status run_parts(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
@@ -294,6 +406,8 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
     titan_assert(z->m > 0 && z->n > 0);
     if (z->k == 0)
         return matmul_run(ctx, &g->all);
+    if (g->how.blocks)
+        return run_blocks(ctx, g, &a, &b);
     operand_place(&a, &at);
     operand_place(&b, &at);
     return run_parts(ctx, g, &a, &b, apart ? (float *)(void *)at : NULL);
@@ -307,6 +421,8 @@ titan_status cpu_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t l
     if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta))
         return TITAN_EINVAL;
     if (how->b_scale && (how->b_lines || how->b != FLOAT8_E4M3))
+        return TITAN_EINVAL;
+    if (how->blocks && (how->b_scale || how->a_lines || how->b_lines || how->a != FLOAT8_E4M3 || how->b != FLOAT8_E4M3))
         return TITAN_EINVAL;
     if (m == 0 || n == 0)
         return TITAN_OK;

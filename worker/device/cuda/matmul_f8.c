@@ -152,9 +152,9 @@ static size_t sums_bytes(int64_t m, int64_t n)
     return aligned(MAX(least, MIN(all, SUMS_BYTES_MAX)));
 }
 
-size_t cuda_ops_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
+size_t cuda_ops_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, bool blocks, int64_t m, int64_t n, int64_t k)
 {
-    (void)dev, (void)ab_dt;
+    (void)dev, (void)ab_dt, (void)blocks;
     return codes_bytes(m, k) + codes_bytes(n, k) + 2 * line_bytes(m) + 2 * line_bytes(n) + sums_bytes(m, n) + 256;
 }
 

@@ -398,9 +398,10 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     st |= ops->block_sums(s, take(o, 100 * 8), grad, 100000, 1000, true);
     st |= ops->matmul(s, take(o, N * C * e), dt, C, x, false, F, y, true, F, dt, N, C, F, 0.0f);
     st |= ops->matmul(s, take(o, C * F * 4), DTYPE_F32, F, x, true, C, y, false, F, dt, C, F, N, 1.0f);
-    _cleanup_free_ char *float8 = aligned_alloc(64, ops->matmul_f8_work_bytes(h.dev, dt, N, N, N));
-    for (int i = 0; i < 2; i++) {
-        const struct float8_product how = {FLOAT8_E5M2, FLOAT8_E4M3, i, i, i, NULL};
+    _cleanup_free_ char *float8 = aligned_alloc(64, ops->matmul_f8_work_bytes(h.dev, dt, false, N, N, N));
+    for (int i = 0; i < 3; i++) {
+        const struct float8_product how = {
+            i == 2 ? FLOAT8_E4M3 : FLOAT8_E5M2, FLOAT8_E4M3, i == 1, i == 1, i == 1, NULL, i == 2};
         st |= ops->matmul_f8(s, take(o, N * C * e), dt, C, x, false, F, y, true, F, dt, N, C, F, 0.0f, &how, float8);
         st |= ops->matmul_f8(s, take(o, C * F * 4), DTYPE_F32, F, x, true, C, y, false, F, dt, C, F, N, 1.0f, &how,
                              float8);

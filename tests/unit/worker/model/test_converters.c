@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "worker/model/converters.h"
+#include "worker/plan/cost.h"
 #include "worker/plan/plan.h"
 
 static void open_recipe(struct recipe *r, const char *const *sets)
@@ -82,6 +83,14 @@ static void test_layers(void **state)
     NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3", "model.flavor=8B", "model.converters=float8",
           "float8.filter_fqns=auto_filter_small_kn,w2", "float8.recipe_name=rowwise");
     NAMES("", "model.flavor=tiny", "model.converters=quantize.grouped_mm.float8");
+    /* MXFP8: its own filter, a side that is no multiple of 32. */
+    NAMES("attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2",
+          "model.flavor=tiny", "model.converters=quantize.linear.mx", "float8.filter_fqns=w1,auto_filter_small_kn");
+    NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3", "model.flavor=tiny", "model.converters=mx",
+          "quantize.linear.mx.filter_fqns=[\"attention.wk\", \"wv\", \"w2\"]");
+    NAMES("attention.wq attention.wk attention.wv attention.wo", "model.flavor=tiny", "model.mxfp8=true",
+          "model.ffn_hidden=112");
+    NAMES("", "model.flavor=tiny", "model.converters=quantize.grouped_mm.mx");
 }
 
 /* Products of a step by their flags; those of one layer and phase are told apart by their places. */
@@ -143,11 +152,55 @@ static void test_programs(void **state)
         }
 }
 
+/* All three products by blocks; a machine that has none is refused, unlike one without float8. */
+static void test_mxfp8(void **state)
+{
+    static const char *const sets[] = {"model.flavor=tiny",
+                                       "model.n_layers=1",
+                                       "model.converters=mx",
+                                       "training.loss_chunks=1",
+                                       "training.local_batch_size=1",
+                                       "training.global_batch_size=1",
+                                       "activation_checkpoint.mode=none",
+                                       NULL};
+    struct recipe r;
+    struct model *model;
+    struct plan *plan = NULL;
+    struct titan_error err = {0};
+    (void)state;
+    open_recipe(&r, sets);
+    struct program *p = program_of(&r, false, &model, &plan);
+    const uint32_t flags = OP_F8 | OP_F8_BLOCKS | OP_F8_A_E5M2 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER;
+    assert_int_equal(count(p, flags, OP_F8 | OP_F8_BLOCKS), 21);
+    assert_int_equal(count(p, OP_F8, 0), 3);
+    program_close(p);
+    plan_close(plan);
+    struct plan_options options = {.recipe = &r, .model = model, .world = 1, .dt = DTYPE_BF16};
+    static const char *const machines[] = {"h100", "h200", "b200", "cpu"};
+    for (size_t i = 0; i < ARRAY_SIZE(machines); i++) {
+        options.machine = cost_machine_find(machines[i]);
+        const titan_status status = plan_open(&options, &plan, &err);
+        if (machines[i][0] != 'h') {
+            assert_int_equal(status, TITAN_OK);
+            plan_close(plan);
+            continue;
+        }
+        assert_int_equal(status, TITAN_EUNSUPPORTED);
+        assert_non_null(strstr(err.msg, "has no products in MXFP8, they need compute capability 10.0 (Blackwell)"));
+    }
+    /* What the device at hand is counts, not what its name says. */
+    options.dev = (struct device *)&options;
+    options.no_mxfp8 = true;
+    assert_int_equal(plan_open(&options, &plan, &err), TITAN_EUNSUPPORTED);
+    model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_mxfp8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
