@@ -9,7 +9,7 @@
  * to the file TITAN_FAKE_COUNTS at the end of the process. TITAN_FAKE_USED_MB of the memory belong to other processes.
  * Device memory ends within 256 bytes of a guard page; what lies between is checked when the memory is released.
  * cuBLASLt's product is the plain column-major definition in fp64, and refuses what the library refuses: leading
- * dimensions too small, types and pointers a plan was not made for. */
+ * dimensions too small, types and pointers a plan was not made for. TITAN_FAKE_MAJOR=10: the GPU is a Blackwell. */
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -514,6 +514,13 @@ static float lt_decode(uint8_t code, bool e5m2)
     return sign * (exponent == 0 ? ldexpf((float)mantissa, 1 - bias - width)
                                  : ldexpf((float)(mantissa | 1 << width), exponent - bias - width));
 }
+/* A scale e8m0: tiles of 128 lines by 4 blocks of 32, 32 rows of 4 lines each in a tile. */
+static double lt_block_scale(const uint8_t *scales, int64_t line, int64_t x, int64_t k)
+{
+    const int64_t block = x / 32, tiles = (k + 127) / 128, tile = (line >> 7) * tiles + (block >> 2);
+    const uint8_t code = scales[tile << 9 | (line & 31) << 4 | (line >> 5 & 3) << 2 | (block & 3)];
+    return code == 255 ? (double)NAN : ldexp(1, code - 127);
+}
 static bool lt_float8(cudaDataType type)
 {
     return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
@@ -657,6 +664,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     /* As on Hopper: rows of codes along k, all of 16. */
     if (f8 && (op->a != CUBLAS_OP_T || op->b != CUBLAS_OP_N || m % 16 || n % 16 || ka % 16 || op->a_mode != op->b_mode))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    /* Blocks of MXFP8: from Blackwell on. */
+    if (op->a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && (!f8 || ka % 32 || fake_major() < 10))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m != lc->rows || n != lc->columns || ka != kb || !types)
         return CUBLAS_STATUS_INVALID_VALUE;
     memset(results, 0, sizeof *results);
@@ -689,16 +699,20 @@ static void lt_product(lt_op op, lt_layout la, lt_layout lb, lt_layout lc, const
 {
     const int64_t m = (int64_t)lc.rows, n = (int64_t)lc.columns;
     const int64_t k = (int64_t)(op.a == CUBLAS_OP_N ? la.columns : la.rows);
+    const bool blocks = op.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
     for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < m; i++) {
             double sum = 0;
             for (int64_t x = 0; x < k; x++)
                 sum += (double)lt_load(A, op.a == CUBLAS_OP_N ? i + x * la.ld : x + i * la.ld, la.type) *
-                       lt_load(B, op.b == CUBLAS_OP_N ? x + j * lb.ld : j + x * lb.ld, lb.type);
+                       lt_load(B, op.b == CUBLAS_OP_N ? x + j * lb.ld : j + x * lb.ld, lb.type) *
+                       (blocks ? lt_block_scale((const uint8_t *)op.a_scale, i, x, k) *
+                                     lt_block_scale((const uint8_t *)op.b_scale, j, x, k)
+                               : 1.0);
             const int64_t at = i + j * lc.ld;
             const double old = keep == 0.0f ? 0.0 : keep * lt_load(C, at, lc.type);
-            const float undo_a = op.a_scale ? op.a_scale[op.a_mode ? i : 0] : 1.0f,
-                        undo_b = op.b_scale ? op.b_scale[op.b_mode ? j : 0] : 1.0f;
+            const float undo_a = op.a_scale && !blocks ? op.a_scale[op.a_mode ? i : 0] : 1.0f,
+                        undo_b = op.b_scale && !blocks ? op.b_scale[op.b_mode ? j : 0] : 1.0f;
             lt_store(C, at, lc.type, (float)(scale * sum * undo_a * undo_b + old));
         }
     }
@@ -715,6 +729,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     memcpy(&algo, algorithm, sizeof algo);
     if (algo.magic != 0x17 || !work || work_bytes == 0 || C != D || !lt_aligned(A, algo.align[0]) ||
         !lt_aligned(B, algo.align[1]) || !lt_aligned(C, algo.align[2]) || !lt_aligned(D, algo.align[3]))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (op.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 &&
+        (!lt_aligned(op.a_scale, 16) || !lt_aligned(op.b_scale, 16)))
         return CUBLAS_STATUS_INVALID_VALUE;
     lt_load_kernel(op, la, lb, lc);
     fake_stream_enqueue(s, [=] { lt_product(op, la, lb, lc, A, B, D, scale, keep); });

@@ -43,6 +43,7 @@ struct device {
     cublasLtHandle_t lt;
     struct product_plans *plans;
     struct product_plans *float8_plans; /* NULL: the GPU has no float8 */
+    bool mxfp8;                         /* it has MXFP8, too */
     struct cudnn_attention *attention;
     cudaStream_t clearing;      /* new memory is cleared on it */
     pthread_mutex_t lock;       /* every stream's error text */

@@ -100,6 +100,7 @@ static titan_status describe(struct device *dev, struct titan_error *err)
         return cuda_fail(err, e, "asking for the GPU's free memory");
     dev->memory_free = free_bytes;
     find_peaks(dev);
+    dev->mxfp8 = prop.major >= 10;
     /* 8.9 has it as well, but no scale for each line: that is untried. */
     return prop.major >= 9 ? product_plans_open(&dev->float8_plans, err) : TITAN_OK;
 }
@@ -259,6 +260,7 @@ void cuda_info(struct device *dev, struct device_info *ret)
     *ret = (struct device_info){
         .bf16_fast = true,
         .float8 = dev->float8_plans != NULL,
+        .mxfp8 = dev->mxfp8,
         .memory_bytes = dev->memory_bytes,
         .memory_free = dev->memory_free,
         .peak_flops_bf16 = dev->peak_flops_bf16,

@@ -3,44 +3,9 @@
  *
  * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]: one of the two strides is 1.
  * Its codes go to dst as lines of kp bytes, dense along k, zero behind k: what the tensor cores take. */
-#include "worker/device/cuda/kernel.cuh"
-
-#ifdef TITAN_EMULATE
-extern "C" {
-#include "base/float8.h"
-}
-static inline uint8_t encode(float x, bool e5m2)
-{
-    return float8_encode(x, e5m2 ? FLOAT8_E5M2 : FLOAT8_E4M3);
-}
-#else
-#include <cuda_fp8.h>
-/* The nearest code, ties to even; beyond the largest value it is that one, NaN stays NaN: float8_encode of
- * base/float8.h. */
-__device__ static inline uint8_t encode(float x, bool e5m2)
-{
-    return (uint8_t)__nv_cvt_float_to_fp8(x, __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
-}
-#endif
-
-#define TILE 64
+#include "worker/device/cuda/float8.cuh"
 
 /* --- the largest magnitudes --------------------------------------------------------------------------------------- */
-
-/* Magnitudes as their bits, which are in the same order; a NaN is above all. */
-__device__ static inline unsigned magnitude(float x)
-{
-    unsigned bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits & 0x7fffffffu;
-}
-
-struct op_max_bits {
-    __device__ unsigned operator()(unsigned a, unsigned b) const
-    {
-        return a > b ? a : b;
-    }
-};
 
 /* Of a line, where lines are dense: a block each. */
 template <class T>
@@ -342,7 +307,7 @@ __global__ static void unscale(void *c, bool is_bf16, int64_t ldc, const float *
 {
     for (int64_t at = (int64_t)grid_first(); at < rows * n; at += (int64_t)grid_stride()) {
         const int64_t i = at / n, j = at % n;
-        const float x = sums[i * ld + j] * a[i] * b[j];
+        const float sum = sums[i * ld + j], x = a ? sum * a[i] * b[j] : sum;
         any_store(c, i * ldc + j, is_bf16, accumulate ? any_load(c, i * ldc + j, is_bf16) + x : x);
     }
 }

@@ -60,15 +60,18 @@ struct float8_operand {
     uint8_t *codes;    /* out, (lines, kp); at a multiple of 16 */
     float *inverse;    /* out, (lines): the inverse scales, the one of all as often */
     unsigned *largest; /* scratch, (lines) */
+    uint8_t *scales;   /* of MXFP8, in place of both: out, mx_scales_bytes() of them, kp then is a multiple of 32 */
 };
 int cuda_float8(void *stream, const struct float8_operand *operand);
 /* The same of an operand with a src of codes already, made with *scale. Where src is codes, they stay as they are. */
 int cuda_float8_take(void *stream, const struct float8_operand *operand, const float *scale);
-/* c (rows, n) = or += sums (rows, ld) fp32, times a of the row and b of the column. */
+/* c (rows, n) = or += sums (rows, ld) fp32, times a of the row and b of the column; NULL, both: as they are. */
 int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
                         const float *b, int64_t rows, int64_t n, bool accumulate);
 int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n);
 int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n);
+/* mxfp8.cu: codes of e4m3 and their blocks' scales; where cuBLASLt looks for them: mx_scales.h. */
+int cuda_mxfp8(void *stream, const struct float8_operand *operand);
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale);
 
 /* --- embed.cu ----------------------------------------------------------------------------------------------------- */

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_f8.c - products in float8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies them. It
- * undoes the scales itself where it can; else the sums are fp32, a few rows at a time, and a kernel does. */
+ * undoes the scales itself where it can; else the sums are fp32, a few rows at a time, and a kernel does. Scales of
+ * MXFP8 (mxfp8.cu) are always its, on GPUs from Blackwell on. */
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/enqueue.h"
 #include "worker/device/cuda/kernels.h"
+#include "worker/device/cuda/mx_scales.h"
 #include "worker/device/cuda/product_plans.h"
 
 #define STEP 16                           /* codes, rows and columns that a product wants multiples of */
 #define SUMS_BYTES_MAX ((size_t)64 << 20) /* of rows with scales that a kernel undoes */
 
 /* What undoes the scales. */
-enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALINGS };
+enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALE_BLOCKS, SCALINGS };
 
 /* Compared as bytes, so it is zeroed before it is filled. */
 struct plan_key {
@@ -35,7 +37,8 @@ static cublasStatus_t describe(struct product_plan *p, const void *with)
 {
     const struct plan_key *const key = with;
     const cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
-    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int32_t mode = key->scaling == SCALE_LINES ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                     : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
     const int8_t fast = (int8_t)key->fast;
     p->align_first = p->align_second = p->align_out = STEP;
     cublasStatus_t st = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -44,7 +47,7 @@ static cublasStatus_t describe(struct product_plan *p, const void *with)
         STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &plain, sizeof plain));
     st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
-    if (key->scaling == SCALE_LINES) {
+    if (key->scaling == SCALE_LINES || key->scaling == SCALE_BLOCKS) {
         st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode));
         st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode));
     }
@@ -65,8 +68,17 @@ struct product {
     size_t sums_bytes;
     int64_t m, n, ldc; /* rows and columns that there are */
     enum dtype c_dt;
-    bool accumulate, fast;
+    bool accumulate, fast, blocks;
 };
+
+static const void *scales_of(const struct float8_operand *o, enum scaling scaling, int64_t first)
+{
+    if (scaling == SCALE_BLOCKS) {
+        titan_assert(first % MX_TILE_LINES == 0);
+        return o->scales + mx_scales_bytes(first, o->kp / MX_BLOCK);
+    }
+    return o->inverse + (scaling == SCALE_LINES ? first : 0);
+}
 
 /* rows of a from `first`, all of b; the answer to NOT_SUPPORTED is another scaling. */
 static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, int64_t first,
@@ -74,7 +86,7 @@ static cublasStatus_t multiply(struct stream *s, const struct product *x, enum s
 {
     struct device *const dev = s->dev;
     const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
-    const float *const scale[] = {x->b.inverse, x->a.inverse + (scaling == SCALE_LINES ? first : 0)};
+    const void *const scale[] = {scales_of(&x->b, scaling, 0), scales_of(&x->a, scaling, first)};
     struct plan_key key;
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
 
@@ -111,20 +123,28 @@ static bool fits(const struct product *x)
            (size_t)x->ldc * dtype_bytes(x->c_dt) % 16 == 0;
 }
 
+/* Rows of a part: a whole tile of scales. */
+static int64_t rows_step(bool blocks)
+{
+    return blocks ? MX_TILE_LINES : STEP;
+}
+
 static cublasStatus_t multiply_in_parts(struct stream *s, const struct product *x, int *ret_error)
 {
-    const int64_t ld = up_to_step(x->n), most = (int64_t)(x->sums_bytes / sizeof(float)) / ld / STEP * STEP;
-    titan_assert(most >= STEP);
+    const int64_t ld = up_to_step(x->n), step = rows_step(x->blocks);
+    const int64_t most = (int64_t)(x->sums_bytes / sizeof(float)) / ld / step * step;
+    titan_assert(most >= step);
 
     for (int64_t i = 0; i < x->m; i += most) {
         const int64_t rows = MIN(most, x->m - i);
-        const cublasStatus_t st =
-            multiply(s, x, SCALE_BY_KERNEL, i, up_to_step(rows), x->sums, ld, ld, DTYPE_F32, false);
+        const cublasStatus_t st = multiply(s, x, x->blocks ? SCALE_BLOCKS : SCALE_BY_KERNEL, i, up_to_step(rows),
+                                           x->sums, ld, ld, DTYPE_F32, false);
         if (st != CUBLAS_STATUS_SUCCESS)
             return st;
-        *ret_error = cuda_float8_unscale(s->native, (char *)x->c + (size_t)(i * x->ldc) * dtype_bytes(x->c_dt),
-                                         x->c_dt == DTYPE_BF16, x->ldc, x->sums, ld, x->a.inverse + i, x->b.inverse,
-                                         rows, x->n, x->accumulate);
+        *ret_error =
+            cuda_float8_unscale(s->native, (char *)x->c + (size_t)(i * x->ldc) * dtype_bytes(x->c_dt),
+                                x->c_dt == DTYPE_BF16, x->ldc, x->sums, ld, x->blocks ? NULL : x->a.inverse + i,
+                                x->blocks ? NULL : x->b.inverse, rows, x->n, x->accumulate);
         if (*ret_error)
             return CUBLAS_STATUS_SUCCESS;
     }
@@ -137,25 +157,34 @@ static size_t aligned(size_t bytes)
 {
     return (bytes + 255) & ~(size_t)255;
 }
-static size_t codes_bytes(int64_t lines, int64_t k)
+static int64_t padded(int64_t k, bool blocks)
 {
-    return aligned((size_t)(up_to_step(lines) * up_to_step(k)));
+    return blocks ? (k + MX_BLOCK - 1) / MX_BLOCK * MX_BLOCK : up_to_step(k);
+}
+static size_t codes_bytes(int64_t lines, int64_t k, bool blocks)
+{
+    return aligned((size_t)(up_to_step(lines) * padded(k, blocks)));
+}
+static size_t block_bytes(int64_t lines, int64_t k)
+{
+    return aligned(mx_scales_bytes(lines, padded(k, true) / MX_BLOCK));
 }
 static size_t line_bytes(int64_t lines)
 {
     return aligned((size_t)up_to_step(lines) * sizeof(float));
 }
-static size_t sums_bytes(int64_t m, int64_t n)
+static size_t sums_bytes(int64_t m, int64_t n, bool blocks)
 {
     const size_t all = (size_t)up_to_step(m) * (size_t)up_to_step(n) * sizeof(float);
-    const size_t least = (size_t)STEP * (size_t)up_to_step(n) * sizeof(float);
+    const size_t least = (size_t)rows_step(blocks) * (size_t)up_to_step(n) * sizeof(float);
     return aligned(MAX(least, MIN(all, SUMS_BYTES_MAX)));
 }
 
 size_t cuda_ops_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, bool blocks, int64_t m, int64_t n, int64_t k)
 {
-    (void)dev, (void)ab_dt, (void)blocks;
-    return codes_bytes(m, k) + codes_bytes(n, k) + 2 * line_bytes(m) + 2 * line_bytes(n) + sums_bytes(m, n) + 256;
+    const size_t scales = blocks ? block_bytes(m, k) + block_bytes(n, k) : 2 * line_bytes(m) + 2 * line_bytes(n);
+    (void)dev, (void)ab_dt;
+    return codes_bytes(m, k, blocks) + codes_bytes(n, k, blocks) + scales + sums_bytes(m, n, blocks) + 256;
 }
 
 static void *cut(char **from, size_t bytes)
@@ -165,10 +194,14 @@ static void *cut(char **from, size_t bytes)
     return piece;
 }
 
-static void place(struct float8_operand *o, char **from)
+static void place(struct float8_operand *o, bool blocks, char **from)
 {
-    o->kp = up_to_step(o->k);
-    o->codes = cut(from, codes_bytes(o->lines, o->k));
+    o->kp = padded(o->k, blocks);
+    o->codes = cut(from, codes_bytes(o->lines, o->k, blocks));
+    if (blocks) {
+        o->scales = cut(from, block_bytes(o->lines, o->k));
+        return;
+    }
     o->inverse = cut(from, line_bytes(o->lines));
     o->largest = cut(from, line_bytes(o->lines));
 }
@@ -180,7 +213,10 @@ titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t 
     const bool types = compute_type(ab_dt) && (c_dt == ab_dt || c_dt == DTYPE_F32);
     const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
     const bool codes = !how->b_scale || (how->b == FLOAT8_E4M3 && !how->b_lines);
-    if (!types || !shapes || !codes || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) || !rows_fit(n, k))
+    const bool plain =
+        how->a == FLOAT8_E4M3 && how->b == FLOAT8_E4M3 && !how->a_lines && !how->b_lines && !how->b_scale;
+    if (!types || !shapes || !codes || (how->blocks && !plain) || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) ||
+        !rows_fit(n, k))
         return TITAN_EINVAL;
     if (m == 0 || n == 0 || k == 0)
         return cuda_ops_matmul(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta);
@@ -189,27 +225,29 @@ titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t 
     titan_assert(s->work && work);
     char *at = (char *)(((uintptr_t)work + 255) & ~(uintptr_t)255);
     struct product x = {.c = c, .m = m, .n = n, .ldc = ldc, .c_dt = c_dt, .accumulate = beta == 1.0f};
+    x.blocks = how->blocks;
     x.a = (struct float8_operand){.src = a, .e5m2 = how->a == FLOAT8_E5M2, .by_line = how->a_lines, .lines = m, .k = k};
     x.b = (struct float8_operand){.src = b, .e5m2 = how->b == FLOAT8_E5M2, .by_line = how->b_lines, .lines = n, .k = k};
     x.a.line = ta ? 1 : lda, x.a.along = ta ? lda : 1;
     x.b.line = tb ? ldb : 1, x.b.along = tb ? 1 : ldb;
     x.a.bf16 = x.b.bf16 = ab_dt == DTYPE_BF16;
     x.a.power_of_two = x.b.power_of_two = how->power_of_two;
-    x.fast = !ta && tb && !x.a.e5m2; /* forward, as torchao has it */
-    place(&x.a, &at);
-    place(&x.b, &at);
+    x.fast = !ta && tb && !x.a.e5m2 && !x.blocks; /* forward, as torchao has it */
+    place(&x.a, x.blocks, &at);
+    place(&x.b, x.blocks, &at);
     if (how->b_scale && tb && ldb == x.b.kp && k == x.b.kp && ((uintptr_t)b & (STEP - 1)) == 0 && n % STEP == 0)
         x.b.codes = (uint8_t *)(uintptr_t)b; /* as they are to be */
-    x.sums_bytes = sums_bytes(m, n);
+    x.sums_bytes = sums_bytes(m, n, x.blocks);
     x.sums = cut(&at, x.sums_bytes);
 
-    int e = cuda_float8(s->native, &x.a);
+    int (*const make)(void *, const struct float8_operand *) = x.blocks ? cuda_mxfp8 : cuda_float8;
+    int e = make(s->native, &x.a);
     if (!e)
-        e = how->b_scale ? cuda_float8_take(s->native, &x.b, how->b_scale) : cuda_float8(s->native, &x.b);
+        e = how->b_scale ? cuda_float8_take(s->native, &x.b, how->b_scale) : make(s->native, &x.b);
+    const enum scaling direct = x.blocks ? SCALE_BLOCKS : how->a_lines || how->b_lines ? SCALE_LINES : SCALE_ONE;
     cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!e && fits(&x))
-        st = multiply(s, &x, how->a_lines || how->b_lines ? SCALE_LINES : SCALE_ONE, 0, m, c, ldc, n, c_dt,
-                      x.accumulate);
+        st = multiply(s, &x, direct, 0, m, c, ldc, n, c_dt, x.accumulate);
     if (!e && st == CUBLAS_STATUS_NOT_SUPPORTED)
         st = multiply_in_parts(s, &x, &e);
     if (e)

@@ -49,7 +49,7 @@ titan_status cuda_ops_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int6
                                 int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m,
                                 int64_t n, int64_t k, float beta, const struct float8_product *how, void *work)
 {
-    if (!s->dev->float8_plans || how->blocks)
+    if (!s->dev->float8_plans || (how->blocks && !s->dev->mxfp8))
         return TITAN_EUNSUPPORTED;
     return cuda_matmul_f8(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta, how, work);
 }
