@@ -165,6 +165,40 @@ static void operations_take_the_machines_time(void **state)
     planned_close(&p);
 }
 
+/* Queries and keys have one input: in float8 it is made once, in MXFP8 with each of their products. Its blocks are read
+ * once, 2 bytes, and written as codes and scales; emulated, as they were. */
+static void operands_of_eight_bits_are_made(void **state)
+{
+    static const char *const ways[][4] = {
+        {"training.seq_len=128", "training.local_batch_size=2", "model.converters=float8", NULL},
+        {"training.seq_len=128", "training.local_batch_size=2", "model.converters=mx", NULL}};
+    static const double made[] = {3, 2 + 1 + 1.0 / 32}, emulated[] = {6, 4};
+    struct machine m = simple;
+    const struct cost cost = {.machine = &m};
+    struct planned p;
+    struct titan_error err = {0};
+
+    (void)state;
+    m.matmul_f8_efficiency = 0.5;
+    m.matmul_half = 0;
+    for (int i = 0; i < 2; i++) {
+        if (planned_open(&p, 1, "b200", ways[i], &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        const struct program *const q = p.programs[0];
+        const struct action *const queries = find(q, OP_MATMUL), *const keys = queries + 1;
+        const double mnk = cost_flops(q, queries) / 2, operand = 256 * 256;
+        assert_int_equal(keys->op, OP_MATMUL);
+        near(mnk, 256.0 * 256 * 256, "256 tokens, 256 wide");
+        m.flops_f8 = 2e12;
+        near(cost_action(&cost, q, queries), 2e-6 + 2 * mnk / 1e12 + made[i] * 2 * operand / 0.5e12, "queries");
+        near(cost_action(&cost, q, keys), 2e-6 + 2 * mnk / 1e12 + made[i] * (i ? 2 : 1) * operand / 0.5e12, "keys");
+        m.flops_f8 = 0;
+        m.flops_bf16 = 2e12;
+        near(cost_action(&cost, q, queries), 2e-6 + 2 * mnk / 1e12 + emulated[i] * 2 * operand / 0.5e12, "emulated");
+        planned_close(&p);
+    }
+}
+
 /* Moments in bf16 take half of the bytes, and longer where rounding them does. */
 static void updates_are_bound_by_rounding(void **state)
 {
@@ -261,6 +295,7 @@ int main(void)
         cmocka_unit_test(transfers_take_the_rings_time),
         cmocka_unit_test(flops_are_the_models),
         cmocka_unit_test(operations_take_the_machines_time),
+        cmocka_unit_test(operands_of_eight_bits_are_made),
         cmocka_unit_test(masks_cost_more),
         cmocka_unit_test(updates_are_bound_by_rounding),
         cmocka_unit_test(orders_have_their_price),
