@@ -425,8 +425,9 @@ static const struct range worker_stop[] = {
     FLAG(must_checkpoint),
 };
 
-/* --- clients' requests ---------------------------------------------------------------------------------------------
- * Lengths are those of daemon/api/api.h, base/labels.h and docs/api.md. */
+/* --- clients' requests -------------------------------------------------------------------------------------------- */
+
+/* Lengths are those of daemon/api/api.h, base/labels.h and docs/api.md. */
 #define JOB_OR_ALL(name) NUMBER(name, 0, RANGE_ID_MAX)
 #define WORD(name, hi_) TEXT(name, 0, hi_, NULL)
 #define TEXTS(name, most_, hi_)                                                                                        \
