@@ -15,3 +15,8 @@ accuracy: $(BUILD)/bin/titan-worker ## predict steps and memory of 20 layouts fr
 .PHONY: turns
 turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step, kernels (OLD=path PAIRS=5 PART=kernels)
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/turns.py $(OLD) $(or $(PAIRS),5) $(PART)
+
+PEERS_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/titan-peers
+.PHONY: bench-peers
+bench-peers: $(BUILD)/bin/titan-worker ## train what PyTorch trains, by turns, on an idle machine, hours (PART=step, ranks, matrix; page writes what was measured into docs/benchmarks.md; PEERS_VENV=path)
+	@BUILD=$(BUILD) $(PYTHON) tests/bench/peers.py --venv "$(PEERS_VENV)" $(ARGS) $(PART)

@@ -100,4 +100,5 @@ def main():
     print(f"written to {PAGE.relative_to(SOURCE)}")
 
 
-main()
+if __name__ == "__main__":
+    main()
