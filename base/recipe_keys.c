@@ -501,7 +501,8 @@ const struct recipe_key recipe_keys[] = {
     {.section = "numerics", .name = "deterministic", .type = KEY_BOOL, AT(numerics.deterministic), .initial = "true",
      .flags = KEY_TITAN,
      .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster: "
-            "on GPUs attention's gradients in bfloat16 are, by cuDNN. Always true on the CPU and with numerics.canonical."},
+            "on GPUs attention's gradients in bfloat16 are, by cuDNN, and products take the fastest of the ways that "
+            "cuBLASLt proposes, timed when an epoch begins. Always true on the CPU and with numerics.canonical."},
 
     {.section = "debug", .name = "moe_force_load_balance", .type = KEY_BOOL, AT(debug.moe_force_load_balance),
      .initial = "false", .flags = KEY_NUMBERS,

@@ -6,10 +6,12 @@
  * of pinned memory, waits for all streams. A copy from or to memory that is not pinned blocks the host until it has
  * run, the first product of a shape until all streams have. With TITAN_FAKE_LAUNCH_US every operation takes so long at
  * least; with TITAN_FAKE_BREAK=N an error that stays is there after N operations. What blocks is counted, and written
- * to the file TITAN_FAKE_COUNTS at the end of the process. TITAN_FAKE_USED_MB of the memory belong to other processes.
- * Device memory ends within 256 bytes of a guard page; what lies between is checked when the memory is released.
- * cuBLASLt's product is the plain column-major definition in fp64, and refuses what the library refuses: leading
- * dimensions too small, types and pointers a plan was not made for. TITAN_FAKE_MAJOR=10: the GPU is a Blackwell. */
+ * to the file TITAN_FAKE_COUNTS at the end of the process, and how often each of cuBLASLt's algorithms ran: there is
+ * one, or as many as TITAN_FAKE_ALGORITHMS, "300,100,200", has times in microseconds, which they take at least. All but
+ * the first add up from the end, in fp32. TITAN_FAKE_USED_MB of the memory belong to other processes. Device memory
+ * ends within 256 bytes of a guard page; what lies between is checked when the memory is released. cuBLASLt's product
+ * is the plain column-major definition in fp64, and refuses what the library refuses: leading dimensions too small,
+ * types and pointers a plan was not made for. TITAN_FAKE_MAJOR=10: the GPU is a Blackwell. */
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -33,6 +35,7 @@
 #define CANARY 0xa5
 #define LAUNCHES_MAX 1024
 #define TOTAL_BYTES ((size_t)4 << 30)
+#define ALGORITHMS_MAX 8
 
 struct block {
     void *base;
@@ -49,18 +52,23 @@ static struct fake_counts {
     std::atomic<size_t> most_copied{0};   /* bytes of one copy */
     std::atomic<size_t> most_pageable{0}; /* of one from or to memory that is not pinned */
     std::atomic<size_t> device_syncs{0};
-    std::atomic<size_t> registered_bytes{0}; /* copied into memory of cudaHostRegister */
-    std::atomic<size_t> enqueued{0};         /* operations, of all streams */
+    std::atomic<size_t> registered_bytes{0};           /* copied into memory of cudaHostRegister */
+    std::atomic<size_t> enqueued{0};                   /* operations, of all streams */
+    std::atomic<size_t> products[ALGORITHMS_MAX] = {}; /* by algorithm */
+    std::atomic<size_t> proposals{0};                  /* asked of cuBLASLt for more than one algorithm */
 
     ~fake_counts()
     {
         const char *path = getenv("TITAN_FAKE_COUNTS");
-        FILE *f = path ? fopen(path, "w") : NULL;
+        FILE *f = path ? fopen(path, "a") : NULL; /* of several ranks, one after the other */
         if (!f)
             return;
         fprintf(f, "most_queued %zu\nmost_copied %zu\nmost_pageable %zu\ndevice_syncs %zu\nregistered_bytes %zu\n",
                 most_queued.load(), most_copied.load(), most_pageable.load(), device_syncs.load(),
                 registered_bytes.load());
+        for (int i = 0; i < ALGORITHMS_MAX; i++)
+            fprintf(f, "products_%d %zu\n", i, products[i].load());
+        fprintf(f, "proposals %zu\n", proposals.load());
         fclose(f);
     }
 } counts;
@@ -215,11 +223,14 @@ static bool is_broken(void)
             return cudaErrorIllegalAddress;                                                                            \
     } while (0)
 
+static thread_local double stream_ms; /* what its products have taken, by their algorithms */
+
 /* An event is what was recorded last: a flag its stream raises. */
 struct fake_flag {
     std::mutex lock;
     std::condition_variable changed;
     bool up = false;
+    double ms = 0; /* when, on the stream's own clock */
 };
 struct fake_event {
     std::mutex lock;
@@ -434,6 +445,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
     fake_stream_enqueue(s, [flag] {
         std::lock_guard<std::mutex> held(flag->lock);
         flag->up = true;
+        flag->ms = stream_ms;
         flag->changed.notify_all();
     });
     return cudaSuccess;
@@ -446,6 +458,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     std::lock_guard<std::mutex> held(flag->lock);
     return flag->up ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    const std::shared_ptr<fake_flag> first = flag_of(begin), second = flag_of(end);
+    if (!first || !second || !first->up || !second->up)
+        return cudaErrorNotReady;
+    *ms = (float)(second->ms - first->ms);
+    return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned)
 {
@@ -499,9 +519,19 @@ struct lt_preference {
 /* What an algorithm was found for. */
 struct lt_algo {
     uint32_t align[4];
-    uint32_t magic;
+    uint32_t magic, number;
 };
 static_assert(sizeof(lt_algo) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+
+/* What TITAN_FAKE_ALGORITHMS says of each; their number. */
+static int lt_algorithms(useconds_t took[ALGORITHMS_MAX])
+{
+    const char *at = getenv("TITAN_FAKE_ALGORITHMS");
+    int n = 0;
+    for (took[0] = 0; at && *at && n < ALGORITHMS_MAX; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        took[n++] = (useconds_t)atoi(at);
+    return n > 0 ? n : 1;
+}
 
 /* A float8 code: sign, exponent, mantissa; e4m3 has no infinity. */
 static float lt_decode(uint8_t code, bool e5m2)
@@ -555,6 +585,10 @@ extern "C" {
 const char *cublasLtGetStatusString(cublasStatus_t st)
 {
     return st == CUBLAS_STATUS_INVALID_VALUE ? "invalid value" : "emulated status";
+}
+size_t cublasLtGetVersion(void)
+{
+    return CUBLAS_VERSION;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
 {
@@ -649,7 +683,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t p, int,
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t p, int most,
                                               cublasLtMatmulHeuristicResult_t results[], int *count)
 {
     const lt_op *op = (const lt_op *)d;
@@ -669,25 +703,43 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m != lc->rows || n != lc->columns || ka != kb || !types)
         return CUBLAS_STATUS_INVALID_VALUE;
-    memset(results, 0, sizeof *results);
-    lt_algo algo;
-    memcpy(algo.align, ((lt_preference *)p)->align, sizeof algo.align);
-    algo.magic = 0x17;
-    memcpy(&results->algo, &algo, sizeof algo);
-    results->state = CUBLAS_STATUS_SUCCESS;
-    *count = 1;
+    useconds_t took[ALGORITHMS_MAX];
+    const int there = lt_algorithms(took);
+    counts.proposals += most > 1;
+    *count = most < there ? most : there;
+    for (int i = 0; i < *count; i++) {
+        lt_algo algo;
+        memset(&results[i], 0, sizeof results[i]);
+        memcpy(algo.align, ((lt_preference *)p)->align, sizeof algo.align);
+        algo.magic = 0x17;
+        algo.number = (uint32_t)i;
+        memcpy(&results[i].algo, &algo, sizeof algo);
+        results[i].state = CUBLAS_STATUS_SUCCESS;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *result)
+{
+    useconds_t took[ALGORITHMS_MAX];
+    lt_algo algo;
+    memcpy(&algo, algorithm, sizeof algo);
+    if (algo.magic != 0x17)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    result->workspaceSize = 0;
+    return algo.number < (uint32_t)lt_algorithms(took) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
 /* The library loads a kernel when that is first called, which waits for all streams. */
-static void lt_load_kernel(const lt_op &op, const lt_layout &a, const lt_layout &b, const lt_layout &c)
+static void lt_load_kernel(const lt_op &op, const lt_layout &a, const lt_layout &b, const lt_layout &c, uint64_t number)
 {
     static std::mutex lock;
-    static std::set<std::array<uint64_t, 8>> loaded;
+    static std::set<std::array<uint64_t, 9>> loaded;
     {
         std::lock_guard<std::mutex> alone(lock);
         if (!loaded
                  .insert({(uint64_t)op.a, (uint64_t)op.b, a.rows, a.columns, b.columns, (uint64_t)a.type,
-                          (uint64_t)b.type, (uint64_t)c.type})
+                          (uint64_t)b.type, (uint64_t)c.type, number})
                  .second)
             return;
     }
@@ -695,7 +747,7 @@ static void lt_load_kernel(const lt_op &op, const lt_layout &a, const lt_layout 
 }
 /* Column-major, as defined. */
 static void lt_product(lt_op op, lt_layout la, lt_layout lb, lt_layout lc, const void *A, const void *B, void *C,
-                       float scale, float keep)
+                       float scale, float keep, uint32_t number)
 {
     const int64_t m = (int64_t)lc.rows, n = (int64_t)lc.columns;
     const int64_t k = (int64_t)(op.a == CUBLAS_OP_N ? la.columns : la.rows);
@@ -703,12 +755,18 @@ static void lt_product(lt_op op, lt_layout la, lt_layout lb, lt_layout lc, const
     for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < m; i++) {
             double sum = 0;
-            for (int64_t x = 0; x < k; x++)
+            for (int64_t x = 0; x < k && number == 0; x++)
                 sum += (double)lt_load(A, op.a == CUBLAS_OP_N ? i + x * la.ld : x + i * la.ld, la.type) *
                        lt_load(B, op.b == CUBLAS_OP_N ? x + j * lb.ld : j + x * lb.ld, lb.type) *
                        (blocks ? lt_block_scale((const uint8_t *)op.a_scale, i, x, k) *
                                      lt_block_scale((const uint8_t *)op.b_scale, j, x, k)
                                : 1.0);
+            for (int64_t x = k - 1; x >= 0 && number > 0; x--)
+                sum = (float)sum + lt_load(A, op.a == CUBLAS_OP_N ? i + x * la.ld : x + i * la.ld, la.type) *
+                                       lt_load(B, op.b == CUBLAS_OP_N ? x + j * lb.ld : j + x * lb.ld, lb.type) *
+                                       (float)(blocks ? lt_block_scale((const uint8_t *)op.a_scale, i, x, k) *
+                                                            lt_block_scale((const uint8_t *)op.b_scale, j, x, k)
+                                                      : 1.0);
             const int64_t at = i + j * lc.ld;
             const double old = keep == 0.0f ? 0.0 : keep * lt_load(C, at, lc.type);
             const float undo_a = op.a_scale && !blocks ? op.a_scale[op.a_mode ? i : 0] : 1.0f,
@@ -733,8 +791,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     if (op.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 &&
         (!lt_aligned(op.a_scale, 16) || !lt_aligned(op.b_scale, 16)))
         return CUBLAS_STATUS_INVALID_VALUE;
-    lt_load_kernel(op, la, lb, lc);
-    fake_stream_enqueue(s, [=] { lt_product(op, la, lb, lc, A, B, D, scale, keep); });
+    useconds_t took[ALGORITHMS_MAX];
+    if (algo.number >= (uint32_t)lt_algorithms(took))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    lt_load_kernel(op, la, lb, lc, algo.number);
+    fake_stream_enqueue(s, [=, us = took[algo.number], number = algo.number] {
+        counts.products[number]++;
+        stream_ms += us * 1e-3;
+        lt_product(op, la, lb, lc, A, B, D, scale, keep, number);
+    });
     return CUBLAS_STATUS_SUCCESS;
 }
 }

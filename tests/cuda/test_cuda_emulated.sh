@@ -129,6 +129,42 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     else
         echo "not ok - both ways write the same checkpoints" && bad=1
     fi
+    # Ways of a product: the second of three is the fastest. Each product is timed once, by one rank of two, and both take
+    # what that one has chosen; where a step is to repeat none is timed.
+    rm -f "$dir"/ways-*.counts
+    brief="$(set_keys model.n_layers=2 training.seq_len=32)"
+    for ways in first:1:true fastest:1:false shared:2:false; do
+        IFS=: read -r name ranks deterministic <<<"$ways"
+        TITAN_FAKE_ALGORITHMS=300,100,200 TITAN_FAKE_COUNTS=$dir/ways-$name.counts train "ways-$name" "$ranks" cuda \
+            "$dir/titan-worker" $brief $(set_keys numerics.deterministic=$deterministic) || bad=1
+    done
+    ran() { awk -v name="$2" '$1 == name { n += $2 } END { print n + 0 }' "$dir/ways-$1.counts"; } # ran NAME COUNT: of all ranks
+    timed=$(sed -n 's/.*products timed .*products=\([0-9]*\) timed=\1$/\1/p' "$dir/ways-fastest/log")
+    if [ "$(ran first proposals)-$(ran first products_1)" = 0-0 ] && [ "$(ran first products_0)" -gt 0 ]; then
+        echo "ok - a product takes cuBLASLt's first proposal where steps are to repeat, and none is timed"
+    else
+        echo "not ok - a product takes cuBLASLt's first proposal where steps are to repeat, and none is timed" && bad=1
+    fi
+    # Noted, four times timed; in steps the fastest alone.
+    if [ "${timed:-0}" -gt 0 ] && [ "$(ran fastest proposals)" -eq "$timed" ] && [ "$(ran fastest products_0)" -eq $((5 * timed)) ] &&
+        [ "$(ran fastest products_1)" -eq $(($(ran first products_0) + 4 * timed)) ]; then
+        echo "ok - with numerics.deterministic = false each of $timed products is timed once, and steps take the fastest way"
+    else
+        echo "not ok - each of ${timed:-no} products is timed once, and steps take the fastest way" && sed 's/^/# /' "$dir/ways-fastest.counts" && bad=1
+    fi
+    timed=$(sed -n 's/.*products timed .*timed=//p' "$dir/ways-shared/log")
+    # Each rank's steps are products_1; the warm-up before and what is noted are products_0, a few of each product.
+    if [ "$(ran shared proposals)" -eq "${timed:--1}" ] && [ "$(ran shared products_0)" -le $((10 * timed)) ] &&
+        [ "$(ran shared products_1)" -ge $((2 * 3 * timed)) ]; then
+        echo "ok - one of two ranks times them, and both take what it has chosen"
+    else
+        echo "not ok - one of two ranks times them, and both take what it has chosen" && sed 's/^/# /' "$dir/ways-shared.counts" && bad=1
+    fi
+    if "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 1e-5 "$dir/ways-first/metrics.jsonl" "$dir/ways-shared/metrics.jsonl"; then
+        echo "ok - with the losses of the first way, but for rounding"
+    else
+        echo "not ok - with the losses of the first way, but for rounding" && bad=1
+    fi
     TITAN_FAKE_USED_MB=4095 train full 1 cuda "$dir/titan-worker" >"$dir/full.out"
     if grep -q "emulated GPU, 0.00 of 4.00 GiB free when it was opened: .* needs .* GiB of device memory" "$dir/full.out"; then
         echo "ok - too little free memory is refused with the numbers"

@@ -53,9 +53,54 @@ static void check_matmul_unaligned(struct checker *c)
     sweep(c);
 }
 
+/* A product in the way that is taken now, against the first one. */
+static bool product_again(struct checker *c, struct tensor *o, const struct tensor *a, const struct tensor *b,
+                          const double *want)
+{
+    need(c, c->ops->matmul(c->s, o->p, DTYPE_F32, 40, a->p, false, 56, b->p, true, 56, DTYPE_BF16, 24, 40, 56, 0.0f),
+         "matmul");
+    return near(c, download(c, o), want, 24 * 40, limit_of(DTYPE_F32), "product");
+}
+
+/* What is noted is timed, and chosen; ways that are none of the device's are refused. */
+static void check_ways(struct checker *c)
+{
+    enum { M = 24, N = 40, K = 56, MOST = 8 };
+    const struct device_ops *const ops = c->ops;
+    struct device *const dev = c->h->dev;
+    struct tensor a = noise(c, M * K, DTYPE_BF16, 1.0), b = noise(c, N * K, DTYPE_BF16, 1.0);
+    struct tensor o = empty(c, M * N, DTYPE_F32);
+    struct product_way ways[MOST], same_way, wrong;
+    struct titan_error err;
+
+    need(c, ops->matmul(c->s, o.p, DTYPE_F32, N, a.p, false, K, b.p, true, K, DTYPE_BF16, M, N, K, 0.0f), "matmul");
+    double *const want = download(c, &o);
+    ops->products_note(dev, true);
+    bool ok = product_again(c, &o, &a, &b, want) && product_again(c, &o, &a, &b, want);
+    ops->products_note(dev, false);
+    need(c, ops->matmul(c->s, o.p, DTYPE_F32, N, a.p, false, K, b.p, true, K, DTYPE_BF16, M, N, K, 1.0f), "matmul");
+    const int n = ops->products_noted(dev, ways, MOST);
+    result(c, ok && n == 1 && !ways[0].chosen, "a product that was asked for twice is noted once, another is not");
+    ok = n == 1 && ops->product_time(c->s, &ways[0], &err) == TITAN_OK && ways[0].chosen;
+    ok = ok && ops->products_noted(dev, &same_way, 1) == 1 && memcmp(&same_way, &ways[0], sizeof same_way) == 0;
+    result(c, ok && product_again(c, &o, &a, &b, want), "its ways are timed, and the one that is chosen gives it");
+    wrong = ways[0];
+    memset(wrong.how, 0xff, sizeof wrong.how);
+    ok = ops->product_choose(dev, &wrong, &err) == TITAN_EUNSUPPORTED && product_again(c, &o, &a, &b, want);
+    wrong = ways[0];
+    wrong.product++;
+    ok = ok && ops->product_choose(dev, &wrong, &err) == TITAN_EINVAL &&
+         ops->product_time(c->s, &wrong, &err) == TITAN_EINVAL;
+    result(c, ok && ops->product_choose(dev, &ways[0], &err) == TITAN_OK && product_again(c, &o, &a, &b, want),
+           "what is no way of a product here is refused");
+    sweep(c);
+}
+
 void device_products_check(struct checker *c)
 {
     check_matmul_unaligned(c);
+    if (c->ops->products_note)
+        check_ways(c);
     static const struct {
         int64_t m, n, k, pad;
     } shapes[] = {{1, 1, 1, 0}, {3, 5, 7, 0}, {17, 33, 1, 3}, {64, 48, 96, 8}, {128, 257, 65, 0}, {1, 130, 300, 16}};

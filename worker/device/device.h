@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 10
+#define TITAN_DEVICE_ABI 11
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -174,6 +174,15 @@ static inline bool router_groups_valid(const struct router_shape *z)
     return width > 0 && z->experts % z->groups == 0 && z->top_groups > 0 && z->top_groups <= z->groups &&
            z->group_top_k > 0 && z->group_top_k <= width && z->top_k <= z->top_groups * width;
 }
+
+/* How a product of one shape, type and alignment is carried out, where a device knows several ways: they differ in time
+ * and in the order of their sums. */
+#define PRODUCT_WAY_BYTES 72
+struct product_way {
+    uint64_t product;               /* which one; the same number in every process of this version */
+    bool chosen;                    /* false: the first way that the device would take, which no one compared */
+    uint8_t how[PRODUCT_WAY_BYTES]; /* the device's own; of use to devices of one kind and one version of libraries */
+};
 
 /* Rows of one expert that a round may end behind, and multiples: those of the largest piece of a grouped product. */
 #define EXPERT_SPLIT 256
@@ -443,6 +452,18 @@ struct device_ops {
     /* w -= lr * (g + weight_decay * w), with g as above. */
     titan_status (*sgd)(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                         const struct adamw_args *args);
+
+    /* --- ways of products: NULL, all four, where there is one for each ------------------------------------------- */
+    /* on: matmul and matmul_f8 note the products that they are asked for, besides carrying them out; what was noted
+     * before is forgotten. */
+    void (*products_note)(struct device *dev, bool on);
+    /* Those noted, each once, `most` of them at most; their number. */
+    int (*products_noted)(struct device *dev, struct product_way *ret, int most);
+    /* Carries a noted product out in each way, on the operands that it had: they are still there, what it writes to is
+     * overwritten or added to. The fastest one is chosen. Nothing else is to run on the device. */
+    titan_status (*product_time)(struct stream *s, struct product_way *way, struct titan_error *err);
+    /* From now on that product is carried out so. TITAN_EUNSUPPORTED: this device cannot, and nothing has changed. */
+    titan_status (*product_choose)(struct device *dev, const struct product_way *way, struct titan_error *err);
 };
 
 /* The slots from copy on: a device that names its operations PREFIX_copy and so on declares them and fills its table by

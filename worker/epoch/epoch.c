@@ -177,11 +177,36 @@ titan_status epoch_open_executor(struct epoch *e, const struct program *program,
     return exec_open(&exec, ret, err);
 }
 
+static titan_status gather_doubles(void *arg, const double *mine, int n, double *all, struct titan_error *err)
+{
+    const struct epoch *e = arg;
+    return holdings_gather_doubles(&e->t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, mine,
+                                   (size_t)n, all, e->t->streams[STREAM_COMPUTE], err);
+}
+
+/* Ways of a product differ in bits, and how they are timed from run to run. */
+static titan_status choose_products(struct epoch *e, struct titan_error *err)
+{
+    const struct trainer *t = e->t;
+    struct exec_products found;
+
+    if (e->plan.plan->build.order != ATTENTION_ANY)
+        return TITAN_OK;
+    TRY(exec_choose_products(e->exec, e->view.world > 1 ? gather_doubles : NULL, e, &found, err));
+    if (found.refused > 0)
+        tlog_warn(&t->log, "this device cannot carry products out as the other ranks do, they differ in the last bits",
+                  "products=%d device=\"%s\"", found.refused, t->device.info.name);
+    if (found.timed > 0)
+        tlog_info(&t->log, "products timed", "products=%d timed=%d", found.all, found.timed);
+    return TITAN_OK;
+}
+
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed && !e->exec);
     TRY(open_loader(e, err));
     TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
+    TRY(choose_products(e, err));
     TRY(checkpoints_open(e, err));
     TRY(publish_open(e, err));
     TRY(layers_open(e, err));

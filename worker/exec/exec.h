@@ -74,6 +74,22 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
 /* The streams must be idle. NULL is fine. */
 void exec_close(struct exec *e);
 
+/* The same n numbers of every rank: all [world][n], in rank order. Every rank calls it at the same point. */
+typedef titan_status (*exec_gather_fn)(void *arg, const double *mine, int n, double *all, struct titan_error *err);
+
+struct exec_products {
+    int all;     /* products of the program */
+    int timed;   /* of those, here */
+    int refused; /* the way that was chosen is none of this device */
+};
+
+/* Between exec_open and the first step; with others, all at the same point. On a device that knows several ways of a
+ * product, which differ in bits: each product that no rank has a choice for is timed by the first rank that has it, and
+ * all ranks take the choice of the first one that has some. So those of one product have the same bits everywhere, and
+ * a rank that has come later takes what is there. gather NULL: alone. */
+titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *arg, struct exec_products *ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
+
 /* Forward, backward and reductions of every microbatch; on return they have succeeded. batch: borrowed until exec_agree
  * has returned. The program has an AGREE. A step that was not finished is forgotten. */
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;

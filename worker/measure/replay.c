@@ -88,6 +88,7 @@ static titan_status open_executor(struct replay *r, struct titan_error *err)
                                    .comm_ops = &comm_echo,
                                    .bind = bind_state,
                                    .arg = r->state};
+    struct exec_products products;
 
     for (int c = 0; c < CHANNEL_COUNT; c++) {
         r->comms[c] = echo_open(r->device.ops, &r->plan->mesh, (enum channel)c, r->options->rank);
@@ -96,7 +97,9 @@ static titan_status open_executor(struct replay *r, struct titan_error *err)
         options.comms[c] = options.inbound[c] = r->comms[c];
     }
     memcpy(options.streams, r->streams, sizeof options.streams);
-    return exec_open(&options, &r->exec, err);
+    TRY(exec_open(&options, &r->exec, err));
+    /* As a run does (epoch.c), here without others. */
+    return r->plan->build.order == ATTENTION_ANY ? exec_choose_products(r->exec, NULL, NULL, &products, err) : TITAN_OK;
 }
 
 /* Tokens drawn over the whole vocabulary: rows of the embedding are as far apart as text has them, or farther. */

@@ -92,11 +92,10 @@ titan_status cuda_ops_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t
     key.align_a = alignment(a), key.align_b = alignment(b), key.align_c = alignment(c);
     struct product_plans *const plans = s->dev->plans;
     (void)pthread_mutex_lock(&plans->lock);
-    const struct product_plan *const p = product_plan_of(plans, s->dev->lt, &key, sizeof key, describe);
+    struct product_plan *const p = product_plan_of(plans, s->dev->lt, &key, sizeof key, describe);
     (void)pthread_mutex_unlock(&plans->lock);
     if (!p || p->status != CUBLAS_STATUS_SUCCESS)
         return matmul_failed(s, p ? p->status : CUBLAS_STATUS_ALLOC_FAILED);
-    const float one = 1.0f;
-    return matmul_failed(s, cublasLtMatmul(s->dev->lt, p->op, &one, b, p->first, a, p->second, &beta, c, p->out, c,
-                                           p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native));
+    return matmul_failed(
+        s, product_run(s, plans, p, &(struct product_call){.first = b, .second = a, .out = c, .keep = beta}));
 }

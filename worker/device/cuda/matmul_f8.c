@@ -84,9 +84,16 @@ static const void *scales_of(const struct float8_operand *o, enum scaling scalin
 static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, int64_t first,
                                int64_t rows, void *c, int64_t ldc, int64_t n, enum dtype c_dt, bool accumulate)
 {
-    struct device *const dev = s->dev;
-    const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
-    const void *const scale[] = {scales_of(&x->b, scaling, 0), scales_of(&x->a, scaling, first)};
+    struct product_plans *const plans = s->dev->float8_plans;
+    const bool scaled = scaling != SCALE_BY_KERNEL;
+    const struct product_call call = {
+        .first = x->b.codes,
+        .second = x->a.codes + first * x->a.kp,
+        .out = c,
+        .keep = accumulate ? 1.0f : 0.0f,
+        .scale_first = scaled ? scales_of(&x->b, scaling, 0) : NULL,
+        .scale_second = scaled ? scales_of(&x->a, scaling, first) : NULL,
+    };
     struct plan_key key;
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
 
@@ -95,19 +102,12 @@ static cublasStatus_t multiply(struct stream *s, const struct product *x, enum s
     key.m = rows, key.n = n, key.k = x->a.kp, key.ldc = ldc;
     key.a_e5m2 = x->a.e5m2, key.b_e5m2 = x->b.e5m2, key.c_dt = c_dt, key.accumulate = accumulate, key.scaling = scaling;
     key.fast = x->fast;
-    (void)pthread_mutex_lock(&dev->float8_plans->lock);
-    const struct product_plan *const p = product_plan_of(dev->float8_plans, dev->lt, &key, sizeof key, describe);
+    (void)pthread_mutex_lock(&plans->lock);
+    struct product_plan *const p = product_plan_of(plans, s->dev->lt, &key, sizeof key, describe);
     if (!p || p->status != CUBLAS_STATUS_SUCCESS)
         st = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (scaling != SCALE_BY_KERNEL) {
-        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale[0],
-                                                        sizeof scale[0]));
-        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale[1],
-                                                        sizeof scale[1]));
-    }
-    st = STEP_OK(st, cublasLtMatmul(dev->lt, p->op, &one, x->b.codes, p->first, x->a.codes + first * x->a.kp, p->second,
-                                    &keep, c, p->out, c, p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native));
-    (void)pthread_mutex_unlock(&dev->float8_plans->lock);
+    st = STEP_OK(st, product_run(s, plans, p, &call));
+    (void)pthread_mutex_unlock(&plans->lock);
     return st;
 }
 

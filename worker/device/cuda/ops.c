@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "worker/device/cuda/cudnn_attention.h"
 #include "worker/device/cuda/enqueue.h"
+#include "worker/device/cuda/product_plans.h"
 
 _Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64 &&
                    (int)NUM_I32 == (int)DTYPE_I32 && (int)NUM_U8 == (int)DTYPE_U8,
@@ -434,6 +435,10 @@ const struct device_ops cuda_ops = {
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
     .event_sync = cuda_event_sync,
+    .products_note = cuda_products_note,
+    .products_noted = cuda_products_noted,
+    .product_time = cuda_product_time,
+    .product_choose = cuda_product_choose,
 /* clang-format off */
 #define X(name) .name = cuda_ops_##name,
     DEVICE_OPS(X)

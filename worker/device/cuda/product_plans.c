@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 
 titan_status product_plans_open(struct product_plans **ret, struct titan_error *err)
 {
@@ -38,10 +39,10 @@ void product_plans_close(struct product_plans *plans)
     free(plans);
 }
 
-static cublasStatus_t search(struct product_plan *p, cublasLtHandle_t lt)
+cublasStatus_t product_search(const struct product_plan *p, cublasLtHandle_t lt, int most,
+                              cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
     const size_t work = CUDA_MATMUL_WORK_BYTES;
     int count = 0;
     const struct {
@@ -55,7 +56,7 @@ static cublasStatus_t search(struct product_plan *p, cublasLtHandle_t lt)
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->align_out, sizeof p->align_out},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->align_out, sizeof p->align_out},
     };
-    titan_assert(p->align_first > 0 && p->align_second > 0 && p->align_out > 0);
+    titan_assert(p->align_first > 0 && p->align_second > 0 && p->align_out > 0 && most > 0);
     cublasStatus_t st = cublasLtMatmulPreferenceCreate(&preference);
     if (st != CUBLAS_STATUS_SUCCESS)
         return st;
@@ -63,11 +64,20 @@ static cublasStatus_t search(struct product_plan *p, cublasLtHandle_t lt)
         st = cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute, settings[i].value,
                                                   settings[i].bytes);
     if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->first, p->second, p->out, p->out, preference, 1, &found,
+        st = cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->first, p->second, p->out, p->out, preference, most, ret,
                                             &count);
     (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (st == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
+    if (st == CUBLAS_STATUS_SUCCESS && (count <= 0 || ret[0].state != CUBLAS_STATUS_SUCCESS))
         st = CUBLAS_STATUS_NOT_SUPPORTED;
+    *ret_n = MIN(count, most);
+    return st;
+}
+
+static cublasStatus_t take_first(struct product_plan *p, cublasLtHandle_t lt)
+{
+    cublasLtMatmulHeuristicResult_t found;
+    int n;
+    const cublasStatus_t st = product_search(p, lt, 1, &found, &n);
     if (st == CUBLAS_STATUS_SUCCESS)
         p->algo = found.algo;
     return st;
@@ -84,10 +94,34 @@ struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle
     if (!p)
         return NULL;
     memcpy(p->key, key, bytes);
+    p->product = hash_bytes(hash_word(HASH_INIT, bytes), key, bytes); /* the two kinds of keys are not of one length */
     p->status = describe(p, key);
     if (p->status == CUBLAS_STATUS_SUCCESS)
-        p->status = search(p, lt);
+        p->status = take_first(p, lt);
     titan_assert(plans->n < PRODUCT_PLANS_MAX);
     plans->items[plans->n++] = p;
     return p;
+}
+
+cublasStatus_t product_run(struct stream *s, struct product_plans *plans, struct product_plan *p,
+                           const struct product_call *call)
+{
+    const float one = 1.0f;
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+
+    titan_assert(p->status == CUBLAS_STATUS_SUCCESS && !call->scale_first == !call->scale_second);
+    if (plans->notes) {
+        p->noted = true;
+        p->call = *call;
+    }
+    if (call->scale_first)
+        st = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &call->scale_first,
+                                            sizeof call->scale_first);
+    if (call->scale_first && st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &call->scale_second,
+                                            sizeof call->scale_second);
+    if (st != CUBLAS_STATUS_SUCCESS)
+        return st;
+    return cublasLtMatmul(s->dev->lt, p->op, &one, call->first, p->first, call->second, p->second, &call->keep,
+                          call->out, p->out, call->out, p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native);
 }

@@ -8,8 +8,17 @@
 #define PRODUCT_KEY_BYTES 96
 #define PRODUCT_PLANS_MAX 1024 /* shapes of one run; a few dozen in practice */
 
+/* Operands of a product, in cuBLASLt's order. */
+struct product_call {
+    const void *first, *second;
+    void *out;
+    float keep;                              /* of what out holds */
+    const void *scale_first, *scale_second; /* NULL: none, both */
+};
+
 struct product_plan {
     unsigned char key[PRODUCT_KEY_BYTES];
+    uint64_t product; /* struct product_way */
     /* For describe() to fill. */
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t first, second, out;
@@ -17,12 +26,16 @@ struct product_plan {
 
     cublasLtMatmulAlgo_t algo;
     cublasStatus_t status; /* not success: cuBLASLt has nothing for it */
+    bool chosen;           /* algo was: product_time(), or by product_choose() */
+    bool noted;
+    struct product_call call; /* the last one that was noted */
 };
 
 struct product_plans {
     pthread_mutex_t lock;
     struct product_plan *items[PRODUCT_PLANS_MAX];
     int n;
+    bool notes;
 };
 
 titan_status product_plans_open(struct product_plans **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -31,5 +44,17 @@ void product_plans_close(struct product_plans *plans);
 /* The plan of a key, which is compared as bytes; NULL: no room for another one. With the lock held. */
 struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle_t lt, const void *key, size_t bytes,
                                      cublasStatus_t (*describe)(struct product_plan *p, const void *key));
+/* Enqueue it, with the workspace of the stream. Scales change the plan: then with the lock held. */
+cublasStatus_t product_run(struct stream *s, struct product_plans *plans, struct product_plan *p,
+                           const struct product_call *call);
+
+/* product_ways.c: device_ops of these names. */
+void cuda_products_note(struct device *dev, bool on);
+int cuda_products_noted(struct device *dev, struct product_way *ret, int most);
+titan_status cuda_product_time(struct stream *s, struct product_way *way, struct titan_error *err);
+titan_status cuda_product_choose(struct device *dev, const struct product_way *way, struct titan_error *err);
+/* product_plans.c: cuBLASLt's answers for it, best first by its own estimate; *ret_n at least 1 on success. */
+cublasStatus_t product_search(const struct product_plan *p, cublasLtHandle_t lt, int most,
+                              cublasLtMatmulHeuristicResult_t *ret, int *ret_n);
 
 #endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* products.c - how the products of a program are carried out, the same on all ranks (exec_choose_products). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/progress.h"
+#include "worker/exec/executor.h"
+
+#define PRODUCTS_MOST 1024
+#define PART_BITS 32 /* what a double carries of a number, with room to spare */
+#define PARTS ((8 + PRODUCT_WAY_BYTES) / 4)
+#define ROW (PARTS + 1) /* chosen, then the product and its way in parts */
+
+struct products {
+    struct exec *e;
+    exec_gather_fn gather;
+    void *arg;
+    int world;
+    struct product_way *ways; /* [n] this rank's */
+    int n;
+};
+
+/* --- what there is ------------------------------------------------------------------------------------------------ */
+
+static uintptr_t low_bits(const struct exec *e, const struct action *a)
+{
+    uintptr_t bits = 0;
+    for (int i = 0; i < a->n_operands; i++) {
+        const struct operand *o = &action_operands(e->p, a)[i];
+        bits = bits << 8 | (((uintptr_t)e->address[o->buffer] + (uintptr_t)o->offset) & 255);
+    }
+    return bits;
+}
+
+/* The same product for a library: shapes, strides, types, and how its operands are aligned. */
+static bool same_product(const struct exec *e, const struct action *a, const struct action *b)
+{
+    return low_bits(e, a) == low_bits(e, b) &&
+           memcmp(action_params(e->p, a), action_params(e->p, b), sizeof(struct op_params)) == 0;
+}
+
+/* Each different product is carried out once, on whatever the arena holds. */
+static titan_status run_each(struct exec *e, struct titan_error *err)
+{
+    const struct program *const p = e->p;
+    _cleanup_free_ int *done = calloc((size_t)p->n_actions, sizeof *done);
+    int n = 0;
+
+    if (!done)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *const a = &p->actions[i];
+        const struct call c = {.e = e,
+                               .a = a,
+                               .o = action_operands(p, a),
+                               .p = action_params(p, a),
+                               .ops = e->ops,
+                               .s = e->opt.streams[STREAM_COMPUTE],
+                               .err = err};
+        int known = 0;
+        if (a->op != OP_MATMUL)
+            continue;
+        while (known < n && !same_product(e, &p->actions[done[known]], a))
+            known++;
+        if (known < n)
+            continue;
+        TRY(exec_dispatch(&c));
+        done[n++] = i;
+    }
+    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err);
+}
+
+static titan_status find_products(struct products *p, struct titan_error *err)
+{
+    const struct device_handle *const d = p->e->opt.device;
+
+    p->ways = calloc(PRODUCTS_MOST, sizeof *p->ways);
+    if (!p->ways)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    d->ops->products_note(d->dev, true);
+    const titan_status status = run_each(p->e, err);
+    d->ops->products_note(d->dev, false);
+    p->n = d->ops->products_noted(d->dev, p->ways, PRODUCTS_MOST);
+    titan_assert(p->n >= 0 && p->n <= PRODUCTS_MOST);
+    return status;
+}
+
+/* --- what others have --------------------------------------------------------------------------------------------- */
+
+static void put_row(double *row, const struct product_way *way)
+{
+    uint32_t parts[PARTS];
+
+    _Static_assert(PARTS * 4 == 8 + PRODUCT_WAY_BYTES, "whole words");
+    memcpy(parts, &way->product, 8);
+    memcpy(parts + 2, way->how, PRODUCT_WAY_BYTES);
+    row[0] = way->chosen;
+    for (int i = 0; i < PARTS; i++)
+        row[1 + i] = parts[i];
+}
+
+/* false: no row. */
+static bool take_row(const double *row, struct product_way *ret)
+{
+    uint32_t parts[PARTS];
+
+    for (int i = 0; i < PARTS; i++) {
+        if (!(row[1 + i] >= 0 && row[1 + i] < (double)(UINT64_C(1) << PART_BITS)))
+            return false;
+        parts[i] = (uint32_t)row[1 + i];
+    }
+    *ret = (struct product_way){.chosen = row[0] == 1};
+    memcpy(&ret->product, parts, 8);
+    memcpy(ret->how, parts + 2, PRODUCT_WAY_BYTES);
+    return row[0] == 0 || row[0] == 1;
+}
+
+/* Every rank's rows, [rank][*ret_most][ROW]; those beyond a rank's own say -1. */
+static titan_status gather_rows(const struct products *p, double **ret, int *ret_most, struct titan_error *err)
+{
+    const double mine = p->n;
+    _cleanup_free_ double *counts = calloc((size_t)p->world, sizeof *counts), *rows = NULL;
+    int most = 1;
+
+    if (!counts)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    TRY(p->gather(p->arg, &mine, 1, counts, err));
+    for (int r = 0; r < p->world; r++) {
+        if (!(counts[r] >= 0 && counts[r] <= PRODUCTS_MOST))
+            return titan_fail(err, TITAN_ECORRUPT, "choosing products: rank %d names %g of them", r, counts[r]);
+        most = MAX(most, (int)counts[r]);
+    }
+    rows = calloc((size_t)most * ROW, sizeof *rows);
+    *ret = calloc((size_t)p->world * (size_t)most * ROW, sizeof **ret);
+    if (!rows || !*ret)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    for (int i = 0; i < most; i++)
+        if (i < p->n)
+            put_row(rows + (size_t)i * ROW, &p->ways[i]);
+        else
+            rows[(size_t)i * ROW] = -1;
+    *ret_most = most;
+    return p->gather(p->arg, rows, most * ROW, *ret, err);
+}
+
+/* The first rank that has the product, and has chosen where `chosen`; -1: none. */
+static int first_rank(const double *rows, int world, int most, uint64_t product, bool chosen, struct product_way *ret)
+{
+    for (int r = 0; r < world; r++)
+        for (int i = 0; i < most; i++)
+            if (take_row(rows + ((size_t)r * (size_t)most + (size_t)i) * ROW, ret) && ret->product == product &&
+                (ret->chosen || !chosen))
+                return r;
+    return -1;
+}
+
+/* --- choosing ----------------------------------------------------------------------------------------------------- */
+
+/* What the first rank that has chosen has. *ret_left: of the products here, those that no rank has chosen for and that
+ * this rank is the first to have are marked. */
+static titan_status take_choices(struct products *p, bool *left, struct exec_products *ret, struct titan_error *err)
+{
+    const struct device_handle *const d = p->e->opt.device;
+    _cleanup_free_ double *rows = NULL;
+    struct product_way way;
+    struct titan_error why;
+    int most = 0;
+
+    if (p->world > 1)
+        TRY(gather_rows(p, &rows, &most, err));
+    for (int i = 0; i < p->n; i++) {
+        struct product_way *const mine = &p->ways[i];
+        if (p->world == 1) {
+            left[i] = !mine->chosen;
+            continue;
+        }
+        if (first_rank(rows, p->world, most, mine->product, true, &way) < 0) {
+            left[i] = first_rank(rows, p->world, most, mine->product, false, &way) == p->e->opt.rank;
+            continue;
+        }
+        left[i] = false;
+        if (mine->chosen && memcmp(mine->how, way.how, sizeof way.how) == 0)
+            continue;
+        if (d->ops->product_choose(d->dev, &way, &why) == TITAN_OK)
+            *mine = way;
+        else
+            ret->refused++;
+    }
+    return TITAN_OK;
+}
+
+static titan_status choose(struct products *p, struct exec_products *ret, struct titan_error *err)
+{
+    const struct device_ops *const ops = p->e->ops;
+    struct stream *const s = p->e->opt.streams[STREAM_COMPUTE];
+
+    TRY(find_products(p, err));
+    _cleanup_free_ bool *left = calloc((size_t)p->n + 1, sizeof *left);
+    if (!left)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    TRY(take_choices(p, left, ret, err));
+    ret->all = p->n;
+    for (int i = 0; i < p->n; i++) {
+        progress_action();
+        if (!left[i])
+            continue;
+        TRY(ops->product_time(s, &p->ways[i], err));
+        ret->timed++;
+    }
+    if (p->world == 1)
+        return TITAN_OK;
+    ret->refused = 0; /* counted again */
+    TRY(take_choices(p, left, ret, err));
+    return exec_warm_up(p->e, err); /* of what others have chosen */
+}
+
+titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *arg, struct exec_products *ret,
+                                  struct titan_error *err)
+{
+    struct products p = {.e = e, .gather = gather, .arg = arg, .world = gather ? e->p->mesh.world : 1};
+
+    titan_assert(e->stage == EXEC_IDLE);
+    *ret = (struct exec_products){0};
+    if (!e->ops->products_note)
+        return TITAN_OK;
+    const titan_status status = choose(&p, ret, err);
+    free(p.ways);
+    return status;
+}
