@@ -154,7 +154,8 @@ struct recipe {
         double memory_budget;         /* 0: recompute all, 1: nothing */
     } activation_checkpoint;
     struct {
-        bool fuse; /* neighbouring operations run as one where the bits are the same */
+        bool fuse;           /* neighbouring operations run as one where the bits are the same */
+        bool graph_segments; /* what computes between transfers is launched as one, in pieces */
     } compile;
     struct {
         int64_t log_freq;

@@ -412,6 +412,11 @@ const struct recipe_key recipe_keys[] = {
     {.section = "compile", .name = "fuse", .type = KEY_BOOL, AT(compile.fuse), .initial = "true",
      .flags = KEY_TITAN,
      .doc = "Operations that follow each other run as one where that gives the same bits and touches less memory."},
+    {.section = "compile", .name = "graph_segments", .type = KEY_BOOL, AT(compile.graph_segments), .initial = "false",
+     .flags = KEY_TITAN,
+     .doc = "GPUs: what computes between transfers is launched in CUDA graphs of some 15 ms at most, to the same bits. For "
+            "small models and many tensor-parallel ranks, where the host is what takes the time. Never a whole step: a "
+            "lost worker's survivors wait for what is launched. No effect on the CPU."},
 
     {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
      .initial = "10", .doc = "Steps between two progress lines."},

@@ -27,6 +27,7 @@
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include "tests/cuda/fake_cuda.h"
 
@@ -49,13 +50,15 @@ static std::map<void *, size_t> registered;
 /* What blocks the host; the most of each, and how often. */
 static struct fake_counts {
     std::atomic<size_t> most_queued{0};   /* operations in one stream's queue */
+    std::atomic<size_t> most_ahead{0};    /* the same, with each operation of a graph */
     std::atomic<size_t> most_copied{0};   /* bytes of one copy */
     std::atomic<size_t> most_pageable{0}; /* of one from or to memory that is not pinned */
     std::atomic<size_t> device_syncs{0};
-    std::atomic<size_t> registered_bytes{0};           /* copied into memory of cudaHostRegister */
-    std::atomic<size_t> enqueued{0};                   /* operations, of all streams */
-    std::atomic<size_t> products[ALGORITHMS_MAX] = {}; /* by algorithm */
-    std::atomic<size_t> proposals{0};                  /* asked of cuBLASLt for more than one algorithm */
+    std::atomic<size_t> registered_bytes{0};            /* copied into memory of cudaHostRegister */
+    std::atomic<size_t> enqueued{0};                    /* operations, of all streams */
+    std::atomic<size_t> graphs{0}, graph_operations{0}; /* launched */
+    std::atomic<size_t> products[ALGORITHMS_MAX] = {};  /* by algorithm */
+    std::atomic<size_t> proposals{0};                   /* asked of cuBLASLt for more than one algorithm */
 
     ~fake_counts()
     {
@@ -68,7 +71,8 @@ static struct fake_counts {
                 registered_bytes.load());
         for (int i = 0; i < ALGORITHMS_MAX; i++)
             fprintf(f, "products_%d %zu\n", i, products[i].load());
-        fprintf(f, "proposals %zu\n", proposals.load());
+        fprintf(f, "proposals %zu\nenqueued %zu\ngraphs %zu\ngraph_operations %zu\nmost_ahead %zu\n", proposals.load(),
+                enqueued.load(), graphs.load(), graph_operations.load(), most_ahead.load());
         fclose(f);
     }
 } counts;
@@ -149,23 +153,39 @@ static cudaError_t give(void *p)
     return cudaSuccess;
 }
 
+struct fake_call {
+    std::function<void()> run;
+    size_t operations;
+};
+typedef std::vector<std::function<void()>> fake_graph;
+
+static useconds_t launch_us(void)
+{
+    const char *slow = getenv("TITAN_FAKE_LAUNCH_US");
+    return slow ? (useconds_t)atoi(slow) : 0;
+}
+
 struct fake_stream {
     std::mutex lock;
     std::condition_variable changed;
-    std::deque<std::function<void()>> queue;
+    std::deque<fake_call> queue;
+    size_t operations = 0; /* in the queue */
+    /* Of the thread that uses the stream. */
+    fake_graph *captured = nullptr;
+    bool spoilt = false; /* by what cannot be captured */
     bool busy = false, closing = false;
     std::thread thread;
 
     void run()
     {
-        const char *slow = getenv("TITAN_FAKE_LAUNCH_US");
-        const useconds_t each = slow ? (useconds_t)atoi(slow) : 0;
+        const useconds_t each = launch_us();
         std::unique_lock<std::mutex> held(lock);
         for (;;) {
             changed.wait(held, [this] { return closing || !queue.empty(); });
             if (queue.empty())
                 return;
-            std::function<void()> what = std::move(queue.front());
+            std::function<void()> what = std::move(queue.front().run);
+            operations -= queue.front().operations;
             queue.pop_front();
             busy = true;
             changed.notify_all();
@@ -200,16 +220,39 @@ static void wait_for_all(void)
         s->wait();
 }
 
+static void enqueue(fake_stream *s, std::function<void()> what, size_t operations)
+{
+    std::unique_lock<std::mutex> held(s->lock);
+    s->changed.wait(held, [s] { return s->queue.size() < LAUNCHES_MAX; });
+    s->queue.push_back({std::move(what), operations});
+    s->operations += operations;
+    s->changed.notify_all();
+    note_most(counts.most_queued, s->queue.size());
+    note_most(counts.most_ahead, s->operations);
+    counts.enqueued++;
+}
+
 void fake_stream_enqueue(cudaStream_t stream, std::function<void()> what)
 {
     fake_stream *s = (fake_stream *)stream;
-    std::unique_lock<std::mutex> held(s->lock);
-    s->changed.wait(held, [s] { return s->queue.size() < LAUNCHES_MAX; });
-    s->queue.push_back(std::move(what));
-    s->changed.notify_all();
-    note_most(counts.most_queued, s->queue.size());
-    counts.enqueued++;
+    if (s->captured)
+        s->captured->push_back(std::move(what));
+    else
+        enqueue(s, std::move(what), 1);
 }
+
+/* What would wait, or is ordered with other streams. */
+static bool spoils(cudaStream_t stream)
+{
+    fake_stream *s = (fake_stream *)stream;
+    s->spoilt = s->spoilt || s->captured;
+    return s->captured;
+}
+#define NOT_CAPTURED(s)                                                                                                \
+    do {                                                                                                               \
+        if (spoils(s))                                                                                                 \
+            return cudaErrorStreamCaptureUnsupported;                                                                  \
+    } while (0)
 
 /* Sticky, as CUDA's errors of a kernel are: from then on nearly every call fails. */
 static bool is_broken(void)
@@ -341,6 +384,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 {
     OR_BROKEN();
     note_most(counts.most_copied, bytes);
+    if (!is_ours(src) || !(is_ours(dst) || is_registered(dst, bytes)))
+        NOT_CAPTURED(s);
     fake_stream_enqueue(s, [=] { memmove(dst, src, bytes); });
     const bool into_registered = is_registered(dst, bytes);
     if (into_registered)
@@ -404,12 +449,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     OR_BROKEN();
+    NOT_CAPTURED(s);
     ((fake_stream *)s)->wait();
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     OR_BROKEN();
+    NOT_CAPTURED(s);
     return ((fake_stream *)s)->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data)
@@ -436,6 +483,7 @@ static std::shared_ptr<fake_flag> flag_of(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 {
     OR_BROKEN();
+    NOT_CAPTURED(s);
     fake_event *e = (fake_event *)event;
     std::shared_ptr<fake_flag> flag = std::make_shared<fake_flag>();
     {
@@ -469,6 +517,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned)
 {
+    NOT_CAPTURED(s);
     std::shared_ptr<fake_flag> flag = flag_of(event);
     if (flag)
         fake_stream_enqueue(s, [flag] {
@@ -479,6 +528,70 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned)
 }
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
 {
+    return cudaSuccess;
+}
+static bool no_graphs(const char *where)
+{
+    const char *said = getenv("TITAN_FAKE_NO_GRAPHS");
+    return said && strcmp(said, where) == 0;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    fake_stream *s = (fake_stream *)stream;
+    if (s->captured || mode != cudaStreamCaptureModeRelaxed)
+        return cudaErrorIllegalState;
+    if (no_graphs("begin"))
+        return cudaErrorNotSupported;
+    s->captured = new fake_graph;
+    s->spoilt = no_graphs("end");
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    fake_stream *s = (fake_stream *)stream;
+    if (!s->captured)
+        return cudaErrorIllegalState;
+    *graph = (cudaGraph_t)s->captured;
+    s->captured = nullptr;
+    if (!s->spoilt)
+        return cudaSuccess;
+    delete (fake_graph *)*graph;
+    *graph = nullptr;
+    return cudaErrorStreamCaptureInvalidated;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    if (no_graphs("make"))
+        return cudaErrorMemoryAllocation;
+    *exec = (cudaGraphExec_t) new std::shared_ptr<fake_graph>(new fake_graph(*(fake_graph *)graph));
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete (fake_graph *)graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete (std::shared_ptr<fake_graph> *)exec;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    OR_BROKEN();
+    NOT_CAPTURED(stream);
+    const std::shared_ptr<fake_graph> graph = *(std::shared_ptr<fake_graph> *)exec;
+    counts.graphs++;
+    counts.graph_operations += graph->size();
+    enqueue((fake_stream *)stream,
+            [graph] {
+                for (size_t i = 0; i < graph->size(); i++) {
+                    if (i > 0 && launch_us() > 0)
+                        usleep(launch_us());
+                    (*graph)[i]();
+                }
+            },
+            graph->size());
     return cudaSuccess;
 }
 /* Emulated kernels are in no module. */

@@ -132,7 +132,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     # Ways of a product: the second of three is the fastest. Each product is timed once, by one rank of two, and both take
     # what that one has chosen; where a step is to repeat none is timed.
     rm -f "$dir"/ways-*.counts
-    brief="$(set_keys model.n_layers=2 training.seq_len=32)"
+    brief=$(set_keys model.n_layers=1 training.seq_len=16 training.global_batch_size=2 training.local_batch_size=1)
     for ways in first:1:true fastest:1:false shared:2:false; do
         IFS=: read -r name ranks deterministic <<<"$ways"
         TITAN_FAKE_ALGORITHMS=300,100,200 TITAN_FAKE_COUNTS=$dir/ways-$name.counts train "ways-$name" "$ranks" cuda \
@@ -164,6 +164,56 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
         echo "ok - with the losses of the first way, but for rounding"
     else
         echo "not ok - with the losses of the first way, but for rounding" && bad=1
+    fi
+    # Segments: the bits of single launches in far fewer of them, no more of them ahead of the device; and single launches
+    # where a graph cannot be captured, or made, which is said once.
+    rm -f "$dir"/graphs-*.counts
+    brief="$brief $(set_keys lr_scheduler.warmup_steps=2)"
+    for graphs in off:false: on:true: uncaptured:true:end unmade:true:make; do
+        IFS=: read -r name wanted without <<<"$graphs"
+        TITAN_FAKE_NO_GRAPHS=$without TITAN_FAKE_COUNTS=$dir/graphs-$name.counts train "graphs-$name" 1 cuda \
+            "$dir/titan-worker" $brief $(set_keys compile.graph_segments="$wanted") || bad=1
+    done
+    counted() { awk -v name="$2" '$1 == name { n += $2 } END { print n + 0 }' "$dir/graphs-$1.counts"; } # counted NAME COUNT
+    sed 's/^/# /' "$dir/graphs-on.counts" | grep -E 'enqueued|graph|ahead'
+    if [ "$(counted off graphs)" -eq 0 ] && [ "$(counted on graphs)" -gt 0 ] &&
+        [ "$(counted on enqueued)" -lt $(($(counted off enqueued) * 3 / 4)) ] &&
+        [ "$(counted on most_ahead)" -le $(($(counted off most_ahead) + 64)) ]; then
+        echo "ok - segments take fewer launches, with no more ahead of the device"
+    else
+        echo "not ok - segments take fewer launches, with no more ahead of the device" && sed 's/^/# off: /' "$dir/graphs-off.counts" && bad=1
+    fi
+    for name in on uncaptured unmade; do
+        if "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 0 "$dir/graphs-off/metrics.jsonl" "$dir/graphs-$name/metrics.jsonl" &&
+            [ "$(grep -c 'launched one by one' "$dir/graphs-$name/log")" -eq "$([ $name = on ] && echo 0 || echo 1)" ]; then
+            echo "ok - segments $name: the losses of single launches, bit for bit"
+        else
+            grep 'one by one' "$dir/graphs-$name/log"
+            echo "not ok - segments $name: the losses of single launches, bit for bit" && bad=1
+        fi
+    done
+    # A rank is killed while the other one's segments run: what is launched runs to its end, the epoch is over at once.
+    rm -rf "$dir/graphs-killed" && mkdir -p "$dir/graphs-killed"
+    TITAN_NCCL_SHARED_GPU=1 TITAN_FAKE_LAUNCH_US=500 timeout 120 "$dir/titan-worker" run recipes/tiny.toml -n 2 --device cuda \
+        --dir "$dir/graphs-killed" $brief $(set_keys training.dataset_path=base training.steps=10000 checkpoint.enable=false \
+            compile.graph_segments=true metrics.log_freq=1) >"$dir/graphs-killed/log" 2>&1 &
+    run=$!
+    for _ in $(seq 600); do
+        [ "$(cat "$dir/graphs-killed/metrics.jsonl" 2>/dev/null | wc -l)" -lt 3 ] || break
+        sleep 0.1
+    done
+    victim=$(pgrep -P "$(pgrep -P $run | head -n 1)" | tail -n 1)
+    [ -z "$victim" ] || kill -KILL "$victim"
+    begin=$(date +%s%N)
+    wait $run
+    code=$?
+    took=$((($(date +%s%N) - begin) / 1000000))
+    if [ -n "$victim" ] && [ $code -ne 0 ] && [ $code -ne 124 ] && [ $took -lt 20000 ]; then
+        echo "ok - a rank is killed while segments run: the run is over"
+        echo "# after $took ms: $(grep -o 'rank [01] has ended or failed' "$dir/graphs-killed/log" | head -n 1)"
+    else
+        tail -n 5 "$dir/graphs-killed/log"
+        echo "not ok - a rank (${victim:-none}) is killed while segments run: the run is over after $took ms with $code" && bad=1
     fi
     TITAN_FAKE_USED_MB=4095 train full 1 cuda "$dir/titan-worker" >"$dir/full.out"
     if grep -q "emulated GPU, 0.00 of 4.00 GiB free when it was opened: .* needs .* GiB of device memory" "$dir/full.out"; then

@@ -17,6 +17,49 @@ static titan_status call_fail(void *arg, struct titan_error *err)
     return titan_fail(err, TITAN_EPEER, "peer 7 vanished");
 }
 
+/* Operations that were kept run when they are launched, as often as that; what cannot be kept leaves the stream as it
+ * was; a stream that has failed launches none. */
+static void check_segments(struct checker *c)
+{
+    const struct device_ops *ops = c->ops;
+    struct titan_error err = {0};
+    struct segment *g = NULL, *none = NULL;
+    struct tensor x = noise(c, 1000, DTYPE_F32, 1.0);
+    double *want = values(c, x.n);
+    int count = 0;
+
+    need(c, ops->segment_begin(c->s, &err), "segment_begin");
+    need(c, ops->scale(c->s, x.p, 2.0f, 1000), "scale");
+    need(c, ops->accumulate(c->s, x.p, x.p, 1000), "accumulate");
+    need(c, ops->segment_end(c->s, &g, &err), "segment_end");
+    result(c, same(c, download(c, &x), x.x, x.n, "kept"), "a segment that is kept has not run");
+    for (int i = 0; i < 3; i++)
+        need(c, ops->segment_launch(g, c->s), "segment_launch");
+    for (int64_t i = 0; i < x.n; i++)
+        want[i] = 64.0 * x.x[i];
+    result(c, same(c, download(c, &x), want, x.n, "launched three times"), "and runs as often as it is launched");
+    need(c, ops->segment_begin(c->s, &err), "segment_begin");
+    need(c, ops->scale(c->s, x.p, 2.0f, 1000), "scale");
+    bool ok = ops->stream_call(c->s, call_count, &count, &err) != TITAN_OK;
+    ok = ops->segment_end(c->s, &none, &err) == TITAN_EUNSUPPORTED && ok && !none;
+    ok = ops->stream_sync(c->s, &err) == TITAN_OK && ok && count == 0;
+    result(c, ok && same(c, download(c, &x), want, x.n, "refused"),
+           "a call in a segment is refused, and nothing has run");
+    need(c, ops->stream_call(c->s, call_fail, NULL, &err), "stream_call");
+    ok = ops->stream_sync(c->s, &err) == TITAN_EPEER;
+    (void)ops->segment_launch(g, c->s);
+    ok = ok && ops->segment_begin(c->s, &err) == TITAN_EPEER && ops->stream_sync(c->s, &err) == TITAN_EPEER;
+    ops->stream_clear(c->s);
+    result(c, ok && same(c, download(c, &x), want, x.n, "failed"),
+           "a stream that has failed launches none and keeps none");
+    need(c, ops->segment_launch(g, c->s), "segment_launch");
+    for (int64_t i = 0; i < x.n; i++)
+        want[i] *= 4;
+    result(c, same(c, download(c, &x), want, x.n, "launched again"), "until the failure is forgotten");
+    ops->segment_close(g);
+    sweep(c);
+}
+
 void device_streams_check(struct checker *c)
 {
     const struct device_ops *ops = c->ops;
@@ -65,4 +108,6 @@ void device_streams_check(struct checker *c)
     result(c, count == 1, "stream_clear: the stream works again");
     ops->event_close(e);
     sweep(c);
+    if (ops->segment_begin)
+        check_segments(c);
 }

@@ -44,6 +44,7 @@ static inline size_t dtype_bytes(enum dtype dt)
 struct device; /* implementation's own */
 struct stream;
 struct event;
+struct segment;
 
 struct device_options {
     int index;   /* which one, where a machine has several */
@@ -233,6 +234,17 @@ struct device_ops {
     titan_status (*event_record)(struct event *e, struct stream *s, struct titan_error *err);
     titan_status (*event_wait)(struct event *e, struct stream *s, struct titan_error *err); /* s waits for e */
     titan_status (*event_sync)(struct event *e, struct titan_error *err);                   /* host waits */
+
+    /* --- segments: NULL, all four, where what is enqueued costs the host no more than a call ---------------------- */
+    /* What the calling thread enqueues on s from now on is not run but kept, with its arguments. Operations only: no
+     * calls, events and waits, nothing of a communicator. TITAN_EUNSUPPORTED: the device does not do it. */
+    titan_status (*segment_begin)(struct stream *s, struct titan_error *err);
+    /* TITAN_EUNSUPPORTED: what was enqueued cannot be kept. Then, as with any failure, nothing of it has run and *ret
+     * is not set; the stream is as it was before. */
+    titan_status (*segment_end)(struct stream *s, struct segment **ret, struct titan_error *err);
+    /* Enqueue all of it, as one. It may be closed when it has run. */
+    titan_status (*segment_launch)(struct segment *g, struct stream *s);
+    void (*segment_close)(struct segment *g); /* NULL is fine */
 
     /* --- movement ---------------------------------------------------------------------------------------------- */
     titan_status (*copy)(struct stream *s, void *dst, const void *src, size_t bytes); /* any of host and device */

@@ -168,6 +168,7 @@ titan_status epoch_open_executor(struct epoch *e, const struct program *program,
                                 .met = program->forward_only ? NULL : publish_previous,
                                 .arg = e,
                                 .lender = lender,
+                                .segments = t->recipe->compile.graph_segments,
                                 .arena_least = evaluation && !lender ? evaluation->arena_bytes : 0,
                                 .revoked = t->members->ops->revoked(t->members)};
 

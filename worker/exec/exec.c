@@ -215,6 +215,7 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
         TRY(e->opt.device->ops->alloc_host(e->opt.device->dev, tokens, (void **)&e->host_tokens, err));
     }
     TRY(lookahead_open(e->opt.device, &e->lookahead, err));
+    TRY(segments_open(e, err));
     TRY(recorder_open(e, err));
     TRY(open_report(e, err));
     return exec_warm_up(e, err);
@@ -276,6 +277,7 @@ void exec_close(struct exec *e)
     if (e->host_tokens)
         e->ops->release_host(dev, e->host_tokens);
     lookahead_close(e->ops, &e->lookahead);
+    segments_close(e);
     free(e->norms);
     free(e->finals);
     free(e->recorded);

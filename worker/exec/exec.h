@@ -50,6 +50,8 @@ struct exec_options {
      * arena of its own, of arena_least bytes at least. */
     struct exec *lender;
     size_t arena_least;
+    /* Launch what computes between transfers in segments, where the device has some. */
+    bool segments;
     /* Non-zero: a step that has not come to AGREE is not worth finishing, TITAN_EREVOKED. NULL: never. */
     const atomic_int *revoked;
 };

@@ -31,6 +31,23 @@ struct lookahead {
     int64_t reached_ns;     /* when the last one that was waited for was reached; 0: none was */
 };
 
+/* Actions of the compute stream that follow each other there and are launched as one (segments.c). What other streams
+ * have between them in the program neither waits for one of them but the last, nor does one but the first wait for it.
+ */
+struct run {
+    int first, last, n;
+    struct segment *kept; /* NULL: not yet */
+};
+
+struct segments {
+    bool on;
+    bool found; /* runs are */
+    int steps;  /* that have begun: in the first all is made that is made once, and pacing is measured */
+    struct run *runs;
+    int n;
+    int *run_of; /* [n_actions] of the compute stream's actions; -1: none */
+};
+
 /* An action in the flight recorder. Its stream has run it before it is enqueued again. */
 struct recorded {
     struct flight_what what;
@@ -71,6 +88,7 @@ struct exec {
     int next_final;
     int64_t wait_since_ns, waited_ns; /* written on the compute stream */
     struct lookahead lookahead;
+    struct segments segments;
     struct exec_times times; /* NULL: never taken */
     bool timed;              /* this step's are */
     int done;                /* actions up to here have run, whatever their events say; -1: none */
@@ -97,11 +115,20 @@ titan_status exec_warm_up(struct exec *e, struct titan_error *err) TITAN_MUST_US
 titan_status recorder_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void recorder_begin(const struct call *c, int index);
 void recorder_end(const struct call *c, int index);
-/* lookahead.c: an action has been enqueued. */
-titan_status lookahead_bound(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+/* lookahead.c: so many actions have been enqueued. */
+titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *err) TITAN_MUST_USE;
 void lookahead_begin(struct lookahead *p); /* a step begins */
 titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret,
                             struct titan_error *err) TITAN_MUST_USE;
 void lookahead_close(const struct device_ops *ops, struct lookahead *p); /* the stream is idle */
+/* segments.c: where they are wanted, and the device has some. */
+titan_status segments_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+void segments_close(struct exec *e);                                                 /* the stream is idle */
+titan_status segments_begin(struct exec *e, struct titan_error *err) TITAN_MUST_USE; /* a step begins */
+/* The run that an action is of; NULL: it is enqueued by itself. */
+struct run *segments_run_of(const struct exec *e, int index);
+/* Enqueue the run: kept before, or now. false: it cannot be kept, nothing has been enqueued, and from now on there are
+ * none. */
+titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -41,11 +41,13 @@ static void adapt(struct lookahead *p, int64_t now, bool waited)
     p->reached_ns = waited ? now : 0;
 }
 
-titan_status lookahead_bound(struct exec *e, struct titan_error *err)
+titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *err)
 {
     struct lookahead *const p = &e->lookahead;
 
-    if (!p->marks[0] || ++p->passed < p->every)
+    titan_assert(actions >= 1);
+    p->passed += actions;
+    if (!p->marks[0] || p->passed < p->every)
         return TITAN_OK;
     p->passed = 0;
     TRY(e->ops->event_record(p->marks[p->placed % 2], e->opt.streams[STREAM_COMPUTE], err));

@@ -78,6 +78,23 @@ static titan_status issue(const struct call *c, int index)
     return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
 }
 
+/* What stands before a run's first action, and behind its last. */
+static titan_status issue_run(const struct call *first, struct run *r, bool *ret_done)
+{
+    struct exec *const e = first->e;
+    const bool waits = e->batch->waits && first->a->n_waits > 0;
+
+    if (waits)
+        TRY(first->ops->stream_call(first->s, begin_wait, e, first->err));
+    TRY(wait_for_others(first));
+    if (waits)
+        TRY(first->ops->stream_call(first->s, end_wait, e, first->err));
+    TRY(segments_launch(e, r, ret_done, first->err));
+    if (!*ret_done || !e->p->actions[r->last].signal)
+        return TITAN_OK;
+    return first->ops->event_record(e->events[r->last], first->s, first->err);
+}
+
 /* Hand on the gradient shards that this action was the last to write to. */
 static titan_status hand_on_gradients(struct exec *e, int index, struct titan_error *err)
 {
@@ -94,17 +111,32 @@ static titan_status hand_on_gradients(struct exec *e, int index, struct titan_er
     return TITAN_OK;
 }
 
+static struct call call_of(struct exec *e, int index, struct titan_error *err)
+{
+    const struct action *a = &e->p->actions[index];
+    return (struct call){.e = e,
+                         .a = a,
+                         .o = action_operands(e->p, a),
+                         .p = action_params(e->p, a),
+                         .ops = e->ops,
+                         .s = e->opt.streams[a->stream],
+                         .err = err};
+}
+
+static titan_status action_failed(const struct exec *e, int index, titan_status status, const struct titan_error *fault,
+                                  struct titan_error *err)
+{
+    if (err && fault->status == status)
+        *err = *fault;
+    else
+        (void)titan_fail(err, status, "%s", titan_status_text(status));
+    return titan_error_wrap(err, "action %d (%s)", index, op_name((enum op)e->p->actions[index].op));
+}
+
 static titan_status run_action(struct exec *e, int index, struct titan_error *err)
 {
     struct titan_error fault = {0};
-    const struct action *a = &e->p->actions[index];
-    const struct call c = {.e = e,
-                           .a = a,
-                           .o = action_operands(e->p, a),
-                           .p = action_params(e->p, a),
-                           .ops = e->ops,
-                           .s = e->opt.streams[a->stream],
-                           .err = &fault};
+    const struct call c = call_of(e, index, &fault);
 
     progress_action();
     titan_status status = failpoint("exec.action", &fault);
@@ -112,13 +144,32 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
         status = issue(&c, index);
     if (status == TITAN_OK)
         status = hand_on_gradients(e, index, &fault);
-    if (status == TITAN_OK)
+    return status == TITAN_OK ? TITAN_OK : action_failed(e, index, status, &fault, err);
+}
+
+/* Action index, or the run that begins with it. *ret_n: actions that were enqueued; 0: its run has been already. */
+static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan_error *err)
+{
+    struct titan_error fault = {0};
+    struct run *const r = segments_run_of(e, index);
+    bool done = false;
+
+    *ret_n = r && r->first != index ? 0 : r ? r->n : 1;
+    if (*ret_n == 0)
         return TITAN_OK;
-    if (err && fault.status == status)
-        *err = fault;
-    else
-        (void)titan_fail(err, status, "%s", titan_status_text(status));
-    return titan_error_wrap(err, "action %d (%s)", index, op_name((enum op)a->op));
+    if (r) {
+        const struct call c = call_of(e, index, &fault);
+        progress_action();
+        titan_status status = failpoint("exec.action", &fault);
+        if (status == TITAN_OK)
+            status = issue_run(&c, r, &done);
+        if (status != TITAN_OK)
+            return action_failed(e, index, status, &fault, err);
+    }
+    if (done)
+        return TITAN_OK;
+    *ret_n = 1; /* as there are none any more, the others come one by one */
+    return run_action(e, index, err);
 }
 
 /* The next step begins where all streams of this one have ended: its program knows nothing of this one's last
@@ -156,13 +207,17 @@ static void begin(struct exec *e, const struct exec_batch *batch)
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
 {
     titan_assert(e->agree < e->p->n_actions);
+    int enqueued;
+
     titan_assert(batch->counts);
     begin(e, batch);
+    TRY(segments_begin(e, err));
     for (int i = 0; i < e->agree; i++) {
         if (e->opt.revoked && atomic_load(e->opt.revoked))
             return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
-        TRY(run_action(e, i, err));
-        TRY(lookahead_bound(e, err));
+        TRY(run_next(e, i, &enqueued, err));
+        if (enqueued > 0)
+            TRY(lookahead_bound(e, enqueued, err));
     }
     titan_assert(e->next_final == e->n_finals);
     TRY(e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err));
@@ -280,7 +335,7 @@ titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct tit
     begin(e, batch);
     for (int i = 0; i < e->p->n_actions; i++) {
         TRY(run_action(e, i, err));
-        TRY(lookahead_bound(e, err));
+        TRY(lookahead_bound(e, 1, err));
     }
     TRY(join_streams(e, err));
     e->stage = EXEC_IDLE;

@@ -64,6 +64,8 @@ struct stream {
     bool may_fail;            /* something that can fail later was enqueued, here or on a stream this one waited for */
     void *work;               /* workspace of libraries; another than the compute stream gets it at its first product */
     struct titan_error error; /* the text of the first failure raised here */
+    bool keeps;               /* between segment_begin and segment_end: what fails is no failure of the stream */
+    struct titan_error kept;  /* the first of those; its status is TITAN_OK where there was none */
 };
 
 struct event {
@@ -137,5 +139,13 @@ void cuda_event_close(struct event *e);
 titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_error *err);
 titan_status cuda_event_wait(struct event *e, struct stream *s, struct titan_error *err);
 titan_status cuda_event_sync(struct event *e, struct titan_error *err);
+
+/* segment.c */
+titan_status cuda_segment_begin(struct stream *s, struct titan_error *err);
+titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct titan_error *err);
+titan_status cuda_segment_launch(struct segment *g, struct stream *s);
+void cuda_segment_close(struct segment *g);
+/* False, and the segment is refused, where one is being kept. */
+bool cuda_segment_allows(struct stream *s, const char *what);
 
 #endif

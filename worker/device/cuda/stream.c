@@ -111,6 +111,11 @@ titan_status stream_failure(struct stream *s, struct titan_error *err)
 titan_status stream_fail_now(struct stream *s, titan_status status, const char *text)
 {
     titan_assert(status != TITAN_OK);
+    if (s->keeps) {
+        if (s->kept.status == TITAN_OK)
+            (void)titan_fail(&s->kept, status, "%s", text);
+        return status;
+    }
     stream_raise(s, status, text);
     int expected = 0;
     (void)__atomic_compare_exchange_n(s->told, &expected, (int)status, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
@@ -174,6 +179,8 @@ static cudaError_t query_event(void *what)
 
 titan_status cuda_stream_sync(struct stream *s, struct titan_error *err)
 {
+    if (!cuda_segment_allows(s, "waiting for the stream"))
+        return titan_fail(err, TITAN_EINVAL, "waiting for a stream within a segment");
     TRY(cuda_enter(s->dev, err));
     cudaError_t e = s->may_fail ? wait_polling(s->dev, query_stream, s) : cudaStreamSynchronize(s->native);
     if (e != cudaSuccess) {
@@ -220,6 +227,8 @@ titan_status cuda_stream_call(struct stream *s, titan_status (*fn)(void *arg, st
                               struct titan_error *err)
 {
     titan_assert(fn);
+    if (!cuda_segment_allows(s, "a host call"))
+        return titan_fail(err, TITAN_EINVAL, "a host call in a segment");
     if (stream_skips(s))
         return TITAN_OK;
     struct host_call *call = malloc(sizeof *call);
@@ -268,6 +277,8 @@ void cuda_event_close(struct event *e)
 
 titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_error *err)
 {
+    if (!cuda_segment_allows(s, "an event"))
+        return titan_fail(err, TITAN_EINVAL, "an event in a segment");
     TRY(cuda_enter(s->dev, err));
     e->from = s; /* also when the stream has failed: a stream that waits learns of it */
     if (__atomic_load_n(s->raised, __ATOMIC_ACQUIRE) != 0)
@@ -278,6 +289,8 @@ titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_e
 
 titan_status cuda_event_wait(struct event *e, struct stream *s, struct titan_error *err)
 {
+    if (!cuda_segment_allows(s, "a wait"))
+        return titan_fail(err, TITAN_EINVAL, "a wait in a segment");
     if (!e->from || stream_skips(s))
         return TITAN_OK;
     cudaError_t result = cudaStreamWaitEvent(s->native, e->native, 0);

@@ -66,7 +66,7 @@ static void run(struct exec *e, int actions)
     for (int i = 0; i < actions; i++) {
         enqueued++;
         furthest = MAX(furthest, enqueued - reached);
-        assert_int_equal(lookahead_bound(e, NULL), TITAN_OK);
+        assert_int_equal(lookahead_bound(e, 1, NULL), TITAN_OK);
     }
 }
 
