@@ -186,6 +186,11 @@ struct recipe {
         bool moe_force_load_balance;
     } debug;
     struct {
+        bool windows;        /* memory of a step is registered with its communicators */
+        char cta_policy[16]; /* "default", "efficiency", "zero" */
+        int64_t max_ctas;    /* of communicators beside products; 0 = as many as NCCL takes */
+    } nccl;
+    struct {
         char name[16]; /* "auto", "cpu", "cuda" */
         int64_t threads;
         double memory; /* GiB; 0: all that the device has */

@@ -515,6 +515,18 @@ const struct recipe_key recipe_keys[] = {
             "+ top_k - 1, modulo n_experts. All experts get equally many rows, for benchmarks, and no rounding sends a "
             "token elsewhere."},
 
+    {.section = "nccl", .name = "windows", .type = KEY_BOOL, AT(nccl.windows), .initial = "false", .flags = KEY_TITAN,
+     .doc = "GPUs: a step's memory is NCCL's, and registered with the communicators of its collectives: GPUs that reach each "
+            "other's memory directly then do without copies through NCCL's buffers. Where they do not, the log says so."},
+    {.section = "nccl", .name = "cta_policy", .type = KEY_STRING, AT(nccl.cta_policy),
+     .choices = "default|efficiency|zero", .initial = "\"default\"", .flags = KEY_TITAN,
+     .doc = "GPUs: what collectives that run beside products (FSDP, DDP) take of the multiprocessors. \"efficiency\": few "
+            "rather than the shortest time; \"zero\": none where copy engines can do it, which needs nccl.windows."},
+    {.section = "nccl", .name = "max_ctas", .type = KEY_INT, AT(nccl.max_ctas), .min = 0, .max = 64, .initial = "16",
+     .flags = KEY_TITAN,
+     .doc = "GPUs: thread blocks that such a collective has at most, a multiprocessor each; a product beside it is cut for "
+            "all of them, and takes as long again for its last part where some are taken. 0: as many as NCCL takes."},
+
     {.section = "device", .name = "name", .type = KEY_STRING, AT(device.name), .choices = "auto|cpu|cuda",
      .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},
     {.section = "device", .name = "threads", .type = KEY_INT, AT(device.threads), .min = 0, .max = 4096,

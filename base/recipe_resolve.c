@@ -453,6 +453,15 @@ static titan_status check_checkpoint(const struct recipe *r, struct titan_error 
     return TITAN_OK;
 }
 
+static titan_status check_nccl(const struct recipe *r, struct titan_error *err)
+{
+    if (strcmp(r->nccl.cta_policy, "zero") != 0 || r->nccl.windows)
+        return TITAN_OK;
+    return titan_fail(
+        err, TITAN_EINVAL,
+        "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
+}
+
 /* A folder that a worker makes stays below the run's. */
 static titan_status check_folder(const char *key, const char *folder, struct titan_error *err)
 {
@@ -519,6 +528,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
     TRY(check_redundancy(r, err));
     TRY(check_rounding(r, err));
     TRY(check_checkpoint(r, err));
+    TRY(check_nccl(r, err));
     TRY(check_outputs(r, err));
     TRY(check_mixture(r, err));
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {

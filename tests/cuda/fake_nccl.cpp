@@ -8,7 +8,11 @@
  * this does at least once, and a communicator made of another is handed out when the other is no longer in progress. A
  * revoked or finalized communicator is in progress until all that was enqueued on it, and what stands before that in
  * its streams, has run; an abort waits for the same. Uses that NCCL forbids (a call while one is in progress, a second
- * revoke, a collective on a revoked communicator) are refused. */
+ * revoke, a collective on a revoked communicator) are refused.
+ *
+ * A window is registered when all ranks have come to it, with as many bytes each. With TITAN_FAKE_NO_WINDOWS=memory
+ * there is no memory for one, with register the call fails, with none it gives none. What communicators were made with,
+ * windows and collectives within one are counted, and added to the file TITAN_FAKE_COUNTS at the end. */
 #include <atomic>
 #include <condition_variable>
 #include <fcntl.h>
@@ -40,6 +44,8 @@ struct segment {
     std::atomic<uint64_t> arrivals; /* of all barriers so far */
     std::atomic<int> attached;
     std::atomic<bool> sends[RANKS_MAX][RANKS_MAX], receives[RANKS_MAX][RANKS_MAX]; /* begun: by rank, with peer */
+    std::atomic<uint64_t> windows; /* ranks that have come to one, of all so far */
+    std::atomic<uint64_t> window_bytes;
     std::atomic<uint64_t> splitting;               /* ranks that have come to a split, of all splits so far */
     int colours[2][RANKS_MAX], keys[2][RANKS_MAX]; /* of this split and the one before */
     char slots[][SLOT];                            /* and then mailboxes, from x to y */
@@ -64,8 +70,49 @@ struct fake_comm {
     ncclComm_t child = nullptr;
     uint64_t splits = 0;
     bool splitting = false;
+    ncclWindow_t *window_slot = nullptr; /* being registered */
+    uint64_t windows = 0;
+    const char *window = nullptr;
+    size_t window_bytes = 0;
 };
 typedef std::shared_ptr<fake_comm> ref;
+
+static struct nccl_counts {
+    std::atomic<size_t> ctas{0}, policies{0}; /* communicators with a bound, with a policy */
+    std::atomic<int> most_ctas{0}, policy{0};
+    std::atomic<size_t> windows{0}, closed{0}, within{0};
+
+    ~nccl_counts()
+    {
+        const char *path = getenv("TITAN_FAKE_COUNTS");
+        FILE *f = path ? fopen(path, "a") : NULL;
+        if (!f)
+            return;
+        fprintf(f, "comms_with_ctas %zu\nmost_ctas %d\ncomms_with_policy %zu\npolicy %d\n", ctas.load(),
+                most_ctas.load(), policies.load(), policy.load());
+        fprintf(f, "windows %zu\nwindows_closed %zu\nwithin_windows %zu\n", windows.load(), closed.load(),
+                within.load());
+        fclose(f);
+    }
+} nccl_counts;
+
+static void note_config(const ncclConfig_t *config)
+{
+    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT) {
+        nccl_counts.ctas++;
+        nccl_counts.most_ctas = config->maxCTAs;
+    }
+    if (config->CTAPolicy != NCCL_CONFIG_UNDEF_INT) {
+        nccl_counts.policies++;
+        nccl_counts.policy = config->CTAPolicy;
+    }
+}
+
+static bool no_windows(const char *how)
+{
+    const char *said = getenv("TITAN_FAKE_NO_WINDOWS");
+    return said && strcmp(said, how) == 0;
+}
 
 static std::mutex comms_lock;
 static std::vector<ref> comms;
@@ -187,7 +234,7 @@ template <class Take> static bool show(fake_comm *c, const char *send, size_t by
 template <class Run> static ncclResult_t enqueue(ncclComm_t nccl, cudaStream_t stream, Run run)
 {
     ref c = find(nccl);
-    if (c->busy_looks.load() > 0 || c->forming || !c->connecting.empty())
+    if (c->busy_looks.load() > 0 || c->forming || !c->connecting.empty() || c->window_slot)
         return ncclInvalidUsage;
     if (c->revoked || c->finalized || c->abort)
         return ncclInvalidUsage;
@@ -353,6 +400,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int world, ncclUniqueId id,
 {
     if (config->blocking != 0 || world > RANKS_MAX || rank < 0 || rank >= world)
         return ncclInvalidArgument;
+    note_config(config);
     return create(ret, id.internal, rank, world);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t nccl, ncclResult_t *state)
@@ -364,7 +412,19 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t nccl, ncclResult_t *state)
             return ncclSuccess;
         c->forming = false;
     }
+    if (c->window_slot && !c->abort.load()) {
+        if (c->shared->windows.load() < c->windows * (uint64_t)c->world)
+            return ncclSuccess;
+        if (c->shared->window_bytes.load() != c->window_bytes * (uint64_t)c->world) {
+            *state = ncclInvalidArgument;
+            return ncclSuccess;
+        }
+        nccl_counts.windows++;
+        *c->window_slot = (ncclWindow_t)c->window;
+        c->window_slot = nullptr;
+    }
     if (c->abort.load()) {
+        c->window_slot = nullptr;
         c->splitting = false;
         c->connecting.clear();
     }
@@ -447,6 +507,8 @@ ncclResult_t ncclCommSplit(ncclComm_t nccl, int colour, int key, ncclComm_t *ret
     if (config->blocking != 0 || c->busy_looks.load() > 0 || c->splitting || c->revoked || c->finalized || c->abort)
         return ncclInvalidArgument;
     const uint64_t n = ++c->splits;
+    if (colour != NCCL_SPLIT_NOCOLOR)
+        note_config(config);
     c->shared->colours[n % 2][c->rank] = colour;
     c->shared->keys[n % 2][c->rank] = key;
     *ret = c->child = nullptr;
@@ -456,10 +518,55 @@ ncclResult_t ncclCommSplit(ncclComm_t nccl, int colour, int key, ncclComm_t *ret
     c->shared->splitting++;
     return ncclInProgress;
 }
+ncclResult_t ncclMemAlloc(void **ptr, size_t bytes)
+{
+    return no_windows("memory") || cudaMalloc(ptr, (bytes + 4095) / 4096 * 4096) != cudaSuccess ? ncclUnhandledCudaError
+                                                                                                : ncclSuccess;
+}
+ncclResult_t ncclMemFree(void *ptr)
+{
+    return cudaFree(ptr) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+ncclResult_t ncclCommWindowRegister(ncclComm_t nccl, void *base, size_t bytes, ncclWindow_t *window, int flags)
+{
+    ref c = find(nccl);
+    if (flags != NCCL_WIN_COLL_SYMMETRIC || (uintptr_t)base % NCCL_WIN_REQUIRED_ALIGNMENT != 0 || c->window ||
+        c->busy_looks.load() > 0 || c->forming || c->revoked || c->finalized || no_windows("register"))
+        return ncclInvalidUsage;
+    *window = nullptr;
+    if (no_windows("none"))
+        return ncclSuccess;
+    c->window = (const char *)base;
+    c->window_bytes = bytes;
+    c->window_slot = window;
+    c->windows++;
+    c->shared->window_bytes += bytes; /* one a communicator */
+    c->shared->windows++;
+    return ncclInProgress;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t nccl, ncclWindow_t window)
+{
+    ref c = find(nccl);
+    if (!window || (const char *)window != c->window || c->in_flight.load() > 0)
+        return ncclInvalidArgument;
+    nccl_counts.closed++;
+    c->window = nullptr;
+    c->busy_looks = 1;
+    return ncclInProgress;
+}
+static void note_within(ncclComm_t nccl, const void *send, size_t sent, const void *recv, size_t received)
+{
+    ref c = find(nccl);
+    const char *s = (const char *)send, *r = (const char *)recv;
+    if (c->window && s >= c->window && s + sent <= c->window + c->window_bytes && r >= c->window &&
+        r + received <= c->window + c->window_bytes)
+        nccl_counts.within++;
+}
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t s)
 {
     const size_t bytes = count * type_bytes(type);
+    note_within(comm, send, bytes, recv, bytes * (size_t)find(comm)->world);
     return collective(comm, s, [=](fake_comm *c) {
         show(c, (const char *)send, bytes, [&](size_t at, size_t part) {
             for (int r = 0; r < c->world; r++)
@@ -470,6 +577,7 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t s)
 {
+    note_within(comm, send, count * type_bytes(type) * (size_t)find(comm)->world, recv, count * type_bytes(type));
     return collective(comm, s, [=](fake_comm *c) {
         const size_t width = type_bytes(type), bytes = count * width;
         std::vector<char> mine(bytes);

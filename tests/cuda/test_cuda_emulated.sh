@@ -215,6 +215,39 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
         tail -n 5 "$dir/graphs-killed/log"
         echo "not ok - a rank (${victim:-none}) is killed while segments run: the run is over after $took ms with $code" && bad=1
     fi
+    # NCCL's windows and what its collectives may take: both ranks register what communicators of collectives there are, their
+    # sums run within it, and where it is refused the run goes on without.
+    rm -f "$dir"/windows-*.counts
+    for windows in off:false: on:true: memory:true:memory register:true:register none:true:none; do
+        IFS=: read -r name wanted without <<<"$windows"
+        TITAN_FAKE_NO_WINDOWS=$without TITAN_FAKE_COUNTS=$dir/windows-$name.counts train "windows-$name" 2 cuda \
+            "$dir/titan-worker" $brief $(set_keys nccl.windows="$wanted" nccl.max_ctas=8 nccl.cta_policy=efficiency) || bad=1
+    done
+    registered() { awk -v name="$2" '$1 == name { n += $2 } END { print n + 0 }' "$dir/windows-$1.counts"; } # registered NAME COUNT
+    if [ "$(registered off windows)" -eq 0 ] && [ "$(registered on windows)" -gt 0 ] && [ "$(registered on within_windows)" -gt 0 ] &&
+        [ "$(registered on windows)" -eq "$(registered on windows_closed)" ]; then
+        echo "ok - windows are registered, used and given back"
+    else
+        sed 's/^/# /' "$dir/windows-on.counts"
+        echo "not ok - windows are registered, used and given back" && bad=1
+    fi
+    for name in on memory register none; do
+        if "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 0 "$dir/windows-off/metrics.jsonl" "$dir/windows-$name/metrics.jsonl" &&
+            [ "$(grep -c 'transfers go without windows' "$dir/windows-$name/log")" -eq "$([ $name = on ] && echo 0 || echo 2)" ]; then
+            echo "ok - windows $name: the losses of a run without, and each rank says once what it lacks"
+        else
+            tail -n 3 "$dir/windows-$name/log"
+            echo "not ok - windows $name: the losses of a run without, and each rank says once what it lacks" && bad=1
+        fi
+    done
+    # Two ranks of the communicators of gathers and of sums; 1 is NCCL_CTA_POLICY_EFFICIENCY.
+    if [ "$(registered off comms_with_ctas)" -eq 4 ] && [ "$(registered off comms_with_policy)" -eq 4 ] &&
+        [ "$(sort -u "$dir/windows-off.counts" | grep -cE '^(most_ctas 8|policy 1)$')" -eq 2 ]; then
+        echo "ok - collectives beside products take the thread blocks that they may"
+    else
+        grep -E 'ctas|policy' "$dir/windows-off.counts"
+        echo "not ok - collectives beside products take the thread blocks that they may" && bad=1
+    fi
     TITAN_FAKE_USED_MB=4095 train full 1 cuda "$dir/titan-worker" >"$dir/full.out"
     if grep -q "emulated GPU, 0.00 of 4.00 GiB free when it was opened: .* needs .* GiB of device memory" "$dir/full.out"; then
         echo "ok - too little free memory is refused with the numbers"

@@ -23,7 +23,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 4
+#define TITAN_COMM_ABI 5
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024
@@ -44,6 +44,17 @@ struct comm_config {
                                      first member sizes it. One segment serves one epoch */
     const struct device_handle *device;
     uint32_t timeout_ms; /* for forming: all members must have arrived by then; 0 = 30 s */
+};
+
+/* How much of a GPU a communicator's collectives may take; zeros: as its library would have it. */
+enum comm_policy {
+    COMM_POLICY_DEFAULT,
+    COMM_POLICY_EFFICIENCY, /* few multiprocessors rather than the shortest time */
+    COMM_POLICY_ZERO        /* none where copy engines can do it; they need windows */
+};
+struct comm_tuning {
+    enum comm_policy policy;
+    int ctas_most; /* thread blocks */
 };
 
 struct comm_ops {
@@ -69,6 +80,17 @@ struct comm_ops {
      * has failed then. */
     titan_status (*split)(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
                           struct comm **ret, struct titan_error *err);
+
+    /* --- NULL, all four, where there is no such thing --- */
+    /* For what is split off from now on; the same on all members. */
+    void (*tune)(struct comm *parent, const struct comm_tuning *tuning);
+    /* Memory for windows, zeroed. TITAN_ENOMEM; TITAN_EUNSUPPORTED: there is none of that kind here. */
+    titan_status (*memory_alloc)(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
+    void (*memory_release)(struct device *dev, void *ptr);
+    /* Peers may reach this memory of memory_alloc() directly in collectives of this communicator, until it is closed.
+     * Every member calls it at the same point with as many bytes; once. TITAN_EUNSUPPORTED: they cannot, which may be
+     * known on some members only and changes nothing else; where the communicator has failed, its failure. */
+    titan_status (*window_open)(struct comm *comm, void *base, size_t bytes, struct titan_error *err);
 
     /* Between begin and end, calls of this communicator are gathered and carried out as one: one launch on a GPU. They
      * must be on one stream. Sends and receives that follow each other pass at once: all members may send first. */

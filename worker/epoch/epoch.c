@@ -169,6 +169,7 @@ titan_status epoch_open_executor(struct epoch *e, const struct program *program,
                                 .arg = e,
                                 .lender = lender,
                                 .segments = t->recipe->compile.graph_segments,
+                                .window_arena = t->recipe->nccl.windows && !t->without_windows,
                                 .arena_least = evaluation && !lender ? evaluation->arena_bytes : 0,
                                 .revoked = t->members->ops->revoked(t->members)};
 
@@ -202,11 +203,43 @@ static titan_status choose_products(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* A step's arena as a window of its collectives' communicators. Ranks tell each other what they have first, as every
+ * member of a communicator is to take part; a refusal is kept for the epochs to come. */
+static titan_status open_windows(struct epoch *e, struct titan_error *err)
+{
+    struct trainer *const t = e->t;
+    struct titan_error why = {0};
+    size_t bytes;
+    void *const base = exec_window(e->exec, &bytes);
+    const double mine = t->without_windows ? 0 : (double)bytes;
+    _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
+    bool refused = !base;
+
+    if (!t->recipe->nccl.windows || e->view.world == 1 || !e->groups.ops->window_open)
+        return TITAN_OK;
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "windows: out of memory");
+    TRY(gather_doubles(e, &mine, 1, all, err));
+    const titan_status status = base && mine > 0 ? groups_open_windows(e, base, all, &refused, &why) : TITAN_OK;
+    if (status != TITAN_OK) {
+        t->without_windows = t->without_windows || (status != TITAN_EREVOKED && status != TITAN_EPEER);
+        if (err)
+            *err = why;
+        return status;
+    }
+    if (refused && !t->without_windows)
+        tlog_warn(&t->log, "transfers go without windows", "reason=\"%s\"",
+                  base ? why.msg : "NCCL has no memory for them");
+    t->without_windows = t->without_windows || refused;
+    return TITAN_OK;
+}
+
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed && !e->exec);
     TRY(open_loader(e, err));
     TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
+    TRY(open_windows(e, err));
     TRY(choose_products(e, err));
     TRY(checkpoints_open(e, err));
     TRY(publish_open(e, err));

@@ -173,6 +173,23 @@ static titan_status split_edges(struct epoch *e, enum channel channel, struct ti
     return TITAN_OK;
 }
 
+/* Their transfers run beside products; computing waits for those of others. */
+static struct comm_tuning tuning_of(const struct recipe *r, enum channel channel)
+{
+    static const char *const policies[] = {
+        [COMM_POLICY_DEFAULT] = "default", [COMM_POLICY_EFFICIENCY] = "efficiency", [COMM_POLICY_ZERO] = "zero"};
+    const enum group group = channel_group(channel);
+    struct comm_tuning ret = {0};
+
+    if (group != GROUP_FSDP && group != GROUP_REPLICATE && group != GROUP_EXPERT_SHARD)
+        return ret;
+    ret.ctas_most = (int)r->nccl.max_ctas;
+    for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
+        if (strcmp(policies[i], r->nccl.cta_policy) == 0)
+            ret.policy = (enum comm_policy)i;
+    return ret;
+}
+
 /* All ranks split in the same order, also for channels that their own program does not use. */
 titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
 {
@@ -181,6 +198,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
 
     if (!members)
         return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
+    const struct groups *const g = &e->groups;
     for (int c = 0; c < CHANNEL_COUNT && e->view.world > 1; c++) {
         const enum group group = channel_group((enum channel)c);
         const int n = mesh_group_size(mesh, group);
@@ -188,10 +206,43 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
             continue;
         mesh_group_members(mesh, group, e->view.rank, members);
         flight_group(c, recorder_group_name((enum channel)c), members, n);
+        const struct comm_tuning tuning = tuning_of(e->t->recipe, (enum channel)c);
+        if (g->ops->tune)
+            g->ops->tune(g->comms[CHANNEL_WORLD], &tuning);
         if (group == GROUP_PP)
             TRY(split_edges(e, (enum channel)c, err));
         else
             TRY(split(e, (enum channel)c, members, n, &e->groups.comms[c], err));
+    }
+    if (e->view.world > 1 && g->ops->tune) /* what others split off is not these */
+        g->ops->tune(g->comms[CHANNEL_WORLD], &(struct comm_tuning){0});
+    return TITAN_OK;
+}
+
+titan_status groups_open_windows(struct epoch *e, void *base, const double *bytes, bool *ret_refused,
+                                 struct titan_error *err)
+{
+    const struct mesh *mesh = &e->plan.plan->mesh;
+    const struct groups *const g = &e->groups;
+    _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
+
+    if (!members)
+        return titan_fail(err, TITAN_ENOMEM, "windows: out of memory");
+    for (int c = 0; c < CHANNEL_COUNT; c++) {
+        const enum group group = channel_group((enum channel)c);
+        const int n = mesh_group_size(mesh, group);
+        bool same = true;
+        if (!g->comms[c] || group == GROUP_PP || group == GROUP_WORLD || n == 1)
+            continue;
+        mesh_group_members(mesh, group, e->view.rank, members);
+        for (int i = 0; i < n; i++)
+            same = same && bytes[members[i]] > 0 && bytes[members[i]] == bytes[e->view.rank];
+        if (!same)
+            continue;
+        const titan_status status = g->ops->window_open(g->comms[c], base, (size_t)bytes[e->view.rank], err);
+        *ret_refused = *ret_refused || status == TITAN_EUNSUPPORTED;
+        if (status != TITAN_OK && status != TITAN_EUNSUPPORTED)
+            return titan_error_wrap(err, "communicator %s", channel_name((enum channel)c));
     }
     return TITAN_OK;
 }

@@ -29,6 +29,7 @@ struct trainer {
     enum dtype dt;
     struct buf recipe_text;
     uint64_t recipe_hash;
+    bool without_windows; /* they were refused; epoch.c only */
 
     struct evaluator evaluator; /* written by evaluation.c only */
     struct run_folder folder;   /* written by run_folder.c only */

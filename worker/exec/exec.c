@@ -67,10 +67,25 @@ static titan_status open_table(struct exec *e, enum table which, struct titan_er
     return which == TABLE_COS || which == TABLE_SIN ? upload_rope(e, err) : upload_keys(e, which, err);
 }
 
+static titan_status open_arena(struct exec *e, struct titan_error *err)
+{
+    const struct device_handle *const d = e->opt.device;
+    const struct comm_ops *const comm = e->opt.comm_ops;
+
+    if (e->opt.window_arena && comm && comm->memory_alloc)
+        e->is_window = comm->memory_alloc(d->dev, e->arena_bytes, (void **)&e->arena, NULL) == TITAN_OK;
+    return e->is_window ? TITAN_OK : d->ops->alloc(d->dev, e->arena_bytes, (void **)&e->arena, err);
+}
+
+void *exec_window(const struct exec *e, size_t *ret_bytes)
+{
+    *ret_bytes = e->is_window ? e->arena_bytes : 0;
+    return e->is_window ? e->arena : NULL;
+}
+
 static titan_status bind_buffers(struct exec *e, struct titan_error *err)
 {
     const struct program *p = e->p;
-    const struct device_handle *d = e->opt.device;
 
     e->address = calloc((size_t)p->n_buffers + 1, sizeof *e->address);
     if (!e->address)
@@ -80,7 +95,7 @@ static titan_status bind_buffers(struct exec *e, struct titan_error *err)
     if (e->opt.lender)
         e->arena = e->opt.lender->arena;
     else
-        TRY(d->ops->alloc(d->dev, e->arena_bytes, (void **)&e->arena, err));
+        TRY(open_arena(e, err));
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         if (b->kind == BUF_TABLE) {
@@ -257,7 +272,9 @@ void exec_close(struct exec *e)
     for (int i = 0; i < TABLE_COUNT; i++)
         if (e->tables[i])
             e->ops->release(dev, e->tables[i]);
-    if (e->arena && !e->opt.lender)
+    if (e->arena && e->is_window)
+        e->opt.comm_ops->memory_release(dev, e->arena);
+    else if (e->arena && !e->opt.lender)
         e->ops->release(dev, e->arena);
     if (e->scratch)
         e->ops->release(dev, e->scratch);

@@ -50,6 +50,7 @@ struct exec_options {
      * arena of its own, of arena_least bytes at least. */
     struct exec *lender;
     size_t arena_least;
+    bool window_arena; /* the arena is to be of comm_ops->memory_alloc; where it is not, exec_window() tells */
     /* Launch what computes between transfers in segments, where the device has some. */
     bool segments;
     /* Non-zero: a step that has not come to AGREE is not worth finishing, TITAN_EREVOKED. NULL: never. */
@@ -75,6 +76,9 @@ struct exec_batch {
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
 /* The streams must be idle. NULL is fine. */
 void exec_close(struct exec *e);
+
+/* The arena, where it can be a window; NULL: it cannot. */
+void *exec_window(const struct exec *e, size_t *ret_bytes);
 
 /* The same n numbers of every rank: all [world][n], in rank order. Every rank calls it at the same point. */
 typedef titan_status (*exec_gather_fn)(void *arg, const double *mine, int n, double *all, struct titan_error *err);

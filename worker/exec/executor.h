@@ -63,6 +63,7 @@ struct exec {
     int64_t tokens;     /* of a microbatch on one cp rank */
     char *arena;        /* the lender's, where there is one */
     size_t arena_bytes;
+    bool is_window;        /* the arena is the communicator's memory */
     void **address;        /* of every buffer */
     struct event **events; /* of every action that signals, otherwise NULL */
     struct event *joined[STREAM_COUNT];

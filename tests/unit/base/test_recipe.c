@@ -358,6 +358,8 @@ static void test_resolve(void **state)
         "[model]\nconverters = [\"float8\", \"quantize.linear.mx\"]\n",
         "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is in one "
         "of them");
+    resolve_fails("[nccl]\ncta_policy = \"zero\"\n",
+                  "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
     resolve_fails("[model]\nn_heads = 3\n",
                   "model.n_heads = 3 does not fit model.dim = 256: dim / n_heads must be an even number");
     resolve_fails("[model]\nn_kv_heads = 3\n", "model.n_kv_heads = 3 does not divide model.n_heads = 16");

@@ -117,7 +117,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
     pthread_t thread;
     call->parent = parent->nccl;
     call->device = parent->dev->index;
-    call->config = nccl_config();
+    call->config = nccl_config(&parent->tuning);
     (void)pthread_mutex_lock(&parent->lock);
     titan_status st = TITAN_OK;
     bool started = pthread_create(&thread, NULL, run_derive, call) == 0;

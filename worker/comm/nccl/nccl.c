@@ -251,11 +251,21 @@ static titan_status comm_async_error(struct comm *c, struct titan_error *err)
 
 /* --- forming ------------------------------------------------------------------------------------------------------ */
 
-ncclConfig_t nccl_config(void)
+ncclConfig_t nccl_config(const struct comm_tuning *tuning)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (tuning && tuning->ctas_most > 0)
+        config.maxCTAs = tuning->ctas_most;
+    if (tuning && tuning->policy != COMM_POLICY_DEFAULT)
+        config.CTAPolicy = tuning->policy == COMM_POLICY_ZERO ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
     return config;
+}
+
+static void comm_tune(struct comm *parent, const struct comm_tuning *tuning)
+{
+    titan_assert(tuning->ctas_most >= 0);
+    parent->tuning = *tuning;
 }
 
 /* Memory of a communicator that has more than one member. */
@@ -349,7 +359,7 @@ static titan_status form(const struct comm_config *config, const atomic_int *abo
     }
     TRY(nccl_share(config, abort_flag, deadline_ns, &id, sizeof id, peers, err));
 
-    ncclConfig_t options = nccl_config();
+    ncclConfig_t options = nccl_config(NULL);
     ncclComm_t nccl = NULL;
     ncclResult_t r = ncclCommInitRankConfig(&nccl, config->world, id, config->rank, &options);
     titan_status st = nccl_fine(r) ? nccl_wait_ready(nccl, abort_flag, deadline_ns, "forming the communicator", err)
@@ -413,6 +423,7 @@ static void comm_close(struct comm *c)
     if (comm_failed(c) == TITAN_OK && c->nccl) {
         /* Peers may still read what this rank has sent; aborting now would break their last collective. */
         struct titan_error err;
+        nccl_window_close(c);
         ncclResult_t r = ncclCommFinalize(c->nccl);
         flushed =
             nccl_fine(r) && nccl_wait_ready(c->nccl, NULL, nccl_deadline(FINALIZE_MS), "closing", &err) == TITAN_OK;
@@ -450,6 +461,10 @@ const struct comm_ops comm_nccl = {
     .revoke = nccl_comm_revoke,
     .async_error = comm_async_error,
     .split = nccl_comm_split,
+    .tune = comm_tune,
+    .memory_alloc = nccl_memory_alloc,
+    .memory_release = nccl_memory_release,
+    .window_open = nccl_window_open,
     .group_begin = nccl_group_begin,
     .group_end = nccl_group_end,
     .all_gather = nccl_all_gather,

@@ -31,8 +31,10 @@ struct comm {
     struct stream *streams[NCCL_STREAMS_MAX];
     int n_streams;
     char reason[256];
-    float *token;    /* device memory: what a barrier sums */
-    int32_t *counts; /* pinned host memory: 2 * world, of an uneven all-to-all */
+    struct comm_tuning tuning; /* of those that are split from it */
+    ncclWindow_t window;       /* NULL: none */
+    float *token;              /* device memory: what a barrier sums */
+    int32_t *counts;           /* pinned host memory: 2 * world, of an uneven all-to-all */
     /* A group: opened by its first call, with the lock held until its end. */
     bool grouping, group_open;
     struct stream *group_stream;
@@ -57,7 +59,7 @@ static inline titan_status comm_failed(const struct comm *c)
     return (titan_status)__atomic_load_n(&c->failed, __ATOMIC_ACQUIRE);
 }
 titan_status nccl_fail(struct titan_error *err, ncclComm_t nccl, ncclResult_t r, const char *what);
-ncclConfig_t nccl_config(void);
+ncclConfig_t nccl_config(const struct comm_tuning *tuning); /* NULL: zeros */
 /* Sleeps a little; longer the longer it has been called. */
 void nccl_pause(unsigned *looks);
 int64_t nccl_deadline(uint32_t ms);
@@ -76,6 +78,13 @@ void nccl_comm_revoke(struct comm *c);
  * its own on success. */
 titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
                             int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err);
+
+/* --- window.c ----------------------------------------------------------------------------------------------------- */
+
+titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
+void nccl_memory_release(struct device *dev, void *ptr);
+titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct titan_error *err);
+void nccl_window_close(struct comm *c); /* of a communicator that has not failed, idle */
 
 /* --- derive.c ----------------------------------------------------------------------------------------------------- */
 

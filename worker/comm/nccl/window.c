@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* window.c - memory that peers reach directly: NCCL's own, registered with a communicator. */
+#include <stdlib.h>
+
+#include "base/progress.h"
+#include "worker/comm/nccl/nccl.h"
+
+#define CLOSE_MS 500
+
+titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err)
+{
+    void *ptr = NULL;
+
+    TRY(cuda_enter(dev, err));
+    const ncclResult_t r = ncclMemAlloc(&ptr, bytes ? bytes : 1);
+    if (r != ncclSuccess || !ptr) {
+        (void)cudaGetLastError();
+        return titan_fail(err, TITAN_EUNSUPPORTED, "NCCL has no memory for windows: %s", ncclGetErrorString(r));
+    }
+    const cudaError_t e = cuda_clear(dev, ptr, bytes);
+    if (e != cudaSuccess) {
+        (void)ncclMemFree(ptr);
+        return cuda_fail(err, e, "clearing GPU memory");
+    }
+    *ret = ptr;
+    return TITAN_OK;
+}
+
+void nccl_memory_release(struct device *dev, void *ptr)
+{
+    if (ptr && cuda_enter(dev, NULL) == TITAN_OK)
+        (void)ncclMemFree(ptr);
+}
+
+/* While NCCL is at work it may fill the slot of the window, which therefore is the communicator's own. */
+titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct titan_error *err)
+{
+    titan_assert(base && bytes > 0 && !c->window);
+    if (comm_failed(c) != TITAN_OK)
+        return titan_fail(err, comm_failed(c), "%s", c->reason);
+    if (!c->nccl)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "a member alone needs no window");
+    TRY(cuda_enter(c->dev, err));
+    (void)pthread_mutex_lock(&c->lock);
+    progress_wait_begin();
+    ncclResult_t r = ncclCommWindowRegister(c->nccl, base, bytes, &c->window, NCCL_WIN_COLL_SYMMETRIC);
+    unsigned looks = 0;
+    while (r == ncclInProgress && comm_failed(c) == TITAN_OK) {
+        ncclResult_t state = ncclInProgress;
+        r = ncclCommGetAsyncError(c->nccl, &state);
+        if (r == ncclSuccess)
+            r = state;
+        if (r == ncclInProgress)
+            nccl_pause(&looks);
+    }
+    progress_wait_end();
+    (void)pthread_mutex_unlock(&c->lock);
+    if (comm_failed(c) != TITAN_OK)
+        return titan_fail(err, comm_failed(c), "%s", c->reason);
+    if (r == ncclSuccess && c->window)
+        return TITAN_OK;
+    c->window = NULL;
+    return titan_fail(err, TITAN_EUNSUPPORTED, "NCCL registers no window: %s",
+                      r == ncclSuccess ? "no direct access between these GPUs" : ncclGetErrorString(r));
+}
+
+void nccl_window_close(struct comm *c)
+{
+    struct titan_error err;
+
+    if (c->window && ncclCommWindowDeregister(c->nccl, c->window) == ncclInProgress)
+        (void)nccl_wait_ready(c->nccl, NULL, nccl_deadline(CLOSE_MS), "closing a window", &err);
+    c->window = NULL;
+}
