@@ -11,8 +11,8 @@ have to be within 10 %, memory within 5 %; 3 % is told as well. Only a machine t
 --memory-only runs a few steps, in whatever time they take, and judges memory alone.
 
 Ranks share the machine's cores: a layout of four ranks on two cores has four workers of one thread. Operations are measured with as
-many processes at once as there are cores; a plan takes what the ranks' programs need side by side, and no less than all of their
-processor time on all cores (docs/plan.md, "Measured costs").
+many processes at once as there are cores; a plan takes what the ranks' programs need side by side, longer where they ask for more
+cores than there are (docs/plan.md, "Measured costs").
 """
 import argparse
 import json

@@ -99,26 +99,67 @@ static double cost_of(void *arg, const struct program *p, const struct action *a
     return cost_action(arg, p, a);
 }
 
-/* Ranks share the cores of the machine that was measured, their transfers too: a step takes no less than all of their
- * work on all cores. On GPUs each rank has its own: 0. */
-static double processor_bound(const struct forecast *f, const struct simulation *s, const struct cost *cost)
-{
-    double busy = 0;
+/* From when on so many more cores are asked for, or fewer. */
+struct demand {
+    double at, cores;
+};
 
-    if (!cost->table || strcmp(cost->table->host.device, "cpu") != 0)
-        return 0;
+static int by_time(const void *x, const void *y)
+{
+    const struct demand *a = x, *b = y;
+    return (a->at > b->at) - (a->at < b->at);
+}
+
+/* Of all ranks; those of one kind are in step. */
+static size_t list_demands(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                           struct demand *ret)
+{
+    const double ranks = (double)f->plan->opt.world / f->n;
+    size_t n = 0;
+
     for (int i = 0; i < f->n; i++) {
-        const struct program *p = s->ranks[i].program;
-        for (int k = 0; k < p->n_actions; k++) {
-            const struct action *a = &p->actions[k];
+        const struct simulated_rank *k = &s->ranks[i];
+        for (int j = 0; j < k->program->n_actions; j++) {
+            const struct action *a = &k->program->actions[j];
+            const double took = k->end[j] - k->start[j];
             double seconds, processor = 0;
-            if (!cost_measured(cost, p, a, &seconds, &processor) && a->stream == STREAM_COMPUTE)
-                processor = cost_action(cost, p, a) * cost->threads;
-            busy += processor;
+            if (took <= 0)
+                continue;
+            if (!cost_measured(cost, k->program, a, &seconds, &processor) && a->stream == STREAM_COMPUTE)
+                processor = took * cost->threads;
+            ret[n++] = (struct demand){k->start[j], ranks * processor / took};
+            ret[n++] = (struct demand){k->end[j], -ranks * processor / took};
         }
     }
+    return n;
+}
+
+/* Ranks share the cores of the machine that was measured, their transfers too: while they ask for more than there are,
+ * all that runs takes as much longer. What stands still meanwhile leaves its cores to nothing later. On GPUs each rank
+ * has its own: the simulation's step. */
+static titan_status shared_step(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                                double *ret, struct titan_error *err)
+{
+    size_t actions = 0;
+    double asked = 0, at = 0;
+
+    *ret = s->step;
+    if (!cost->table || strcmp(cost->table->host.device, "cpu") != 0)
+        return TITAN_OK;
     titan_assert(cost->table->host.cores > 0);
-    return busy * f->plan->opt.world / f->n / cost->table->host.cores;
+    for (int i = 0; i < f->n; i++)
+        actions += (size_t)s->ranks[i].program->n_actions;
+    _cleanup_free_ struct demand *demands = calloc(2 * actions + 1, sizeof *demands);
+    if (!demands)
+        return titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
+    const size_t n = list_demands(f, s, cost, demands);
+    qsort(demands, n, sizeof *demands, by_time);
+    for (size_t i = 0; i < n; i++) {
+        *ret += (demands[i].at - at) * MAX(0, asked / cost->table->host.cores - 1);
+        at = demands[i].at;
+        asked += demands[i].cores;
+    }
+    return TITAN_OK;
 }
 
 static void count_measured(struct forecast *f, const struct simulation *s, const struct cost *cost)
@@ -136,13 +177,13 @@ static void count_measured(struct forecast *f, const struct simulation *s, const
     }
 }
 
-static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost)
+static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost, double step)
 {
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
 
-    titan_assert(s->n == f->n && s->step > 0);
-    f->step = MAX(s->step, processor_bound(f, s, cost));
+    titan_assert(s->n == f->n && s->step > 0 && step >= s->step);
+    f->step = step;
     if (cost->table)
         count_measured(f, s, cost);
     for (int i = 0; i < f->n; i++) {
@@ -170,6 +211,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     const struct program **by_rank = calloc((size_t)n, sizeof *by_rank);
     struct forecast f = {.plan = plan, .machine = cost->machine, .n = n};
     struct simulation *s = NULL;
+    double step = 0;
 
     titan_assert(cost->machine);
     f.memory = calloc((size_t)n, sizeof *f.memory);
@@ -185,12 +227,15 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
         status = simulate(&options, &s, err);
     }
     free(by_rank);
+    if (status == TITAN_OK)
+        status = shared_step(&f, s, cost, &step, err);
     if (status != TITAN_OK) {
+        simulation_close(s);
         forecast_clear(&f);
         return status;
     }
     f.hash = plan_hash(plan, programs);
-    fill(&f, s, cost);
+    fill(&f, s, cost, step);
     if (ret_simulation)
         *ret_simulation = s;
     else

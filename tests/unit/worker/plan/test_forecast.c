@@ -304,6 +304,82 @@ static void time_adds_up_to_the_step(void **state)
     close_forecast(&x);
 }
 
+/* A table with the model's times, and for transfers as much processor time as that. */
+static void fill_table(const struct forecasted *x, int cores, struct cost_table *ret)
+{
+    *ret = (struct cost_table){.host = {.device = "cpu", .cores = cores}};
+    for (int r = 0; r < x->s->n; r++) {
+        const struct program *p = x->s->ranks[r].program;
+        for (int i = 0; i < p->n_actions; i++) {
+            const struct action *a = &p->actions[i];
+            const bool transfer = op_is_transfer((enum op)a->op);
+            struct cost_row row = {
+                .kind = transfer ? COST_TRANSFER : COST_OPERATION, .size = 1, .bytes = cost_bytes(p, a)};
+            row.seconds = cost_action(&x->p.cost, p, a);
+            if (row.seconds <= 0)
+                continue;
+            cost_key(p, a, row.key);
+            row.size = transfer ? cost_members(p, a) : 1;
+            row.processor = transfer ? row.seconds : 0;
+            assert_int_equal(cost_table_put(ret, &row, NULL), TITAN_OK);
+        }
+    }
+}
+
+/* Actions that run at a time, of all ranks. */
+static double asked_at(const struct simulation *s, double at, double ranks)
+{
+    double asked = 0;
+    for (int r = 0; r < s->n; r++)
+        for (int i = 0; i < s->ranks[r].program->n_actions; i++)
+            asked += s->ranks[r].start[i] <= at && at < s->ranks[r].end[i] ? ranks : 0;
+    return asked;
+}
+
+/* Ranks with few cores between them: enough for all that ever runs at once, and the step is the simulation's; with
+ * fewer, each moment takes longer by what is asked for then, counted here moment by moment. */
+static void cores_are_shared(void **state)
+{
+    static const char *const sets[] = {"activation_checkpoint.mode=none", "model.n_layers=2", "training.seq_len=64",
+                                       NULL};
+    static const int cores[] = {64, 3, 2, 1};
+    double last = 0;
+
+    (void)state;
+    for (size_t c = 0; c < ARRAY_SIZE(cores); c++) {
+        enum { MOMENTS = 20000 };
+        struct titan_error err = {0};
+        struct forecasted x;
+        struct cost_table table;
+        struct forecast f;
+        struct simulation *s = NULL;
+        double expected = 0, work = 0;
+
+        open_forecast_on("cpu", &x, 2, sets);
+        fill_table(&x, cores[c], &table);
+        struct cost cost = x.p.cost;
+        cost.table = &table, cost.threads = 1;
+        if (forecast_make(x.p.plan, x.p.programs, &cost, &f, &s, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        for (int i = 0; i < MOMENTS; i++) {
+            const double asked = asked_at(s, (i + 0.5) / MOMENTS * s->step, 2.0 / s->n);
+            expected += s->step / MOMENTS * MAX(1, asked / cores[c]);
+            work += s->step / MOMENTS * asked / cores[c];
+        }
+        if (fabs(f.step - expected) > 0.005 * expected)
+            fail_msg("%d cores: a step takes %.6g, not %.6g", cores[c], f.step, expected);
+        assert_true(f.step >= s->step && f.step > 0.995 * work && f.step >= last);
+        if (cores[c] == 64)
+            near(f.step, s->step, "with cores for all");
+        near(f.time[0].crowded, f.step - s->step, "waiting for a core");
+        last = f.step;
+        forecast_clear(&f);
+        simulation_close(s);
+        cost_table_clear(&table);
+        close_forecast(&x);
+    }
+}
+
 /* What no machine of this bandwidth and peak can do faster: below the prediction of every operation, and by hand for
  * the sum of two tensors, which reads two and writes one where no norm is fused with it. */
 static void floors_are_below_predictions(void **state)
@@ -377,6 +453,7 @@ int main(void)
         cmocka_unit_test(hash_is_of_what_is_done),
         cmocka_unit_test(state_is_the_formulas),
         cmocka_unit_test(time_adds_up_to_the_step),
+        cmocka_unit_test(cores_are_shared),
         cmocka_unit_test(floors_are_below_predictions),
         cmocka_unit_test(json_has_the_same_numbers),
     };
