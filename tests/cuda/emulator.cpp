@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/cuda/emulated_hopper.h"
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/fake_cuda.h"
 
@@ -20,6 +21,10 @@ struct coroutine {
     struct emulated_thread self;
     void *sp;
     enum emulated_wait state;
+    bool (*holds)(const void *of, uint64_t value); /* EMULATED_UNTIL */
+    const void *of;
+    uint64_t value;
+    const char *what;
 };
 
 struct emulated_thread *emulated_self;
@@ -61,7 +66,7 @@ emulated_switch:
 .size emulated_switch, .-emulated_switch
 )");
 
-[[noreturn]] static void fault(const char *what)
+void emulated_fault(const char *what)
 {
     fprintf(stderr, "emulator: %s (block %u %u %u, thread %u)\n", what, emulated_block_at.x, emulated_block_at.y,
             emulated_block_at.z, emulated_self ? emulated_self->linear : 0);
@@ -89,6 +94,16 @@ void emulated_wait_for(enum emulated_wait what)
     emulated_switch(&me->sp, scheduler_sp);
 }
 
+void emulated_wait_until(bool (*holds)(const void *of, uint64_t value), const void *of, uint64_t value,
+                         const char *what)
+{
+    struct coroutine *me = current();
+    if (holds(of, value))
+        return;
+    me->holds = holds, me->of = of, me->value = value, me->what = what;
+    emulated_wait_for(EMULATED_UNTIL);
+}
+
 void *emulated_lane(unsigned lane)
 {
     return &lanes[emulated_self->linear / 32 * 32 + lane];
@@ -99,7 +114,7 @@ static void *guarded(size_t bytes)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) / page * page;
     char *p = (char *)mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED || mprotect(p + size, page, PROT_NONE) != 0)
-        fault("out of memory");
+        emulated_fault("out of memory");
     return p + size; /* one past the last byte */
 }
 
@@ -124,27 +139,48 @@ static void prepare(unsigned i)
     c->self.at.z = i / emulated_block_dim.x / emulated_block_dim.y;
 }
 
-/* Run a warp until all of its lanes are done or wait for the block. */
-static void run_warp(unsigned first, unsigned count, bool down)
+/* Run a warp until each of its lanes is done or waits for others than the warp's. True: something ran. */
+static bool run_warp(unsigned first, unsigned count, bool down)
 {
-    for (;;) {
-        unsigned at_warp = 0, done = 0;
+    for (bool ran = false;;) {
+        unsigned at_warp = 0, at_block = 0, done = 0, runs = 0;
         for (unsigned k = 0; k < count; k++) {
             struct coroutine *c = &threads[first + (down ? count - 1 - k : k)];
+            if (c->state == EMULATED_UNTIL && c->holds(c->of, c->value))
+                c->state = EMULATED_RUNS;
             if (c->state == EMULATED_RUNS) {
+                runs++;
                 emulated_self = &c->self;
                 emulated_switch(&scheduler_sp, c->sp);
             }
             at_warp += c->state == EMULATED_AT_WARP;
+            at_block += c->state == EMULATED_AT_BLOCK;
             done += c->state == EMULATED_DONE;
         }
-        if (at_warp == 0)
-            return;
-        if (at_warp != count)
-            fault(done > 0 ? "a warp operation after some lanes have left" : "not all lanes reach a warp operation");
-        for (unsigned k = 0; k < count; k++)
-            threads[first + k].state = EMULATED_RUNS;
+        if (at_warp == count) {
+            for (unsigned k = 0; k < count; k++)
+                threads[first + k].state = EMULATED_RUNS;
+        } else if (at_warp > 0 && at_warp + at_block + done == count) {
+            emulated_fault(done > 0 ? "a warp operation after some lanes have left"
+                                    : "not all lanes reach a warp operation");
+        } else if (runs == 0) {
+            return ran;
+        }
+        ran = true;
     }
+}
+
+/* Nothing runs, and nothing is under way. */
+[[noreturn]] static void stuck(unsigned count, unsigned at_block, unsigned done)
+{
+    if (at_block > 0 && at_block + done == count)
+        emulated_fault("a barrier after some threads have left");
+    for (unsigned i = 0; i < count; i++) {
+        emulated_self = &threads[i].self;
+        if (threads[i].state == EMULATED_UNTIL)
+            emulated_fault(threads[i].what);
+    }
+    emulated_fault("not all lanes reach a warp operation");
 }
 
 static void run_block(unsigned count, bool down)
@@ -153,21 +189,25 @@ static void run_block(unsigned count, bool down)
     for (unsigned i = 0; i < count; i++)
         prepare(i);
     for (;;) {
+        bool ran = false;
         for (unsigned k = 0; k < warps; k++) {
             const unsigned w = down ? warps - 1 - k : k;
-            run_warp(w * 32, count - w * 32 < 32 ? count - w * 32 : 32, down);
+            ran = run_warp(w * 32, count - w * 32 < 32 ? count - w * 32 : 32, down) || ran;
+            ran = emulated_copies_at_random() || ran;
         }
-        unsigned waiting = 0, done = 0;
+        unsigned at_block = 0, done = 0;
         for (unsigned i = 0; i < count; i++) {
-            waiting += threads[i].state == EMULATED_AT_BLOCK;
+            at_block += threads[i].state == EMULATED_AT_BLOCK;
             done += threads[i].state == EMULATED_DONE;
         }
-        if (waiting == 0)
+        if (done == count)
             return;
-        if (done != 0)
-            fault("a barrier after some threads have left");
-        for (unsigned i = 0; i < count; i++)
-            threads[i].state = EMULATED_RUNS;
+        if (at_block == count) {
+            for (unsigned i = 0; i < count; i++)
+                threads[i].state = EMULATED_RUNS;
+        } else if (!ran && !emulated_copy_lands()) {
+            stuck(count, at_block, done);
+        }
     }
 }
 
@@ -190,7 +230,9 @@ static void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::func
             for (unsigned x = 0; x < grid.x; x++) {
                 emulated_block_at.x = x, emulated_block_at.y = y, emulated_block_at.z = z;
                 memset(shared_end - shared_bytes, 0xff, shared_bytes);
+                emulated_hopper_begin(shared_end - shared_bytes, shared_bytes);
                 run_block(block.x * block.y * block.z, down);
+                emulated_hopper_end();
             }
     emulated_self = NULL;
 }

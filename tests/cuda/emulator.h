@@ -5,8 +5,9 @@
  * memory ordering between warps and everything the hardware adds are not shown. Blocks run one after another, on the
  * stream's thread. Between two barriers a block's threads run one after another, in ascending order, or in
  * descending order with TITAN_EMULATE_ORDER=down: a missing barrier gives other bits in the two orders. A barrier that
- * some threads never reach, and a warp operation that not all lanes take part in, end the program with a message.
- * Dynamic shared memory ends at a guard page and is filled with NaN before each block. */
+ * some threads never reach, and a warp operation that not all lanes take part in, end the program with a message, and
+ * so do threads that wait for each other for ever. Dynamic shared memory ends at a guard page and is filled with NaN
+ * before each block. What Hopper does on its own, copies and products, is emulated_hopper.h. */
 #ifndef TITAN_TESTS_CUDA_EMULATOR_H
 #define TITAN_TESTS_CUDA_EMULATOR_H
 
@@ -40,9 +41,14 @@ extern dim3 emulated_block_dim, emulated_grid_dim;
 #define blockDim (emulated_block_dim)
 #define gridDim (emulated_grid_dim)
 
-enum emulated_wait { EMULATED_RUNS, EMULATED_AT_WARP, EMULATED_AT_BLOCK, EMULATED_DONE };
+enum emulated_wait { EMULATED_RUNS, EMULATED_AT_WARP, EMULATED_AT_BLOCK, EMULATED_UNTIL, EMULATED_DONE };
 /* Suspend this thread until all of its warp or block are there. */
 void emulated_wait_for(enum emulated_wait what);
+/* Suspend this thread until holds(of, value); what: said where that never comes. */
+void emulated_wait_until(bool (*holds)(const void *of, uint64_t value), const void *of, uint64_t value,
+                         const char *what);
+/* End the program with a message that names the block and the thread. */
+[[noreturn]] void emulated_fault(const char *what);
 /* 8 bytes of one lane of this warp. */
 void *emulated_lane(unsigned lane);
 /* A word of the block for votes. */

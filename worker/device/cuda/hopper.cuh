@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hopper.cuh - what compute capability 9.0 has for its tensor cores: barriers in shared memory, copies of tiles by the
+ * tensor memory accelerator, products of four warps (PTX ISA 8.0: mbarrier, cp.async.bulk.tensor, wgmma).
+ *
+ * A tile is 64 columns of bf16 wide, 128 bytes a row, and begins at a multiple of 1024; wider ones are several, one
+ * behind the other. A copy permutes the 16-byte pieces of a row by the row's number (128-byte swizzle), a product's
+ * descriptor says so, and no other code looks inside.
+ *
+ * Copies and products run on their own. A copy is there when its barrier's phase is over; a product reads its tiles and
+ * writes its sums any time until it has been waited for. What is kept: mma_fence() before the first product of a batch,
+ * mma_commit() behind the last one, mma_wait() before the sums are looked at, or the tiles are filled again. On the
+ * host (tests/cuda/emulated_hopper.h) what breaks these rules ends the program.
+ *
+ * Only code for sm_90a has the instructions; elsewhere kernels that use them are empty. */
+#ifndef TITAN_WORKER_DEVICE_CUDA_HOPPER_CUH
+#define TITAN_WORKER_DEVICE_CUDA_HOPPER_CUH
+
+#include "worker/device/cuda/kernel.cuh"
+
+#ifdef TITAN_EMULATE
+#include "tests/cuda/emulated_hopper.h"
+#else
+#include <cuda.h>
+#include <dlfcn.h>
+#endif
+
+/* Whether this code has the instructions: the bodies of kernels that use them are in #if HOPPER_CODE. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER_CODE 1
+#else
+#define HOPPER_CODE 0
+#endif
+
+#define TILE_COLUMNS 64
+#define TILE_ROW_BYTES 128
+#define TILE_ALIGN 1024
+#define MMA_THREADS 128 /* of a product: four warps in a row, the first a multiple of four */
+#define MMA_ROWS 64
+#define MMA_DEPTH 16
+
+/* --- tensors that are copied from ---------------------------------------------------------------------------------- */
+
+/* bf16 as (sequences, heads, rows, columns); by value into a kernel, as __grid_constant__. */
+#ifdef TITAN_EMULATE
+typedef struct emulated_map tile_map;
+#else
+typedef CUtensorMap tile_map;
+#endif
+struct tile_tensor {
+    const void *at; /* at a multiple of 16, as are all strides in bytes */
+    int columns, rows, heads, sequences;
+    int64_t row, head, sequence; /* strides, in elements */
+};
+
+/* The driver makes maps of tensors. True: it can; always so where nothing is asked of it. */
+static inline bool tile_maps_work(void);
+/* A copy takes box_rows rows of TILE_COLUMNS columns; zeros where the tensor has none. False: the driver refuses. */
+static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int box_rows);
+
+#ifdef TITAN_EMULATE
+static inline bool tile_maps_work(void)
+{
+    return true;
+}
+static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int box_rows)
+{
+    const tile_map map = {(const char *)x->at,
+                          {x->columns, x->rows, x->heads, x->sequences},
+                          {2, x->row * 2, x->head * 2, x->sequence * 2},
+                          TILE_COLUMNS,
+                          box_rows};
+    *ret = map;
+    return !getenv("TITAN_FAKE_NO_TILES");
+}
+#else
+typedef CUresult (*tile_map_encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                     const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+/* The driver's, which nothing here links to. */
+static inline tile_map_encoder find_tile_map_encoder(void)
+{
+    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY); /* which stays loaded */
+    return driver ? (tile_map_encoder)dlsym(driver, "cuTensorMapEncodeTiled") : NULL;
+}
+static inline tile_map_encoder get_tile_map_encoder(void)
+{
+    static const tile_map_encoder encoder = find_tile_map_encoder();
+    return encoder;
+}
+static inline bool tile_maps_work(void)
+{
+    return get_tile_map_encoder() != NULL;
+}
+static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int box_rows)
+{
+    const cuuint64_t size[4] = {(cuuint64_t)x->columns, (cuuint64_t)x->rows, (cuuint64_t)x->heads,
+                                (cuuint64_t)x->sequences};
+    const cuuint64_t stride[3] = {(cuuint64_t)x->row * 2, (cuuint64_t)x->head * 2, (cuuint64_t)x->sequence * 2};
+    const cuuint32_t box[4] = {TILE_COLUMNS, (cuuint32_t)box_rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    const tile_map_encoder encode = get_tile_map_encoder();
+    return encode && encode(ret, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)x->at, size, stride, box, step,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+#endif
+
+/* --- barriers ------------------------------------------------------------------------------------------------------ */
+
+/* In shared memory. A phase is over when `arrivals` threads have come and all bytes that they told of have landed;
+ * the first phase is number 0, and a wait for the parity of the one before it never waits. */
+typedef uint64_t tile_barrier;
+
+/* The dynamic shared memory from the first multiple of TILE_ALIGN on; TILE_ALIGN more are asked for than used. */
+__device__ static inline char *tile_memory(void *shared);
+
+__device__ static inline void barrier_init(tile_barrier *b, unsigned arrivals);
+__device__ static inline void barrier_arrive(tile_barrier *b);
+/* Arrive, and have the phase last until so many bytes have landed. */
+__device__ static inline void barrier_arrive_for(tile_barrier *b, unsigned bytes);
+__device__ static inline void barrier_wait(tile_barrier *b, unsigned parity);
+/* Barriers that were initialised, and plain stores, are seen by copies and products behind it. */
+__device__ static inline void fence_async(void);
+
+/* --- copies and products ------------------------------------------------------------------------------------------ */
+
+/* One thread: a box of map at (column, row, head, sequence). Its bytes, all of a box, count at b. */
+__device__ static inline void copy_tile(void *to, const tile_map *map, tile_barrier *b, int column, int row, int head,
+                                        int sequence);
+
+/* Sums of a product are a tile of 64 rows and N columns in registers: thread t of the 128 has rows
+ * t / 32 * 16 + t % 32 / 4, and 8 more, and of each eight columns 2 (t % 4) and the next; i of its N / 2 sums is in
+ * column 8 (i / 4) + i % 2 of those, and in the second row when i & 2.
+ *
+ * What a descriptor says of 16 columns of a tile, of which element (r, c) is line r: its sums run along columns. */
+__device__ static inline uint64_t along_columns(uint32_t address);
+/* Of 16 rows of a tile: its columns are the lines, its sums run along rows. Each 64 columns are a tile of tile_bytes.
+ */
+__device__ static inline uint64_t along_rows(uint32_t address, uint32_t tile_bytes);
+__device__ static inline uint32_t tile_address(const void *tile);
+
+/* All of four warps: so many registers a thread from here on, fewer or more than the kernel was launched with. */
+template <int N> __device__ static inline void give_registers(void);
+template <int N> __device__ static inline void take_registers(void);
+
+__device__ static inline void mma_fence(void);
+__device__ static inline void mma_commit(void);
+/* What is written to registers that a product takes is written here: before mma_fence(). */
+template <int H> __device__ static inline void mma_settle(float (&s)[H]);
+template <int H> __device__ static inline void mma_settle(uint32_t (&a)[H]);
+/* x, which is no -inf, is computed here: the assembler would leave it until after the next wait, while products run. */
+__device__ static inline void mma_meanwhile(float x);
+/* Until at most LEFT batches are under way; s: sums of one that is not. */
+template <int LEFT, int H> __device__ static inline void mma_wait(float (&s)[H]);
+/* s = (add: s +) 64 lines of a by the lines of b, both along columns: mma_tiles(s, a, b, add).
+ * s = s + the tile of 64 x 16 in registers by b, along rows: mma_registers(s, a, b). a: of each row two pairs of bf16,
+ * as sums of 16 columns lie in registers. */
+
+#ifdef TITAN_EMULATE
+__device__ static inline char *tile_memory(void *shared)
+{
+    return (char *)shared + (TILE_ALIGN - emulated_address(shared) % TILE_ALIGN) % TILE_ALIGN;
+}
+__device__ static inline uint32_t tile_address(const void *tile)
+{
+    return emulated_address(tile);
+}
+__device__ static inline void barrier_init(tile_barrier *b, unsigned arrivals)
+{
+    emulated_barrier_init(b, arrivals);
+}
+__device__ static inline void barrier_arrive(tile_barrier *b)
+{
+    emulated_barrier_arrive(b, 0);
+}
+__device__ static inline void barrier_arrive_for(tile_barrier *b, unsigned bytes)
+{
+    emulated_barrier_arrive(b, bytes);
+}
+__device__ static inline void barrier_wait(tile_barrier *b, unsigned parity)
+{
+    emulated_barrier_wait(b, parity);
+}
+__device__ static inline void fence_async(void)
+{
+    emulated_fence_async();
+}
+__device__ static inline void copy_tile(void *to, const tile_map *map, tile_barrier *b, int column, int row, int head,
+                                        int sequence)
+{
+    emulated_copy(to, map, b, {column, row, head, sequence});
+}
+template <int N> __device__ static inline void give_registers(void)
+{
+}
+template <int N> __device__ static inline void take_registers(void)
+{
+}
+__device__ static inline void mma_fence(void)
+{
+    emulated_mma_fence();
+}
+__device__ static inline void mma_commit(void)
+{
+    emulated_mma_commit();
+}
+template <int H> __device__ static inline void mma_settle(float (&)[H])
+{
+}
+template <int H> __device__ static inline void mma_settle(uint32_t (&)[H])
+{
+}
+__device__ static inline void mma_meanwhile(float)
+{
+}
+template <int LEFT, int H> __device__ static inline void mma_wait(float (&)[H])
+{
+    emulated_mma_wait(LEFT);
+}
+template <int H> __device__ static inline void mma_tiles(float (&s)[H], uint64_t a, uint64_t b, int add)
+{
+    emulated_mma(s, 2 * H, NULL, a, b, false, add != 0);
+}
+template <int H> __device__ static inline void mma_registers(float (&s)[H], const uint32_t *a, uint64_t b)
+{
+    emulated_mma(s, 2 * H, a, 0, b, true, true);
+}
+__device__ static inline float exp2_fast(float x)
+{
+    return exp2f(x);
+}
+#else
+__device__ static inline uint32_t tile_address(const void *tile)
+{
+    return (uint32_t)__cvta_generic_to_shared(tile);
+}
+__device__ static inline char *tile_memory(void *shared)
+{
+    return (char *)shared + (TILE_ALIGN - tile_address(shared) % TILE_ALIGN) % TILE_ALIGN;
+}
+__device__ static inline void barrier_init(tile_barrier *b, unsigned arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(tile_address(b)), "r"(arrivals) : "memory");
+}
+__device__ static inline void barrier_arrive(tile_barrier *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(tile_address(b)) : "memory");
+}
+__device__ static inline void barrier_arrive_for(tile_barrier *b, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(tile_address(b)), "r"(bytes)
+                 : "memory");
+}
+__device__ static inline void barrier_wait(tile_barrier *b, unsigned parity)
+{
+    uint32_t over;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(over)
+                     : "r"(tile_address(b)), "r"(parity)
+                     : "memory");
+    } while (!over);
+}
+__device__ static inline void fence_async(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ static inline void copy_tile(void *to, const tile_map *map, tile_barrier *b, int column, int row, int head,
+                                        int sequence)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(tile_address(to)),
+                 "l"(map), "r"(tile_address(b)), "r"(column), "r"(row), "r"(head), "r"(sequence)
+                 : "memory");
+}
+template <int N> __device__ static inline void give_registers(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ static inline void take_registers(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+__device__ static inline void mma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ static inline void mma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* What passes through here is computed before it, and used behind it. */
+template <int H> __device__ static inline void mma_settle(float (&s)[H])
+{
+#pragma unroll
+    for (int i = 0; i < H; i++)
+        asm volatile("" : "+f"(s[i])::"memory");
+}
+template <int H> __device__ static inline void mma_settle(uint32_t (&a)[H])
+{
+#pragma unroll
+    for (int i = 0; i < H; i++)
+        asm volatile("" : "+r"(a[i])::"memory");
+}
+/* An instruction that is never carried out, but might be. */
+__device__ static inline void mma_meanwhile(float x)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.eq.f32 p, %0, 0fFF800000;\n@p nanosleep.u32 1;\n}" ::"f"(x) : "memory");
+}
+template <int LEFT, int H> __device__ static inline void mma_wait(float (&s)[H])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    mma_settle(s);
+}
+__device__ static inline float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#define SUMS_4(s, i) "+f"(s[i]), "+f"(s[(i) + 1]), "+f"(s[(i) + 2]), "+f"(s[(i) + 3])
+#define SUMS_16(s, i) SUMS_4(s, i), SUMS_4(s, (i) + 4), SUMS_4(s, (i) + 8), SUMS_4(s, (i) + 12)
+#define SUMS_32(s, i) SUMS_16(s, i), SUMS_16(s, (i) + 16)
+/* clang-format off */
+__device__ static inline void mma_tiles(float (&s)[16], uint64_t a, uint64_t b, int add)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, p, 1, 1, 0, 0;\n}"
+        : SUMS_16(s, 0)
+        : "l"(a), "l"(b), "r"(add));
+}
+__device__ static inline void mma_tiles(float (&s)[32], uint64_t a, uint64_t b, int add)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, 0, 0;\n}"
+        : SUMS_32(s, 0)
+        : "l"(a), "l"(b), "r"(add));
+}
+__device__ static inline void mma_registers(float (&s)[32], const uint32_t *a, uint64_t b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        : SUMS_32(s, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ static inline void mma_tiles(float (&s)[64], uint64_t a, uint64_t b, int add)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;\n}"
+        : SUMS_32(s, 0), SUMS_32(s, 32)
+        : "l"(a), "l"(b), "r"(add));
+}
+__device__ static inline void mma_registers(float (&s)[64], const uint32_t *a, uint64_t b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        : SUMS_32(s, 0), SUMS_32(s, 32)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ static inline void mma_tiles(float (&s)[96], uint64_t a, uint64_t b, int add)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "%96, %97, p, 1, 1, 0, 0;\n}"
+        : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64)
+        : "l"(a), "l"(b), "r"(add));
+}
+__device__ static inline void mma_registers(float (&s)[96], const uint32_t *a, uint64_t b)
+{
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "{%96, %97, %98, %99}, %100, 1, 1, 1, 1;"
+        : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+/* clang-format on */
+#undef SUMS_4
+#undef SUMS_16
+#undef SUMS_32
+#endif
+
+__device__ static inline uint64_t along_columns(uint32_t address)
+{
+    const uint64_t group = 8 * TILE_ROW_BYTES / 16; /* from eight rows to the next eight */
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)1 << 16 | group << 32 | (uint64_t)1 << 62;
+}
+__device__ static inline uint64_t along_rows(uint32_t address, uint32_t tile_bytes)
+{
+    const uint64_t group = 8 * TILE_ROW_BYTES / 16;
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(tile_bytes / 16) << 16 | group << 32 | (uint64_t)1 << 62;
+}
+
+#endif
