@@ -50,6 +50,8 @@ $(BUILD)/obj/cuda/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) $(if $(WERROR)$(CI),-Werror all-warnings) \
 		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) $(nvflags-$<) -c -o $@ $<
+# Whether the plug-in has kernels for Hopper's tensor cores.
+nvflags-worker/device/cuda/attention_hopper.cu = $(if $(filter 90a,$(cuda_use)),-DTITAN_SM90A)
 # The host's bits: base/rng.c is built without contraction, too.
 nvflags-worker/device/cuda/weights.cu := -fmad=false
 cuda_runtime = $(or $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a)),$(call cuda_lib,cudart,$(CUDA))) \
@@ -97,7 +99,13 @@ gpu_support  := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(basename $(wildcard tests/s
 gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model
 # Launches kernels of its own: needs the toolkit. Emulated it calls the stand-ins.
 probe_o := $(patsubst %,$(BUILD)/obj/cuda/%.o,tests/gpu/probe worker/device/cuda/modules worker/device/device)
-gpu-probe: $(BUILD)/gpu/probe
+gpu-probe: $(BUILD)/gpu/probe $(BUILD)/gpu/check_hopper
+$(BUILD)/gpu/check_hopper: $(BUILD)/obj/cuda/tests/cuda/check_hopper.cu.o $(BUILD)/obj/cuda/worker/device/cuda/modules.o $(lib_base)
+	@mkdir -p $(@D)
+	$(link) $^ $(cuda_runtime)
+$(emulated_dir)/check_hopper: $(BUILD)/obj/emulated/tests/cuda/check_hopper.o $(emulated_dir)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CXX) -o $@ $^ '-Wl,-rpath,$$ORIGIN' -ldl -lpthread
 $(BUILD)/gpu/probe: $(probe_o) $(BUILD)/obj/cuda/tests/gpu/spin.cu.o $(lib_base)
 	@mkdir -p $(@D)
 	$(link) $^ $(cuda_runtime)

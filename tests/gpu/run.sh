@@ -122,6 +122,7 @@ worker=bin/titan-worker plugin=lib/titan/libtitan-cuda.so samples=${QUICK:+reduc
 part machine 30 "gpu toolkit" bash -c machine
 part build 300 "gpu toolkit" bash -c build_all
 part operations 60 "gpu $plugin gpu/check_ops" $B/gpu/check_ops
+part operations-hopper 30 "gpu gpu/check_hopper" $B/gpu/check_hopper
 part samples 90 "gpu $plugin gpu/check_ops" $B/gpu/check_ops samples $samples
 part sanitizer-memcheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "sanitize memcheck $B/gpu/check_ops"
 part sanitizer-racecheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "sanitize racecheck $B/gpu/check_ops samples reduced"

@@ -438,6 +438,27 @@ static void check_attention_masks(struct checker *c, enum dtype dt)
     head_tail_case(c, dt, 3, 100);
 }
 
+/* More rows than a tile of any device has, of the widths that models have: whole tiles that a mask shows, parts of it
+ * and what it hides. */
+void device_attention_tiles_check(struct checker *c)
+{
+    static const struct {
+        int64_t b, tq, tk, h, kv, d, dv, pad, length;
+        enum attention_mask mask;
+    } cases[] = {{1, 300, 300, 2, 1, 64, 64, 0, 0, CAUSAL},        {2, 261, 261, 2, 2, 128, 128, 8, 0, CAUSAL},
+                 {1, 129, 129, 2, 2, 192, 128, 0, 0, CAUSAL},      {1, 300, 300, 4, 1, 64, 64, 8, 300, DOCUMENTS},
+                 {1, 270, 270, 2, 1, 128, 128, 0, 270, DOCUMENTS}, {1, 140, 140, 1, 1, 192, 128, 8, 140, DOCUMENTS},
+                 {1, 256, 256, 2, 2, 64, 64, 0, 1024, HEAD_TAIL},  {2, 200, 330, 2, 1, 128, 128, 0, 400, SCATTERED},
+                 {1, 200, 200, 2, 2, 72, 40, 8, 200, DOCUMENTS}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        attention_case(c,
+                       (struct attention_shape){DTYPE_BF16, cases[i].b, cases[i].tq, cases[i].tk, cases[i].h,
+                                                cases[i].kv, cases[i].d, cases[i].dv, 0, 0, 0, 0, ATTENTION_FIXED},
+                       cases[i].pad, 1.5, cases[i].mask, cases[i].length);
+    ring_case(c, (struct attention_shape){DTYPE_BF16, 1, 256, 384, 2, 1, 64, 64, 0, 0, 0, 0, ATTENTION_FIXED}, 3,
+              DOCUMENTS, 384);
+}
+
 void device_attention_check(struct checker *c)
 {
     static const int64_t shapes[][6] = {/* B, T, H, K, D, Dv */

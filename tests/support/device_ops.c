@@ -42,6 +42,10 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
         c.failed = 1;
         goto out;
     }
+    if (only && strcmp(only, "attention_tiles") == 0) {
+        device_attention_tiles_check(&c);
+        goto out;
+    }
     device_attention_orders_check(&c);
     if (only && strcmp(only, "attention_orders") == 0)
         goto out;
@@ -58,6 +62,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     device_experts_check(&c);
     check_repeat(&c);
     device_float8_check(&c);
+    device_attention_tiles_check(&c);
 out:
     if (c.side)
         c.ops->stream_close(c.side);

@@ -21,6 +21,7 @@ void device_embedding_check(struct checker *c);
 void device_norms_check(struct checker *c);
 void device_attention_check(struct checker *c);
 void device_attention_orders_check(struct checker *c);
+void device_attention_tiles_check(struct checker *c);
 void device_layers_check(struct checker *c);
 void device_sums_check(struct checker *c);
 void device_optimizer_check(struct checker *c);

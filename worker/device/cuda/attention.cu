@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention.cu - grouped-query attention, forward and backward, in tiles (Dao 2023, arXiv:2307.08691).
+/* attention.cu - grouped-query attention, forward and backward, in tiles (Dao 2023, arXiv:2307.08691), on the CUDA
+ * cores. What the tensor cores of compute capability 9.0 can do goes to attention_hopper.cu.
  *
  * A block of 256 threads works on square tiles of TILE = 16 R query rows by TILE key rows, held as fp32 in shared
  * memory. The threads form a 16 x 16 square; thread (ty, tx) owns the elements (ty + 16 i, tx + 16 j) of every tile
@@ -534,6 +535,9 @@ int cuda_attention(void *stream, void *out, float *lse, const void *q, const voi
 {
     if (problem->b == 0 || problem->tq == 0)
         return 0;
+    const int e = cuda_attention_hopper(stream, out, lse, q, k, v, problem);
+    if (e != CUDA_NOT_SERVED)
+        return e;
     struct frame f = {};
     f.s = *problem;
     return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
@@ -552,6 +556,10 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
     const unsigned blocks = (unsigned)((warps + THREADS / WARP - 1) / (THREADS / WARP));
     int e = blocks ? LAUNCH(attention_delta, blocks, THREADS, 0, stream, delta, out, dout, f) : 0;
     if (e != 0)
+        return e;
+    e = cuda_attention_hopper_dgrad(stream, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, problem,
+                                    delta);
+    if (e != CUDA_NOT_SERVED)
         return e;
     return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
 }

@@ -97,7 +97,7 @@ int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, cons
 /* --- attention.cu ------------------------------------------------------------------------------------------------- */
 #define CUDA_ATTENTION_D_MAX 256
 struct attention_problem {
-    bool bf16;
+    bool bf16, hopper; /* hopper: attention_hopper.cu may serve it */
     int b, tq, tk, h, kv, d, dv;
     int64_t ldq, ldk, ldv, ldo;               /* of the forward tensors */
     const int32_t *index, *start, *key_index; /* NULL = causal */
@@ -111,6 +111,18 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
                          const void *k, const void *v, const struct attention_problem *problem, float *delta);
 int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
                          bool bf16, int64_t b, int64_t t, int64_t h, int64_t dv);
+
+/* --- attention_hopper.cu ------------------------------------------------------------------------------------------ */
+/* Attention on the tensor cores of compute capability 9.0; attention.cu asks for it. */
+#define CUDA_NOT_SERVED (-1)
+bool cuda_attention_hopper_works(void); /* it was built for them, and the driver knows what it needs */
+/* CUDA_NOT_SERVED: nothing was launched, attention.cu's own kernels serve. */
+int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
+                          const struct attention_problem *problem);
+int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
+                                const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
+                                const void *k, const void *v, const struct attention_problem *problem,
+                                const float *delta);
 
 /* --- swiglu.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,

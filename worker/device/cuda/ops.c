@@ -162,11 +162,12 @@ static bool strides_fit(const struct attention_shape *z, int64_t ldq, int64_t ld
     return ldq >= z->h * z->d && ldk >= z->kv * z->d && ldv >= z->kv * z->dv && ldo >= z->h * z->dv;
 }
 
-static struct attention_problem attention_problem(const struct attention_shape *z, int64_t ldq, int64_t ldk,
-                                                  int64_t ldv, int64_t ldo)
+static struct attention_problem attention_problem(const struct stream *st, const struct attention_shape *z, int64_t ldq,
+                                                  int64_t ldk, int64_t ldv, int64_t ldo)
 {
     titan_assert(z->kv > 0 && z->h % z->kv == 0 && z->d <= CUDA_ATTENTION_D_MAX && z->dv <= CUDA_ATTENTION_D_MAX);
     return (struct attention_problem){.bf16 = z->dt == DTYPE_BF16,
+                                      .hopper = st->dev->hopper_attention,
                                       .b = (int)z->b,
                                       .tq = (int)z->tq,
                                       .tk = (int)z->tk,
@@ -194,7 +195,7 @@ titan_status cuda_ops_attention(struct stream *s, void *out, int64_t ldo, float 
         .out = out, .lse = lse, .q = q, .k = k, .v = v, .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo};
     if (stream_skips(s) || cudnn_attention(s, &tensors, shape, false, NULL))
         return TITAN_OK;
-    const struct attention_problem problem = attention_problem(shape, ldq, ldk, ldv, ldo);
+    const struct attention_problem problem = attention_problem(s, shape, ldq, ldk, ldv, ldo);
     return ENQUEUE(s, "attention", cuda_attention(s->native, out, lse, q, k, v, &problem));
 }
 
@@ -225,7 +226,7 @@ titan_status cuda_ops_attention_dgrad(struct stream *s, void *dq, int64_t lddq, 
                                               .lddo = lddo};
     if (stream_skips(s) || cudnn_attention(s, &tensors, shape, true, work))
         return TITAN_OK;
-    const struct attention_problem problem = attention_problem(shape, ldq, ldk, ldv, ldo);
+    const struct attention_problem problem = attention_problem(s, shape, ldq, ldk, ldv, ldo);
     return ENQUEUE(
         s, "attention gradient",
         cuda_attention_dgrad(s->native, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, &problem, work));

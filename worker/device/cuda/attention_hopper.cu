@@ -1,0 +1,950 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_hopper.cu - grouped-query attention on the tensor cores of compute capability 9.0, forward and backward
+ * (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608).
+ *
+ * A block owns OWN rows: queries, or keys where their gradients are summed. Two groups of four warps have 64 of them
+ * each; a warp of its own, the loader, copies tiles of the other rows to shared memory, STAGES ahead. It alone decides
+ * which tiles there are: it leaves out those of which the mask shows nothing, tells of each where it begins and whether
+ * any of it is hidden, and ends with a tile at -1.
+ *
+ * Scores never leave registers: the layout of a product's sums is that of the next product's left operand. Backward one
+ * kernel owns keys and computes scores transposed, another owns queries; scores are computed twice, but every sum has
+ * one owner and one order: no atomics, the same bits every time.
+ *
+ * Heads of a width that is no multiple of 64 are padded with zeros by the copies. bf16 in and out, sums in fp32; scores
+ * and their gradients are rounded to bf16 for the second product. */
+#include "worker/device/cuda/hopper.cuh"
+
+#if !HOPPER_CODE
+#pragma nv_diag_suppress 177 /* for another architecture kernels are empty and call nothing */
+#endif
+
+#define GROUPS 2
+#define OWN (GROUPS * MMA_ROWS)
+#define LOADER (GROUPS * MMA_THREADS) /* its first thread */
+#define BLOCK (LOADER + MMA_THREADS)  /* registers change hands by four warps; three have nothing else to do */
+#define LOADER_REGISTERS 40           /* of 168 that a thread is launched with */
+#define GROUP_REGISTERS 232
+static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
+#define STAGES 2
+#define LOOK_AHEAD 4
+#define PLACE_MAX 0x7fffffff /* of a row that is not there: no mask reaches it */
+#define LOG2_E 1.4426950408889634f
+
+/* Rows of a tile that is copied. */
+#define FORWARD_KEYS 128
+#define GRADIENT_KEYS 64
+template <int D> struct gradient_queries { /* with what registers are left */
+    static const int rows = D > 128 ? 32 : 64;
+};
+
+/* By value into every kernel. */
+struct frame {
+    struct attention_problem s;
+    int64_t lddq, lddk, lddv, lddo;
+};
+
+/* --- tiles -------------------------------------------------------------------------------------------------------- */
+
+/* ROWS by WIDTH, as WIDTH / 64 tiles of 64 columns. */
+template <int ROWS, int WIDTH> struct block_tile {
+    static const int tile = ROWS * TILE_ROW_BYTES;
+    static const int bytes = tile * (WIDTH / TILE_COLUMNS);
+};
+
+/* What the loader says of a tile of ROWS rows: where it begins, or -1; whether the mask hides any of it; VALUES of each
+ * row. */
+template <int ROWS, int VALUES> struct tile_facts {
+    int first, hides;
+    union {
+        int place[ROWS];
+        float number[ROWS];
+    } of[VALUES];
+};
+
+/* Where in its ring of stages a warp is. */
+struct ring {
+    int stage;
+    unsigned parity;
+};
+__device__ static inline void ring_next(struct ring &r)
+{
+    r.stage++;
+    if (r.stage == STAGES) {
+        r.stage = 0;
+        r.parity ^= 1;
+    }
+}
+
+/* The loader's: all columns of ROWS rows from `row` on. */
+template <int ROWS, int WIDTH>
+__device__ static inline void copy_rows(char *to, const tile_map *map, tile_barrier *b, int row, int head, int sequence)
+{
+#pragma unroll
+    for (int i = 0; i < WIDTH / TILE_COLUMNS; i++)
+        copy_tile(to + i * block_tile<ROWS, WIDTH>::tile, map, b, i * TILE_COLUMNS, row, head, sequence);
+}
+
+/* A warp is done with a stage. */
+__device__ static inline void release(tile_barrier *b)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        barrier_arrive(b);
+}
+
+/* s (64 x N) = rows of a, with tiles of a_tile bytes, by the N rows of b, along WIDTH columns. */
+template <int N, int WIDTH>
+__device__ static inline void rows_by_rows(float (&s)[N / 2], uint32_t a, int a_tile, uint32_t b)
+{
+#pragma unroll
+    for (int i = 0; i < WIDTH / MMA_DEPTH; i++) {
+        const int tile = i * MMA_DEPTH / TILE_COLUMNS, within = i * MMA_DEPTH % TILE_COLUMNS * 2;
+        mma_tiles(s, along_columns(a + tile * a_tile + within),
+                  along_columns(b + tile * block_tile<N, WIDTH>::tile + within), i > 0);
+    }
+}
+
+/* s (64 x WIDTH) += p (64 x N) in registers by the N rows of b. */
+template <int N, int WIDTH>
+__device__ static inline void scores_by_rows(float (&s)[WIDTH / 2], const uint32_t (&p)[N / 4], uint32_t b)
+{
+#pragma unroll
+    for (int i = 0; i < N / MMA_DEPTH; i++)
+        mma_registers(s, p + 4 * i, along_rows(b + i * MMA_DEPTH * TILE_ROW_BYTES, block_tile<N, WIDTH>::tile));
+}
+
+__device__ static inline uint32_t two_bf16(float low, float high)
+{
+    uint32_t bits;
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+#else
+    bf16 pair[2];
+    num_store(pair, low);
+    num_store(pair + 1, high);
+    memcpy(&bits, pair, sizeof bits);
+#endif
+    return bits;
+}
+
+template <int N> __device__ static inline void pack(uint32_t (&to)[N / 4], const float (&s)[N / 2])
+{
+#pragma unroll
+    for (int i = 0; i < N / 4; i++)
+        to[i] = two_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+/* This thread's first row of the block's; the second is 8 more. */
+__device__ static inline int own_row(void)
+{
+    return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
+}
+/* Column of sum i, and which of the two rows it is in. */
+__device__ static inline int column_of(int i)
+{
+    return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+}
+__device__ static inline int which_row(int i)
+{
+    return i / 2 % 2;
+}
+
+/* First row of a head's in lse and delta (B,H,Tq). */
+__device__ static inline int64_t row_at(const struct frame &f, int64_t sequence, int64_t head)
+{
+    return (sequence * f.s.h + head) * f.s.tq;
+}
+
+/* Over the four threads that share a row. */
+template <class Op> __device__ static inline float row_reduce(float x, Op op)
+{
+    x = op(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return op(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+
+/* Write the sums' rows from `first` on, each times its factor, as bf16: four threads exchange theirs so that each has
+ * eight columns in a row. */
+template <int WIDTH>
+__device__ static inline void store_rows(void *to, int64_t ld, int width, int length, int sequence, int head, int first,
+                                         const float (&s)[WIDTH / 2], const float (&factor)[2])
+{
+    const int lane = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = first + own_row() + 8 * r;
+        uint16_t *const at =
+            (uint16_t *)to + ((int64_t)sequence * length + row) * ld + (int64_t)head * width + 8 * lane;
+#pragma unroll
+        for (int j = 0; j < WIDTH / 32; j++) {
+            uint32_t x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = two_bf16(s[16 * j + 4 * i + 2 * r] * factor[r], s[16 * j + 4 * i + 2 * r + 1] * factor[r]);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const uint32_t other = __shfl_xor_sync(FULL_WARP, lane & 1 ? x[i] : x[i + 1], 1);
+                x[i] = lane & 1 ? other : x[i];
+                x[i + 1] = lane & 1 ? x[i + 1] : other;
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t other = __shfl_xor_sync(FULL_WARP, lane & 2 ? x[i] : x[i + 2], 2);
+                x[i] = lane & 2 ? other : x[i];
+                x[i + 2] = lane & 2 ? x[i + 2] : other;
+            }
+            const uint4 piece = {x[0], x[1], x[2], x[3]};
+            if (row < length && 32 * j + 8 * lane < width)
+                STORE_16(at + 32 * j, piece);
+        }
+    }
+}
+
+/* --- masks -------------------------------------------------------------------------------------------------------- */
+
+/* Of the loader's own rows: queries, which see places from `start` to `end`, or keys, where both are the place. */
+struct bounds {
+    int low, high;          /* of all that any of them reaches */
+    int all_start, all_end; /* what all of them reach */
+};
+
+__device__ static inline int warp_least(int x)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        const int other = __shfl_xor_sync(FULL_WARP, x, offset);
+        x = other < x ? other : x;
+    }
+    return x;
+}
+__device__ static inline int warp_greatest(int x)
+{
+    return -warp_least(-x);
+}
+
+/* Rows that are not there change nothing. */
+template <int ROWS>
+__device__ static inline struct bounds bounds_of(const int32_t *start, const int32_t *end, int first, int length)
+{
+    struct bounds b = {PLACE_MAX, -PLACE_MAX, -PLACE_MAX, PLACE_MAX};
+    for (int r = (int)threadIdx.x % WARP; r < ROWS; r += WARP) {
+        if (first + r >= length)
+            continue;
+        const int s = start[first + r], e = end[first + r];
+        b.low = s < b.low ? s : b.low;
+        b.high = e > b.high ? e : b.high;
+        b.all_start = s > b.all_start ? s : b.all_start;
+        b.all_end = e < b.all_end ? e : b.all_end;
+    }
+    b.low = warp_least(b.low);
+    b.high = warp_greatest(b.high);
+    b.all_start = warp_greatest(b.all_start);
+    b.all_end = warp_least(b.all_end);
+    return b;
+}
+
+/* Which of the next tiles of ROWS rows have one that reaches the loader's: LOOK_AHEAD of them are read together, as
+ * each read takes as long as a tile's products. */
+template <int ROWS, class Test> __device__ static inline unsigned tiles_in_reach(int first, Test reaches)
+{
+    bool any[LOOK_AHEAD] = {};
+    unsigned seen = 0;
+#pragma unroll
+    for (int t = 0; t < LOOK_AHEAD; t++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r += WARP)
+            any[t] = any[t] | reaches(first + t * ROWS + r + (int)threadIdx.x % WARP);
+#pragma unroll
+    for (int t = 0; t < LOOK_AHEAD; t++)
+        seen |= __ballot_sync(FULL_WARP, any[t]) ? 1u << t : 0;
+    return seen;
+}
+
+/* --- a block that owns queries: forward, and dQ ------------------------------------------------------------------- */
+
+/* Shared memory. KEYS: of a tile. BOTH: the block has queries and their gradients, keys and values come together. */
+template <int D, int DV, int KEYS, bool BOTH> struct query_memory {
+    typedef block_tile<OWN, D> Q;
+    typedef block_tile<OWN, DV> O;
+    typedef block_tile<KEYS, D> K;
+    typedef block_tile<KEYS, DV> V;
+    typedef struct tile_facts<KEYS, 1> facts;
+    static const int q = 0, dout = q + Q::bytes, k = dout + (BOTH ? O::bytes : 0), v = k + STAGES * K::bytes;
+    static const int fact = v + STAGES * V::bytes, barriers = fact + STAGES * (int)sizeof(facts);
+    /* own; of each stage: keys are there, values are; both are free again */
+    static const int keys = 1, values = keys + STAGES, keys_free = values + STAGES, values_free = keys_free + STAGES;
+    static const int bytes = barriers + (values_free + STAGES) * (int)sizeof(tile_barrier);
+};
+
+template <class M> __device__ static inline void query_barriers(char *memory)
+{
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    if (threadIdx.x == 0) {
+        barrier_init(b, 1);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(b + M::keys + i, WARP);
+            barrier_init(b + M::values + i, 1);
+            barrier_init(b + M::keys_free + i, LOADER / WARP);
+            barrier_init(b + M::values_free + i, LOADER / WARP);
+        }
+        fence_async();
+    }
+    __syncthreads();
+}
+
+/* The loader of a block that owns queries. */
+template <int D, int DV, int KEYS, bool BOTH, bool MASKED>
+__device__ static inline void load_keys(char *memory, const tile_map *q, const tile_map *dout, const tile_map *k,
+                                        const tile_map *v, const struct frame &f, int q_first, int head, int sequence)
+{
+    typedef query_memory<D, DV, KEYS, BOTH> M;
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    typename M::facts *const facts = (typename M::facts *)(memory + M::fact);
+    const int lane = (int)threadIdx.x % WARP, kv_head = head / (f.s.h / f.s.kv);
+    const int end = MASKED || q_first + OWN > f.s.tk ? f.s.tk : q_first + OWN;
+    const int32_t *const places = f.s.key_index + (MASKED ? (int64_t)sequence * f.s.tk : 0);
+    struct bounds seen = {};
+    struct ring ring = {0, 1};
+
+    if (lane == 0) {
+        barrier_arrive_for(b, M::Q::bytes + (BOTH ? M::O::bytes : 0));
+        copy_rows<OWN, D>(memory + M::q, q, b, q_first, head, sequence);
+        if (BOTH)
+            copy_rows<OWN, DV>(memory + M::dout, dout, b, q_first, head, sequence);
+    }
+    if (MASKED)
+        seen = bounds_of<OWN>(f.s.start + (int64_t)sequence * f.s.tq, f.s.index + (int64_t)sequence * f.s.tq, q_first,
+                              f.s.tq);
+    unsigned in_reach = 0;
+    for (int first = 0; first < end; first += KEYS) {
+        int place[KEYS / WARP] = {};
+        bool hides = !MASKED && first + KEYS - 1 > q_first;
+        if (MASKED) {
+            const int t = first / KEYS % LOOK_AHEAD;
+            if (t == 0)
+                in_reach = tiles_in_reach<KEYS>(first, [&](int row) {
+                    const int at = row < f.s.tk ? places[row] : PLACE_MAX;
+                    return (at >= seen.low) & (at <= seen.high);
+                });
+            if (!(in_reach >> t & 1))
+                continue;
+            bool some = false;
+#pragma unroll
+            for (int i = 0; i < KEYS / WARP; i++) {
+                const int row = first + i * WARP + lane;
+                place[i] = row < f.s.tk ? places[row] : PLACE_MAX;
+                some = some || place[i] < seen.all_start || place[i] > seen.all_end;
+            }
+            hides = __ballot_sync(FULL_WARP, some) != 0;
+        }
+        barrier_wait(b + M::keys_free + ring.stage, ring.parity);
+        if (MASKED) {
+#pragma unroll
+            for (int i = 0; i < KEYS / WARP; i++)
+                facts[ring.stage].of[0].place[i * WARP + lane] = place[i];
+        }
+        if (lane == 0) {
+            facts[ring.stage].first = first;
+            facts[ring.stage].hides = hides;
+            barrier_arrive_for(b + M::keys + ring.stage, M::K::bytes);
+            copy_rows<KEYS, D>(memory + M::k + ring.stage * M::K::bytes, k, b + M::keys + ring.stage, first, kv_head,
+                               sequence);
+        } else {
+            barrier_arrive(b + M::keys + ring.stage);
+        }
+        if (lane == 0) {
+            barrier_wait(b + M::values_free + ring.stage, ring.parity);
+            barrier_arrive_for(b + M::values + ring.stage, M::V::bytes);
+            copy_rows<KEYS, DV>(memory + M::v + ring.stage * M::V::bytes, v, b + M::values + ring.stage, first, kv_head,
+                                sequence);
+        }
+        __syncwarp();
+        ring_next(ring);
+    }
+    barrier_wait(b + M::keys_free + ring.stage, ring.parity);
+    if (lane == 0)
+        facts[ring.stage].first = -1;
+    barrier_arrive(b + M::keys + ring.stage);
+}
+
+/* The places that this thread's two queries see; one that is not there sees nothing. */
+struct query_bounds {
+    int start[2], end[2];
+};
+__device__ static inline struct query_bounds query_bounds_of(const struct frame &f, int query, int sequence)
+{
+    struct query_bounds b;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = query + 8 * r;
+        b.start[r] = row < f.s.tq ? f.s.start[(int64_t)sequence * f.s.tq + row] : PLACE_MAX;
+        b.end[r] = row < f.s.tq ? f.s.index[(int64_t)sequence * f.s.tq + row] : -PLACE_MAX;
+    }
+    return b;
+}
+
+/* Scores that the mask hides become -inf. Causal: no query that is there sees a key that is not. */
+template <int KEYS, bool MASKED>
+__device__ static inline void hide(float (&s)[KEYS / 2], const struct tile_facts<KEYS, 1> &t, int query,
+                                   const struct query_bounds &bounds)
+{
+    if (!t.hides)
+        return;
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        const int c = column_of(i), r = which_row(i), place = t.of[0].place[c];
+        const bool seen = MASKED ? place >= bounds.start[r] && place <= bounds.end[r] : t.first + c <= query + 8 * r;
+        if (!seen)
+            s[i] = -INFINITY;
+    }
+}
+
+/* The softmax of a tile's scores: s becomes 2 to the power of what they are above the largest so far. keep: what
+ * earlier sums are to be multiplied by. factor: of the scores, for powers of two. */
+template <int KEYS>
+__device__ static inline void soften(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], float (&keep)[2],
+                                     float factor)
+{
+    float best[2] = {top[0], top[1]}, sum[2] = {};
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++)
+        best[which_row(i)] = fmaxf(best[which_row(i)], s[i]);
+    float from[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        best[r] = row_reduce(best[r], op_max());
+        from[r] = best[r] == -INFINITY ? 0.0f : best[r] * factor; /* -inf less -inf would be NaN */
+        keep[r] = exp2_fast(top[r] * factor - from[r]);
+        top[r] = best[r];
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        s[i] = exp2_fast(s[i] * factor - from[which_row(i)]);
+        sum[which_row(i)] += s[i];
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        total[r] = total[r] * keep[r] + sum[r];
+}
+
+template <int D, int DV, bool MASKED>
+__device__ static inline void forward_group(char *memory, void *out, float *lse, const struct frame &f, int q_first,
+                                            int head, int sequence)
+{
+    enum { KEYS = FORWARD_KEYS };
+    typedef query_memory<D, DV, KEYS, false> M;
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    const typename M::facts *const facts = (const typename M::facts *)(memory + M::fact);
+    const uint32_t at = tile_address(memory);
+    const uint32_t queries = at + M::q + threadIdx.x / MMA_THREADS * MMA_ROWS * TILE_ROW_BYTES;
+    const float factor = f.s.scale * LOG2_E;
+    const int query = q_first + own_row();
+    struct query_bounds bounds = {};
+    float s[KEYS / 2], sum[DV / 2] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {}, keep[2];
+    uint32_t p[KEYS / 4];
+    struct ring ring = {0, 0}, last = {0, 0};
+
+    if (MASKED)
+        bounds = query_bounds_of(f, query, sequence);
+    barrier_wait(b, 0);
+    barrier_wait(b + M::keys, 0);
+    if (facts[0].first >= 0) {
+        mma_fence();
+        rows_by_rows<KEYS, D>(s, queries, M::Q::tile, at + M::k);
+        mma_commit();
+        mma_wait<0>(s);
+        hide<KEYS, MASKED>(s, facts[0], query, bounds);
+        release(b + M::keys_free);
+        soften<KEYS>(s, top, total, keep, factor);
+        pack<KEYS>(p, s);
+        ring_next(ring);
+        for (;;) { /* a tile's scores and the sums of the one before it are under way together */
+            barrier_wait(b + M::keys + ring.stage, ring.parity);
+            if (facts[ring.stage].first < 0)
+                break;
+            mma_settle(sum);
+            mma_settle(p);
+            mma_fence();
+            rows_by_rows<KEYS, D>(s, queries, M::Q::tile, at + M::k + ring.stage * M::K::bytes);
+            mma_commit();
+            barrier_wait(b + M::values + last.stage, last.parity);
+            mma_fence();
+            scores_by_rows<KEYS, DV>(sum, p, at + M::v + last.stage * M::V::bytes);
+            mma_commit();
+            mma_wait<1>(s);
+            hide<KEYS, MASKED>(s, facts[ring.stage], query, bounds);
+            release(b + M::keys_free + ring.stage);
+            soften<KEYS>(s, top, total, keep, factor);
+            mma_meanwhile(total[0] + total[1]);
+            mma_wait<0>(sum);
+            release(b + M::values_free + last.stage);
+#pragma unroll
+            for (int i = 0; i < DV / 2; i++)
+                sum[i] *= keep[which_row(i)];
+            pack<KEYS>(p, s);
+            last = ring;
+            ring_next(ring);
+        }
+        barrier_wait(b + M::values + last.stage, last.parity);
+        mma_settle(sum);
+        mma_settle(p);
+        mma_fence();
+        scores_by_rows<KEYS, DV>(sum, p, at + M::v + last.stage * M::V::bytes);
+        mma_commit();
+        mma_wait<0>(sum);
+    }
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        total[r] = row_reduce(total[r], op_sum());
+        inverse[r] = total[r] == 0.0f ? 0.0f : 1.0f / total[r]; /* 0: it saw nothing */
+        if (threadIdx.x % 4 == 0 && query + 8 * r < f.s.tq)
+            lse[row_at(f, sequence, head) + query + 8 * r] = top[r] * f.s.scale + logf(total[r]);
+    }
+    store_rows<DV>(out, f.s.ldo, f.s.dv, f.s.tq, sequence, head, q_first, sum, inverse);
+}
+
+/* A row's log-sum-exp for powers of two, as scores' gradients want it: one that is not there, or saw nothing, has no
+ * share in any. */
+__device__ static inline float log2_sum(const float *lse, int64_t at, bool there)
+{
+    const float x = there ? lse[at] : INFINITY;
+    return x == -INFINITY ? INFINITY : x * LOG2_E;
+}
+
+template <int D, int DV, bool MASKED>
+__device__ static inline void query_gradient_group(char *memory, void *dq, const float *lse, const float *delta,
+                                                   const struct frame &f, int q_first, int head, int sequence)
+{
+    enum { KEYS = GRADIENT_KEYS };
+    typedef query_memory<D, DV, KEYS, true> M;
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    const typename M::facts *const facts = (const typename M::facts *)(memory + M::fact);
+    const uint32_t at = tile_address(memory), group = threadIdx.x / MMA_THREADS * MMA_ROWS * TILE_ROW_BYTES;
+    const float factor = f.s.scale * LOG2_E, scale[2] = {f.s.scale, f.s.scale};
+    const int query = q_first + own_row();
+    struct query_bounds bounds = {};
+    float s[KEYS / 2], ds[KEYS / 2], sum[D / 2] = {}, logs[2], deltas[2];
+    uint32_t gradients[KEYS / 4];
+    struct ring ring = {0, 0};
+
+    if (MASKED)
+        bounds = query_bounds_of(f, query, sequence);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t row = row_at(f, sequence, head) + query + 8 * r;
+        logs[r] = log2_sum(lse, row, query + 8 * r < f.s.tq);
+        deltas[r] = query + 8 * r < f.s.tq ? delta[row] : 0.0f;
+    }
+    barrier_wait(b, 0);
+    for (;; ring_next(ring)) {
+        barrier_wait(b + M::keys + ring.stage, ring.parity);
+        if (facts[ring.stage].first < 0)
+            break;
+        const uint32_t keys = at + M::k + ring.stage * M::K::bytes, values = at + M::v + ring.stage * M::V::bytes;
+        mma_fence();
+        rows_by_rows<KEYS, D>(s, at + M::q + group, M::Q::tile, keys);
+        mma_commit();
+        barrier_wait(b + M::values + ring.stage, ring.parity);
+        mma_fence();
+        rows_by_rows<KEYS, DV>(ds, at + M::dout + group, M::O::tile, values);
+        mma_commit();
+        mma_wait<1>(s);
+        hide<KEYS, MASKED>(s, facts[ring.stage], query, bounds);
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++)
+            s[i] = exp2_fast(s[i] * factor - logs[which_row(i)]);
+        mma_wait<0>(ds);
+        release(b + M::values_free + ring.stage);
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i++)
+            ds[i] = s[i] * (ds[i] - deltas[which_row(i)]);
+        pack<KEYS>(gradients, ds);
+        mma_settle(sum);
+        mma_settle(gradients);
+        mma_fence();
+        scores_by_rows<KEYS, D>(sum, gradients, keys);
+        mma_commit();
+        mma_wait<0>(sum);
+        release(b + M::keys_free + ring.stage);
+    }
+    store_rows<D>(dq, f.lddq, f.s.d, f.s.tq, sequence, head, q_first, sum, scale);
+}
+
+/* --- a block that owns keys: dK and dV ---------------------------------------------------------------------------- */
+
+/* Shared memory. QUERIES: of a tile. */
+template <int D, int DV, int QUERIES> struct key_memory {
+    typedef block_tile<OWN, D> K;
+    typedef block_tile<OWN, DV> V;
+    typedef block_tile<QUERIES, D> Q;
+    typedef block_tile<QUERIES, DV> O;
+    typedef struct tile_facts<QUERIES, 4> facts;
+    static const int k = 0, v = K::bytes, q = v + V::bytes, dout = q + STAGES * Q::bytes;
+    static const int fact = dout + STAGES * O::bytes, barriers = fact + STAGES * (int)sizeof(facts);
+    static const int queries = 1, queries_free = queries + STAGES; /* behind the own one */
+    static const int bytes = barriers + (queries_free + STAGES) * (int)sizeof(tile_barrier);
+};
+enum { START, END, LOG, DELTA }; /* of a query, in the facts of its tile */
+
+/* The loader: of each query head that shares the key head, all tiles that see keys of the block's. */
+template <int D, int DV, int QUERIES, bool MASKED>
+__device__ static inline void load_queries(char *memory, const tile_map *q, const tile_map *dout, const tile_map *k,
+                                           const tile_map *v, const float *lse, const float *delta,
+                                           const struct frame &f, int k_first, int kv_head, int sequence)
+{
+    typedef key_memory<D, DV, QUERIES> M;
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    typename M::facts *const facts = (typename M::facts *)(memory + M::fact);
+    const int lane = (int)threadIdx.x % WARP, shared_by = f.s.h / f.s.kv;
+    const int64_t rows = (int64_t)sequence * f.s.tq;
+    struct bounds own = {};
+    struct ring ring = {0, 1};
+    unsigned in_reach = 0;
+
+    if (lane == 0) {
+        barrier_arrive_for(b, M::K::bytes + M::V::bytes);
+        copy_rows<OWN, D>(memory + M::k, k, b, k_first, kv_head, sequence);
+        copy_rows<OWN, DV>(memory + M::v, v, b, k_first, kv_head, sequence);
+    }
+    if (MASKED) {
+        const int32_t *const places = f.s.key_index + (int64_t)sequence * f.s.tk;
+        own = bounds_of<OWN>(places, places, k_first, f.s.tk);
+    }
+    for (int head = kv_head * shared_by; head < (kv_head + 1) * shared_by; head++) {
+        const int64_t at = row_at(f, sequence, head);
+        for (int first = MASKED ? 0 : k_first; first < f.s.tq; first += QUERIES) {
+            int start[QUERIES / WARP], end[QUERIES / WARP];
+            bool hides = !MASKED && first < k_first + OWN - 1;
+            if (MASKED) {
+                const int n = first / QUERIES % LOOK_AHEAD;
+                if (n == 0)
+                    in_reach = tiles_in_reach<QUERIES>(first, [&](int row) {
+                        return row < f.s.tq ? (f.s.start[rows + row] <= own.high) & (f.s.index[rows + row] >= own.low)
+                                            : false;
+                    });
+                if (!(in_reach >> n & 1))
+                    continue;
+                bool some = false;
+#pragma unroll
+                for (int i = 0; i < QUERIES / WARP; i++) {
+                    const int row = first + i * WARP + lane;
+                    start[i] = row < f.s.tq ? f.s.start[rows + row] : PLACE_MAX;
+                    end[i] = row < f.s.tq ? f.s.index[rows + row] : -PLACE_MAX;
+                    some = some || start[i] > own.low || end[i] < own.high;
+                }
+                hides = __ballot_sync(FULL_WARP, some) != 0;
+            }
+            barrier_wait(b + M::queries_free + ring.stage, ring.parity);
+            typename M::facts *const t = facts + ring.stage;
+#pragma unroll
+            for (int i = 0; i < QUERIES / WARP; i++) {
+                const int r = i * WARP + lane, row = first + r;
+                if (MASKED) {
+                    t->of[START].place[r] = start[i];
+                    t->of[END].place[r] = end[i];
+                }
+                t->of[LOG].number[r] = log2_sum(lse, at + row, row < f.s.tq);
+                t->of[DELTA].number[r] = row < f.s.tq ? delta[at + row] : 0.0f;
+            }
+            if (lane == 0) {
+                t->first = first;
+                t->hides = hides;
+                barrier_arrive_for(b + M::queries + ring.stage, M::Q::bytes + M::O::bytes);
+                copy_rows<QUERIES, D>(memory + M::q + ring.stage * M::Q::bytes, q, b + M::queries + ring.stage, first,
+                                      head, sequence);
+                copy_rows<QUERIES, DV>(memory + M::dout + ring.stage * M::O::bytes, dout, b + M::queries + ring.stage,
+                                       first, head, sequence);
+            } else {
+                barrier_arrive(b + M::queries + ring.stage);
+            }
+            __syncwarp();
+            ring_next(ring);
+        }
+    }
+    barrier_wait(b + M::queries_free + ring.stage, ring.parity);
+    if (lane == 0)
+        facts[ring.stage].first = -1;
+    barrier_arrive(b + M::queries + ring.stage);
+}
+
+template <int D, int DV, int QUERIES, bool MASKED>
+__device__ static inline void key_gradient_group(char *memory, void *dk, void *dv, const struct frame &f, int k_first,
+                                                 int kv_head, int sequence)
+{
+    typedef key_memory<D, DV, QUERIES> M;
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    const typename M::facts *const facts = (const typename M::facts *)(memory + M::fact);
+    const uint32_t at = tile_address(memory), group = threadIdx.x / MMA_THREADS * MMA_ROWS * TILE_ROW_BYTES;
+    const float factor = f.s.scale * LOG2_E, scale[2] = {f.s.scale, f.s.scale}, one[2] = {1.0f, 1.0f};
+    const int key = k_first + own_row();
+    int place[2] = {};
+    float s[QUERIES / 2], ds[QUERIES / 2], key_sum[D / 2] = {}, value_sum[DV / 2] = {};
+    uint32_t p[QUERIES / 4], gradients[QUERIES / 4];
+    struct ring ring = {0, 0};
+
+#pragma unroll
+    for (int r = 0; r < 2 && MASKED; r++)
+        place[r] = key + 8 * r < f.s.tk ? f.s.key_index[(int64_t)sequence * f.s.tk + key + 8 * r] : PLACE_MAX;
+    barrier_wait(b, 0);
+    for (;; ring_next(ring)) {
+        barrier_wait(b + M::queries + ring.stage, ring.parity);
+        const typename M::facts &t = facts[ring.stage];
+        const int first = t.first;
+        if (first < 0)
+            break;
+        const uint32_t queries = at + M::q + ring.stage * M::Q::bytes, dout = at + M::dout + ring.stage * M::O::bytes;
+        mma_fence();
+        rows_by_rows<QUERIES, D>(s, at + M::k + group, M::K::tile, queries);
+        rows_by_rows<QUERIES, DV>(ds, at + M::v + group, M::V::tile, dout);
+        mma_commit();
+        mma_wait<0>(s);
+        mma_settle(ds);
+        if (t.hides) {
+#pragma unroll
+            for (int i = 0; i < QUERIES / 2; i++) {
+                const int c = column_of(i), r = which_row(i);
+                const bool seen = MASKED ? place[r] >= t.of[START].place[c] && place[r] <= t.of[END].place[c]
+                                         : key + 8 * r <= first + c;
+                if (!seen)
+                    s[i] = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < QUERIES / 2; i++) {
+            const int c = column_of(i);
+            s[i] = exp2_fast(s[i] * factor - t.of[LOG].number[c]);
+            ds[i] = s[i] * (ds[i] - t.of[DELTA].number[c]);
+        }
+        pack<QUERIES>(p, s);
+        pack<QUERIES>(gradients, ds);
+        mma_settle(value_sum);
+        mma_settle(key_sum);
+        mma_settle(p);
+        mma_settle(gradients);
+        mma_fence();
+        scores_by_rows<QUERIES, DV>(value_sum, p, dout);
+        scores_by_rows<QUERIES, D>(key_sum, gradients, queries);
+        mma_commit();
+        mma_wait<0>(value_sum);
+        mma_settle(key_sum);
+        release(b + M::queries_free + ring.stage);
+    }
+    store_rows<D>(dk, f.lddk, f.s.d, f.s.tk, sequence, kv_head, k_first, key_sum, scale);
+    store_rows<DV>(dv, f.lddv, f.s.dv, f.s.tk, sequence, kv_head, k_first, value_sum, one);
+}
+
+/* --- kernels ------------------------------------------------------------------------------------------------------ */
+
+template <int D, int DV, bool MASKED>
+__global__ static void __launch_bounds__(BLOCK, 1)
+    hopper_forward(const __grid_constant__ tile_map q, const __grid_constant__ tile_map k,
+                   const __grid_constant__ tile_map v, void *out, float *lse, const __grid_constant__ struct frame f)
+{
+#if HOPPER_CODE
+    typedef query_memory<D, DV, FORWARD_KEYS, false> M;
+    DYNAMIC_SHARED(shared);
+    char *const memory = tile_memory(shared);
+    const int q_first = (int)(gridDim.x - 1 - blockIdx.x) * OWN; /* the longest rows first */
+    const int head = (int)blockIdx.y, sequence = (int)blockIdx.z;
+    query_barriers<M>(memory);
+    if (threadIdx.x >= LOADER) {
+        give_registers<LOADER_REGISTERS>();
+        if (threadIdx.x < LOADER + WARP)
+            load_keys<D, DV, FORWARD_KEYS, false, MASKED>(memory, &q, NULL, &k, &v, f, q_first, head, sequence);
+    } else {
+        take_registers<GROUP_REGISTERS>();
+        forward_group<D, DV, MASKED>(memory, out, lse, f, q_first, head, sequence);
+    }
+#endif
+}
+
+template <int D, int DV, bool MASKED>
+__global__ static void __launch_bounds__(BLOCK, 1)
+    hopper_query_gradient(const __grid_constant__ tile_map q, const __grid_constant__ tile_map k,
+                          const __grid_constant__ tile_map v, const __grid_constant__ tile_map dout, void *dq,
+                          const float *lse, const float *delta, const __grid_constant__ struct frame f)
+{
+#if HOPPER_CODE
+    typedef query_memory<D, DV, GRADIENT_KEYS, true> M;
+    DYNAMIC_SHARED(shared);
+    char *const memory = tile_memory(shared);
+    const int q_first = (int)(gridDim.x - 1 - blockIdx.x) * OWN;
+    const int head = (int)blockIdx.y, sequence = (int)blockIdx.z;
+    query_barriers<M>(memory);
+    if (threadIdx.x >= LOADER) {
+        give_registers<LOADER_REGISTERS>();
+        if (threadIdx.x < LOADER + WARP)
+            load_keys<D, DV, GRADIENT_KEYS, true, MASKED>(memory, &q, &dout, &k, &v, f, q_first, head, sequence);
+    } else {
+        take_registers<GROUP_REGISTERS>();
+        query_gradient_group<D, DV, MASKED>(memory, dq, lse, delta, f, q_first, head, sequence);
+    }
+#endif
+}
+
+template <int D, int DV, bool MASKED>
+__global__ static void __launch_bounds__(BLOCK, 1)
+    hopper_key_gradient(const __grid_constant__ tile_map q, const __grid_constant__ tile_map k,
+                        const __grid_constant__ tile_map v, const __grid_constant__ tile_map dout, void *dk, void *dv,
+                        const float *lse, const float *delta, const __grid_constant__ struct frame f)
+{
+#if HOPPER_CODE
+    enum { QUERIES = gradient_queries<D>::rows };
+    typedef key_memory<D, DV, QUERIES> M;
+    DYNAMIC_SHARED(shared);
+    char *const memory = tile_memory(shared);
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    const int k_first = (int)blockIdx.x * OWN, kv_head = (int)blockIdx.y, sequence = (int)blockIdx.z;
+    if (threadIdx.x == 0) {
+        barrier_init(b, 1);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(b + M::queries + i, WARP);
+            barrier_init(b + M::queries_free + i, LOADER / WARP);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (threadIdx.x >= LOADER) {
+        give_registers<LOADER_REGISTERS>();
+        if (threadIdx.x < LOADER + WARP)
+            load_queries<D, DV, QUERIES, MASKED>(memory, &q, &dout, &k, &v, lse, delta, f, k_first, kv_head, sequence);
+    } else {
+        take_registers<GROUP_REGISTERS>();
+        key_gradient_group<D, DV, QUERIES, MASKED>(memory, dk, dv, f, k_first, kv_head, sequence);
+    }
+#endif
+}
+
+/* --- launches ----------------------------------------------------------------------------------------------------- */
+
+static unsigned tiles_of(int length)
+{
+    return (unsigned)((length + OWN - 1) / OWN);
+}
+
+/* A tensor of `length` rows a sequence and `heads` heads, `width` wide. */
+static bool make_map(tile_map *ret, const void *at, int64_t ld, int length, int heads, int width,
+                     const struct attention_problem *s, int box_rows)
+{
+    const struct tile_tensor x = {at, width, length, heads, s->b, ld, width, (int64_t)length * ld};
+    return tile_map_make(ret, &x, box_rows);
+}
+
+static int allow_memory(const void *kernel, int bytes)
+{
+    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <int D, int DV, bool MASKED>
+static int forward(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
+                   const struct frame &f)
+{
+    const struct attention_problem *const s = &f.s;
+    const int bytes = query_memory<D, DV, FORWARD_KEYS, false>::bytes + TILE_ALIGN;
+    auto kernel = hopper_forward<D, DV, MASKED>;
+    tile_map of_q, of_k, of_v;
+    if (!make_map(&of_q, q, s->ldq, s->tq, s->h, s->d, s, OWN) ||
+        !make_map(&of_k, k, s->ldk, s->tk, s->kv, s->d, s, FORWARD_KEYS) ||
+        !make_map(&of_v, v, s->ldv, s->tk, s->kv, s->dv, s, FORWARD_KEYS))
+        return CUDA_NOT_SERVED;
+    const int e = allow_memory((const void *)kernel, bytes);
+    return e != 0 ? e
+                  : LAUNCH(kernel, dim3(tiles_of(s->tq), (unsigned)s->h, (unsigned)s->b), BLOCK, bytes, stream, of_q,
+                           of_k, of_v, out, lse, f);
+}
+
+/* Of a block that owns rows of the one, and tiles of the other. */
+struct gradient_maps {
+    tile_map q, k, v, dout;
+};
+static bool make_gradient_maps(struct gradient_maps *ret, const void *dout, const void *q, const void *k, const void *v,
+                               const struct frame &f, int query_rows, int key_rows)
+{
+    const struct attention_problem *const s = &f.s;
+    return make_map(&ret->q, q, s->ldq, s->tq, s->h, s->d, s, query_rows) &&
+           make_map(&ret->k, k, s->ldk, s->tk, s->kv, s->d, s, key_rows) &&
+           make_map(&ret->v, v, s->ldv, s->tk, s->kv, s->dv, s, key_rows) &&
+           make_map(&ret->dout, dout, f.lddo, s->tq, s->h, s->dv, s, query_rows);
+}
+
+template <int D, int DV, bool MASKED>
+static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout, const float *lse, const float *delta,
+                    const void *q, const void *k, const void *v, const struct frame &f)
+{
+    enum { QUERIES = gradient_queries<D>::rows };
+    const struct attention_problem *const s = &f.s;
+    const int key_bytes = key_memory<D, DV, QUERIES>::bytes + TILE_ALIGN;
+    const int query_bytes = query_memory<D, DV, GRADIENT_KEYS, true>::bytes + TILE_ALIGN;
+    auto for_keys = hopper_key_gradient<D, DV, MASKED>;
+    auto for_queries = hopper_query_gradient<D, DV, MASKED>;
+    struct gradient_maps of_keys, of_queries;
+    if (!make_gradient_maps(&of_keys, dout, q, k, v, f, QUERIES, OWN) ||
+        !make_gradient_maps(&of_queries, dout, q, k, v, f, OWN, GRADIENT_KEYS))
+        return CUDA_NOT_SERVED;
+    int e = allow_memory((const void *)for_keys, key_bytes);
+    if (e == 0)
+        e = allow_memory((const void *)for_queries, query_bytes);
+    if (e == 0)
+        e = LAUNCH(for_keys, dim3(tiles_of(s->tk), (unsigned)s->kv, (unsigned)s->b), BLOCK, key_bytes, stream,
+                   of_keys.q, of_keys.k, of_keys.v, of_keys.dout, dk, dv, lse, delta, f);
+    if (e == 0)
+        e = LAUNCH(for_queries, dim3(tiles_of(s->tq), (unsigned)s->h, (unsigned)s->b), BLOCK, query_bytes, stream,
+                   of_queries.q, of_queries.k, of_queries.v, of_queries.dout, dq, lse, delta, f);
+    return e;
+}
+
+/* Call launch<D, DV, MASKED>(arguments) for the widths of a frame's heads, rounded up. */
+#define LAUNCH_BY_WIDTH(launch, f, ...)                                                                                \
+    ((f).s.index ? LAUNCH_MASKED(launch, true, f, __VA_ARGS__) : LAUNCH_MASKED(launch, false, f, __VA_ARGS__))
+#define LAUNCH_MASKED(launch, masked, f, ...)                                                                          \
+    ((f).s.d <= 64 && (f).s.dv <= 64 ? launch<64, 64, masked>(__VA_ARGS__, f)                                          \
+     : (f).s.d <= 128                ? launch<128, 128, masked>(__VA_ARGS__, f)                                        \
+                                     : launch<192, 128, masked>(__VA_ARGS__, f))
+
+/* Rows of whole 16 bytes at a multiple of them, and not too far from sequence to sequence for a copy. */
+static bool in_reach(const void *x, int64_t ld, int length)
+{
+    const int64_t most = (int64_t)1 << 40;
+    return (address(x) | (uintptr_t)(ld * 2)) % 16 == 0 && ld < most / 2 / length;
+}
+
+bool cuda_attention_hopper_works(void)
+{
+#if defined(TITAN_EMULATE) || defined(TITAN_SM90A)
+    return tile_maps_work();
+#else
+    return false;
+#endif
+}
+
+static bool forward_served(const void *out, const void *q, const void *k, const void *v,
+                           const struct attention_problem *s)
+{
+    return s->hopper && s->bf16 && s->b > 0 && s->tq > 0 && s->tk > 0 && s->d % 8 == 0 && s->dv % 8 == 0 &&
+           s->d <= 192 && s->dv <= 128 && in_reach(q, s->ldq, s->tq) && in_reach(k, s->ldk, s->tk) &&
+           in_reach(v, s->ldv, s->tk) && in_reach(out, s->ldo, s->tq);
+}
+
+int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
+                          const struct attention_problem *problem)
+{
+    struct frame f = {};
+    f.s = *problem;
+    if (!forward_served(out, q, k, v, problem))
+        return CUDA_NOT_SERVED;
+    return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
+}
+
+int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
+                                const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
+                                const void *k, const void *v, const struct attention_problem *problem,
+                                const float *delta)
+{
+    struct frame f = {};
+    f.s = *problem;
+    f.lddq = lddq, f.lddk = lddk, f.lddv = lddv, f.lddo = lddo;
+    if (!forward_served(out, q, k, v, problem) || !in_reach(dq, lddq, problem->tq) ||
+        !in_reach(dk, lddk, problem->tk) || !in_reach(dv, lddv, problem->tk) || !in_reach(dout, lddo, problem->tq))
+        return CUDA_NOT_SERVED;
+    return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
+}
