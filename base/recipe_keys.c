@@ -423,7 +423,7 @@ const struct recipe_key recipe_keys[] = {
     {.section = "metrics", .name = "log_layers", .type = KEY_BOOL, AT(metrics.log_layers), .initial = "false",
      .flags = KEY_TITAN,
      .doc = "Rank 0 writes layers.jsonl in the run's folder, at step 1 and every log_freq steps: norms of each unit's gradient "
-            "and of its weights before the update, and the tokens of each expert where the model balances them."},
+            "and of its weights before the update, and the tokens of each expert."},
     {.section = "metrics", .name = "log_samples", .type = KEY_BOOL, AT(metrics.log_samples), .initial = "false",
      .flags = KEY_TITAN,
      .doc = "Each worker writes the samples it reads to samples-PID.csv in the run's folder on its node: step, number in "

@@ -13,7 +13,7 @@ struct metric {
     int64_t at_ms;
     double loss, loss_max, grad_norm, learning_rate, tokens_per_second, step_ms;
     double tflops, mfu, mfu_causal;          /* of a worker; 0: not known */
-    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: none is balanced */
+    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
     uint64_t tokens, epoch;
     uint32_t world_size;
     uint64_t memory_bytes;

@@ -90,7 +90,7 @@ static const char metrics_v3[] = "ALTER TABLE metrics ADD COLUMN loss_max REAL;"
                                  "ALTER TABLE metrics ADD COLUMN slowest_busy_ms REAL;"
                                  "ALTER TABLE metrics ADD COLUMN slowest_rank INTEGER NOT NULL DEFAULT -1;";
 
-/* Tokens of an expert: 0 where none is balanced. */
+/* Tokens of an expert: 0 where there are none. */
 static const char metrics_v4[] = "ALTER TABLE metrics ADD COLUMN tflops REAL;"
                                  "ALTER TABLE metrics ADD COLUMN mfu_causal REAL;"
                                  "ALTER TABLE metrics ADD COLUMN expert_tokens_min REAL;"

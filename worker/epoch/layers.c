@@ -86,7 +86,7 @@ static titan_status append_line(const struct epoch *e, uint64_t step, const stru
     put_norms(&w, m, "grad_norm", n->gradients);
     if (e->layers.masters)
         put_norms(&w, m, "param_norm", n->masters);
-    if (layout_biases(m) > 0)
+    if (layout_loads(m) > 0)
         put_loads(&w, e);
     json_end_object(&w);
     buf_puts(&line, "\n");

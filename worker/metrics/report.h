@@ -15,7 +15,7 @@ struct step_report {
     double mfu, mfu_causal;           /* recipe_flops_per_token, recipe_causal_flops_per_token */
     double step_ms;
     struct step_split split;
-    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: none is balanced */
+    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
     int world;
     uint64_t memory_bytes;  /* measured, the most of any rank since the epoch began */
     uint64_t planned_bytes; /* of this rank's device memory */

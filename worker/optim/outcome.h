@@ -18,7 +18,7 @@ struct step_outcome {
     double grad_norm;                        /* of the mean gradient, before clipping */
     unsigned orders;                         /* bits any rank was given */
     bool finite;                             /* loss and norm are */
-    double load_least, load_most, load_mean; /* tokens of an expert, over all that are balanced; 0: there are none */
+    double load_least, load_most, load_mean; /* tokens of an expert, over all layers; 0: there are none */
     struct step_split split;
     uint64_t memory_bytes; /* measured, the most of any rank; 0: not known */
     int bad_unit;          /* where the first value that is not finite arose, forward or backward; -1: none */

@@ -846,17 +846,17 @@ static void add_state(struct builder *b)
     }
 }
 
-/* Experts with loads that are balanced: biases, and in training counts of this step. */
+/* Of experts: biases where loads are balanced, and in training counts of this step. */
 static void add_biases(struct builder *b)
 {
     const int64_t experts = b->model->dims.n_experts;
 
     for (int u = 0; u < b->model->n_units; u++) {
-        if (!unit_is_mine(b, u) || kind_of(b, u) != UNIT_EXPERTS || b->model->dims.balance_rate <= 0)
+        if (!unit_is_mine(b, u) || kind_of(b, u) != UNIT_EXPERTS)
             continue;
         builder_stamp(b, PHASE_FORWARD, u, NONE, NONE);
-        const int bias = emit_buffer(&b->e, BUF_BIAS, "expert_bias", (size_t)experts * sizeof(float));
-        b->bias[u] = tensor_at(bias, 0, DTYPE_F32, 1, experts);
+        if (b->model->dims.balance_rate > 0)
+            b->bias[u] = emit_tensor(&b->e, BUF_BIAS, "expert_bias", DTYPE_F32, 1, experts);
         if (b->opt->forward_only)
             continue;
         b->load[u] = emit_tensor(&b->e, BUF_LOAD, "expert_load", DTYPE_F32, 1, experts);

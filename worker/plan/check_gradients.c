@@ -498,9 +498,14 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
     return TITAN_OK;
 }
 
-static bool balances(const struct gradients *g, int unit)
+/* What a unit of experts has to have and has not; NULL: nothing. */
+static const char *missing_balance(const struct gradients *g, int unit)
 {
-    return g->c->model->units[unit].kind == UNIT_EXPERTS && g->c->model->dims.balance_rate > 0;
+    if (g->c->model->units[unit].kind != UNIT_EXPERTS)
+        return NULL;
+    if (!g->units[unit].counted)
+        return "EXPERT_LOAD";
+    return g->c->model->dims.balance_rate > 0 && !g->units[unit].balanced ? "BALANCE" : NULL;
 }
 
 static titan_status agree(struct gradients *g)
@@ -608,8 +613,8 @@ static titan_status check_end(struct gradients *g)
             continue;
         if (!g->units[u].optimised)
             return REFUSE(c, "unit %d has no OPTIMISE", u);
-        if (balances(g, u) && (!g->units[u].counted || !g->units[u].balanced))
-            return REFUSE(c, "unit %d has no %s", u, g->units[u].counted ? "BALANCE" : "EXPERT_LOAD");
+        if (missing_balance(g, u))
+            return REFUSE(c, "unit %d has no %s", u, missing_balance(g, u));
         TRY(check_tensors(g, u));
     }
     for (int b = 0; b < c->p->n_buffers; b++)

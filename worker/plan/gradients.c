@@ -353,7 +353,7 @@ static void report_loads(struct builder *b)
 static void balance_experts(struct builder *b)
 {
     for (int u = 0; u < b->model->n_units; u++) {
-        if (!tensor_exists(b->load[u]))
+        if (!tensor_exists(b->bias[u]))
             continue;
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
         const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->load[u].cols);

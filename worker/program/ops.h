@@ -46,8 +46,9 @@ enum op_flag {
     OP_REPEATABLE = 32768,
     OP_F8_B_CODES = 65536,   /* b is codes of e4m3, made with one scale, which is an operand */
     OP_ROUND_ROBIN = 131072, /* of routing: experts in turn, whatever the scores */
+    OP_BY_RANK = 262144,     /* rows for experts stay apart by the rank that sent them */
     OP_F8_BLOCKS = 524288,   /* MXFP8: a scale for each block of a line along k */
-    OP_BY_RANK = 262144      /* rows for experts stay apart by the rank that sent them */
+    OP_BIASED = 1048576      /* of routing: experts have biases */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)

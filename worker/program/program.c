@@ -126,7 +126,7 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
     for (int u = 0; u < units; u++)
         r.size += report_norms(&r, layout, u);
     r.loads = r.size;
-    r.size += layout_biases(layout->model);
+    r.size += layout_loads(layout->model);
     titan_assert(r.losses < r.counts && r.counts < r.orders && r.orders < r.values && r.values < r.masters &&
                  r.masters < r.checks && r.checks < r.norms);
     titan_assert(r.norms <= r.loads && r.loads <= r.size);
@@ -275,7 +275,7 @@ void program_print_params(const struct program *p, const struct action *a, struc
     static const char *const flags[] = {"ta",         "tb",          "add",     "f32",       "backward",
                                         "masked",     "no_gradient", "sigmoid", "normalize", "any_order",
                                         "f8",         "a_e5m2",      "a_lines", "b_lines",   "power",
-                                        "repeatable", "b_codes",     NULL,      NULL,        "blocks"};
+                                         "repeatable", "b_codes",     "in_turn", "by_rank",   "blocks",    "biased"};
     const struct op_params *q = action_params(p, a);
     const char *name = op_numbers((enum op)a->op);
 

@@ -137,7 +137,7 @@ struct tree_sum {
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
- *   loads                      as layout_bias_offset: how often each expert was chosen; a sum over ranks */
+ *   loads                      at layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define REPORT_ORDERS 3
 /* A rank's step begins where it leaves the agreement of the one before. Milliseconds; REPORT_WAITED is NaN where it was
  * not measured. */

@@ -369,10 +369,20 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *r
 static int mixture_layers(const struct model *model)
 {
     const struct model_dims *d = &model->dims;
-    return d->n_experts > 0 && d->balance_rate > 0 ? (int)MAX(d->n_layers - d->n_dense_layers, 0) : 0;
+    return d->n_experts > 0 ? (int)MAX(d->n_layers - d->n_dense_layers, 0) : 0;
+}
+
+static int balanced_layers(const struct model *model)
+{
+    return model->dims.balance_rate > 0 ? mixture_layers(model) : 0;
 }
 
 int64_t layout_biases(const struct model *model)
+{
+    return balanced_layers(model) * model->dims.n_experts;
+}
+
+int64_t layout_loads(const struct model *model)
 {
     return mixture_layers(model) * model->dims.n_experts;
 }
@@ -387,7 +397,7 @@ int64_t layout_bias_offset(const struct model *model, int layer)
 
 static int n_specs(const struct model *model)
 {
-    return 3 * model->n_tensors + mixture_layers(model);
+    return 3 * model->n_tensors + balanced_layers(model);
 }
 
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n, struct titan_error *err)
@@ -407,7 +417,7 @@ titan_status layout_specs(const struct model *model, struct tensor_spec **ret, i
             s->numel = t->numel;
         }
     }
-    for (int i = 0; i < mixture_layers(model); i++) {
+    for (int i = 0; i < balanced_layers(model); i++) {
         struct tensor_spec *s = &specs[3 * model->n_tensors + i];
         (void)snprintf(s->name, sizeof s->name, "layers.%d.moe.expert_bias", (int)model->dims.n_dense_layers + i);
         s->ndim = 1;
@@ -477,7 +487,7 @@ static void add_biases(struct collector *c)
     const struct model *m = c->layout->model;
     const int64_t behind = 3 * layout_total(c->layout, c->rank);
 
-    for (int i = 0; i < mixture_layers(m); i++) {
+    for (int i = 0; i < balanced_layers(m); i++) {
         const int layer = (int)m->dims.n_dense_layers + i;
         if (wanted(c, model_layer_unit(m, layer), SHARE_BIAS))
             c->pieces[c->n++] = (struct piece){.tensor = 3 * m->n_tensors + i,

@@ -73,7 +73,7 @@ static void fill(struct fixture *f)
         const struct model_tensor *t = &f->model->tensors[i];
         model_init_tensor(f->model, 7, i, 0, t->numel, f->values[t->unit] + f->layout->tensors[i].offset);
     }
-    f->biases = room(f, (size_t)layout_biases(f->model));
+    f->biases = room(f, (size_t)layout_loads(f->model));
     for (int m = 0; m < MICROBATCHES; m++)
         for (int i = 0; i < B * T; i++) {
             f->tokens[m][0][i] = i % 2 ? (m * B * T + i) * 37 % 512 : i % 12; /* some are frequent */
@@ -93,7 +93,7 @@ static void *bind_buffer(void *arg, const struct buffer *b)
     return f->values[b->unit];
 }
 
-static void open_step(struct fixture *f, enum checkpointing mode)
+static void open_model(struct fixture *f, const struct model_dims *of, enum checkpointing mode)
 {
     struct titan_error err = {0};
     const struct device_options options = {.threads = 1};
@@ -101,7 +101,7 @@ static void open_step(struct fixture *f, enum checkpointing mode)
     memset(f, 0, sizeof *f);
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     must(device_open("cpu", &options, &f->device, &err), &err);
-    must(model_open(&dims, &f->model, &err), &err);
+    must(model_open(of, &f->model, &err), &err);
     const struct layout_options layout = {.model = f->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
     must(layout_open(&layout, &f->layout, &err), &err);
     for (int l = 0; l < LAYERS; l++)
@@ -127,6 +127,11 @@ static void open_step(struct fixture *f, enum checkpointing mode)
                  &err);
     memcpy(exec.streams, f->streams, sizeof exec.streams);
     must(exec_open(&exec, &f->exec, &err), &err);
+}
+
+static void open_step(struct fixture *f, enum checkpointing mode)
+{
+    open_model(f, &dims, mode);
 }
 
 static void close_step(struct fixture *f)
@@ -264,6 +269,27 @@ static void test_counted_once(void **state)
     }
 }
 
+/* The first step's biases are 0, and so are none. */
+static void test_counted_without_balance(void **state)
+{
+    struct model_dims plain = dims;
+    double want[LAYERS_MIXED][E];
+    struct fixture f;
+    (void)state;
+    open_step(&f, CHECKPOINT_NONE);
+    run_step(&f);
+    memcpy(want, f.loads, sizeof want);
+    close_step(&f);
+    plain.balance_rate = 0;
+    open_model(&f, &plain, CHECKPOINT_FULL);
+    assert_int_equal(layout_biases(f.model), 0);
+    for (int step = 0; step < 2; step++) {
+        run_step(&f);
+        assert_memory_equal(want, f.loads, sizeof want);
+    }
+    close_step(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_becomes_even),
         cmocka_unit_test(test_skipped),
         cmocka_unit_test(test_counted_once),
+        cmocka_unit_test(test_counted_without_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
