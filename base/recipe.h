@@ -183,6 +183,10 @@ struct recipe {
         bool deterministic; /* canonical implies it */
     } numerics;
     struct {
+        char overflow[16];
+        double capacity_factor; /* with overflow = "drop" */
+    } moe;
+    struct {
         bool moe_force_load_balance;
     } debug;
     struct {
@@ -241,6 +245,8 @@ bool recipe_keeps_copies(const struct recipe *r, int world, int replicas);
 /* Sequences in one microbatch: local_batch_size, or pipeline_parallel_microbatch_size with a pipeline. A step has
  * global_batch_size / this many microbatches, shared out over the data-parallel ranks. */
 int64_t recipe_microbatch_rows(const struct recipe *r);
+/* Even shares that an expert takes of a worker's tokens; 0: all that there are. */
+double recipe_expert_capacity(const struct recipe *r);
 /* The same of an evaluation, and the sequences of one step of it, whatever the number of workers. */
 int64_t recipe_validation_rows(const struct recipe *r);
 int64_t recipe_validation_batch(const struct recipe *r);

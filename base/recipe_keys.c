@@ -509,6 +509,17 @@ const struct recipe_key recipe_keys[] = {
             "on GPUs attention's gradients in bfloat16 are, by cuDNN, and products take the fastest of the ways that "
             "cuBLASLt proposes, timed when an epoch begins. Always true on the CPU and with numerics.canonical."},
 
+    {.section = "moe", .name = "overflow", .type = KEY_STRING, AT(moe.overflow), .choices = "rounds|drop",
+     .initial = "\"rounds\"", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "What becomes of rows that experts have no room for. \"rounds\": they come in further rounds "
+            "(parallelism.expert_parallel_room), with the same result. \"drop\": an expert takes capacity_factor even shares "
+            "of the tokens that a worker has of a microbatch, those of the first tokens; the others pass it by. Evaluations "
+            "drop nothing."},
+    {.section = "moe", .name = "capacity_factor", .type = KEY_REAL, AT(moe.capacity_factor), .min = 0, .above_min = true,
+     .max = 4096, .initial = "1.25", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "Rows that an expert takes with overflow = \"drop\", in multiples of its even share, at least one: tokens * top_k / "
+            "n_experts of each worker and microbatch."},
+
     {.section = "debug", .name = "moe_force_load_balance", .type = KEY_BOOL, AT(debug.moe_force_load_balance),
      .initial = "false", .flags = KEY_NUMBERS,
      .doc = "Send tokens to experts in turn, whatever their scores: token i of a microbatch to experts i*top_k to i*top_k "

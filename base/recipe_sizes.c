@@ -160,6 +160,11 @@ static int full_gradients(const struct recipe *r, int64_t m)
     return strcmp(when, "step") == 0 || (strcmp(when, "default") == 0 && kept);
 }
 
+double recipe_expert_capacity(const struct recipe *r)
+{
+    return strcmp(r->moe.overflow, "drop") == 0 ? r->moe.capacity_factor : 0;
+}
+
 int recipe_master_bytes(const struct recipe *r)
 {
     return strcmp(r->training.dtype, "bfloat16") == 0 ? 2 : 4;

@@ -30,6 +30,7 @@
     X(EXPERT_LEAST, expert_tokens_min, p->experts, p->experts->least)                                                  \
     X(EXPERT_MEAN, expert_tokens_mean, p->experts, p->experts->mean)                                                   \
     X(EXPERT_MOST, expert_tokens_max, p->experts, p->experts->most)                                                    \
+    X(EXPERT_DROPPED, expert_tokens_dropped, p->experts, p->experts->dropped)                                          \
     X(VALIDATION, validation, p->validation, p->validation->loss)
 
 enum {

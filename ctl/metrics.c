@@ -147,10 +147,12 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     return print_fitting(v, widths, &line, false);
 }
 
-/* "12 to 80, mean 32" */
+/* "12 to 80, mean 32"; with rows that were dropped ", 5 dropped" */
 static const char *experts_text(const Titan__V1__ExpertLoad *e, char text[96])
 {
-    (void)snprintf(text, 96, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
+    const int n = snprintf(text, 96, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
+    if (e->dropped > 0 && n > 0 && n < 96)
+        (void)snprintf(text + n, (size_t)(96 - n), ", %.0f dropped", e->dropped);
     return text;
 }
 

@@ -19,6 +19,7 @@
         {id: "mfu", title: "MFU", curves: [["mfu", "MFU"], ["mfu_causal", "causal"]], zero: true, some: true},
         {id: "experts", title: "Tokens of an expert in a step", zero: true,
             curves: [["expert_tokens_mean", "mean"], ["expert_tokens_min", "fewest"], ["expert_tokens_max", "most"]]},
+        {id: "dropped", title: "Tokens dropped, as experts had no room", zero: true, some: true, curves: [["expert_tokens_dropped", "dropped"]]},
         {id: "memory", title: "Memory of the reporting rank, GiB", curves: [["memory_bytes", "peak"]], zero: true, some: true, scale: 2 ** -30},
         {id: "world", title: "Workers", world: true, zero: true},
     ];

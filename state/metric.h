@@ -14,6 +14,7 @@ struct metric {
     double loss, loss_max, grad_norm, learning_rate, tokens_per_second, step_ms;
     double tflops, mfu, mfu_causal;          /* of a worker; 0: not known */
     double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
+    double dropped;                          /* rows for experts that had no room for them */
     uint64_t tokens, epoch;
     uint32_t world_size;
     uint64_t memory_bytes;

@@ -105,6 +105,7 @@ static Titan__V1__ExpertLoad experts_message(const struct metric *x)
     m.least = x->load_least;
     m.most = x->load_most;
     m.mean = x->load_mean;
+    m.dropped = x->dropped;
     return m;
 }
 

@@ -45,11 +45,15 @@ def slowed():
     assert all(str(m["split"]["slowest_rank"]) in row.split()[1:] for m, row in zip(told, table[1:])), table
 
 
+def mean_of(numbers):
+    return sum(numbers) / len(numbers)
+
+
 def experts():
     """tokens of an expert: each token of a layer is counted by top_k of them, in all files alike, and the daemon has the same"""
     top_k = 2
     keys = {**KEYS, "training.steps": 3, "metrics.log_layers": "true", "model.n_experts": 8, "model.top_k": top_k, "model.moe_hidden": 32,
-            "model.balance_rate": 0, "parallelism.expert_parallel_degree": 2}
+            "model.balance_rate": 0, "moe.overflow": "drop", "moe.capacity_factor": 0.5, "parallelism.expert_parallel_degree": 2}
     with Daemon(None, "--slots", 2) as d:
         job = d.submit("tiny", {**keys, "elastic.min_workers": 2, "elastic.max_workers": 2})
         assert d.wait_state(job, "COMPLETED", "FAILED")["state"] == "COMPLETED"
@@ -63,10 +67,12 @@ def experts():
         assert loads and all(sum(of) == tokens * top_k and min(of) >= 0 for of in loads.values()), (loads, tokens, top_k)
         every = [n for of in loads.values() for n in of]
         assert len(set(every)) > 2, "a router of random weights is not even"
-        means = {"least": min(every), "most": max(every), "mean": sum(every) / len(every)}
+        dropped = line["expert_tokens_dropped"]
+        assert len(every) * mean_of(every) / 2 <= dropped < sum(every), (dropped, every)  # half of an even share is taken
+        means = {"least": min(every), "most": max(every), "mean": mean_of(every), "dropped": dropped}
         assert m["experts"] == means, (m, means)
-        assert [line["expert_tokens_" + key] for key in ("min", "max", "mean")] == list(means.values()), (line, means)
-        assert f"{min(every):.0f} to {max(every):.0f}, mean {means['mean']:.4g}" in row, table
+        assert [line["expert_tokens_" + key] for key in ("min", "max", "mean", "dropped")] == list(means.values()), (line, means)
+        assert f"{min(every):.0f} to {max(every):.0f}, mean {means['mean']:.4g}, {dropped:.0f} dropped" in row, table
 
 
 def layers():

@@ -284,6 +284,18 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     else
         echo "not ok - experts shared by two emulated GPU ranks in canonical mode: the bits of one" && bad=1
     fi
+    # Rows that experts have no room for: the CPU drops the same ones.
+    drop="$canonical $(set_keys moe.overflow=drop moe.capacity_factor=0.75)"
+    dropped() { grep -o '"expert_tokens_dropped":[0-9]*' "$dir/$1/metrics.jsonl" | tr '\n' ' '; }
+    if train drop-cpu 1 cpu "$BUILD/bin/titan-worker" $drop &&
+        train drop-2 2 cuda "$dir/titan-worker" $drop $(set_keys parallelism.expert_parallel_degree=2) &&
+        "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 1e-5 "$dir/drop-cpu/metrics.jsonl" \
+            "$dir/drop-2/metrics.jsonl" &&
+        [ "$(dropped drop-cpu)" = "$(dropped drop-2)" ] && dropped drop-2 | grep -q ':[1-9]'; then
+        echo "ok - experts on two emulated GPU ranks drop the rows that the CPU drops: $(dropped drop-2)"
+    else
+        echo "not ok - experts on two emulated GPU ranks drop the rows that the CPU drops: $(dropped drop-cpu), $(dropped drop-2)" && bad=1
+    fi
     # The whole product: titand with workers that load the emulated plug-in from where the real one is.
     if [ -x "$BUILD/bin/titand" ]; then
         mkdir -p "$dir/product/bin" "$dir/product/lib/titan"

@@ -49,7 +49,7 @@ def main():
                  ("on 4 ranks", ((MESHES[4], STEPS),)),
                  ("on 4 ranks, then on 1", ((MESHES[4], 3), ("moe", STEPS))),
                  ("on 1 rank, then on 4", (("moe", 3), (MESHES[4], STEPS)))]
-        print(f"1..{len(cases) + 2}")
+        print(f"1..{len(cases) + 3}")
         for i, (name, parts) in enumerate(cases, 1):
             got = runs.biases(*parts)
             # Loads are whole numbers, so that biases are the same to the last bit as long as the choices are.
@@ -65,12 +65,22 @@ def main():
         print(f"{'not ok' if wrong else 'ok'} {len(cases) + 1} - canonical: shared by 4 ranks, by 2, by 2 of 4: the bits of one"
               f"{': not ' + ', '.join(wrong[:3]) if wrong else ''}", flush=True)
         faults += bool(wrong)
+        fixed += " overflow=drop capacity=0.75"
+        want = runs.tensors((fixed, STEPS))
+        got = runs.tensors((f"{fixed} dps4 ep4", 2), (f"{fixed} dpr2", 4), (f"{fixed} pp2 dps2 ep2", STEPS))
+        wrong = [n for n in want if got[n].tobytes() != want[n].tobytes()]
+        lines = [json.loads(line) for line in open(runs.lab.work / f"stop-{runs.n}" / "metrics.jsonl")]
+        dropped = [line["expert_tokens_dropped"] for line in lines]
+        bad = bool(wrong) or len(dropped) < STEPS or not all(n > 0 for n in dropped)
+        print(f"{'not ok' if bad else 'ok'} {len(cases) + 2} - canonical with rows dropped ({dropped}): on 4 ranks, 2, 4: the bits of one"
+              f"{': not ' + ', '.join(wrong[:3]) if wrong else ''}", flush=True)
+        faults += bad
         directory = runs.lab.work / "in-turn"
         runs.train(directory, "moe dps2 ep2 forced=true", 2)
         loads = [(line["expert_tokens_min"], line["expert_tokens_max"])
                  for line in map(json.loads, open(directory / "metrics.jsonl"))]
         equal = len(loads) == 2 and all(least == most > 0 for least, most in loads)
-        print(f"{'ok' if equal else 'not ok'} {len(cases) + 2} - experts in turn: {loads}", flush=True)
+        print(f"{'ok' if equal else 'not ok'} {len(cases) + 3} - experts in turn: {loads}", flush=True)
         faults += not equal
     finally:
         runs.lab.close()

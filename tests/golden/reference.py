@@ -7,7 +7,7 @@
 The model is written here from the descriptions of Llama 3 and Qwen 3, with autograd for its gradients: nothing of Titan's is used but
 the definition of its initial values (base/rng.h, worker/tensor/model.h), which is implemented a second time in numpy.
 
-Files: tiny.json, debugmodel.json, qwen3.json, moe.json, deepseek.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
+Files: tiny.json, debugmodel.json, qwen3.json, moe.json, moe_drop.json, deepseek.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
 digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the
 normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps; tiny_adam.json: 50 of Adam.
 
@@ -41,8 +41,9 @@ FLAVORS = {
                      qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_experts=8, top_k=3, n_shared_experts=2,
                      moe_hidden=48, n_dense_layers=1, sigmoid_scores=True, normalize_scores=True, route_scale=2.5),
 }
-BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "deepseek": (2, 41)}
-GAINS = {"qwen3": 0.25, "moe": 0.25, "deepseek": 0.25}
+FLAVORS["moe_drop"] = dict(FLAVORS["moe"], expert_capacity=0.75)
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41)}
+GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25}
 SEED = 20261120
 
 
@@ -239,11 +240,14 @@ def gated(x, w1, w3, w2):
 GAPS = []  # between the last expert chosen and the first one not: fp32 must choose as fp64 does
 
 
+DROPPED = []  # rows of each expert for which there was no room
+
+
 def mixture(x, p, prefix, d):
     x = x.flatten(0, 1)
     out = x @ p[prefix + "router.gate.weight"].T
     scores = out.sigmoid() if d["sigmoid_scores"] else out.softmax(-1)
-    top = scores.sort(-1, descending=True, stable=True)  # of equal scores the lower expert, which topk leaves open
+    top = scores.sort(dim=-1, descending=True, stable=True)  # of equal scores the lower expert, which topk leaves open
     k = d["top_k"]
     GAPS.append((top.values[:, k - 1] - top.values[:, k]).min().item())
     weights, chosen = top.values[:, :k], top.indices[:, :k]
@@ -253,6 +257,10 @@ def mixture(x, p, prefix, d):
     y = gated(x, *(p[prefix + f"shared_experts.{w}.weight"] for w in ("w1", "w3", "w2")))
     for e in range(d["n_experts"]):
         row, place = (chosen == e).nonzero(as_tuple=True)
+        if "expert_capacity" in d:  # even shares that an expert takes: the first tokens'
+            room = max(1, math.ceil(d["expert_capacity"] * chosen.numel() / d["n_experts"]))
+            DROPPED.append(max(0, len(row) - room))
+            row, place = row[:room], place[:room]
         part = gated(x[row], *(p[prefix + f"experts.{w}"][e] for w in ("w1", "w3", "w2")))
         y = y.index_add(0, row, part * weights[row, place, None])
     return y
@@ -350,6 +358,10 @@ def write_gradients(name):
     })
     print(f"{name}: loss {loss.item():.9f}, in fp32 {loss32.item():.9f}",
           *([f"smallest gap between experts {min(GAPS):.2g}"] if GAPS else []))
+    if DROPPED:
+        print(f"rows dropped: {DROPPED[:d['n_experts']]}")
+    assert not DROPPED or sum(DROPPED) > 0
+    DROPPED.clear()
     assert not GAPS or min(GAPS) > 1e-5, "a choice of experts that fp32 may make otherwise: take another batch"
     GAPS.clear()
 
@@ -409,6 +421,7 @@ if __name__ == "__main__":
     write_gradients("debugmodel")
     write_gradients("qwen3")
     write_gradients("moe")
+    write_gradients("moe_drop")
     write_gradients("deepseek")
     write_training("tiny_train", torch.optim.AdamW)
     write_training("tiny_adam", torch.optim.Adam)

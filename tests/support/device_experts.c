@@ -399,24 +399,35 @@ static void check_router(struct checker *c)
 
 /* --- permutation -------------------------------------------------------------------------------------------------- */
 
-static void permute_case(struct checker *c, int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
+/* most: rows that count of an expert's; 0: all. What was dropped is added to. */
+static void permute_case(struct checker *c, int64_t n, int64_t top_k, int64_t experts, int64_t ranks, int64_t most)
 {
     struct tensor chosen = integers(c, n * top_k, 0, experts), place = empty(c, n * top_k, DTYPE_I32);
     struct tensor counts = empty(c, experts, DTYPE_I32), rank_counts = empty(c, ranks, DTYPE_I32);
+    struct tensor dropped = empty(c, 1, DTYPE_F32);
     int64_t row = 0;
+    dropped.x[0] = 5;
+    upload(c, &dropped);
     for (int64_t e = 0; e < experts; e++)
         for (int64_t i = 0; i < n * top_k; i++)
-            if ((int64_t)chosen.x[i] == e) {
+            if ((int64_t)chosen.x[i] == e && most > 0 && (int64_t)counts.x[e] == most) {
+                place.x[i] = -1;
+                dropped.x[0]++;
+            } else if ((int64_t)chosen.x[i] == e) {
                 place.x[i] = (double)row++;
                 counts.x[e]++;
                 rank_counts.x[e / (experts / ranks)]++;
             }
-    need(c, c->ops->permute(c->s, place.p, counts.p, rank_counts.p, chosen.p, n, top_k, experts, ranks), "permute");
+    need(c,
+         c->ops->permute(c->s, place.p, counts.p, rank_counts.p, most > 0 ? dropped.p : NULL, chosen.p, n, top_k,
+                         experts, ranks, most),
+         "permute");
     bool ok = same(c, download(c, &place), place.x, place.n, "place");
+    ok = same(c, download(c, &dropped), dropped.x, 1, "dropped") && ok;
     ok = same(c, download(c, &counts), counts.x, experts, "counts") && ok;
     ok = same(c, download(c, &rank_counts), rank_counts.x, ranks, "rank_counts") && ok;
-    result(c, ok, "permute %lldx%lld choices of %lld experts on %lld ranks", (long long)n, (long long)top_k,
-           (long long)experts, (long long)ranks);
+    result(c, ok, "permute %lldx%lld choices of %lld experts on %lld ranks, %lld rows of each at most", (long long)n,
+           (long long)top_k, (long long)experts, (long long)ranks, (long long)most);
     sweep(c);
 }
 
@@ -610,7 +621,7 @@ static void check_impossible(struct checker *c)
     struct tensor chosen = integers(c, ROOM, 0, EXPERTS_HERE);
     chosen.x[7] = EXPERTS_HERE;
     upload(c, &chosen);
-    c->ops->permute(c->s, place.p, counts.p, rank_counts.p, chosen.p, ROOM / 2, 2, EXPERTS_HERE, 1);
+    c->ops->permute(c->s, place.p, counts.p, rank_counts.p, NULL, chosen.p, ROOM / 2, 2, EXPERTS_HERE, 1, 0);
     result(c, fails_with(c, "expert"), "permute of a choice of no expert fails the stream");
     counts.x[0] = 3, counts.x[1] = ROOM, counts.x[2] = 1;
     upload(c, &counts);
@@ -672,10 +683,16 @@ static void rows_case(struct checker *c, enum dtype dt, int64_t n, int64_t top_k
 
 static void check_permute(struct checker *c)
 {
-    permute_case(c, 1, 1, 1, 1);
-    permute_case(c, 50, 3, 8, 4);
-    permute_case(c, 7, 2, 64, 2);
-    permute_case(c, 3000, 6, 24, 3);
+    permute_case(c, 1, 1, 1, 1, 0);
+    permute_case(c, 50, 3, 8, 4, 0);
+    permute_case(c, 7, 2, 64, 2, 0);
+    permute_case(c, 3000, 6, 24, 3, 0);
+    const uint64_t random = c->random; /* what comes behind draws what it always has */
+    permute_case(c, 50, 3, 8, 4, 20);
+    permute_case(c, 7, 2, 64, 2, 1);
+    permute_case(c, 3000, 6, 24, 3, 750);
+    permute_case(c, 3000, 6, 24, 3, 3000);
+    c->random = random;
     for (int by_rank = 0; by_rank < 2; by_rank++) {
         permute_received_case(c, 1, 1, 0, by_rank);
         permute_received_case(c, 4, 3, 0, by_rank);
@@ -880,8 +897,8 @@ static void exchange_plan(struct checker *c, struct exchange *e, const struct te
         e->place[r] = empty(c, TOKENS * TOP, DTYPE_I32), e->counts[r] = empty(c, EXPERTS, DTYPE_I32);
         e->rank_counts[r] = empty(c, RANKS, DTYPE_I32);
         need(c,
-             c->ops->permute(c->s, e->place[r].p, e->counts[r].p, e->rank_counts[r].p, chosen[r].p, TOKENS, TOP,
-                             EXPERTS, RANKS),
+             c->ops->permute(c->s, e->place[r].p, e->counts[r].p, e->rank_counts[r].p, NULL, chosen[r].p, TOKENS, TOP,
+                             EXPERTS, RANKS, 0),
              "permute");
         memcpy(e->counts[r].x, download(c, &e->counts[r]), EXPERTS * 8);
         memcpy(e->rank_counts[r].x, download(c, &e->rank_counts[r]), RANKS * 8);

@@ -372,9 +372,11 @@ struct device_ops {
     titan_status (*router_balance)(struct stream *s, float *bias, float *load, int64_t experts, float rate);
     /* The order of all N*top_k choices by expert, those of one expert in token order: place (N*top_k) int32 is the row
      * where choice i*top_k+j goes, counts (E) int32 the rows of each expert, rank_counts (ranks) those of E/ranks
-     * experts in a row (what all_to_all_v sends). */
-    titan_status (*permute)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                            const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks);
+     * experts in a row (what all_to_all_v sends). most > 0: of an expert's rows only the first so many count, those of
+     * later tokens have place -1; *dropped += how many, NULL = not wanted. */
+    titan_status (*permute)(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
+                            const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks,
+                            int64_t most);
     /* What arrived from all ranks, received (ranks,E) int32 rows for each expert here with row stride ld, lies by rank
      * and then by expert: place (rows) is where each goes to lie by expert and then by rank, -1 for rows beyond the
      * sum; counts (E) and rank_counts (ranks) as above. by_rank: they stay where they are, and counts (ranks,E) has the

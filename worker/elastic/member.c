@@ -905,6 +905,7 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
         experts.least = r->load_least;
         experts.most = r->load_most;
         experts.mean = r->load_mean;
+        experts.dropped = r->dropped;
         progress.experts = &experts;
     }
     m->state.step = r->step;

@@ -105,7 +105,8 @@ static void write_load_event(const struct epoch *e, const struct step_report *r)
 {
     const struct event_scalar scalars[] = {{"tokens_per_expert/min", r->load_least},
                                            {"tokens_per_expert/max", r->load_most},
-                                           {"tokens_per_expert/mean", r->load_mean}};
+                                           {"tokens_per_expert/mean", r->load_mean},
+                                           {"tokens_per_expert/dropped", r->dropped}};
     publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
@@ -174,6 +175,7 @@ void publish_note_step(struct epoch *e)
                                          .load_least = o->load_least,
                                          .load_most = o->load_most,
                                          .load_mean = o->load_mean,
+                                         .dropped = o->dropped,
                                          .world = e->view.world,
                                          .memory_bytes = o->memory_bytes,
                                          .planned_bytes = e->plan.memory_bytes,

@@ -341,6 +341,18 @@ static int64_t loads_place(const struct call *c)
     return c->e->p->report.loads + layout_bias_offset(m, m->units[c->a->unit].layer);
 }
 
+static titan_status report_loads(const struct call *c, double *report, const float *load, const float *dropped,
+                                 int64_t n)
+{
+    const struct report *const r = &c->e->p->report;
+    double *const to = report + loads_place(c);
+
+    TRY(c->ops->block_sums(c->s, to, load, (size_t)n, 1, false));
+    if (!dropped)
+        return TITAN_OK;
+    return c->ops->block_sums(c->s, report + r->drops + (loads_place(c) - r->loads) / n, dropped, 1, 1, false);
+}
+
 /* The host has the report since DECIDE, and does not touch it again before the next one. */
 static titan_status balance_experts(const struct call *c, float *bias, float *loads, int64_t n, float rate)
 {

@@ -27,6 +27,7 @@ struct whole_model {
     const struct device_ops *ops;
     enum dtype dt;
     int64_t b_max, t_max;
+    double expert_capacity;
     struct layout *layout;
     struct stream *stream;
     struct weights weights;
@@ -138,6 +139,13 @@ titan_status whole_model_set(struct whole_model *w, int tensor, const float *val
 titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err)
 {
     return weights_set_biases(&w->weights, biases, err);
+}
+
+void whole_model_set_expert_capacity(struct whole_model *w, double capacity)
+{
+    titan_assert(capacity >= 0);
+    w->expert_capacity = capacity;
+    close_run(w); /* the next one is another program */
 }
 
 titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err)
@@ -285,6 +293,7 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
                           .b = run->b,
                           .t = run->t,
                           .loss_chunks = 1,
+                          .expert_capacity = w->expert_capacity,
                           .ops = w->ops,
                           .dev = w->device->dev};
     to.e.phase = PHASE_FORWARD;

@@ -30,6 +30,10 @@ titan_status whole_model_load(struct whole_model *w, const struct trained *t, st
 /* All parameters to their initial values. */
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err) TITAN_MUST_USE;
 
+/* From now on an expert takes so many even shares of a call's tokens, as training does with moe.overflow = "drop"; 0,
+ * as it is until then: all. */
+void whole_model_set_expert_capacity(struct whole_model *w, double capacity);
+
 /* Logits (b, t, V) fp32 of tokens (b, t). b and t may be smaller than at open. */
 titan_status whole_model_logits(struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t, float *logits,
                                 struct titan_error *err) TITAN_MUST_USE;

@@ -153,6 +153,7 @@ static void begin_step(struct json_writer *w, const struct step_report *r)
         json_put_real(w, "expert_tokens_min", r->load_least);
         json_put_real(w, "expert_tokens_max", r->load_most);
         json_put_real(w, "expert_tokens_mean", r->load_mean);
+        json_put_real(w, "expert_tokens_dropped", r->dropped);
     }
 }
 
@@ -187,6 +188,7 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
                                 .load_least = json_real(j, "expert_tokens_min", 0),
                                 .load_most = json_real(j, "expert_tokens_max", 0),
                                 .load_mean = json_real(j, "expert_tokens_mean", 0),
+                                .dropped = json_real(j, "expert_tokens_dropped", 0),
                                 .world = world > 0 && world <= INT_MAX ? (int)world : 0,
                                 .memory_bytes = count_of(j, "memory_bytes"),
                                 .planned_bytes = count_of(j, "planned_bytes"),

@@ -16,6 +16,7 @@ struct step_report {
     double step_ms;
     struct step_split split;
     double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
+    double dropped;                          /* rows for experts that had no room for them */
     int world;
     uint64_t memory_bytes;  /* measured, the most of any rank since the epoch began */
     uint64_t planned_bytes; /* of this rank's device memory */

@@ -28,7 +28,8 @@ struct block {
     enum attention_order order;  /* of attention without masks; with masks it is fixed */
     bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
-    double expert_room; /* rows that shared experts take at a time, in even shares; 0: as many as there can be */
+    double expert_room;     /* rows that shared experts take at a time, in even shares; 0: as many as there can be */
+    double expert_capacity; /* rows that an expert takes of a rank's tokens, in even shares; 0: all of them */
     /* The rows of each rank of an expert group stay apart, in products and in gradients: sums are those of a rank that
      * has all experts. */
     bool by_rank;
@@ -37,8 +38,9 @@ struct block {
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */
-    /* Of each unit with experts: bias (E) of their choice, and load (E) where choices are counted; NULL: none. */
-    const struct tensor *bias, *load;
+    /* Of each unit with experts: bias (E) of their choice, and where choices are counted load (E) and, with
+     * expert_capacity, dropped (1); NULL: none. */
+    const struct tensor *bias, *load, *dropped;
 };
 
 /* Tokens of a microbatch, local: (BATCH_ROWS,N) int32. */
@@ -154,7 +156,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
                           const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
 void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, const struct layer_back *back);
 /* In how many rounds a layer's experts take their rows. With more than one, layer_wgrad() reads their parameters and
- * exchanges rows. Of k it reads layout, b, t and expert_room. */
+ * exchanges rows. Of k it reads layout, b, t, expert_room and expert_capacity. */
 int64_t experts_rounds(const struct block *k);
 /* How many gradients an experts' unit has: of each rank of the group by_rank, otherwise one. Of k it reads layout and
  * by_rank. */

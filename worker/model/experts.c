@@ -11,7 +11,8 @@ struct sizes {
     int ep;
     int64_t ns, c, m;
     int64_t e, here, top_k; /* experts in all, on this rank, of a token */
-    int64_t rows, room;     /* choices of this rank's tokens; rows that its experts take in one round */
+    int64_t each;           /* rows that an expert takes of a rank's tokens at most */
+    int64_t rows, room;     /* for experts, of this rank's tokens; rows that its experts take in one round */
     int64_t rounds;         /* enough for the most rows that its experts can get */
     int parts;              /* in which these lie apart */
 };
@@ -35,6 +36,15 @@ static int64_t room_of(const struct block *k, int ep, int64_t rows, int64_t most
     return MIN(most, MAX(least, (int64_t)ceil(k->expert_room * (double)rows)));
 }
 
+/* Of n tokens, each of which chooses top_k experts of e, the most rows that one of these takes. */
+static int64_t capacity_of(const struct block *k, int64_t n, int64_t top_k, int64_t e)
+{
+    titan_assert(n >= 0 && e > 0);
+    if (k->expert_capacity <= 0)
+        return n;
+    return MIN(n, MAX(1, (int64_t)ceil(k->expert_capacity * (double)(n * top_k) / (double)e)));
+}
+
 static uint32_t order_flags(const struct block *k)
 {
     return k->by_rank ? OP_BY_RANK : 0;
@@ -47,7 +57,9 @@ static struct sizes sizes_of(const struct block *k)
     const int64_t ns = block_tokens_sharded(k), here = d->n_experts / ep;
 
     titan_assert(d->n_experts > 0 && d->n_experts % ep == 0);
-    const int64_t most = ep * ns * MIN(d->top_k, here), room = room_of(k, ep, ns * d->top_k, most);
+    const int64_t each = capacity_of(k, ns, d->top_k, d->n_experts);
+    const int64_t rows = MIN(ns * d->top_k, d->n_experts * each);
+    const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each), room = room_of(k, ep, rows, most);
     return (struct sizes){.ep = ep,
                           .ns = ns,
                           .c = d->dim,
@@ -55,7 +67,8 @@ static struct sizes sizes_of(const struct block *k)
                           .e = d->n_experts,
                           .here = here,
                           .top_k = d->top_k,
-                          .rows = ns * d->top_k,
+                          .each = each,
+                          .rows = rows,
                           .room = room,
                           .parts = experts_parts(k),
                           .rounds = room >= most ? 1 : ceil_div(most, room - EXPERT_SPLIT + 1)};
@@ -110,7 +123,8 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
     s[SAVED_PLACE] = new_table(k, "place", z.ns, z.top_k);
     s[SAVED_COUNTS] = new_table(k, "expert_rows", z.ep, z.here);
     s[SAVED_RANK_COUNTS] = new_table(k, "rank_rows", 1, z.ep);
-    EMIT(k->e, permute, s[SAVED_PLACE], s[SAVED_COUNTS], s[SAVED_RANK_COUNTS], s[SAVED_CHOSEN]);
+    EMIT(k->e, permute, s[SAVED_PLACE], s[SAVED_COUNTS], s[SAVED_RANK_COUNTS], s[SAVED_CHOSEN],
+         of_unit(k->dropped, u.experts->unit), .capacity = z.each < z.ns ? z.each : 0);
     if (z.ep == 1)
         return TENSOR_NONE;
     const struct tensor received = new_table(k, "received_rows", z.ep, z.here);

@@ -9,6 +9,11 @@
  * block.expert_room even shares; what travels are the rows there are. Rows beyond that room come in further rounds, as
  * many as the worst case needs: dispatch, experts, way back one after the other in the same memory. Of these nothing is
  * kept for backward, which computes them again. Sums run in the order of one round: on the CPU every bit is the same.
+ *
+ * block.expert_capacity: an expert takes so many rows of the tokens that one rank has of a microbatch, those of the
+ * first tokens: a token's fate depends on none behind it, and on choices alone, so it is the same for every ep, dp and
+ * pp and on every device. Other rows do not travel, count for nothing in the token's sum and bring no gradient; the
+ * weights of the token's other experts stay what they are.
  * Shared experts are one feed-forward layer, as in a dense layer.
  *
  * block.by_rank: the rows of each rank stay apart where they arrive, so products take the same rows together as on a

@@ -102,6 +102,8 @@ static void read_loads(const struct report *r, const double *report, struct step
     }
     if (r->size > r->loads)
         out->load_mean /= (double)(r->size - r->loads);
+    for (int64_t i = r->drops; i < r->loads; i++)
+        out->dropped += report[i];
 }
 
 static struct step_split read_split(const struct report *r, const double *report)

@@ -647,6 +647,12 @@ static enum summing summing_of(const struct build_options *o, int pp)
     return sharded && o->reduce == REDUCE_MICROBATCH ? SUM_MICROBATCH : SUM_STEP;
 }
 
+/* An evaluation drops nothing: its loss would depend on how ranks share the tokens. */
+static double capacity_of(const struct build_options *o)
+{
+    return o->forward_only ? 0 : o->expert_capacity;
+}
+
 static void init_builder(struct builder *b, const struct build_options *o, int rank)
 {
     *b = (struct builder){.opt = o, .layout = o->layout, .model = o->layout->model};
@@ -658,8 +664,12 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     b->share_max = (o->microbatches + ranks - 1) / ranks;
     titan_assert(b->share <= b->share_max);
     b->summing = summing_of(o, b->pp);
-    const struct block k = {
-        .layout = o->layout, .b = o->b, .t = o->t, .expert_room = o->expert_room, .by_rank = o->canonical};
+    const struct block k = {.layout = o->layout,
+                            .b = o->b,
+                            .t = o->t,
+                            .expert_room = o->expert_room,
+                            .expert_capacity = capacity_of(o),
+                            .by_rank = o->canonical};
     b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
     b->expert_parts = experts_parts(&k);
 }
@@ -748,11 +758,13 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     b->stages = calloc(passes, sizeof *b->stages);
     b->bias = calloc(units, sizeof *b->bias);
     b->load = calloc(units, sizeof *b->load);
+    b->dropped = calloc(units, sizeof *b->dropped);
     if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->bias ||
-        !b->load)
+        !b->load || !b->dropped)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     forget(b->bias, units);
     forget(b->load, units);
+    forget(b->dropped, units);
     for (size_t i = 0; i < slots; i++)
         b->tokens[i].all = TENSOR_NONE;
     for (size_t i = 0; i < passes; i++)
@@ -774,6 +786,7 @@ static void free_builder(struct builder *b)
     free(b->reduced);
     free(b->bias);
     free(b->load);
+    free(b->dropped);
     free(b->tokens);
     free(b->stages);
     pipeline_free(b);
@@ -812,13 +825,15 @@ static void init_block(struct builder *b)
                           .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,
                           .expert_room = o->expert_room,
+                          .expert_capacity = capacity_of(o),
                           .by_rank = o->canonical,
                           .round_robin = o->round_robin,
                           .converters = o->converters,
                           .ops = o->ops,
                           .dev = o->dev,
                           .bias = b->bias,
-                          .load = b->load};
+                          .load = b->load,
+                          .dropped = b->dropped};
     for (int i = 0; i < TABLE_COUNT; i++)
         b->k.table[i] = NONE;
     add_table(b, TABLE_COS, "cos", angles);
@@ -861,6 +876,10 @@ static void add_biases(struct builder *b)
             continue;
         b->load[u] = emit_tensor(&b->e, BUF_LOAD, "expert_load", DTYPE_F32, 1, experts);
         EMIT(&b->e, zero, b->load[u]);
+        if (b->k.expert_capacity <= 0)
+            continue;
+        b->dropped[u] = emit_tensor(&b->e, BUF_LOAD, "rows dropped", DTYPE_F32, 1, 1);
+        EMIT(&b->e, zero, b->dropped[u]);
     }
 }
 

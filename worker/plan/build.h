@@ -51,7 +51,7 @@ struct build_options {
     bool masked, ring;        /* of struct block */
     enum attention_order order;
     int loss_chunks;
-    double expert_room;                  /* of struct block */
+    double expert_room, expert_capacity; /* of struct block */
     bool round_robin;                    /* of struct block */
     const struct converters *converters; /* NULL: none */
     const struct device_ops *ops;        /* sizes of work */

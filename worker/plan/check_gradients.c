@@ -465,12 +465,12 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
     return TITAN_OK;
 }
 
-/* A router sees the biases of its own layer's experts, and counts into their loads. */
+/* A router sees the biases of its own layer's experts, and counts into their loads; so does what drops rows. */
 static titan_status route(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
 
-    for (int k = OPERAND_OF(route, index); k < a->n_operands; k++) {
+    for (int k = a->op == OP_ROUTE ? OPERAND_OF(route, index) : OPERAND_OF(permute, dropped); k < a->n_operands; k++) {
         if (c->p->buffers[o[k].buffer].kind == BUF_TOKENS) /* numbers of tokens */
             continue;
         const int unit = c->p->buffers[o[k].buffer].unit;
@@ -567,6 +567,7 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_OPTIMISE:
         return optimise(g, a, o);
     case OP_ROUTE:
+    case OP_PERMUTE:
         return route(g, a, o);
     case OP_EXPERT_LOAD:
     case OP_BALANCE:

@@ -345,7 +345,7 @@ static void report_loads(struct builder *b)
         if (!tensor_exists(b->load[u]))
             continue;
         builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
-        EMIT(&b->e, expert_load, b->report, b->load[u]);
+        EMIT(&b->e, expert_load, b->report, b->load[u], b->dropped[u]);
     }
 }
 

@@ -159,6 +159,7 @@ static void set_build_options(struct plan *plan)
                                                                               : ATTENTION_ANY,
                                          .loss_chunks = (int)r->training.loss_chunks,
                                          .expert_room = r->parallelism.expert_parallel_room,
+                                         .expert_capacity = recipe_expert_capacity(r),
                                          .round_robin = r->debug.moe_force_load_balance,
                                          .converters = plan->converters,
                                          .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,

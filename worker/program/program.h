@@ -137,6 +137,7 @@ struct tree_sum {
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
+ *   drops [layers with experts] rows that experts had no room for; a sum over ranks
  *   loads                      at layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define REPORT_ORDERS 3
 /* A rank's step begins where it leaves the agreement of the one before. Milliseconds; REPORT_WAITED is NaN where it was
@@ -153,7 +154,7 @@ struct report {
     int64_t microbatches; /* of the global batch */
     int world, cp, units;
     bool canonical;
-    int64_t losses, counts, orders, values, masters, checks, norms, loads; /* first index of each */
+    int64_t losses, counts, orders, values, masters, checks, norms, drops, loads; /* first index of each */
     int64_t size;
 };
 

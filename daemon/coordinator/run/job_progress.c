@@ -32,6 +32,7 @@ static void take_experts(struct metric *m, const Titan__Internal__ExpertLoad *e)
     m->load_least = e->least;
     m->load_most = e->most;
     m->load_mean = e->mean;
+    m->dropped = e->dropped;
 }
 
 static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)

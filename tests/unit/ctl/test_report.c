@@ -39,6 +39,7 @@ static void add_split(struct curves *c, uint64_t step, Titan__V1__MetricPoint *p
     experts.least = 3;
     experts.mean = 8;
     experts.most = 12;
+    experts.dropped = 5;
     p->experts = &experts;
     curves_add(c, p);
     p->split = NULL;
@@ -131,6 +132,7 @@ static void test_slowest_ranks(void **state)
     curves_put(&c, NULL, 0, &w);
     assert_non_null(strstr(text.data, "\"slowest\":[2,2,"));
     assert_non_null(strstr(text.data, "\"expert_tokens_max\":{\"mean\":[12,12,"));
+    assert_non_null(strstr(text.data, "\"expert_tokens_dropped\":{\"mean\":[5,5,"));
     Titan__V1__StepSplit bad = TITAN__V1__STEP_SPLIT__INIT;
     bad.slowest_rank = UINT32_MAX; /* of a server that is not ours */
     bad.straggler_ms = (double)NAN;

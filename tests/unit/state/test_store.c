@@ -708,6 +708,7 @@ static void test_metrics(void **state)
     m.load_least = 1;
     m.load_most = 9;
     m.load_mean = 4;
+    m.dropped = 6;
     m.step = 2;
     m.loss = 3.25;
     assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
@@ -720,7 +721,7 @@ static void test_metrics(void **state)
     assert_true(s.last.loss == 3.5 && s.last.epoch == 2 && s.last.tokens == UINT64_C(1) << 40);
     assert_true(step_split_total(&s.last.split) == 15 && s.last.split.slowest_busy == 6 && s.last.split.slowest == 7);
     assert_true(s.last.tflops == 0.5 && s.last.mfu_causal == 0.25);
-    assert_true(s.last.load_least == 1 && s.last.load_most == 9 && s.last.load_mean == 4);
+    assert_true(s.last.load_least == 1 && s.last.load_most == 9 && s.last.load_mean == 4 && s.last.dropped == 6);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
     int listed = s.n; /* after steps that there cannot be: none, not all */
     assert_int_equal(metric_list(db, 1, UINT64_MAX, 10, each_metric, &s, NULL), TITAN_OK);
@@ -732,7 +733,8 @@ static void test_metrics(void **state)
         "{\"step\":2,\"epoch\":1,\"loss\":9}\n{\"step\":3,\"epoch\":2,\"loss\":4.5,\"loss_max\":5,\"tokens\":7,\"data_"
         "ms\":1,"
         "\"compute_ms\":2,\"communication_ms\":3,\"checkpoint_ms\":4,\"straggler_ms\":5,\"slowest_busy_ms\":6,"
-        "\"slowest_rank\":9,\"tflops\":2,\"expert_tokens_min\":3,\"expert_tokens_mean\":5.5}\nnot JSON\n[1]\n"
+        "\"slowest_rank\":9,\"tflops\":2,\"expert_tokens_min\":3,\"expert_tokens_mean\":5.5,\"expert_tokens_dropped\":"
+        "8}\nnot JSON\n[1]\n"
         "{\"step\":-1,\"epoch\":2,\"loss\":1}\n{\"step\":1,\"epoch\":3,\"loss\":6.5}\n{\"step\":9,\"epoch\":2";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
     assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
@@ -742,6 +744,7 @@ static void test_metrics(void **state)
     assert_true(s.last.step == 3 && s.last.loss == 4.5 && s.last.loss_max == 5 && s.last.tokens == 7);
     assert_true(s.last.split.stragglers == 5 && s.last.split.slowest == 9);
     assert_true(s.last.tflops == 2 && s.last.mfu_causal == 0 && s.last.load_least == 3 && s.last.load_mean == 5.5);
+    assert_true(s.last.dropped == 8);
     assert_int_equal(metric_list(db, 1, 1, 1, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 3.5);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);

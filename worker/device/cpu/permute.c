@@ -8,8 +8,9 @@
 
 struct permute_args {
     int32_t *place, *counts, *rank_counts;
+    float *dropped;
     const int32_t *chosen; /* or rows received */
-    int64_t n, top_k, experts, ranks, ld;
+    int64_t n, top_k, experts, ranks, ld, most;
     bool by_rank;
 };
 
@@ -33,6 +34,7 @@ static void starts_of(int64_t *starts, const int32_t *counts, int64_t experts)
 static titan_status count_choices(const struct cpu_context *ctx, const struct permute_args *a)
 {
     const int64_t each = a->experts / a->ranks;
+    int64_t beyond = 0;
     memset(a->counts, 0, (size_t)a->experts * sizeof(int32_t));
     memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
     for (int64_t i = 0; i < a->n * a->top_k; i++) {
@@ -41,8 +43,14 @@ static titan_status count_choices(const struct cpu_context *ctx, const struct pe
                               a->chosen[i], (long long)a->experts);
         a->counts[a->chosen[i]]++;
     }
-    for (int64_t e = 0; e < a->experts; e++)
+    for (int64_t e = 0; e < a->experts; e++) {
+        const int64_t kept = a->most > 0 ? MIN(a->counts[e], a->most) : a->counts[e];
+        beyond += a->counts[e] - kept;
+        a->counts[e] = (int32_t)kept;
         a->rank_counts[e / each] += a->counts[e];
+    }
+    if (a->dropped)
+        *a->dropped += (float)beyond; /* exact up to 2^24 */
     return TITAN_OK;
 }
 
@@ -52,20 +60,34 @@ static titan_status run_permute(const struct cpu_context *ctx, const void *p)
     titan_assert(a->ranks > 0 && a->experts % a->ranks == 0 && a->top_k > 0);
     int64_t *next;
     TRY(count_choices(ctx, a));
-    TRY(take_starts(ctx, a->experts, &next));
+    TRY(take_starts(ctx, 2 * a->experts, &next));
     starts_of(next, a->counts, a->experts);
-    for (int64_t i = 0; i < a->n * a->top_k; i++)
-        a->place[i] = (int32_t)next[a->chosen[i]]++;
+    int64_t *const ends = next + a->experts;
+    for (int64_t e = 0; e < a->experts; e++)
+        ends[e] = next[e] + a->counts[e];
+    for (int64_t i = 0; i < a->n * a->top_k; i++) {
+        const int32_t e = a->chosen[i];
+        a->place[i] = next[e] < ends[e] ? (int32_t)next[e]++ : -1;
+    }
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
 
-titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
-                         int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
+titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
+                         const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks, int64_t most)
 {
-    if (n < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || n > INT32_MAX / top_k)
+    if (n < 0 || most < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || n > INT32_MAX / top_k)
         return TITAN_EINVAL;
-    struct permute_args a = {place, counts, rank_counts, chosen, n, top_k, experts, ranks, experts, false};
+    struct permute_args a = {.place = place,
+                             .counts = counts,
+                             .rank_counts = rank_counts,
+                             .dropped = dropped,
+                             .chosen = chosen,
+                             .n = n,
+                             .top_k = top_k,
+                             .experts = experts,
+                             .ranks = ranks,
+                             .most = most};
     return cpu_enqueue(s, run_permute, &a, sizeof(a));
 }
 
@@ -116,7 +138,15 @@ titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *cou
 {
     if (ranks <= 0 || experts <= 0 || ld < experts || rows < 0 || rows > INT32_MAX)
         return TITAN_EINVAL;
-    struct permute_args a = {place, counts, rank_counts, received, rows, 1, experts, ranks, ld, by_rank};
+    struct permute_args a = {.place = place,
+                             .counts = counts,
+                             .rank_counts = rank_counts,
+                             .chosen = received,
+                             .n = rows,
+                             .experts = experts,
+                             .ranks = ranks,
+                             .ld = ld,
+                             .by_rank = by_rank};
     return cpu_enqueue(s, run_permute_received, &a, sizeof(a));
 }
 

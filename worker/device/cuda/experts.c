@@ -58,14 +58,16 @@ titan_status cuda_ops_router_balance(struct stream *s, float *bias, float *load,
     return ENQUEUE(s, "expert balance", cuda_router_balance(s->native, bias, load, experts, rate, s->seen));
 }
 
-titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                              const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks)
+titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
+                              const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks,
+                              int64_t most)
 {
-    if (n < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || experts > GRID_MAX ||
+    if (n < 0 || most < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || experts > GRID_MAX ||
         n > INT32_MAX / top_k)
         return TITAN_EINVAL;
     return ENQUEUE(s, "expert order",
-                   cuda_permute(s->native, place, counts, rank_counts, chosen, n * top_k, experts, ranks, fault_of(s)));
+                   cuda_permute(s->native, place, counts, rank_counts, dropped, chosen, n * top_k, experts, ranks, most,
+                                fault_of(s)));
 }
 
 titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,

@@ -176,8 +176,9 @@ int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const 
 int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts, float rate, const int *failed);
 
 /* --- permute.cu --------------------------------------------------------------------------------------------------- */
-int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
-                 int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault);
+int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
+                 const int32_t *chosen, int64_t choices, int64_t experts, int64_t ranks, int64_t most,
+                 struct fault_words fault);
 int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
                           int64_t ld, int64_t ranks, int64_t experts, int64_t rows, bool by_rank,
                           struct fault_words fault);

@@ -14,13 +14,35 @@ __global__ static void __launch_bounds__(THREADS) count_choices(int32_t *counts,
         counts[blockIdx.x] = count;
 }
 
-/* Sum of x[from, to) over the block. */
-__device__ static inline int sum_range(const int32_t *x, int64_t from, int64_t to, int *scratch)
+/* Of an expert's rows, those that count: the first so many, or all. */
+__device__ static inline int kept_of(int count, int64_t most)
+{
+    return most > 0 && count > most ? (int)most : count;
+}
+
+/* Sum over the block of those that count of x[from, to). */
+__device__ static inline int sum_range(const int32_t *x, int64_t from, int64_t to, int64_t most, int *scratch)
 {
     int sum = 0;
     for (int64_t i = from + threadIdx.x; i < to; i += THREADS)
-        sum += x[i];
+        sum += kept_of(x[i], most);
     return block_reduce(sum, op_sum(), scratch);
+}
+
+/* One block, when nobody looks at the whole counts any more. */
+__global__ static void __launch_bounds__(THREADS)
+    drop_rows(int32_t *counts, float *dropped, int64_t experts, int64_t most)
+{
+    __shared__ int scratch[32];
+    int beyond = 0;
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS) {
+        const int count = counts[e], kept = kept_of(count, most);
+        beyond += count - kept;
+        counts[e] = kept;
+    }
+    beyond = block_reduce(beyond, op_sum(), scratch);
+    if (threadIdx.x == 0 && dropped)
+        *dropped += (float)beyond;
 }
 
 /* Choices that name no expert: their rows go nowhere. One block. */
@@ -40,15 +62,16 @@ __device__ static inline void refuse_unknown(int32_t *place, const int32_t *chos
 
 __global__ static void __launch_bounds__(THREADS)
     place_choices(int32_t *place, const int32_t *counts, int32_t *rank_counts, const int32_t *chosen, int64_t choices,
-                  int64_t experts, int64_t each, struct fault_words fault)
+                  int64_t experts, int64_t each, int64_t most, struct fault_words fault)
 {
     __shared__ uint32_t found[WORDS];
     __shared__ int scratch[32];
     const int64_t expert = blockIdx.x;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    int next = sum_range(counts, 0, expert, scratch);
+    int next = sum_range(counts, 0, expert, most, scratch);
+    const int end = next + kept_of(counts[expert], most);
     if (expert % each == 0) {
-        const int rows = sum_range(counts, expert, expert + each, scratch);
+        const int rows = sum_range(counts, expert, expert + each, most, scratch);
         if (threadIdx.x == 0)
             rank_counts[expert / each] = rows;
     }
@@ -71,7 +94,7 @@ __global__ static void __launch_bounds__(THREADS)
             int row = next + __popc(found[word] & ((1u << lane) - 1u));
             for (int before = 0; before < word; before++)
                 row += __popc(found[before]);
-            place[begin + word * WARP + lane] = row;
+            place[begin + word * WARP + lane] = row < end ? row : -1;
         }
         for (int word = 0; word < WORDS; word++)
             next += __popc(found[word]);
@@ -79,13 +102,16 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *chosen,
-                 int64_t choices, int64_t experts, int64_t ranks, struct fault_words fault)
+int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
+                 const int32_t *chosen, int64_t choices, int64_t experts, int64_t ranks, int64_t most,
+                 struct fault_words fault)
 {
     int e = LAUNCH(count_choices, (unsigned)experts, THREADS, 0, stream, counts, chosen, choices);
     if (e == 0)
         e = LAUNCH(place_choices, (unsigned)experts, THREADS, 0, stream, place, counts, rank_counts, chosen, choices,
-                   experts, experts / ranks, fault);
+                   experts, experts / ranks, most, fault);
+    if (e == 0 && most > 0)
+        e = LAUNCH(drop_rows, 1, THREADS, 0, stream, counts, dropped, experts, most);
     return e;
 }
 

@@ -284,7 +284,7 @@ static void test_rows_outside(void **state)
     for (int compute = 0; compute < 2; compute++) {
         struct stream *s;
         assert_int_equal(h.ops->stream_open(h.dev, "s", compute, &s, &err), TITAN_OK);
-        assert_int_equal(h.ops->permute(s, place, counts, rank_counts, chosen, 3, 1, 4, 2), TITAN_OK);
+        assert_int_equal(h.ops->permute(s, place, counts, rank_counts, NULL, chosen, 3, 1, 4, 2, 0), TITAN_OK);
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
         assert_non_null(strstr(err.msg, "choice 1 is expert 7 of 4"));
         h.ops->stream_clear(s);
@@ -346,7 +346,7 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
                                K * D, &shape, work);
     st |= ops->router(s, chosen, weights, NULL, x, NULL, NULL, &router);
     st |= ops->router_dgrad(s, take(o, N * E * e), weights, x, chosen, &router);
-    st |= ops->permute(s, place, counts, ranks, chosen, N, TOP, E, 2);
+    st |= ops->permute(s, place, counts, ranks, NULL, chosen, N, TOP, E, 2, 0);
     st |= ops->scatter_rows(s, packed, x, place, weights, dt, N, TOP, W);
     st |= ops->matmul_grouped(s, product, dt, W, packed, false, W, y, true, W, dt, counts, E, 1, N * TOP, W, W, 0.0f);
     st |= ops->matmul_grouped(s, dw, DTYPE_F32, W, packed, true, W, product, false, W, dt, counts, E, 1, W, W, N * TOP,

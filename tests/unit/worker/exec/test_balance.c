@@ -46,7 +46,7 @@ struct fixture {
     float **values; /* of every unit: masters, which are the shard too, and room for both moments */
     float *biases;
     int32_t tokens[MICROBATCHES][5][B * T];
-    double counts[MICROBATCHES], loads[LAYERS_MIXED][E];
+    double counts[MICROBATCHES], loads[LAYERS_MIXED][E], drops[LAYERS_MIXED];
     bool skip;
 };
 
@@ -93,7 +93,7 @@ static void *bind_buffer(void *arg, const struct buffer *b)
     return f->values[b->unit];
 }
 
-static void open_model(struct fixture *f, const struct model_dims *of, enum checkpointing mode)
+static void open_model(struct fixture *f, const struct model_dims *of, double capacity, enum checkpointing mode)
 {
     struct titan_error err = {0};
     const struct device_options options = {.threads = 1};
@@ -111,6 +111,7 @@ static void open_model(struct fixture *f, const struct model_dims *of, enum chec
                                         .b = B,
                                         .t = T,
                                         .loss_chunks = 1,
+                                        .expert_capacity = capacity,
                                         .ops = f->device.ops,
                                         .dev = f->device.dev,
                                         .microbatches = MICROBATCHES,
@@ -131,7 +132,7 @@ static void open_model(struct fixture *f, const struct model_dims *of, enum chec
 
 static void open_step(struct fixture *f, enum checkpointing mode)
 {
-    open_model(f, &dims, mode);
+    open_model(f, &dims, 0, mode);
 }
 
 static void close_step(struct fixture *f)
@@ -160,6 +161,7 @@ static void run_step(struct fixture *f)
     must(exec_agree(f->exec, &report, &err), &err);
     assert_int_equal(f->program->report.size - f->program->report.loads, LAYERS_MIXED * E);
     memcpy(f->loads, report + f->program->report.loads, sizeof f->loads);
+    memcpy(f->drops, report + f->program->report.drops, sizeof f->drops);
     must(exec_update(f->exec, f->skip ? NULL : &frozen, &err), &err);
     must(f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], &err), &err);
 }
@@ -281,13 +283,40 @@ static void test_counted_without_balance(void **state)
     memcpy(want, f.loads, sizeof want);
     close_step(&f);
     plain.balance_rate = 0;
-    open_model(&f, &plain, CHECKPOINT_FULL);
+    open_model(&f, &plain, 0, CHECKPOINT_FULL);
     assert_int_equal(layout_biases(f.model), 0);
     for (int step = 0; step < 2; step++) {
         run_step(&f);
         assert_memory_equal(want, f.loads, sizeof want);
     }
     close_step(&f);
+}
+
+/* With the same tokens in all microbatches each of them has a third of the loads, and a row is dropped once. */
+static void test_dropped(void **state)
+{
+    static const double capacities[] = {0.8, 1.5, 8};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(capacities); i++)
+        for (int mode = CHECKPOINT_NONE; mode <= CHECKPOINT_FULL; mode += CHECKPOINT_FULL) {
+            struct fixture f;
+            open_model(&f, &dims, capacities[i], (enum checkpointing)mode);
+            for (int m = 1; m < MICROBATCHES; m++)
+                memcpy(f.tokens[m], f.tokens[0], sizeof f.tokens[0]);
+            run_step(&f);
+            double all = 0;
+            for (int l = 0; l < LAYERS_MIXED; l++) {
+                const double room = ceil(capacities[i] * (B * T * TOP_K) / E);
+                double want = 0;
+                for (int e = 0; e < E; e++)
+                    want += fmax(f.loads[l][e] - MICROBATCHES * room, 0);
+                assert_true(f.drops[l] == want);
+                all += want;
+            }
+            print_message("# %g even shares: %g rows dropped\n", capacities[i], all);
+            assert_int_equal(all > 0, i < 2);
+            close_step(&f);
+        }
 }
 
 int main(void)
@@ -298,6 +327,7 @@ int main(void)
         cmocka_unit_test(test_skipped),
         cmocka_unit_test(test_counted_once),
         cmocka_unit_test(test_counted_without_balance),
+        cmocka_unit_test(test_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void add_norms(const struct program *p, const struct layout *l, double *r
         }
         at += report_norms(&p->report, l, u);
     }
-    assert_int_equal(at, p->report.loads);
+    assert_int_equal(at, p->report.drops);
 }
 
 static double *make_report(const struct program *p, const struct layout *l, unsigned *seed, struct sums *want)
