@@ -176,11 +176,11 @@ static void call(struct bench *b, const struct op_call *o)
                                   b->work);
         break;
     case SWIGLU:
-        st = ops->swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f);
+        st = ops->swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f, NULL, 0);
         break;
     case SWIGLU_DX:
         st = ops->swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n,
-                               b->f);
+                               b->f, NULL, 0);
         break;
     case ADD:
         st = ops->add(s, x[0], x[0], x[1], b->dt, (size_t)(n * c));

@@ -671,13 +671,37 @@ static void rows_case(struct checker *c, enum dtype dt, int64_t n, int64_t top_k
         void *factors = weighted ? weights.p : NULL;
         need(c, c->ops->scatter_rows(c->s, dst.p, x.p, place.p, factors, dt, n, top_k, w), "scatter_rows");
         bool ok = near(c, download(c, &dst), dst.x, dst.n, weighted ? limit_of(dt) : 0.0, "scattered");
-        need(c, c->ops->combine_rows(c->s, out.p, packed.p, place.p, factors, dt, n, top_k, w), "combine_rows");
+        need(c, c->ops->combine_rows(c->s, out.p, packed.p, place.p, factors, dt, n, top_k, w, false), "combine_rows");
         ok = near(c, download(c, &out), sums, n * w, limit_of(dt), "combined") && ok;
         need(c, c->ops->combine_dweights(c->s, dweights.p, x.p, packed.p, place.p, dt, n, top_k, w), "dweights");
         ok = near(c, download(c, &dweights), products, choices, limit_of(DTYPE_F32), "products") && ok;
         result(c, ok, "rows of %lld tokens to %lld places and back, %s x %lld%s", (long long)n, (long long)top_k,
                name_of(dt), (long long)w, weighted ? ", weighted" : "");
     }
+    sweep(c);
+}
+
+/* A row that gets nothing stays as it is where that is asked for, and is 0 otherwise. */
+static void kept_rows_case(struct checker *c, enum dtype dt, int64_t n, int64_t top_k, int64_t w)
+{
+    struct tensor place = empty(c, n * top_k, DTYPE_I32), src = noise(c, n * top_k * w, dt, 1.0);
+    bool ok = true;
+    for (int64_t i = 0; i < place.n; i++)
+        place.x[i] = i / top_k % 3 == 1 ? -1 : (double)(place.n - 1 - i);
+    upload(c, &place);
+    for (int keep = 0; keep < 2; keep++) {
+        struct tensor out = noise(c, n * w, dt, 1.0);
+        for (int64_t i = 0; i < n * w; i++) {
+            double sum = 0;
+            for (int64_t j = i / w * top_k; j < (i / w + 1) * top_k; j++)
+                sum += place.x[j] < 0 ? 0 : src.x[(int64_t)place.x[j] * w + i % w];
+            out.x[i] = keep && i / w % 3 == 1 ? out.x[i] : sum;
+        }
+        need(c, c->ops->combine_rows(c->s, out.p, src.p, place.p, NULL, dt, n, top_k, w, keep), "combine_rows");
+        ok = near(c, download(c, &out), out.x, n * w, limit_of(dt), keep ? "kept" : "cleared") && ok;
+    }
+    result(c, ok, "rows of %lld tokens to %lld places, some to none, %s x %lld", (long long)n, (long long)top_k,
+           name_of(dt), (long long)w);
     sweep(c);
 }
 
@@ -692,6 +716,9 @@ static void check_permute(struct checker *c)
     permute_case(c, 7, 2, 64, 2, 1);
     permute_case(c, 3000, 6, 24, 3, 750);
     permute_case(c, 3000, 6, 24, 3, 3000);
+    kept_rows_case(c, DTYPE_F32, 20, 2, 300);
+    kept_rows_case(c, DTYPE_BF16, 1, 1, 8);
+    kept_rows_case(c, DTYPE_BF16, 50, 1, 33);
     c->random = random;
     for (int by_rank = 0; by_rank < 2; by_rank++) {
         permute_received_case(c, 1, 1, 0, by_rank);
@@ -941,7 +968,7 @@ static void together_case(struct checker *c, enum dtype dt)
                                     offset_of(&e.matrices, r * EACH * WIDTH * WIDTH), true, WIDTH, dt, e.local[r].p,
                                     EACH, 1, ROWS, WIDTH, WIDTH, 0.0f),
              "matmul_grouped");
-        need(c, c->ops->combine_rows(c->s, e.arrived[r].p, e.back[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH),
+        need(c, c->ops->combine_rows(c->s, e.arrived[r].p, e.back[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH, false),
              "combine");
     }
     exchange_rows(c, &e, true);
@@ -953,8 +980,10 @@ static void together_case(struct checker *c, enum dtype dt)
                 want[i / TOP * WIDTH + j] +=
                     e.weights[r].x[i] *
                     dot_of(e.x[r].x + i / TOP * WIDTH, e.matrices.x + ((int)chosen[r].x[i] * WIDTH + j) * WIDTH, WIDTH);
-        need(c, c->ops->combine_rows(c->s, out.p, e.sent[r].p, e.place[r].p, e.weights[r].p, dt, TOKENS, TOP, WIDTH),
-             "combine");
+        need(
+            c,
+            c->ops->combine_rows(c->s, out.p, e.sent[r].p, e.place[r].p, e.weights[r].p, dt, TOKENS, TOP, WIDTH, false),
+            "combine");
         ok = near(c, download(c, &out), want, out.n, limit_of(dt), "out") && ok;
     }
     result(c, ok, "tokens of %d ranks through %d experts and back, %s", RANKS, EXPERTS, name_of(dt));

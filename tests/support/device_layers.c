@@ -18,14 +18,50 @@ static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, 
             dwant[i * 2 * f + j] = d * u * ref_dsilu(g);
             dwant[i * 2 * f + f + j] = d * ref_silu(g);
         }
-    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f), "swiglu");
+    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, NULL, 0), "swiglu");
     result(c, near(c, download(c, &out), want, n * f, limit_of(dt), "out"), "swiglu %s %lldx%lld", name_of(dt),
            (long long)n, (long long)f);
     need(c,
-         c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f),
+         c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f,
+                              NULL, 0),
          "swiglu_dgrad");
     result(c, near(c, download(c, &dgu), dwant, n * 2 * f, limit_of(dt), "dgate, dup"), "swiglu_dgrad %s %lldx%lld",
            name_of(dt), (long long)n, (long long)f);
+    sweep(c);
+}
+
+/* Of n rows those of `parts` groups are there, n/2 or none of them; what lies behind them is neither read nor written.
+ */
+static void swiglu_counts_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, int64_t parts, bool any)
+{
+    const uint64_t random = c->random; /* what comes behind draws what it always has */
+    struct tensor gu = noise(c, n * 2 * f, dt, 4.0), out = noise(c, n * f, dt, 1.0), dout = noise(c, n * f, dt, 1.0);
+    struct tensor dgu = noise(c, n * 2 * f, dt, 1.0), counts = empty(c, parts, DTYPE_I32);
+    int64_t rows = 0;
+    for (int64_t i = 0; any && i < n / 2; i++, rows++)
+        counts.x[(i * 5 + i / 3) % parts]++;
+    upload(c, &counts);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < f; j++) {
+            double g = gu.x[i * 2 * f + j], u = gu.x[i * 2 * f + f + j], d = dout.x[i * f + j];
+            out.x[i * f + j] = ref_silu(g) * u;
+            dgu.x[i * 2 * f + j] = d * u * ref_dsilu(g);
+            dgu.x[i * 2 * f + f + j] = d * ref_silu(g);
+        }
+    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, counts.p, parts), "swiglu");
+    need(c,
+         c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f,
+                              counts.p, parts),
+         "swiglu_dgrad");
+    double *got = download(c, &out);
+    bool ok = near(c, got, out.x, rows * f, limit_of(dt), "out");
+    ok = same(c, got + rows * f, out.x + rows * f, (n - rows) * f, "out behind the rows") && ok;
+    got = download(c, &dgu);
+    ok = near(c, got, dgu.x, rows * 2 * f, limit_of(dt), "dgate, dup") && ok;
+    ok = same(c, got + rows * 2 * f, dgu.x + rows * 2 * f, (n - rows) * 2 * f, "gradient behind the rows") && ok;
+    result(c, ok, "swiglu %s %lldx%lld of which %lld rows in %lld groups are there, and its gradient", name_of(dt),
+           (long long)n, (long long)f, (long long)rows, (long long)parts);
+    c->random = random;
     sweep(c);
 }
 
@@ -97,6 +133,9 @@ void device_layers_check(struct checker *c)
         swiglu_case(c, dt, 9, 1, 4.0);
         swiglu_case(c, dt, 31, 96, 4.0);
         swiglu_case(c, dt, 3, 777, 100.0); /* e^-x overflows fp32 */
+        swiglu_counts_case(c, dt, 61, 96, 4, true);
+        swiglu_counts_case(c, dt, 61, 96, 4, false);
+        swiglu_counts_case(c, dt, 700, 31, 300, true);
         struct tensor a = noise(c, 5001, dt, 1.0), b = noise(c, 5001, dt, 1.0), o = empty(c, 5001, dt);
         double *want = values(c, 5001);
         for (int j = 0; j < 5001; j++)

@@ -351,11 +351,13 @@ struct device_ops {
                                     int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv);
 
     /* --- feed-forward and residual ------------------------------------------------------------------------------- */
-    /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). */
+    /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). counts
+     * (parts) int32: of the N rows only as many as their sum are there, the others stay as they are; NULL: all. */
     titan_status (*swiglu)(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                           int64_t n, int64_t f);
+                           int64_t n, int64_t f, const int32_t *counts, int64_t parts);
     titan_status (*swiglu_dgrad)(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                                 const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f);
+                                 const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
+                                 const int32_t *counts, int64_t parts);
     /* out (n) = a + b; out may alias a or b. */
     titan_status (*add)(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
 
@@ -403,9 +405,10 @@ struct device_ops {
     titan_status (*scatter_rows)(struct stream *s, void *dst, const void *src, const int32_t *place,
                                  const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
     /* Row i of out (N,C) = sum over j, in order and in fp32, of weights[i*top_k+j] * row place[i*top_k+j] of src; -1
-     * adds nothing. Back from the experts; and without weights, the gradient of scatter_rows. */
+     * adds nothing. Back from the experts; and without weights, the gradient of scatter_rows. keep: a row of out that
+     * gets nothing stays as it is; otherwise it is 0. */
     titan_status (*combine_rows)(struct stream *s, void *out, const void *src, const int32_t *place,
-                                 const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c);
+                                 const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c, bool keep);
     /* dweights[i*top_k+j] (N,top_k) fp32 = product of row i of dout (N,C) and row place[i*top_k+j] of src; 0 at -1. */
     titan_status (*combine_dweights)(struct stream *s, float *dweights, const void *dout, const void *src,
                                      const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c);

@@ -337,7 +337,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     gate_and_up(k, u, f, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
-    EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP]);
+    EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
     /* y (Ns,C) */
     return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual);
 }
@@ -356,7 +356,7 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     /* dgu (N,2F) */
     g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
     EMIT(k->e, swiglu_dgrad, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
-         s[SAVED_UP]);
+         s[SAVED_UP], TENSOR_NONE);
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
     block_linear_dgrad(k, u, ROLE_W1, 2, dxn2, g[BACK_DGU]);

@@ -238,7 +238,7 @@ static void exchange_back(struct block *k, enum buffer_kind kind, const char *na
         return;
     }
     const struct tensor by_rank = block_new(k, kind, name, z.room, z.c);
-    EMIT(k->e, combine_rows, by_rank, rows, r->place_here, TENSOR_NONE);
+    EMIT(k->e, combine_rows, by_rank, rows, r->place_here, TENSOR_NONE, .flags = OP_KEEP);
     const struct tensor back = block_new(k, kind, name, z.rows, z.c);
     emit_all_to_all_v(k->e, CHANNEL_EP, back, r->sent, by_rank, r->received, r->expected);
     if (z.rounds == 1) {
@@ -269,7 +269,7 @@ static struct pass run_experts(struct block *k, const struct unit_buffers *u, co
     EMIT(k->e, matmul_grouped, gate, rows, block_param(k, u, ROLE_W1, 1), r->counts, .rows = r->expected,
          .flags = OP_TB);
     EMIT(k->e, matmul_grouped, up, rows, block_param(k, u, ROLE_W3, 1), r->counts, .rows = r->expected, .flags = OP_TB);
-    EMIT(k->e, swiglu, x.act, gate, up);
+    EMIT(k->e, swiglu, x.act, gate, up, z.ep > 1 ? r->counts : TENSOR_NONE);
     return x;
 }
 
@@ -305,7 +305,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
     }
     /* y (Ns,C) */
     const struct tensor routed = block_new(k, BUF_ACTIVATION, "routed", z.ns, z.c);
-    EMIT(k->e, combine_rows, routed, s[SAVED_ROWS_OUT], s[SAVED_PLACE], s[SAVED_WEIGHTS]);
+    EMIT(k->e, combine_rows, routed, s[SAVED_ROWS_OUT], s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
     struct tensor residual = s[SAVED_H];
     if (k->layout->model->dims.n_shared_experts > 0) {
         s[SAVED_XN2] = emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, "xn2", s[SAVED_XN2_OWN]);
@@ -355,7 +355,7 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
     EMIT(k->e, matmul_grouped, dact, drows, block_param(k, u, ROLE_W2, 1), r->counts, .rows = r->expected, .flags = 0);
     const struct tensor dgu = block_new(k, BUF_DACTIVATION, "drows_gu", z.room, 2 * z.m);
     EMIT(k->e, swiglu_dgrad, tensor_cols(dgu, 0, z.m), tensor_cols(dgu, z.m, z.m), dact, tensor_cols(x->gu, 0, z.m),
-         tensor_cols(x->gu, z.m, z.m));
+         tensor_cols(x->gu, z.m, z.m), z.ep > 1 ? r->counts : TENSOR_NONE);
     return dgu;
 }
 
@@ -411,7 +411,7 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
         back->t[BACK_DROWS_OUT] = dout;
     /* dxn2 (Ns,C): of experts, router and shared experts */
     const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
-    EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE);
+    EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
     route_dgrad(k, u.own, saved, dy, dxn, back);
     if (k->layout->model->dims.n_shared_experts > 0)
         EMIT(k->e, add, dxn, dxn, block_feed_forward_dgrad(k, u.own, saved, dy, back));

@@ -48,7 +48,8 @@ enum op_flag {
     OP_ROUND_ROBIN = 131072, /* of routing: experts in turn, whatever the scores */
     OP_BY_RANK = 262144,     /* rows for experts stay apart by the rank that sent them */
     OP_F8_BLOCKS = 524288,   /* MXFP8: a scale for each block of a line along k */
-    OP_BIASED = 1048576      /* of routing: experts have biases */
+    OP_BIASED = 1048576,     /* of routing: experts have biases */
+    OP_KEEP = 2097152        /* of rows that are combined: those that get nothing stay as they are */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)

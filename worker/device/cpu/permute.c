@@ -294,6 +294,7 @@ struct rows_args {
     const float *weights;
     enum dtype dt;
     int64_t n, top_k, c;
+    bool keep;
 };
 
 static titan_status enqueue_rows(struct stream *s, cpu_run run, const struct rows_args *a)
@@ -349,7 +350,7 @@ static titan_status run_scatter(const struct cpu_context *ctx, const void *p)
 titan_status cpu_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place, const float *weights,
                               enum dtype dt, int64_t n, int64_t top_k, int64_t c)
 {
-    struct rows_args a = {dst, src, NULL, place, weights, dt, n, top_k, c};
+    struct rows_args a = {dst, src, NULL, place, weights, dt, n, top_k, c, false};
     return enqueue_rows(s, run_scatter, &a);
 }
 
@@ -380,12 +381,20 @@ CPU_KERNEL static void combine_stretch(const struct rows_args *a, int64_t i, int
         combine_stretch_as(a, i, from, n, DTYPE_F32);
 }
 
+static bool gets_nothing(const struct rows_args *a, int64_t i)
+{
+    for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
+        if (a->place[j] >= 0)
+            return false;
+    return true;
+}
+
 static void combine_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct rows_args *a = p;
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        for (int64_t from = 0; from < a->c; from += STRETCH)
+        for (int64_t from = 0; from < a->c && !(a->keep && gets_nothing(a, i)); from += STRETCH)
             combine_stretch(a, i, from, MIN(STRETCH, a->c - from));
 }
 
@@ -398,9 +407,9 @@ static titan_status run_combine(const struct cpu_context *ctx, const void *p)
 }
 
 titan_status cpu_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place, const float *weights,
-                              enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+                              enum dtype dt, int64_t n, int64_t top_k, int64_t c, bool keep)
 {
-    struct rows_args a = {out, src, NULL, place, weights, dt, n, top_k, c};
+    struct rows_args a = {out, src, NULL, place, weights, dt, n, top_k, c, keep};
     return enqueue_rows(s, run_combine, &a);
 }
 
@@ -443,6 +452,6 @@ static titan_status run_dweights(const struct cpu_context *ctx, const void *p)
 titan_status cpu_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
                                   const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
 {
-    struct rows_args a = {dweights, src, dout, place, NULL, dt, n, top_k, c};
+    struct rows_args a = {dweights, src, dout, place, NULL, dt, n, top_k, c, false};
     return enqueue_rows(s, run_dweights, &a);
 }

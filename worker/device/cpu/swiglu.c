@@ -8,8 +8,24 @@ struct swiglu_args {
     void *out, *dgate, *dup;
     const void *dout, *gate, *up;
     int64_t ldgu, lddgu, n, f;
+    const int32_t *counts; /* (parts) of rows; NULL: all n are there */
+    int64_t parts;
     enum dtype dt;
 };
+
+/* Rows that are there. */
+static titan_status count_rows(const struct cpu_context *ctx, const struct swiglu_args *a, int64_t *ret)
+{
+    int64_t rows = a->counts ? 0 : a->n;
+    for (int64_t i = 0; a->counts && i < a->parts; i++) {
+        rows += a->counts[i];
+        if (a->counts[i] < 0 || rows > a->n)
+            return titan_fail(ctx->err, TITAN_EINVAL, "SwiGLU: group %lld has %d of %lld rows at most", (long long)i,
+                              a->counts[i], (long long)a->n);
+    }
+    *ret = rows;
+    return TITAN_OK;
+}
 
 CPU_INLINE void swiglu_row(void *restrict out, const void *restrict gate, const void *restrict up, int64_t f,
                            enum dtype dt)
@@ -41,17 +57,20 @@ static void swiglu_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_swiglu(const struct cpu_context *ctx, const void *p)
 {
     const struct swiglu_args *a = p;
+    int64_t rows;
     titan_assert(a->f > 0 && a->ldgu >= a->f);
-    cpu_for(ctx, a->n, 1 + (1 << 13) / a->f, swiglu_range, a);
+    TRY(count_rows(ctx, a, &rows));
+    cpu_for(ctx, rows, 1 + (1 << 13) / a->f, swiglu_range, a);
     return TITAN_OK;
 }
 
 titan_status cpu_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                        int64_t n, int64_t f)
+                        int64_t n, int64_t f, const int32_t *counts, int64_t parts)
 {
-    if (n < 0 || f <= 0 || ldgu < f || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+    if (n < 0 || f <= 0 || ldgu < f || (counts && parts <= 0) || (dt != DTYPE_BF16 && dt != DTYPE_F32))
         return TITAN_EINVAL;
-    struct swiglu_args a = {.out = out, .gate = gate, .up = up, .ldgu = ldgu, .n = n, .f = f, .dt = dt};
+    struct swiglu_args a = {
+        .out = out, .gate = gate, .up = up, .ldgu = ldgu, .n = n, .f = f, .counts = counts, .parts = parts, .dt = dt};
     return cpu_enqueue(s, run_swiglu, &a, sizeof(a));
 }
 
@@ -89,15 +108,18 @@ static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct swiglu_args *a = p;
+    int64_t rows;
     titan_assert(a->f > 0 && a->ldgu >= a->f && a->lddgu >= a->f);
-    cpu_for(ctx, a->n, 1 + (1 << 13) / a->f, dgrad_range, a);
+    TRY(count_rows(ctx, a, &rows));
+    cpu_for(ctx, rows, 1 + (1 << 13) / a->f, dgrad_range, a);
     return TITAN_OK;
 }
 
 titan_status cpu_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                              const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f)
+                              const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
+                              const int32_t *counts, int64_t parts)
 {
-    if (n < 0 || f <= 0 || ldgu < f || lddgu < f || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+    if (n < 0 || f <= 0 || ldgu < f || lddgu < f || (counts && parts <= 0) || (dt != DTYPE_BF16 && dt != DTYPE_F32))
         return TITAN_EINVAL;
     struct swiglu_args a = {.dgate = dgate,
                             .dup = dup,
@@ -108,6 +130,8 @@ titan_status cpu_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t 
                             .lddgu = lddgu,
                             .n = n,
                             .f = f,
+                            .counts = counts,
+                            .parts = parts,
                             .dt = dt};
     return cpu_enqueue(s, run_dgrad, &a, sizeof(a));
 }

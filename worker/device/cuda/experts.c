@@ -120,12 +120,12 @@ titan_status cuda_ops_scatter_rows(struct stream *s, void *dst, const void *src,
 }
 
 titan_status cuda_ops_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place,
-                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
+                                   const float *weights, enum dtype dt, int64_t n, int64_t top_k, int64_t c, bool keep)
 {
     if (!placed_rows_fit(dt, n, top_k, c))
         return TITAN_EINVAL;
     return ENQUEUE(s, "rows from experts",
-                   cuda_combine_rows(s->native, out, src, place, weights, dt == DTYPE_BF16, n, top_k, c));
+                   cuda_combine_rows(s->native, out, src, place, weights, dt == DTYPE_BF16, n, top_k, c, keep));
 }
 
 titan_status cuda_ops_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,

@@ -126,9 +126,10 @@ int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, 
 
 /* --- swiglu.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,
-                int64_t f);
+                int64_t f, const int32_t *counts, int64_t parts);
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
-                      const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f);
+                      const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f, const int32_t *counts,
+                      int64_t parts);
 
 /* --- loss.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool bf16, int64_t n,
@@ -191,7 +192,7 @@ int cuda_place_round(void *stream, int32_t *place, int32_t *origin, int32_t *ran
 int cuda_scatter_rows(void *stream, void *dst, const void *src, const int32_t *place, const float *weights, bool bf16,
                       int64_t n, int64_t top_k, int64_t c);
 int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *place, const float *weights, bool bf16,
-                      int64_t n, int64_t top_k, int64_t c);
+                      int64_t n, int64_t top_k, int64_t c, bool keep);
 int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const void *src, const int32_t *place,
                           bool bf16, int64_t n, int64_t top_k, int64_t c);
 

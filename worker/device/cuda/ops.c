@@ -249,20 +249,22 @@ titan_status cuda_ops_attention_merge(struct stream *s, void *out, float *lse, c
 }
 
 titan_status cuda_ops_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                             int64_t n, int64_t f)
+                             int64_t n, int64_t f, const int32_t *counts, int64_t parts)
 {
-    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f)
+    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || (counts && parts <= 0))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "SwiGLU", cuda_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f));
+    return ENQUEUE(s, "SwiGLU", cuda_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts));
 }
 
 titan_status cuda_ops_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                                   const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f)
+                                   const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
+                                   const int32_t *counts, int64_t parts)
 {
-    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f)
+    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f || (counts && parts <= 0))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "SwiGLU gradient",
-                   cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f));
+    return ENQUEUE(
+        s, "SwiGLU gradient",
+        cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts));
 }
 
 titan_status cuda_ops_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)

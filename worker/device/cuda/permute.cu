@@ -313,9 +313,14 @@ int cuda_scatter_rows(void *stream, void *dst, const void *src, const int32_t *p
 /* One block for a token. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
-    combine_rows(T *out, const T *src, const int32_t *place, const float *weights, int64_t top_k, int64_t c)
+    combine_rows(T *out, const T *src, const int32_t *place, const float *weights, int64_t top_k, int64_t c, bool keep)
 {
     const int64_t token = blockIdx.x;
+    bool gets = !keep;
+    for (int64_t choice = token * top_k; choice < (token + 1) * top_k; choice++)
+        gets |= place[choice] >= 0;
+    if (!gets)
+        return;
     for (int64_t i = threadIdx.x; i < c; i += THREADS) {
         float sum = 0.0f;
         for (int64_t choice = token * top_k; choice < (token + 1) * top_k; choice++) {
@@ -328,15 +333,15 @@ __global__ static void __launch_bounds__(THREADS)
 }
 
 int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *place, const float *weights,
-                      bool is_bf16, int64_t n, int64_t top_k, int64_t c)
+                      bool is_bf16, int64_t n, int64_t top_k, int64_t c, bool keep)
 {
     if (n == 0)
         return 0;
     if (is_bf16)
         return LAUNCH(combine_rows<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)out, (const bf16 *)src, place,
-                      weights, top_k, c);
+                      weights, top_k, c, keep);
     return LAUNCH(combine_rows<float>, (unsigned)n, THREADS, 0, stream, (float *)out, (const float *)src, place,
-                  weights, top_k, c);
+                  weights, top_k, c, keep);
 }
 
 /* One warp for a choice. */

@@ -7,11 +7,25 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+/* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block. */
+__device__ static inline size_t pieces_there(size_t count, size_t pieces, const int32_t *counts, int64_t parts)
+{
+    __shared__ int64_t scratch[32];
+    int64_t rows = 0;
+    if (!counts)
+        return count;
+    for (int64_t i = threadIdx.x; i < parts; i += THREADS)
+        rows += counts[i] > 0 ? counts[i] : 0;
+    rows = block_reduce(rows, op_sum(), scratch);
+    return (size_t)rows * pieces < count ? (size_t)rows * pieces : count;
+}
+
 /* A thread takes pieces of rows: `pieces` of them in each. */
 template <class T>
 __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces, int64_t f,
-                              bool whole)
+                              bool whole, const int32_t *counts, int64_t parts)
 {
+    count = pieces_there(count, pieces, counts, parts);
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
         const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
         const piece<T> g = piece_load(gate + row * ld + column, left, whole);
@@ -23,7 +37,7 @@ __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, si
 }
 
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool is_bf16, int64_t n,
-                int64_t f)
+                int64_t f, const int32_t *counts, int64_t parts)
 {
     const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
     const bool whole =
@@ -32,16 +46,18 @@ int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64
         return 0;
     if (is_bf16)
         return LAUNCH(swiglu<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)out, (const bf16 *)gate,
-                      (const bf16 *)up, ldgu, count, pieces, f, whole);
+                      (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
     return LAUNCH(swiglu<float>, grid_blocks(count), THREADS, 0, stream, (float *)out, (const float *)gate,
-                  (const float *)up, ldgu, count, pieces, f, whole);
+                  (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
 }
 
 /* silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
 template <class T>
 __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
-                                    int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole)
+                                    int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole,
+                                    const int32_t *counts, int64_t parts)
 {
+    count = pieces_there(count, pieces, counts, parts);
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
         const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
         const int64_t at = row * ldgu + column, to = row * lddgu + column;
@@ -59,7 +75,8 @@ __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *do
 }
 
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
-                      const void *up, int64_t ldgu, bool is_bf16, int64_t n, int64_t f)
+                      const void *up, int64_t ldgu, bool is_bf16, int64_t n, int64_t f, const int32_t *counts,
+                      int64_t parts)
 {
     const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
     const bool whole = in_pieces(row_bytes(f, is_bf16) | row_bytes(ldgu, is_bf16) | row_bytes(lddgu, is_bf16),
@@ -68,7 +85,7 @@ int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const
         return 0;
     if (is_bf16)
         return LAUNCH(swiglu_dgrad<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)dgate, (bf16 *)dup, lddgu,
-                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole);
+                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
     return LAUNCH(swiglu_dgrad<float>, grid_blocks(count), THREADS, 0, stream, (float *)dgate, (float *)dup, lddgu,
-                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole);
+                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
 }

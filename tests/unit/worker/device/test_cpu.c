@@ -351,7 +351,7 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
     st |= ops->matmul_grouped(s, product, dt, W, packed, false, W, y, true, W, dt, counts, E, 1, N * TOP, W, W, 0.0f);
     st |= ops->matmul_grouped(s, dw, DTYPE_F32, W, packed, true, W, product, false, W, dt, counts, E, 1, W, W, N * TOP,
                               0.0f);
-    st |= ops->combine_rows(s, take(o, N * W * e), product, place, weights, dt, N, TOP, W);
+    st |= ops->combine_rows(s, take(o, N * W * e), product, place, weights, dt, N, TOP, W, false);
     return st | ops->combine_dweights(s, take(o, N * TOP * 4), x, product, place, dt, N, TOP, W);
 }
 
@@ -390,7 +390,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     st |= ops->alloc(h.dev, ops->attention_work_bytes(h.dev, &shape), &work, &err);
     st |= ops->attention_dgrad(s, dqkv, q, dk, q, dv, q, y, H * D, out, H * D, lse, x, q, k, q, v, q, &shape, work);
     st |= run_sparse(ops, s, dt, o, x, y, work);
-    st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F);
+    st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0);
     float *stats = take(o, N * 3 * 4), *losses = take(o, N * 4);
     st |= ops->loss_stats(s, stats, x, tokens, dt, N, V, 0);
     st |= ops->loss_finish(s, losses, take(o, N * V * e), x, tokens, stats, 1, dt, N, V, 0);

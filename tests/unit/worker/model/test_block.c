@@ -376,6 +376,24 @@ static size_t largest(const struct program *p, const char *name)
     return bytes;
 }
 
+/* What passes rows of a round looks at how many there are: SwiGLU and its gradient, and what sorts rows by rank. */
+static void check_rows_counted(const struct program *p, bool shared, int64_t rounds)
+{
+    int counted = 0, all = 0, kept = 0;
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const bool forward = a->op == OP_SWIGLU;
+        if (forward || a->op == OP_SWIGLU_DGRAD) {
+            all++;
+            counted += a->n_operands > (forward ? OPERAND_OF(swiglu, counts) : OPERAND_OF(swiglu_dgrad, counts));
+        }
+        kept += a->op == OP_COMBINE_ROWS && action_params(p, a)->flags & OP_KEEP;
+    }
+    assert_int_equal(counted, shared ? all : 0);
+    /* A layer: there and back in each round, forward and backward. */
+    assert_int_equal(kept, shared ? LAYERS * 2 * rounds : 0);
+}
+
 /* Shared experts have room for all tokens of all ranks, or for as many even shares as is said, in rounds. */
 static void test_room(void **state)
 {
@@ -400,6 +418,7 @@ static void test_room(void **state)
         struct written w;
         assert_true(write_step(&w, &s, &paper, NULL));
         assert_int_equal(experts_rounds(&w.k), c[i].rounds);
+        check_rows_counted(w.e.p, c[i].ep > 1, c[i].rounds);
         assert_int_equal(largest(w.e.p, "rows_out"), c[i].rows * tokens * row);
         close_step(&w);
     }
