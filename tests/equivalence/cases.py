@@ -134,6 +134,17 @@ def rounds():
         yield Case(f"seq=512 {words}", exact=" ".join(["seq=512"] + [w for w in words.split() if not w.startswith("room=")]))
 
 
+def drops():
+    """Rows for which experts have no room: those of one rank, whoever shares them. cp and tp are as they are: they cut
+    the tokens among which room is shared out."""
+    for words in ("dps2 ep2 capacity=0.75", "dps4 ep4 capacity=1", "dpr2 capacity=0.5 ac=full", "pp2 dps2 ep2 capacity=1 room=0.5 ac=selective:op",
+                  "pp2 capacity=0.75 schedule=ZBVZeroBubble"):
+        yield Case(f"moe {words} overflow=drop")
+    for words in ("dps2 ep2", "dps4 ep2", "pp2 dps2 ep2 ac=full"):
+        fixed = "moe canonical=true overflow=drop capacity=0.75"
+        yield Case(f"{fixed} {words}", exact=fixed)
+
+
 def offload():
     yield from ("dps1 offload=true", "dps4 offload=true", "dpr2 dps2 offload=true", "pp2 tp2 offload=true",
                 "cp2 tp2 offload=true reshard=never", "moe dps2 tp2 ep2 offload=true", "qwen dps2 offload=true",
@@ -210,4 +221,4 @@ def canonical():
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
              *offload(), *models()]
-    return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(rounds()) + list(canonical())
+    return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical())
