@@ -135,7 +135,7 @@ def rounds():
 
 
 def drops():
-    """Rows for which experts have no room: those of one rank, whoever shares them. cp and tp are as they are: they cut
+    """Rows for which experts have no room: those of one rank, however many share them. cp and tp are as they are: they cut
     the tokens among which room is shared out."""
     for words in ("dps2 ep2 capacity=0.75", "dps4 ep4 capacity=1", "dpr2 capacity=0.5 ac=full", "pp2 dps2 ep2 capacity=1 room=0.5 ac=selective:op",
                   "pp2 capacity=0.75 schedule=ZBVZeroBubble"):
