@@ -118,6 +118,7 @@ struct recipe {
         char fsdp_bucketing[16]; /* "block" or "off" (a unit is a bucket), "greedy" (against the cost model) */
         bool fsdp_reorder;       /* gathers are issued ahead of the compute they can hide under */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
+        int64_t expert_tensor_parallel_degree;
         double expert_parallel_room; /* rows of a rank's experts, in even shares; 0 = for the worst case */
         bool enable_async_tensor_parallel;
         char pipeline_parallel_schedule[32];      /* as schedule_names() */
@@ -236,7 +237,7 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
 int64_t recipe_fit_world(const struct recipe *r, int64_t workers);
 /* The mesh of the recipe on a legal world, outermost first: pp, dp_replicate, dp_shard, cp, tp. */
 struct recipe_mesh {
-    int64_t pp, dp_replicate, dp_shard, cp, tp, ep;
+    int64_t pp, dp_replicate, dp_shard, cp, tp, ep, etp;
 };
 titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret,
                          struct titan_error *err) TITAN_MUST_USE;

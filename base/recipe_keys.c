@@ -320,6 +320,9 @@ const struct recipe_key recipe_keys[] = {
             "all the same. Also read as context_parallel_load_balancer = \"headtail\"."},
     DEGREE("expert_parallel_degree", expert_parallel_degree,
            "Workers the experts are split over, out of those of dp_shard, cp and tp."),
+    DEGREE("expert_tensor_parallel_degree", expert_tensor_parallel_degree,
+           "Workers that an expert is cut over: 1, or tensor_parallel_degree. Experts are then split over workers of "
+           "dp_shard and cp alone."),
     {.section = "parallelism", .name = "expert_parallel_room", .type = KEY_REAL, AT(parallelism.expert_parallel_room),
      .min = 0, .max = 4096, .initial = "0.0", .flags = KEY_TITAN,
      .doc = "Rows that a worker's experts take at a time, in multiples of their even share; more come in further "
@@ -593,7 +596,6 @@ const struct recipe_key recipe_keys[] = {
     OFF("parallelism", "enable_fsdp_symm_mem", KEY_BOOL, "false", "Symmetric-memory collectives."),
     NOTE("parallelism", "pipeline_parallel_expert_parallel_overlap", KEY_BOOL, "true",
          "The schedule says what runs beside what"),
-    OFF("parallelism", "expert_tensor_parallel_degree", KEY_INT, "1", "Tensor parallelism inside experts."),
     NOTE("parallelism", "expert_parallel_comm_backend", KEY_STRING, "\"standard\"", "There is one way that rows travel"),
 
     OFF("checkpoint", "initial_load_in_hf_quantized", KEY_BOOL, "false", "Quantized Hugging Face weights."),

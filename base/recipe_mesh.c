@@ -117,7 +117,8 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
                                 .dp_shard = ranks / replicate,
                                 .cp = r->parallelism.context_parallel_degree,
                                 .tp = r->parallelism.tensor_parallel_degree,
-                                .ep = r->parallelism.expert_parallel_degree};
+                                .ep = r->parallelism.expert_parallel_degree,
+                                .etp = r->parallelism.expert_tensor_parallel_degree};
     return TITAN_OK;
 }
 
@@ -185,9 +186,42 @@ static titan_status check_sequence(const struct recipe *r, const char *key, int6
                       (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
 }
 
+/* Tensor parallelism inside experts is that of the layer around them. */
+static titan_status check_cut_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
+{
+    const int64_t width = r->model.dims.moe_hidden;
+    if (m->etp == 1)
+        return TITAN_OK;
+    if (m->etp != m->tp)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.expert_tensor_parallel_degree = %lld is neither 1 nor tensor_parallel_degree = %lld",
+            (long long)m->etp, (long long)m->tp);
+    if (r->model.dims.n_experts == 0)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.expert_tensor_parallel_degree = %lld: model.flavor = \"%s\" of %s has no experts; "
+            "nearest: 1",
+            (long long)m->etp, r->model.flavor, r->model.name);
+    if (width % m->etp != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.expert_tensor_parallel_degree = %lld does not divide model.moe_hidden = %lld; "
+                          "nearest: 1",
+                          (long long)m->etp, (long long)width);
+    if (r->numerics.canonical)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "numerics.canonical = true sums whole experts, which parallelism.expert_tensor_parallel_degree "
+            "= %lld cuts; nearest: 1",
+            (long long)m->etp);
+    return TITAN_OK;
+}
+
 static titan_status check_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
-    int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * m->cp * m->tp, nearest = MIN(m->ep, lenders);
+    int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * m->cp * (m->etp > 1 ? 1 : m->tp);
+    int64_t nearest = MIN(m->ep, lenders);
+    TRY(check_cut_experts(r, m, err));
     if (m->ep == 1)
         return TITAN_OK;
     if (experts == 0)
@@ -204,6 +238,12 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
             err, TITAN_EINVAL,
             "parallelism.expert_parallel_degree = %lld does not divide model.n_experts = %lld; nearest: %lld",
             (long long)m->ep, (long long)experts, (long long)nearest);
+    if (m->etp > 1)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.expert_parallel_degree = %lld does not divide dp_shard * cp = %lld * %lld, over "
+                          "which experts are split with expert_tensor_parallel_degree = %lld; nearest: %lld",
+                          (long long)m->ep, (long long)m->dp_shard, (long long)m->cp, (long long)m->etp,
+                          (long long)nearest);
     return titan_fail(
         err, TITAN_EINVAL,
         "parallelism.expert_parallel_degree = %lld does not divide dp_shard * cp * tp = %lld * %lld * %lld; "
@@ -231,14 +271,14 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
 static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
-    int64_t ranks = m->dp_replicate * m->dp_shard, tokens = m->cp * m->tp;
+    int64_t ranks = m->dp_replicate * m->dp_shard, tokens = m->cp * (m->etp > 1 ? 1 : m->tp);
     if (r->model.dims.n_experts > 0 && r->numerics.canonical && tokens % m->ep != 0 && m->ep % tokens != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "numerics.canonical = true needs parallelism.expert_parallel_degree = %lld to be a divisor "
                           "or a multiple of "
                           "context_parallel_degree x tensor_parallel_degree = %lld; nearest: %lld",
                           (long long)m->ep, (long long)tokens, (long long)(MAX(m->ep / tokens, 1) * tokens));
-    if (m->cp * m->tp % m->ep == 0 || microbatches % ranks == 0)
+    if (tokens % m->ep == 0 || microbatches % ranks == 0)
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,
                       "training.global_batch_size = %lld makes %lld microbatches for %lld data-parallel ranks, which "

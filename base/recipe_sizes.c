@@ -116,11 +116,12 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
         dense = body / (double)d->n_layers * layers + end;
         routed = routed / (double)d->n_layers * layers;
     }
-    double experts = routed / layers / (double)m->ep, ranks = (double)(m->dp_shard * m->cp);
+    const double cut = (double)(m->ep * m->etp); /* parts of the experts */
+    double experts = routed / layers / cut, ranks = (double)(m->dp_shard * m->cp);
     const double others = r->numerics.canonical ? (double)m->ep - 1 : 0; /* ranks; gradients stay apart by rank */
     return (struct share){
-        .params = dense / tp + routed / (double)m->ep,
-        .gradients = dense / tp + routed / (double)m->ep * (1 + others),
+        .params = dense / tp + routed / cut,
+        .gradients = dense / tp + routed / cut * (1 + others),
         .apart = experts * others,
         .state = dense / tp / ranks + routed / tp / ranks,
         .unit = MAX(MAX(body / (double)d->n_layers / tp, end / tp), experts),
@@ -200,7 +201,7 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     if (recipe_mesh(r, ranks * unit, &m, NULL) != TITAN_OK)
         m = (struct recipe_mesh){
             r->parallelism.pipeline_parallel_degree, 1, ranks, r->parallelism.context_parallel_degree,
-            r->parallelism.tensor_parallel_degree,   1};
+            r->parallelism.tensor_parallel_degree,   1, 1};
     const int64_t microbatches = (r->training.global_batch_size / recipe_microbatch_rows(r) + ranks - 1) / ranks;
     const bool gpu = strcmp(r->device.name, "cuda") == 0;
     const struct share share = share_of(r, &m, microbatches);

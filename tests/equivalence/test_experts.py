@@ -49,7 +49,7 @@ def main():
                  ("on 4 ranks", ((MESHES[4], STEPS),)),
                  ("on 4 ranks, then on 1", ((MESHES[4], 3), ("moe", STEPS))),
                  ("on 1 rank, then on 4", (("moe", 3), (MESHES[4], STEPS)))]
-        print(f"1..{len(cases) + 3}")
+        print(f"1..{len(cases) + 4}")
         for i, (name, parts) in enumerate(cases, 1):
             got = runs.biases(*parts)
             # Loads are whole numbers, so that biases are the same to the last bit as long as the choices are.
@@ -75,12 +75,18 @@ def main():
         print(f"{'not ok' if bad else 'ok'} {len(cases) + 2} - canonical with rows dropped ({dropped}): on 4 ranks, 2, 4: the bits of one"
               f"{': not ' + ', '.join(wrong[:3]) if wrong else ''}", flush=True)
         faults += bad
+        whole, cut = "moe forced=true", "moe dps2 tp2 ep2 etp=2 forced=true"
+        want = runs.tensors((whole, STEPS))
+        errors = [matrix.tensor_error(want, runs.tensors(*parts)) for parts in (((cut, 3), (whole, STEPS)), ((whole, 3), (cut, STEPS)))]
+        bad = any(not error <= matrix.ADAMW_BOUND for error, _ in errors)
+        print(f"{'not ok' if bad else 'ok'} {len(cases) + 3} - checkpoints of experts that are cut over tp, and for them: {errors}", flush=True)
+        faults += bad
         directory = runs.lab.work / "in-turn"
         runs.train(directory, "moe dps2 ep2 forced=true", 2)
         loads = [(line["expert_tokens_min"], line["expert_tokens_max"])
                  for line in map(json.loads, open(directory / "metrics.jsonl"))]
         equal = len(loads) == 2 and all(least == most > 0 for least, most in loads)
-        print(f"{'ok' if equal else 'not ok'} {len(cases) + 3} - experts in turn: {loads}", flush=True)
+        print(f"{'ok' if equal else 'not ok'} {len(cases) + 4} - experts in turn: {loads}", flush=True)
         faults += not equal
     finally:
         runs.lab.close()

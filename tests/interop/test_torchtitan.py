@@ -68,8 +68,6 @@ def rescued():
 
 OVERRIDES_LACK = {
     "features/fsdp2_memory_estimation/1": "memory_estimation.enable",
-    "models/deepseek_v3_pp+fsdp+tp+ep+etp/1": "parallelism.expert_tensor_parallel_degree",
-    "models/qwen3_fsdp+tp+ep+etp/1": "parallelism.expert_tensor_parallel_degree",
     "models/llama4_pp+fsdp+tp+ep+compile/1": "model.name",
     "models/gpt_oss_fsdp+tp+ep+compile/1": "model.name",
     "h100/simplefsdp_deepseekv3_auto_bucketing/1": "compile.graph_passes",  # a key of its own configuration module

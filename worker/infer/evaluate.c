@@ -41,6 +41,7 @@ static void leave_alone(struct recipe *r)
 
     r->parallelism.pipeline_parallel_degree = r->parallelism.tensor_parallel_degree = 1;
     r->parallelism.context_parallel_degree = r->parallelism.expert_parallel_degree = 1;
+    r->parallelism.expert_tensor_parallel_degree = 1;
     r->parallelism.data_parallel_replicate_degree = 1;
     r->parallelism.data_parallel_shard_degree = -1;
     r->parallelism.expert_parallel_room = 0;

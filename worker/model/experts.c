@@ -9,6 +9,7 @@
 
 struct sizes {
     int ep;
+    bool cut; /* experts are, over tp: each tp rank has all of their tokens and a part of their width */
     int64_t ns, c, m;
     int64_t e, here, top_k; /* experts in all, on this rank, of a token */
     int64_t each;           /* rows that an expert takes of a rank's tokens at most */
@@ -53,17 +54,18 @@ static uint32_t order_flags(const struct block *k)
 static struct sizes sizes_of(const struct block *k)
 {
     const struct model_dims *d = &k->layout->model->dims;
-    const int ep = mesh_group_size(&k->layout->mesh, GROUP_EP);
-    const int64_t ns = block_tokens_sharded(k), here = d->n_experts / ep;
+    const int ep = mesh_group_size(&k->layout->mesh, GROUP_EP), cut = mesh_expert_cut(&k->layout->mesh);
+    const int64_t ns = cut > 1 ? block_tokens_local(k) : block_tokens_sharded(k), here = d->n_experts / ep;
 
-    titan_assert(d->n_experts > 0 && d->n_experts % ep == 0);
+    titan_assert(d->n_experts > 0 && d->n_experts % ep == 0 && d->moe_hidden % cut == 0);
     const int64_t each = capacity_of(k, ns, d->top_k, d->n_experts);
     const int64_t rows = MIN(ns * d->top_k, d->n_experts * each);
     const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each), room = room_of(k, ep, rows, most);
     return (struct sizes){.ep = ep,
+                          .cut = cut > 1,
                           .ns = ns,
                           .c = d->dim,
-                          .m = d->moe_hidden,
+                          .m = d->moe_hidden / cut,
                           .e = d->n_experts,
                           .here = here,
                           .top_k = d->top_k,
@@ -101,6 +103,12 @@ static struct tensor new_table(struct block *k, const char *name, int64_t rows, 
     return emit_tensor(k->e, BUF_ACTIVATION, name, DTYPE_I32, rows, cols);
 }
 
+/* What experts and their router read: this tp rank's tokens, or those of all of them. */
+static struct tensor routed_input(const struct block *k, const struct layer_saved *saved)
+{
+    return saved->t[mesh_expert_cut(&k->layout->mesh) > 1 ? SAVED_XN2 : SAVED_XN2_OWN];
+}
+
 /* --- which row goes where ----------------------------------------------------------------------------------------- */
 
 /* With ep > 1 returns what comes to the experts here: rows of each rank for each, (ep,E/ep), or (ep,rounds*E/ep). */
@@ -113,7 +121,7 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
 
     titan_assert(u.experts);
     s[SAVED_LOGITS] = block_new_f32(k, BUF_ACTIVATION, "router_logits", z.ns, z.e);
-    block_linear(k, u.own, ROLE_GATE, 1, s[SAVED_LOGITS], s[SAVED_XN2_OWN]);
+    block_linear(k, u.own, ROLE_GATE, 1, s[SAVED_LOGITS], routed_input(k, saved));
     s[SAVED_CHOSEN] = new_table(k, "chosen", z.ns, z.top_k);
     s[SAVED_WEIGHTS] = block_new_f32(k, BUF_ACTIVATION, "router_weights", z.ns, z.top_k);
     EMIT(k->e, route, s[SAVED_CHOSEN], s[SAVED_WEIGHTS], s[SAVED_LOGITS], k->round_robin ? tokens->index : TENSOR_NONE,
@@ -281,13 +289,16 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
 
     titan_assert(u.own && u.experts);
     /* xn2 (Ns,C) */
-    s[SAVED_XN2_OWN] = block_new(k, BUF_ACTIVATION, "xn2", z.ns, z.c);
-    s[SAVED_RSTD2] = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, z.ns);
+    const int64_t own = block_tokens_sharded(k);
+    s[SAVED_XN2_OWN] = block_new(k, BUF_ACTIVATION, "xn2", own, z.c);
+    s[SAVED_RSTD2] = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, own);
     EMIT(k->e, rmsnorm, s[SAVED_XN2_OWN], s[SAVED_RSTD2], s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1),
          .eps = k->layout->model->dims.norm_eps);
+    if (z.cut)
+        s[SAVED_XN2] = emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, "xn2", s[SAVED_XN2_OWN]);
     const struct tensor received = route(k, u, tokens, saved);
     const struct tensor rows = block_new(k, BUF_ACTIVATION, "rows", z.rows, z.c);
-    EMIT(k->e, scatter_rows, rows, s[SAVED_XN2_OWN], s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
+    EMIT(k->e, scatter_rows, rows, routed_input(k, saved), s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
     for (int64_t q = 0; q < z.rounds; q++) {
         const struct round r = round_of(k, saved, received, q);
         const struct pass x = run_experts(k, u.experts, &r, exchange(k, BUF_ACTIVATION, "rows", &r, rows));
@@ -303,12 +314,15 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
                 keep_round(saved, &r);
         }
     }
-    /* y (Ns,C) */
-    const struct tensor routed = block_new(k, BUF_ACTIVATION, "routed", z.ns, z.c);
+    /* y (Ns,C); of experts that are cut this rank has a part of each sum */
+    struct tensor routed = block_new(k, BUF_ACTIVATION, "routed", z.ns, z.c);
     EMIT(k->e, combine_rows, routed, s[SAVED_ROWS_OUT], s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
+    if (z.cut)
+        routed = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, "routed", routed);
     struct tensor residual = s[SAVED_H];
     if (k->layout->model->dims.n_shared_experts > 0) {
-        s[SAVED_XN2] = emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, "xn2", s[SAVED_XN2_OWN]);
+        if (!z.cut)
+            s[SAVED_XN2] = emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, "xn2", s[SAVED_XN2_OWN]);
         residual = block_feed_forward(k, u.own, s[SAVED_H], saved);
     }
     EMIT(k->e, add, routed, routed, residual);
@@ -341,7 +355,7 @@ static struct tensor rows_again(struct block *k, const struct layer_saved *saved
     if (z.rounds == 1)
         return TENSOR_NONE;
     const struct tensor rows = block_new(k, BUF_ACTIVATION, "rows", z.rows, z.c);
-    EMIT(k->e, scatter_rows, rows, s[SAVED_XN2_OWN], s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
+    EMIT(k->e, scatter_rows, rows, routed_input(k, saved), s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
     return rows;
 }
 
@@ -387,8 +401,10 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
     const struct tensor *s = saved->t;
 
     titan_assert(u.own && u.experts);
+    const struct tensor dall =
+        z.cut ? emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy of all", dy) : dy; /* of all that are routed */
     const struct tensor dout = block_new(k, BUF_DACTIVATION, "drows_out", z.rows, z.c);
-    EMIT(k->e, scatter_rows, dout, dy, s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
+    EMIT(k->e, scatter_rows, dout, dall, s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
     const struct tensor rows = rows_again(k, saved);
     struct tensor drows = TENSOR_NONE;
     for (int64_t q = 0; q < z.rounds; q++) {
@@ -409,10 +425,13 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
     }
     if (z.rounds > 1)
         back->t[BACK_DROWS_OUT] = dout;
-    /* dxn2 (Ns,C): of experts, router and shared experts */
-    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
+    /* dxn2 (Ns,C): of experts, router and shared experts. The router's gradient is a sum over the width of experts,
+     * too, so tp ranks have parts of it. */
+    struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
     EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
-    route_dgrad(k, u.own, saved, dy, dxn, back);
+    route_dgrad(k, u.own, saved, dall, dxn, back);
+    if (z.cut)
+        dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn);
     if (k->layout->model->dims.n_shared_experts > 0)
         EMIT(k->e, add, dxn, dxn, block_feed_forward_dgrad(k, u.own, saved, dy, back));
     return dxn;
@@ -451,7 +470,7 @@ static void run_experts_wgrad(struct block *k, const struct unit_buffers *u, con
 void experts_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
                    const struct layer_back *back)
 {
-    const struct tensor *s = saved->t, *g = back->t;
+    const struct tensor *g = back->t;
     const struct tensor rows = rows_again(k, saved);
 
     for (int part = 0; part < experts_parts(k); part++) {
@@ -468,7 +487,7 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
         }
         run_experts_wgrad(k, u.experts, &r, &x, drows, dgu, q > 0 || !u.experts->first);
     }
-    block_linear_wgrad(k, u.own, ROLE_GATE, 1, g[BACK_DLOGITS], s[SAVED_XN2_OWN]);
+    block_linear_wgrad(k, u.own, ROLE_GATE, 1, g[BACK_DLOGITS], routed_input(k, saved));
     if (k->layout->model->dims.n_shared_experts > 0)
         block_feed_forward_wgrad(k, u.own, saved, back);
 }

@@ -94,20 +94,23 @@ static titan_status gather_parameters(struct gathered *g, const struct update *u
         const struct model_tensor *const tensor = &l->model->tensors[t];
         const struct local_tensor *const local = &l->tensors[t];
         const int64_t from = MAX(begin, local->offset), to = MIN(end, local->offset + local->rows * local->cols);
-        if (from >= to)
-            continue;
         const int64_t width = tensor->ndim > 1 ? tensor->shape[1] : tensor->numel;
+        const int64_t stretch = layout_stretch(l, t) * local->cols;
         struct moment_rounding rounding = update->args.rounding;
         char name[sizeof tensor->name + 16];
-        int64_t row, col;
         (void)snprintf(name, sizeof name, "rounding.%s", tensor->name);
-        layout_origin(l, t, range->rank, &row, &col);
         rounding.key = rng_key(update->seed, name);
-        rounding.first = from - local->offset;
         rounding.cols = local->cols;
         rounding.ld = width;
-        rounding.origin = row * width + col;
-        TRY(gather(g, range, shadow, from - begin, to - from, &rounding));
+        for (int64_t at = from, next; at < to; at = next) {
+            const int64_t first = (at - local->offset) / stretch * stretch;
+            int64_t row, col;
+            next = MIN(to, local->offset + first + stretch);
+            layout_origin(l, t, range->rank, first / local->cols, &row, &col);
+            rounding.first = at - local->offset - first;
+            rounding.origin = row * width + col;
+            TRY(gather(g, range, shadow, at - begin, next - at, &rounding));
+        }
     }
     return TITAN_OK;
 }

@@ -687,7 +687,11 @@ static titan_status refuse(const struct builder *b, struct titan_error *err)
             "the head is tied to the embedding, but they are on pipeline ranks %d and %d: take a schedule "
             "in V order, or no pipeline",
             b->layout->units[head].pp_rank, b->layout->units[0].pp_rank);
-    const int tokens = mesh->size[AXIS_CP] * mesh->size[AXIS_TP];
+    const int tokens = mesh->size[AXIS_CP] * mesh->size[AXIS_TP] / mesh_expert_cut(mesh);
+
+    if (experts && b->summing == SUM_CANONICAL && mesh_expert_cut(mesh) > 1)
+        return titan_fail(err, TITAN_EINVAL, "canonical sums are of whole experts, which tp = %d ranks cut",
+                          mesh_expert_cut(mesh));
     if (experts && b->summing == SUM_CANONICAL && tokens % mesh->ep != 0 && mesh->ep % tokens != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "canonical sums of experts need ep = %d to divide cp * tp = %d or to be a multiple of it",

@@ -22,7 +22,7 @@ struct ranks {
 /* Can ranks of different shares meet in a channel's group? */
 static bool mixes(const struct mesh *m, enum channel channel)
 {
-    const int inner = m->size[AXIS_CP] * m->size[AXIS_TP];
+    const int inner = m->size[AXIS_CP] * m->size[AXIS_TP] / mesh_expert_cut(m); /* ranks of which ep borrows */
 
     switch (channel) {
     case CHANNEL_GATHER:

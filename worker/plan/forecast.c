@@ -302,6 +302,8 @@ static void print_head(const struct forecast *f, struct buf *out)
     buf_printf(out, "%s", m->world == 1 ? "one rank" : "");
     if (m->ep > 1)
         buf_printf(out, ", ep %d", m->ep);
+    if (mesh_expert_cut(m) > 1)
+        buf_printf(out, ", experts cut over tp");
     buf_printf(out,
                "\nbatch       %ld sequences of %ld = %s tokens; %ld microbatch%s of %ld over %d data-parallel rank%s\n",
                (long)r->training.global_batch_size, (long)r->training.seq_len, format_count(f->tokens, count),

@@ -64,7 +64,8 @@ static double estimate(const struct search *s, const struct candidate *c)
     struct mesh mesh = {
         .world = s->world,
         .size = {(int)c->mesh.pp, (int)c->mesh.dp_replicate, (int)c->mesh.dp_shard, (int)c->mesh.cp, (int)c->mesh.tp},
-        .ep = (int)c->mesh.ep};
+        .ep = (int)c->mesh.ep,
+        .cut_experts = c->mesh.etp > 1};
     const double tensor =
         c->mesh.tp == 1 ? 0
                         : layers * 8 * recompute * cost_transfer(m, &mesh, OP_REDUCE_SCATTER, GROUP_TP, rows * width);
@@ -133,6 +134,8 @@ static titan_status enumerate(struct search *s, struct titan_error *err)
             for (int64_t cp = 1; cp <= cp_max && tp * pp * cp <= s->world; cp *= 2) {
                 struct recipe r = *s->recipe;
                 r.parallelism.tensor_parallel_degree = tp;
+                if (r.parallelism.expert_tensor_parallel_degree > 1)
+                    r.parallelism.expert_tensor_parallel_degree = tp;
                 r.parallelism.pipeline_parallel_degree = pp;
                 r.parallelism.context_parallel_degree = cp;
                 r.parallelism.data_parallel_shard_degree = -1;

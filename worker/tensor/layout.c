@@ -105,16 +105,43 @@ static enum group parts_group(const struct model_unit *u)
     return u->kind == UNIT_EXPERTS ? GROUP_EP : GROUP_TP;
 }
 
+/* Parts that each expert of a unit is in. */
+static int expert_cut(const struct layout *l, const struct model_unit *u)
+{
+    return u->kind == UNIT_EXPERTS ? mesh_expert_cut(&l->mesh) : 1;
+}
+
 int layout_unit_parts(const struct layout *layout, int unit)
 {
     titan_assert(unit >= 0 && unit < layout->model->n_units);
-    return mesh_group_size(&layout->mesh, parts_group(&layout->model->units[unit]));
+    const struct model_unit *u = &layout->model->units[unit];
+    return mesh_group_size(&layout->mesh, parts_group(u)) * expert_cut(layout, u);
 }
 
 int layout_unit_part(const struct layout *layout, int unit, int rank)
 {
     titan_assert(unit >= 0 && unit < layout->model->n_units);
-    return mesh_group_rank(&layout->mesh, parts_group(&layout->model->units[unit]), rank);
+    const struct model_unit *u = &layout->model->units[unit];
+    const int cut = expert_cut(layout, u), part = mesh_group_rank(&layout->mesh, parts_group(u), rank);
+    return cut == 1 ? part : part * cut + mesh_group_rank(&layout->mesh, GROUP_TP, rank);
+}
+
+/* Of each expert its width is cut: rows of w1 and w3, columns of w2. */
+static titan_status cut_expert(struct layout *l, int tensor, struct titan_error *err)
+{
+    const struct model_tensor *t = &l->model->tensors[tensor];
+    struct local_tensor *local = &l->tensors[tensor];
+    const int cut = expert_cut(l, &l->model->units[t->unit]);
+
+    if (cut == 1 || t->experts == 0)
+        return TITAN_OK;
+    const int64_t width = t->role == ROLE_W2 ? t->shape[1] : t->shape[0] / t->experts;
+    if (width % cut != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "layout: the width %ld of '%s' is not a multiple of the tensor-parallel degree %d",
+                          (long)width, t->name, cut);
+    *(t->role == ROLE_W2 ? &local->cols : &local->rows) /= cut;
+    return TITAN_OK;
 }
 
 static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct titan_error *err)
@@ -165,8 +192,10 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
 
     unit->block = unit_block(l, u);
     const int64_t grain = l->canonical ? common_multiple(unit->block) : MODEL_ALIGN;
-    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
-        TRY(cut_tensor(l, i, layout_unit_parts(l, index), err));
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
+        TRY(cut_tensor(l, i, mesh_group_size(&l->mesh, parts_group(u)), err));
+        TRY(cut_expert(l, i, err));
+    }
     const int64_t cut = place_tensors(l, u, true, 0);
     unit->whole = round_up(cut, common_multiple(unit->block));
     unit->numel = place_tensors(l, u, false, unit->whole);
@@ -353,13 +382,47 @@ int64_t layout_expert_numel(const struct layout *layout, int tensor)
     return t->numel / MAX(t->experts, 1);
 }
 
-void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *ret_row, int64_t *ret_col)
+int64_t layout_stretch(const struct layout *layout, int tensor)
 {
     const struct model_tensor *t = &layout->model->tensors[tensor];
     const struct local_tensor *local = &layout->tensors[tensor];
-    const int part = t->split == SPLIT_NONE ? 0 : layout_unit_part(layout, t->unit, rank);
+    const int cut = expert_cut(layout, &layout->model->units[t->unit]);
 
     titan_assert(tensor >= 0 && tensor < layout->model->n_tensors);
+    return cut == 1 || t->experts == 0 || t->role == ROLE_W2 ? local->rows : t->shape[0] / t->experts / cut;
+}
+
+/* Of experts that are cut: where the stretch that begins at local row `from` does. */
+static void cut_origin(const struct layout *l, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col)
+{
+    const struct model_tensor *t = &l->model->tensors[tensor];
+    const struct local_tensor *local = &l->tensors[tensor];
+    const int64_t expert = t->experts / mesh_group_size(&l->mesh, GROUP_EP) * mesh_group_rank(&l->mesh, GROUP_EP, rank);
+    const int64_t rows = t->shape[0] / t->experts; /* of an expert */
+    const int part = mesh_group_rank(&l->mesh, GROUP_TP, rank);
+
+    *ret_col = t->role == ROLE_W2 ? part * local->cols : 0;
+    if (t->role == ROLE_W2) {
+        *ret_row = expert * rows + from;
+        return;
+    }
+    const int64_t stretch = layout_stretch(l, tensor);
+    titan_assert(from % stretch == 0);
+    *ret_row = (expert + from / stretch) * rows + part * stretch;
+}
+
+void layout_origin(const struct layout *layout, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col)
+{
+    const struct model_tensor *t = &layout->model->tensors[tensor];
+    const struct local_tensor *local = &layout->tensors[tensor];
+
+    titan_assert(tensor >= 0 && tensor < layout->model->n_tensors && from >= 0);
+    if (t->experts > 0 && expert_cut(layout, &layout->model->units[t->unit]) > 1) {
+        cut_origin(layout, tensor, rank, from, ret_row, ret_col);
+        return;
+    }
+    const int part = t->split == SPLIT_NONE ? 0 : layout_unit_part(layout, t->unit, rank);
+    titan_assert(from == 0);
     *ret_row = t->split == SPLIT_COLS ? 0 : part * local->rows;
     *ret_col = t->split == SPLIT_COLS ? part * local->cols : 0;
 }
@@ -444,15 +507,18 @@ static bool wanted(const struct collector *c, int unit, enum share share)
            (!c->takes || c->takes(c->arg, unit, share));
 }
 
-/* Elements [from, to) of a tensor's local part, which stand at `at` of the state, as boxes of the tensor. */
-static void add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, int64_t at)
+/* Elements [from, to) of a tensor's local part, which stand at `at` of the state, as boxes of the tensor: up to the end
+ * of a stretch, which is returned. */
+static int64_t add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, int64_t at)
 {
     struct piece boxes[PIECE_BOXES_MAX];
     int64_t row, col;
 
     titan_assert(from < to);
-    layout_origin(c->layout, tensor, c->rank, &row, &col);
-    const int n = piece_boxes(c->layout->tensors[tensor].cols, from, to, boxes);
+    const int64_t cols = c->layout->tensors[tensor].cols, stretch = layout_stretch(c->layout, tensor) * cols;
+    const int64_t first = from / stretch * stretch, end = MIN(to, first + stretch);
+    layout_origin(c->layout, tensor, c->rank, first / cols, &row, &col);
+    const int n = piece_boxes(cols, from - first, end - first, boxes);
     for (int i = 0; i < n; i++) {
         struct piece *p = &c->pieces[c->n++];
         *p = boxes[i];
@@ -463,6 +529,7 @@ static void add_range(struct collector *c, int tensor, int spec, int64_t from, i
         p->data = c->state ? c->state + at : NULL;
         at += p->rows * p->cols;
     }
+    return end;
 }
 
 /* kind: masters, m, v */
@@ -477,9 +544,9 @@ static void add_tensor(struct collector *c, int kind, int tensor)
         return;
     const int64_t begin = layout_begin(l, of->unit, c->rank);
     const int64_t from = MAX(begin, t->offset), to = MIN(begin + u->shard, t->offset + t->rows * t->cols);
-    if (from < to)
-        add_range(c, tensor, kind * l->model->n_tensors + tensor, from - t->offset, to - t->offset,
-                  3 * u->offset + kind * u->shard + (from - begin));
+    for (int64_t at = from; at < to;)
+        at = t->offset + add_range(c, tensor, kind * l->model->n_tensors + tensor, at - t->offset, to - t->offset,
+                                   3 * u->offset + kind * u->shard + (at - begin));
 }
 
 static void add_biases(struct collector *c)
@@ -498,6 +565,17 @@ static void add_biases(struct collector *c)
     }
 }
 
+static size_t most_pieces(const struct layout *l)
+{
+    size_t stretches = (size_t)balanced_layers(l->model);
+
+    for (int i = 0; i < l->model->n_tensors; i++) {
+        const int64_t stretch = MAX(layout_stretch(l, i), 1);
+        stretches += 3 * (size_t)((l->tensors[i].rows + stretch - 1) / stretch);
+    }
+    return stretches * PIECE_BOXES_MAX + 1;
+}
+
 titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
                            bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
                            int *ret_n, struct titan_error *err)
@@ -506,7 +584,7 @@ titan_status layout_pieces(const struct layout *layout, int rank, float *state, 
     struct collector c = {.layout = layout, .rank = rank, .state = state, .biases = biases, .takes = takes, .arg = arg};
 
     titan_assert(rank >= 0 && rank < layout->mesh.world);
-    c.pieces = calloc((size_t)n_specs(model) * PIECE_BOXES_MAX, sizeof *c.pieces);
+    c.pieces = calloc(most_pieces(layout), sizeof *c.pieces);
     if (!c.pieces)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
     for (int kind = 0; kind < 3; kind++)

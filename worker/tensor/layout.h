@@ -2,10 +2,10 @@
 /* layout.h - where every parameter lies: which elements each rank of the mesh holds.
  *
  * Three cuts, one inside the other. pp: a unit belongs to the stage its layer is in (a stage to a pp rank). tp (for
- * expert units: ep): a tensor is cut in equal parts by rows or by columns (model_tensor.split), or whole on each rank;
- * all of a unit's local parts lie in one flat buffer, cut tensors first, whole ones from `whole` on. fsdp (expert
- * units: expert_shard): the flat buffer, padded, is cut into equal ranges, one a rank; dp_replicate ranks hold the
- * same.
+ * expert units: ep, and inside each expert tp where the mesh says so): a tensor is cut in equal parts by rows or by
+ * columns (model_tensor.split), or whole on each rank; all of a unit's local parts lie in one flat buffer, cut tensors
+ * first, whole ones from `whole` on. fsdp (expert units: expert_shard): the flat buffer, padded, is cut into equal
+ * ranges, one a rank; dp_replicate ranks hold the same.
  *
  * A rank's state is, unit by unit of its stages, the masters of its range, then their m, then their v: they begin at
  * element 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct
@@ -72,7 +72,8 @@ void layout_close(struct layout *layout); /* NULL is fine */
 int layout_stage_rank(const struct layout *layout, int stage); /* pp rank */
 /* Elements of this rank's state. */
 int64_t layout_total(const struct layout *layout, int rank);
-/* How many different local flat buffers a unit has: tp, for expert units ep; and which one a rank has a range of. */
+/* How many different local flat buffers a unit has: tp, for expert units ep, or ep * tp; and which one a rank has a
+ * range of. */
 int layout_unit_parts(const struct layout *layout, int unit);
 int layout_unit_part(const struct layout *layout, int unit, int rank);
 /* First element of a rank's range of a unit, in the flat buffer. */
@@ -85,8 +86,10 @@ int64_t layout_counted(const struct layout *layout, int unit, int rank);
 int64_t layout_unit_blocks(const struct layout *layout, int unit);
 /* Elements of one expert's matrix; of other tensors: all of them. */
 int64_t layout_expert_numel(const struct layout *layout, int tensor);
-/* First row of a tensor's part on a rank, and first column. */
-void layout_origin(const struct layout *layout, int tensor, int rank, int64_t *ret_row, int64_t *ret_col);
+/* Rows of a tensor's part on a rank that lie together in the tensor: all of them, or those of an expert that is cut. */
+int64_t layout_stretch(const struct layout *layout, int tensor);
+/* Where such rows begin in the tensor that begin at row `from` of the part, and the part's first column. */
+void layout_origin(const struct layout *layout, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col);
 
 /* The global tensors of the training state: every parameter, then optim.m.NAME, then optim.v.NAME, then what else a
  * model keeps (expert biases). Owned (free). */

@@ -44,7 +44,8 @@ titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret
     titan_assert(m.pp * m.dp_replicate * m.dp_shard * m.cp * m.tp == world);
     *ret = (struct mesh){.world = world,
                          .size = {(int)m.pp, (int)m.dp_replicate, (int)m.dp_shard, (int)m.cp, (int)m.tp},
-                         .ep = (int)m.ep};
+                         .ep = (int)m.ep,
+                         .cut_experts = m.etp > 1};
     return TITAN_OK;
 }
 
@@ -74,10 +75,16 @@ struct stride {
     int n, stride;
 };
 
+int mesh_expert_cut(const struct mesh *mesh)
+{
+    return mesh->cut_experts ? mesh->size[AXIS_TP] : 1;
+}
+
 static struct stride stride_of(const struct mesh *m, enum group group)
 {
     const int tp = m->size[AXIS_TP], cp = m->size[AXIS_CP], shard = m->size[AXIS_DP_SHARD];
     const int replica = tp * cp * shard; /* ranks of one replica of one stage */
+    const int cut = mesh_expert_cut(m);
 
     switch (group) {
     case GROUP_TP:
@@ -87,9 +94,9 @@ static struct stride stride_of(const struct mesh *m, enum group group)
     case GROUP_FSDP:
         return (struct stride){cp * shard, tp};
     case GROUP_EP:
-        return (struct stride){m->ep, 1};
+        return (struct stride){m->ep, cut};
     case GROUP_EXPERT_SHARD:
-        return (struct stride){replica / m->ep, m->ep};
+        return (struct stride){replica / (m->ep * cut), m->ep * cut};
     case GROUP_REPLICATE:
         return (struct stride){m->size[AXIS_DP_REPLICATE], replica};
     case GROUP_PP:

@@ -3,8 +3,9 @@
  *
  * Groups are derived from it; a group's members are the ranks that differ in the group's axes only, in rank order.
  * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, ep
- * innermost. Channels are the communicators a program may use: several over the same group where operations of the
- * group run beside each other on different streams. */
+ * innermost; where experts are cut over tp (expert tensor parallelism), as expert_shard * ep * tp. Channels are the
+ * communicators a program may use: several over the same group where operations of the group run beside each other on
+ * different streams. */
 #ifndef TITAN_WORKER_TENSOR_MESH_H
 #define TITAN_WORKER_TENSOR_MESH_H
 
@@ -20,7 +21,7 @@ enum group {
     GROUP_CP,
     GROUP_TP,
     GROUP_EP,
-    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep: those that share out an expert unit's state */
+    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep, or / (ep * tp): those that share out an expert unit's state */
     GROUP_COUNT
 };
 
@@ -51,6 +52,7 @@ struct mesh {
     int world;
     int size[AXIS_COUNT];
     int ep;
+    bool cut_experts; /* over tp, as what is around them: ep then borrows from dp_shard and cp alone */
 };
 
 const char *mesh_axis_name(enum mesh_axis axis); /* "dp_shard" */
@@ -64,6 +66,8 @@ titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret
 void mesh_coords(const struct mesh *mesh, int rank, int ret[AXIS_COUNT]);
 int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT]);
 
+/* Parts that each expert is in: tp, or 1. */
+int mesh_expert_cut(const struct mesh *mesh);
 int mesh_group_size(const struct mesh *mesh, enum group group);
 /* Ranks from one member to the next. */
 int mesh_group_stride(const struct mesh *mesh, enum group group);

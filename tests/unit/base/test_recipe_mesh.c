@@ -160,6 +160,28 @@ static void test_refused(void **state)
          "context_parallel_degree x tensor_parallel_degree = 3; nearest: 3"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 4\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp * tp = 6 * 1 * 1; nearest: 2"},
+        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 4\nexpert_tensor_parallel_degree = "
+         "2\n"
+         "[elastic]\nmax_workers = 4\n",
+         "parallelism.expert_tensor_parallel_degree = 2 is neither 1 nor tensor_parallel_degree = 4"},
+        {"[parallelism]\ntensor_parallel_degree = 2\nexpert_tensor_parallel_degree = 2\n[elastic]\nmax_workers = 2\n",
+         "parallelism.expert_tensor_parallel_degree = 2: model.flavor = \"debugmodel\" of llama3 has no experts; "
+         "nearest: 1"},
+        {"[model]\nname = \"llama3_moe\"\nmoe_hidden = 129\nn_shared_experts = "
+         "0\n[parallelism]\ntensor_parallel_degree = 2\n"
+         "expert_tensor_parallel_degree = 2\n[elastic]\nmax_workers = 2\n",
+         "parallelism.expert_tensor_parallel_degree = 2 does not divide model.moe_hidden = 129; nearest: 1"},
+        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 2\nexpert_tensor_parallel_degree = "
+         "2\n"
+         "[elastic]\nmax_workers = 2\n[numerics]\ncanonical = true\n",
+         "numerics.canonical = true sums whole experts, which parallelism.expert_tensor_parallel_degree = 2 cuts; "
+         "nearest: 1"},
+        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 2\nexpert_tensor_parallel_degree = "
+         "2\n"
+         "expert_parallel_degree = 4\n[elastic]\nmax_workers = 4\n",
+         "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp = 2 * 1, over which experts are split "
+         "with "
+         "expert_tensor_parallel_degree = 2; nearest: 2"},
         {"[model]\nname = \"llama3_moe\"\nmoe_hidden = 255\n[parallelism]\ntensor_parallel_degree = 2\n",
          "parallelism.tensor_parallel_degree = 2 does not divide model.n_shared_experts * moe_hidden = 255; nearest: "
          "1"},

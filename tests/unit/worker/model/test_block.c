@@ -79,6 +79,7 @@ static const struct model_dims qwen3 = {.dim = 48,
 struct shape {
     const struct model_dims *dims;
     int cp, tp, ep;       /* ep 0: 1 */
+    bool cut;             /* experts are, over tp */
     int64_t sequences;    /* 0: B */
     bool ring, documents; /* documents: masks within them, also on one rank */
     int loss_chunks;
@@ -119,9 +120,11 @@ static bool open_layout(struct written *w, const struct shape *s)
     struct titan_error err = {0};
     if (!ok(model_open(s->dims, &w->model, &err), &err))
         return false;
-    const struct layout_options options = {
-        .model = w->model,
-        .mesh = {.world = s->cp * s->tp, .size = {[AXIS_PP] = 1, 1, 1, s->cp, s->tp}, .ep = MAX(s->ep, 1)}};
+    const struct layout_options options = {.model = w->model,
+                                           .mesh = {.world = s->cp * s->tp,
+                                                    .size = {[AXIS_PP] = 1, 1, 1, s->cp, s->tp},
+                                                    .ep = MAX(s->ep, 1),
+                                                    .cut_experts = s->cut}};
     return ok(layout_open(&options, &w->layout, &err), &err);
 }
 
@@ -404,8 +407,8 @@ static void test_room(void **state)
         double room;
         size_t rows; /* in those of one rank's tokens */
         int64_t rounds;
-    } c[] = {{1, 0, 4, 1},    {1, 0.5, 4, 1},  {2, 0, 8, 1},  {2, 1.25, 5, 2},
-             {2, 0.01, 4, 8}, {4, 0, 8, 1},    {4, 1.5, 6, 2}, {4, 99, 8, 1}};
+    } c[] = {{1, 0, 4, 1},    {1, 0.5, 4, 1}, {2, 0, 8, 1},   {2, 1.25, 5, 2},
+             {2, 0.01, 4, 8}, {4, 0, 8, 1},   {4, 1.5, 6, 2}, {4, 99, 8, 1}};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(c); i++) {
         const struct shape s = {.dims = &mixed,
@@ -473,12 +476,14 @@ static void fill_parameters(struct member *m, int rank)
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         const struct local_tensor *local = &m->w.layout->tensors[i];
-        int64_t row, col;
-        layout_origin(m->w.layout, i, rank, &row, &col);
         float *to = (float *)m->memory[t->unit][0] + local->offset;
-        for (int64_t r = 0; r < local->rows; r++)
-            model_init_tensor(model, SEED, i, (row + r) * (t->ndim == 2 ? t->shape[1] : 0) + col, local->cols,
+        for (int64_t r = 0; r < local->rows; r++) {
+            const int64_t stretch = layout_stretch(m->w.layout, i), first = r / stretch * stretch;
+            int64_t row, col;
+            layout_origin(m->w.layout, i, rank, first, &row, &col);
+            model_init_tensor(model, SEED, i, (row + r - first) * (t->ndim == 2 ? t->shape[1] : 0) + col, local->cols,
                               to + r * local->cols);
+        }
     }
 }
 
@@ -622,11 +627,13 @@ static double distance(const struct member *m, int tensor, int rank, const float
     const struct local_tensor *local = &m->w.layout->tensors[tensor];
     const float *x = (const float *)m->memory[t->unit][1] + local->offset;
     double off = 0, square = 0;
-    int64_t row, col;
-    layout_origin(m->w.layout, tensor, rank, &row, &col);
+    const int64_t stretch = layout_stretch(m->w.layout, tensor);
     for (int64_t r = 0; r < local->rows; r++)
         for (int64_t c = 0; c < local->cols; c++) {
-            const double v = want[(row + r) * (t->ndim == 2 ? t->shape[1] : 0) + col + c];
+            const int64_t first = r / stretch * stretch;
+            int64_t row, col;
+            layout_origin(m->w.layout, tensor, rank, first, &row, &col);
+            const double v = want[(row + r - first) * (t->ndim == 2 ? t->shape[1] : 0) + col + c];
             off += (x[r * local->cols + c] - v) * (x[r * local->cols + c] - v);
             square += v * v;
         }
@@ -716,8 +723,8 @@ static void check_shape(const struct shape *s)
     const int bad = ranks_join(&r);
     ranks_free(&r);
     if (bad > 0)
-        fail_msg("cp %d%s, tp %d, ep %d, %s%s, %d loss chunks, keep %d: %d ranks failed", s->cp,
-                 s->ring ? " (ring)" : "", s->tp, s->ep,
+        fail_msg("cp %d%s, tp %d, ep %d%s, %s%s, %d loss chunks, keep %d: %d ranks failed", s->cp,
+                 s->ring ? " (ring)" : "", s->tp, s->ep, s->cut ? " (cut)" : "",
                  s->dims == &qwen3      ? "qwen3"
                  : s->dims == &deepseek ? "deepseek"
                  : s->dims == &mixed    ? "mixed"
@@ -822,6 +829,21 @@ static void test_expert_parallel(void **state)
     check_shapes(s, ARRAY_SIZE(s));
 }
 
+static void test_cut_experts(void **state)
+{
+    static const struct shape s[] = {
+        {&mixed, .cp = 1, .tp = 2, .cut = true, .loss_chunks = 1},
+        {&mixed, .cp = 1, .tp = 4, .cut = true, .loss_chunks = 1, .keep = KEEP_NOTHING},
+        {&mixed, .cp = 2, .tp = 2, .ep = 2, .cut = true, .loss_chunks = 1},
+        {&mixed, .cp = 2, .tp = 2, .ep = 2, .cut = true, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
+        {&deepseek, .cp = 1, .tp = 2, .cut = true, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
+        {&deepseek, .cp = 2, .tp = 2, .ep = 2, .cut = true, .documents = true, .loss_chunks = 1},
+        {&deepseek, .cp = 4, .tp = 2, .ep = 4, .cut = true, .ring = true, .loss_chunks = 1, .keep = KEEP_NOTHING},
+    };
+    (void)state;
+    check_shapes(s, ARRAY_SIZE(s));
+}
+
 int main(void)
 {
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
@@ -835,6 +857,7 @@ int main(void)
         cmocka_unit_test(test_both),
         cmocka_unit_test(test_recomputed),
         cmocka_unit_test(test_latent_and_experts),
+        cmocka_unit_test(test_cut_experts),
         cmocka_unit_test(test_expert_parallel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -284,7 +284,7 @@ static void add_experts(const struct layout *l, int unit, int salt, double *norm
             int64_t row, col;
             if (t < 0)
                 continue;
-            layout_origin(l, t, rank, &row, &col);
+            layout_origin(l, t, rank, 0, &row, &col);
             const int64_t place = row * l->tensors[t].cols + i - l->tensors[t].offset;
             norms[layout_unit_part(l, unit, rank) * layout_unit_blocks(l, unit) + i / l->units[unit].block] +=
                 sqrt((double)(t * 1000003 + (salt + 1) * (place % 977 + 1)));

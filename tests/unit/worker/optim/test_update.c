@@ -94,7 +94,7 @@ static int64_t check_range(const struct layout *l, int unit, int rank)
         char name[128];
         int64_t row, col;
         (void)snprintf(name, sizeof name, "rounding.%s", tensor->name);
-        layout_origin(l, t, rank, &row, &col);
+        layout_origin(l, t, rank, 0, &row, &col);
         for (int64_t y = 0; y < local->rows; y++)
             for (int64_t x = 0; x < local->cols; x++) {
                 const int64_t at = local->offset + y * local->cols + x - begin;

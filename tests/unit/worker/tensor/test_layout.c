@@ -109,11 +109,12 @@ static bool together(const struct mesh *m, enum group group, int x, int y)
         [GROUP_TP] = 1u << AXIS_TP,
     };
     int a[AXIS_COUNT], b[AXIS_COUNT];
+    const int cut = m->cut_experts ? m->size[AXIS_TP] : 1, experts = m->ep * cut;
     if (group == GROUP_EP)
-        return x / m->ep == y / m->ep;
+        return x / experts == y / experts && x % cut == y % cut;
     if (group == GROUP_EXPERT_SHARD) {
         const int replica = m->size[AXIS_DP_SHARD] * m->size[AXIS_CP] * m->size[AXIS_TP];
-        return x / replica == y / replica && x % m->ep == y % m->ep;
+        return x / replica == y / replica && x % experts == y % experts;
     }
     mesh_coords(m, x, a);
     mesh_coords(m, y, b);
@@ -193,7 +194,15 @@ static struct element *flat_buffer(const struct layout *l, int unit, int part)
             e->tensor = t;
             e->row = i / lt->cols;
             e->col = i % lt->cols;
-            if (mt->split == SPLIT_COLS)
+            const int cut = mt->experts > 0 && l->mesh.cut_experts ? l->mesh.size[AXIS_TP] : 1;
+            if (cut > 1 && mt->role == ROLE_W2) {
+                e->row += part / cut * lt->rows;
+                e->col += part % cut * lt->cols;
+            } else if (cut > 1) { /* of each expert the part's share of its rows */
+                const int64_t rows = mt->shape[0] / mt->experts, mine = rows / cut;
+                const int64_t expert = part / cut * (lt->rows / mine) + e->row / mine;
+                e->row = expert * rows + part % cut * mine + e->row % mine;
+            } else if (mt->split == SPLIT_COLS)
                 e->col += part * lt->cols;
             else if (mt->split != SPLIT_NONE)
                 e->row += part * lt->rows;
@@ -269,7 +278,7 @@ static void check_rank(const struct layout *l, int rank)
         if (ul->pp_rank != coords[AXIS_PP])
             continue;
         const bool experts = l->model->units[u].kind == UNIT_EXPERTS;
-        struct element *flat = flat_buffer(l, u, experts ? rank % l->mesh.ep : coords[AXIS_TP]);
+        struct element *flat = flat_buffer(l, u, experts ? rank % layout_unit_parts(l, u) : coords[AXIS_TP]);
         const int64_t begin = ul->shard * mesh_group_rank(&l->mesh, ul->group, rank);
         assert_int_equal(3 * ul->offset, at);
         for (int kind = 0; kind < 3; kind++)
@@ -389,6 +398,56 @@ static void test_random_layouts(void **state)
 }
 
 /* wq|wk|wv and w1|w3 stay one matrix for tensor parallelism: each rank's rows of all of them are one block. */
+/* Experts that are cut over tp, too: as the definition says, each element held and answered for. */
+static void test_cut_experts(void **state)
+{
+    static const struct model_dims dims = {.dim = 24,
+                                           .n_layers = 2,
+                                           .n_heads = 4,
+                                           .n_kv_heads = 4,
+                                           .ffn_hidden = 40,
+                                           .vocab_size = 64,
+                                           .rope_theta = 1e4,
+                                           .norm_eps = 1e-5,
+                                           .n_experts = 4,
+                                           .top_k = 2,
+                                           .moe_hidden = 12,
+                                           .route_scale = 1.0,
+                                           .balance_rate = 1e-3};
+    static const struct {
+        int replicate, shard, cp, tp, ep;
+    } c[] = {{1, 1, 1, 2, 1}, {1, 2, 1, 2, 2}, {2, 2, 1, 2, 1}, {1, 2, 2, 2, 4}, {1, 3, 1, 4, 1}, {1, 2, 2, 4, 2}};
+    struct model *m = open_model(&dims);
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(c); i++) {
+        const struct layout_options o = {.model = m,
+                                         .mesh = {.world = c[i].replicate * c[i].shard * c[i].cp * c[i].tp,
+                                                  .size = {1, c[i].replicate, c[i].shard, c[i].cp, c[i].tp},
+                                                  .ep = c[i].ep,
+                                                  .cut_experts = true}};
+        struct layout *l = NULL;
+        assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
+        for (int group = 0; group < GROUP_COUNT; group++)
+            for (int x = 0; x < o.mesh.world; x++) {
+                int members[64], n = 0;
+                mesh_group_members(&o.mesh, (enum group)group, x, members);
+                for (int y = 0; y < o.mesh.world; y++)
+                    if (together(&o.mesh, (enum group)group, x, y))
+                        assert_int_equal(members[n++], y);
+                assert_int_equal(n, mesh_group_size(&o.mesh, (enum group)group));
+            }
+        for (int u = 0; u < m->n_units; u++) {
+            check_places(l, u);
+            check_counted(l, u);
+        }
+        for (int rank = 0; rank < o.mesh.world; rank++)
+            check_rank(l, rank);
+        check_owners(l);
+        layout_close(l);
+    }
+    model_close(m);
+}
+
 static void test_glued_under_tensor_parallelism(void **state)
 {
     (void)state;
@@ -404,7 +463,7 @@ static void test_glued_under_tensor_parallelism(void **state)
     assert_int_equal(w2->rows, r.model.dims.dim);
     assert_int_equal(w2->cols, r.model.dims.ffn_hidden / 2);
     int64_t row, col;
-    layout_origin(l, model_find(m, 1, ROLE_W2), 3, &row, &col);
+    layout_origin(l, model_find(m, 1, ROLE_W2), 3, 0, &row, &col);
     assert_int_equal(row, 0);
     assert_int_equal(col, w2->cols);
     layout_close(l);
@@ -487,10 +546,15 @@ static void test_tree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model),          cmocka_unit_test(test_init_is_the_same),
-        cmocka_unit_test(test_groups),         cmocka_unit_test(test_mesh_of_recipe),
-        cmocka_unit_test(test_random_layouts), cmocka_unit_test(test_glued_under_tensor_parallelism),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_init_is_the_same),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_mesh_of_recipe),
+        cmocka_unit_test(test_random_layouts),
+        cmocka_unit_test(test_cut_experts),
+        cmocka_unit_test(test_glued_under_tensor_parallelism),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
