@@ -66,8 +66,8 @@ def shapes(worker, recipe, measured):
 
 
 def short(shape):
-    """Without strides, which follow from the rest as a rule."""
-    return " ".join(word for word in shape.split() if not word.startswith("ld"))
+    """Without strides, which follow from the rest as a rule, and counts that a model without experts has not."""
+    return " ".join(word for word in shape.split() if not word.startswith("ld") and word != "parts=0")
 
 
 def table(worker):
