@@ -49,7 +49,7 @@ static bool may_run(const struct exec *e, int index, const bool *is_final)
     const enum op_class class = op_class((enum op)a->op);
 
     return class != OP_CLASS_FROM_HOST && class != OP_CLASS_NO_TIME && !op_is_transfer((enum op)a->op) &&
-           a->op != OP_OPTIMISE && a->op != OP_BALANCE && index != e->meeting && !is_final[index];
+           a->op != OP_OPTIMISE && a->op != OP_BALANCE && index != e->sync_point && !is_final[index];
 }
 
 static void end_run(struct segments *g, struct run *r)

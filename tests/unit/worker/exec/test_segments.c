@@ -107,7 +107,7 @@ static void open_exec(bool wanted)
                       .ops = &ops,
                       .address = address,
                       .agree = ACTIONS - 2,
-                      .meeting = 21,
+                      .sync_point = 21,
                       .finals = finals,
                       .n_finals = 1};
     e.opt.segments = wanted;
@@ -150,7 +150,7 @@ static void test_runs(void **state)
     is_run(16, 16, 17, 2);
     assert_null(segments_run_of(&e, 18)); /* a gradient is handed on behind it */
     is_run(19, 19, 20, 2);
-    assert_null(segments_run_of(&e, 21)); /* the meeting */
+    assert_null(segments_run_of(&e, 21)); /* the sync point */
     assert_null(segments_run_of(&e, 22));
     e.timed = true;
     assert_null(segments_run_of(&e, 1)); /* times are of single actions */
