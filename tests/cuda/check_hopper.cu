@@ -109,7 +109,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
 #endif
 }
 
-/* --- data on the host ---------------------------------------------------------------------------------------------- */
+/* --- data on the host --------------------------------------------------------------------------------------------- */
 
 static int check(cudaError_t e, const char *what)
 {

@@ -16,6 +16,7 @@ KEPT = {
     "schedule_print": "what is printed reads as the same schedule",
     "whole_model_init": "the whole model on one rank, with a run's initial weights",
     "whole_model_set_biases": "the same with biases of a router",
+    "whole_model_set_expert_capacity": "the same with rows that are dropped",
     "whole_model_loss": "its loss and gradients",
     "crc32c_portable": "the checksum without the processor's instruction",
     "pki_key_hash": "the hash of a key, which a request for a certificate has too",

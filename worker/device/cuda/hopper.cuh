@@ -38,7 +38,7 @@
 #define MMA_ROWS 64
 #define MMA_DEPTH 16
 
-/* --- tensors that are copied from ---------------------------------------------------------------------------------- */
+/* --- tensors that are copied from --------------------------------------------------------------------------------- */
 
 /* bf16 as (sequences, heads, rows, columns); by value into a kernel, as __grid_constant__. */
 #ifdef TITAN_EMULATE
@@ -104,7 +104,7 @@ static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int
 }
 #endif
 
-/* --- barriers ------------------------------------------------------------------------------------------------------ */
+/* --- barriers ----------------------------------------------------------------------------------------------------- */
 
 /* In shared memory. A phase is over when `arrivals` threads have come and all bytes that they told of have landed;
  * the first phase is number 0, and a wait for the parity of the one before it never waits. */

@@ -29,7 +29,7 @@ __device__ static inline int sum_range(const int32_t *x, int64_t from, int64_t t
     return block_reduce(sum, op_sum(), scratch);
 }
 
-/* One block, when nobody looks at the whole counts any more. */
+/* One block, when the whole counts have been read. */
 __global__ static void __launch_bounds__(THREADS)
     drop_rows(int32_t *counts, float *dropped, int64_t experts, int64_t most)
 {
