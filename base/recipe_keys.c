@@ -536,7 +536,7 @@ const struct recipe_key recipe_keys[] = {
      .choices = "default|efficiency|zero", .initial = "\"default\"", .flags = KEY_TITAN,
      .doc = "GPUs: what collectives that run beside products (FSDP, DDP) take of the multiprocessors. \"efficiency\": few "
             "rather than the shortest time; \"zero\": none where copy engines can do it, which needs nccl.windows."},
-    {.section = "nccl", .name = "max_ctas", .type = KEY_INT, AT(nccl.max_ctas), .min = 0, .max = 64, .initial = "16",
+    {.section = "nccl", .name = "max_ctas", .type = KEY_INT, AT(nccl.max_ctas), .min = 0, .max = 64, .initial = "0",
      .flags = KEY_TITAN,
      .doc = "GPUs: thread blocks that such a collective has at most, a multiprocessor each; a product beside it is cut for "
             "all of them, and takes as long again for its last part where some are taken. 0: as many as NCCL takes."},

@@ -57,10 +57,9 @@ attention() { # attention NAME CHECKS [VARIABLE=VALUE...]
     grep -v '^ok' "$dir/attention-$name.log"
     return 1
 }
-# Late, and with the other checks: test_cuda_emulated.sh.
-check "attention on the tensor cores agrees with the reference, all early" attention early attention_tiles TITAN_EMULATE_ASYNC=early
-check "at random, threads in the other order" attention random attention_tiles TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down
-check "without the tensor cores (TITAN_HOPPER_ATTENTION=0) it does, too" attention none attention_orders TITAN_HOPPER_ATTENTION=0
-check "where the driver refuses to copy tiles it does, too" attention refused attention_orders TITAN_FAKE_NO_TILES=1
+check "attention on the tensor cores agrees with the reference, all early" attention early attention_tiles TITAN_HOPPER_ATTENTION=1 TITAN_EMULATE_ASYNC=early
+check "at random, threads in the other order" attention random attention_tiles TITAN_HOPPER_ATTENTION=1 TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down
+check "late" attention late attention_tiles TITAN_HOPPER_ATTENTION=1 TITAN_EMULATE_ASYNC=late
+check "where the driver refuses to copy tiles it does, too" attention refused attention_orders TITAN_HOPPER_ATTENTION=1 TITAN_FAKE_NO_TILES=1
 echo "1..$n"
 exit $bad

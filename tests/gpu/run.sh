@@ -123,6 +123,7 @@ part machine 30 "gpu toolkit" bash -c machine
 part build 300 "gpu toolkit" bash -c build_all
 part operations 60 "gpu $plugin gpu/check_ops" $B/gpu/check_ops
 part operations-hopper 30 "gpu gpu/check_hopper" $B/gpu/check_hopper
+part attention-hopper 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER_ATTENTION=1 $B/gpu/check_ops
 part samples 90 "gpu $plugin gpu/check_ops" $B/gpu/check_ops samples $samples
 part sanitizer-memcheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "sanitize memcheck $B/gpu/check_ops"
 part sanitizer-racecheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "sanitize racecheck $B/gpu/check_ops samples reduced"
