@@ -391,7 +391,7 @@ def broken_protocol(a):
 
     def page():
         for name in ("n1", "n2"):
-            for path in (a.dir / name / "run").glob("w*.page"):
+            for path in (a.dir / name / "run").glob("pages/w*.page"):
                 with contextlib.suppress(OSError):  # it has just ended
                     p = Page(path)
                     # The agent writes the process into the page after it has started it.

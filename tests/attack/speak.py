@@ -274,7 +274,7 @@ class AsWorker(Speaker):
         c = self.context.look()
         found = []
         for sock in c["sockets"]:
-            for path in Path(sock).parent.glob("w*.page"):
+            for path in Path(sock).parent.glob("pages/w*.page"):
                 try:
                     page = Page(path)
                 except (OSError, Exception):

@@ -73,7 +73,7 @@ def resize_is_checked_and_kept():
     with dev(4) as d:
         job = d.submit("tiny", keys(parallelism__tensor_parallel_degree=2, elastic__min_workers=2))
         until("it trains with four", lambda: world_of(d, job) == 4 and d.status(job)["state"] == "RUNNING")
-        for words, hint in (("3", "2 and 4"), ("7", "nearest: 4"), ("4:2", "no range"), ("x", "MIN:MAX")):
+        for words, hint in (("3", "2 and 4"), ("7", "nearest: 4"), ("4:2", "not a range"), ("x", "MIN:MAX")):
             refused = d.ctl("resize", job, words)
             assert refused.code == 2 and hint in refused.err and refused.err.count("\n") == 1, refused.err
         d.ok("resize", job, "2", "--wait")
