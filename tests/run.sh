@@ -49,7 +49,7 @@ for t in "$@"; do
     case $t in
     tests/interop/test_grpcio.py) scripts+=("$t") ;;
     tests/cuda/* | tests/model/* | tests/equivalence/* | tests/weights/* | tests/fuzz/* | tests/interop/*) beside+=("$t") ;;
-    tests/fault/test_old_backup.py | tests/fault/test_share_hangs.py | tests/fault/test_jobs_dir.py | tests/fault/test_node_check.py | \
+    tests/fault/test_checkpoint_folder.py | tests/fault/test_old_backup.py | tests/fault/test_share_hangs.py | tests/fault/test_jobs_dir.py | tests/fault/test_node_check.py | \
         tests/fault/test_node_short.py)
         waiting+=("$t") ;;
     *.sh | *.py) scripts+=("$t") ;;
