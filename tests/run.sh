@@ -43,7 +43,8 @@ export -f one
 export out
 # Programs first, side by side, the longest before the others so that no core is left over. Then the scripts that start
 # daemons, one at a time as they measure and wait; beside them, with what they leave of the processors, those that only compute,
-# and those that measure nothing and only wait for most of their time.
+# and those that measure nothing and only wait for most of their time. Linux shares processors among sessions (autogroup), so
+# what is beside has to be nice as a session.
 programs=() long=() scripts=() beside=() waiting=()
 for t in "$@"; do
     case $t in
@@ -60,11 +61,11 @@ done
 programs=("${long[@]}" "${programs[@]}")
 [ ${#programs[@]} -gt 0 ] && printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'one "$1"' _ {}
 if [ ${#beside[@]} -gt 0 ]; then # in a session of its own, so that all of it can be ended
-    setsid nice -n 19 bash -c 'for t in "$@"; do one "$t"; done' _ "${beside[@]}" &
+    setsid nice -n 19 bash -c 'echo 19 >/proc/self/autogroup; for t in "$@"; do one "$t"; done' _ "${beside[@]}" 2>/dev/null &
     computing=$!
 fi
 if [ ${#waiting[@]} -gt 0 ]; then
-    setsid bash -c 'for t in "$@"; do one "$t"; done' _ "${waiting[@]}" &
+    setsid nice -n 5 bash -c 'echo 5 >/proc/self/autogroup; for t in "$@"; do one "$t"; done' _ "${waiting[@]}" 2>/dev/null &
     waits=$!
 fi
 trap '[ -z "${computing:-}" ] || pkill -s "$computing"; [ -z "${waits:-}" ] || pkill -s "$waits"' EXIT
