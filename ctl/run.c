@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c - titanctl run: one run in the foreground, with a titand of its own. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,6 +79,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
     if (status == TITAN_OK)
         status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
+    /* One more Ctrl-C changes nothing: what is left ends the run's titand and removes what that leaves behind. */
+    (void)signal(SIGINT, SIG_IGN);
     rpc_channel_close(TAKE(ctl->channel));
     dev_daemon_stop(&daemon);
     TRY(status);
