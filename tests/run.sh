@@ -42,14 +42,14 @@ one() {
 export -f one
 export out
 # Programs first, side by side, the longest before the others so that no core is left over. Then the scripts that start
-# daemons, one at a time as they measure and wait; beside them, with what they leave of the processors, those that only compute,
-# and those that measure nothing and only wait for most of their time. Linux shares processors among sessions (autogroup), so
-# what is beside has to be nice as a session.
-programs=() long=() scripts=() beside=() waiting=()
+# daemons, one at a time as they measure and wait. Beside them, with what they leave of the processors: those that only compute, of
+# which those for GPUs build in one folder, and those that measure nothing and wait for most of their time.
+programs=() long=() scripts=() gpus=() computing=() waiting=() lanes=()
 for t in "$@"; do
     case $t in
     tests/interop/test_grpcio.py) scripts+=("$t") ;;
-    tests/cuda/* | tests/model/* | tests/equivalence/* | tests/weights/* | tests/fuzz/* | tests/interop/*) beside+=("$t") ;;
+    tests/cuda/*) gpus+=("$t") ;;
+    tests/model/* | tests/equivalence/* | tests/weights/* | tests/fuzz/* | tests/interop/*) computing+=("$t") ;;
     tests/fault/test_checkpoint_folder.py | tests/fault/test_old_backup.py | tests/fault/test_share_hangs.py | tests/fault/test_jobs_dir.py | tests/fault/test_node_check.py | \
         tests/fault/test_node_short.py)
         waiting+=("$t") ;;
@@ -60,15 +60,16 @@ for t in "$@"; do
 done
 programs=("${long[@]}" "${programs[@]}")
 [ ${#programs[@]} -gt 0 ] && printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'one "$1"' _ {}
-if [ ${#beside[@]} -gt 0 ]; then # in a session of its own, so that all of it can be ended
-    setsid nice -n 19 bash -c 'echo 19 >/proc/self/autogroup; for t in "$@"; do one "$t"; done' _ "${beside[@]}" 2>/dev/null &
-    computing=$!
-fi
-if [ ${#waiting[@]} -gt 0 ]; then
-    setsid nice -n 5 bash -c 'echo 5 >/proc/self/autogroup; for t in "$@"; do one "$t"; done' _ "${waiting[@]}" 2>/dev/null &
-    waits=$!
-fi
-trap '[ -z "${computing:-}" ] || pkill -s "$computing"; [ -z "${waits:-}" ] || pkill -s "$waits"' EXIT
+# A session of its own, so that all of it can be ended; and nice as one, for Linux shares processors among sessions (autogroup).
+lane() { # lane NICE TEST...
+    [ $# -gt 1 ] || return 0
+    setsid nice -n "$1" bash -c 'echo "$1" 2>/dev/null >/proc/self/autogroup; shift; for t in "$@"; do one "$t"; done' _ "$@" &
+    lanes+=($!)
+}
+lane 19 "${gpus[@]}"
+lane 19 "${computing[@]}"
+lane 5 "${waiting[@]}"
+trap 'for session in "${lanes[@]}"; do pkill -s "$session"; done' EXIT
 for t in "${scripts[@]}"; do one "$t"; done
 wait
 trap - EXIT
