@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs test programs and scripts, two at a time, and closes with 'N passed, N failed'. Each prints TAP; what exits
 # non-zero without a "not ok" counts as one failure. A failing test's output is shown whole.
-#   BUILD=build LIMIT=600 tests/run.sh -- PROGRAM...       LIMIT: seconds for one of them
+#   BUILD=build LIMIT=1200 tests/run.sh -- PROGRAM...       LIMIT: seconds for one of them
 set -uo pipefail
 while [ "${1:-}" != "--" ] && [ $# -gt 0 ]; do shift; done
 shift || true
@@ -12,7 +12,7 @@ exec 9>"$out/.lock"
 flock -n 9 || { echo "tests already run in ${BUILD:-build}: wait for them, or give this run a folder of its own (BUILD=...)" >&2; exit 2; }
 rm -f "$out"/*.log "$out"/*.count
 export TITAN_ALLOW_ROOT=1 # tests often run as root
-export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3} LIMIT=${LIMIT:-600}
+export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3} LIMIT=${LIMIT:-1200}
 
 one() {
     local t=$1 log rc start end
