@@ -70,6 +70,7 @@ struct titand {
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
     uv_prepare_t prepare;
     uint64_t iteration_ns, iteration_idle_ns, iteration_cpu_ns; /* where the last iteration of the loop ended */
+    int due_ms;                                                 /* its next timer was due after; -1 = no timer */
     uint64_t leaves_at;                                         /* when it was told to stop, in the loop's time */
     uint64_t started_at;
     bool serving;
@@ -217,8 +218,8 @@ static void on_watchdog(uv_timer_t *timer)
         tlog_error(&d->log, "the store's writer does not answer, no sign of life for the watchdog", "%s", "");
 }
 
-/* Before each wait for events: how long those of the last iteration took. Little of it on a processor: a disk, or no
- * CPU. */
+/* Before each wait for events: how long the last iteration took, and how much later than it was due the wait before it
+ * ended. Little of it on a processor: a disk, or no CPU. */
 static void on_iteration(uv_prepare_t *handle)
 {
     struct titand *d = handle->data;
@@ -226,13 +227,17 @@ static void on_iteration(uv_prepare_t *handle)
     (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     const uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(&d->loop);
     const uint64_t cpu_ns = (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
-    const uint64_t busy_ms = (now - d->iteration_ns - (idle - d->iteration_idle_ns)) / 1000000;
-    if (d->iteration_ns && busy_ms >= SLOW_ITERATION_MS)
+    const uint64_t waited_ms = (idle - d->iteration_idle_ns) / 1000000;
+    const uint64_t busy_ms = (now - d->iteration_ns) / 1000000 - waited_ms;
+    const uint64_t late_ms = d->due_ms >= 0 && waited_ms > (uint64_t)d->due_ms ? waited_ms - (uint64_t)d->due_ms : 0;
+    if (d->iteration_ns && busy_ms + late_ms >= SLOW_ITERATION_MS)
         tlog_warn(&d->log, "an iteration of the event loop took long: nothing was answered meanwhile",
-                  "ms=%" PRIu64 " on_cpu_ms=%" PRIu64, busy_ms, (cpu_ns - d->iteration_cpu_ns) / 1000000);
+                  "ms=%" PRIu64 " woken_late_ms=%" PRIu64 " on_cpu_ms=%" PRIu64, busy_ms + late_ms, late_ms,
+                  (cpu_ns - d->iteration_cpu_ns) / 1000000);
     d->iteration_ns = now;
     d->iteration_idle_ns = idle;
     d->iteration_cpu_ns = cpu_ns;
+    d->due_ms = uv_backend_timeout(&d->loop);
 }
 
 static void on_trim(uv_timer_t *timer)

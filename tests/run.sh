@@ -60,16 +60,24 @@ for t in "$@"; do
 done
 programs=("${long[@]}" "${programs[@]}")
 [ ${#programs[@]} -gt 0 ] && printf '%s\0' "${programs[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'one "$1"' _ {}
-# A session of its own, so that all of it can be ended; and nice as one, for Linux shares processors among sessions (autogroup).
+# In the session of the others: with sessions of their own (autogroup) Linux 6.18 lets kernel threads wait for seconds, and
+# with them what is written to a disk.
 lane() { # lane NICE TEST...
     [ $# -gt 1 ] || return 0
-    setsid nice -n "$1" bash -c 'echo "$1" 2>/dev/null >/proc/self/autogroup; shift; for t in "$@"; do one "$t"; done' _ "$@" &
+    nice -n "$1" bash -c 'shift; for t in "$@"; do one "$t"; done' _ "$@" &
     lanes+=($!)
+}
+end_of() { # PROCESS, and all that come from it
+    local child
+    kill -STOP "$1" 2>/dev/null
+    for child in $(pgrep -P "$1"); do end_of "$child"; done
+    kill "$1" 2>/dev/null
+    kill -CONT "$1" 2>/dev/null
 }
 lane 19 "${gpus[@]}"
 lane 19 "${computing[@]}"
 lane 5 "${waiting[@]}"
-trap 'for session in "${lanes[@]}"; do pkill -s "$session"; done' EXIT
+trap 'for process in "${lanes[@]}"; do end_of "$process"; done' EXIT
 for t in "${scripts[@]}"; do one "$t"; done
 wait
 trap - EXIT

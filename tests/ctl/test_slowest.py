@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, command, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, command, eventually, tap, until  # noqa: E402
 
 SLOW, WORLD = 2, 3
 
@@ -27,19 +27,27 @@ def frame(columns, lines):
 def by_top():
     """top: a line says which rank is the slowest and where it is, another where the time of a step goes; its worker is marked"""
     for columns, lines in ((100, 30), (80, 24)):
-        out = frame(columns, lines)
-        found = re.search(r"^slowest: rank (\d+) in (\d+) of (\d+) steps, busy ([\d.]+) ms, the others wait ([\d.]+), on (\S+)", out, re.M)
-        assert found and int(found[1]) == SLOW and int(found[2]) > 0.8 * int(found[3]), out
-        assert found[6] == World.node and float(found[5]) > 0.3 * float(found[4]), out
-        parts = re.search(r"^step [\d.]+ ms: data (\d+)%, compute (\d+)%, comm. (\d+)%, checkpoint (\d+)%, stragglers (\d+)%", out, re.M)
-        assert parts and abs(sum(map(int, parts.groups())) - 100) <= 2 and int(parts[5]) > 20, out
-        marked = re.findall(r"^ +(\d+) +\d+ .* (?:slowest in \d+ of|slow: )", out, re.M)  # later its agent says that it is slow
-        assert marked == [str(SLOW)], out
+        eventually(lambda: check_frame(columns, lines))
     assert len(frame(60, 12).splitlines()) <= 12
+
+
+def check_frame(columns, lines):
+    out = frame(columns, lines)
+    found = re.search(r"^slowest: rank (\d+) in (\d+) of (\d+) steps, busy ([\d.]+) ms, the others wait ([\d.]+), on (\S+)", out, re.M)
+    assert found and int(found[1]) == SLOW and int(found[2]) > 0.8 * int(found[3]), out
+    assert found[6] == World.node and float(found[5]) > 0.3 * float(found[4]), out
+    parts = re.search(r"^step [\d.]+ ms: data (\d+)%, compute (\d+)%, comm. (\d+)%, checkpoint (\d+)%, stragglers (\d+)%", out, re.M)
+    assert parts and abs(sum(map(int, parts.groups())) - 100) <= 2 and int(parts[5]) > 20, out
+    marked = re.findall(r"^ +(\d+) +\d+ .* (?:slowest in \d+ of|slow: )", out, re.M)  # later its agent says that it is slow
+    assert marked == [str(SLOW)], out
 
 
 def by_report():
     """report: a sentence, a table and a fact on the page name the rank and its node, a table has the parts of a step"""
+    eventually(check_page)
+
+
+def check_page():
     path = World.folder / "job.html"
     World.daemon.ok("report", World.job, "--out", path)
     page = path.read_text()
@@ -55,6 +63,10 @@ def by_report():
 
 def by_flight():
     """flight: of a run that goes on it says which rank comes last into the collectives"""
+    eventually(check_flight)
+
+
+def check_flight():
     out = until("the newest records have collectives of all ranks", lambda: (lambda s: "is the slowest" in s and s)(World.daemon.ok("flight", World.job)))
     found = re.search(r"rank (\d+) is the slowest: the last in (\d+) of (\d+) collectives, and in some for (\d+) % of the time, the others for (\d+) %", out)
     assert found and int(found[1]) == SLOW and int(found[2]) > 0.5 * int(found[3]), out

@@ -116,15 +116,23 @@ def unread_log():
 
 
 def slow_iteration():
-    """a loop that stood still says for how long, and how little of it was computing"""
+    """a loop that stood still says for how long, and how little of it was computing; so does one that got no processor"""
     with Daemon(None, "--slots", 1, "--grace-ms", 1000, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "coordinator.stored=sleep:1200"}) as d:
         d.submit("tiny", {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 1,
                           "training.dataset_path": headers_text(d.state / "text")})
         log = d.state / "titand.log"
         until("it says so", lambda: "an iteration of the event loop took long" in log.read_text(), 30)
         line = next(line for line in log.read_text().splitlines() if "took long" in line)
-        ms, cpu = (int(part.split("=")[1]) for part in line.split()[-2:])
-        assert 1200 <= ms and cpu < 1000, line
+        ms, late, cpu = (int(part.split("=")[1]) for part in line.split()[-3:])
+        assert 1200 <= ms and late < 1000 and cpu < 1000, line
+    with Daemon(None, "--slots", 1) as d:
+        d.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        d.process.send_signal(signal.SIGCONT)
+        log = d.state / "titand.log"
+        line = until("it says so", lambda: [line for line in log.read_text().splitlines() if "took long" in line], 30)[0]
+        ms, late, cpu = (int(part.split("=")[1]) for part in line.split()[-3:])
+        assert 1400 <= ms and 1400 <= late and cpu < 1000, line
 
 
 @contextlib.contextmanager

@@ -38,6 +38,18 @@ def until(what, condition, seconds=60, every=0.05):
         time.sleep(every)
 
 
+def eventually(check, seconds=60, every=0.2):
+    """Wait for check() to raise no AssertionError: for what is measured and comes right once a disturbance is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(every)
+
+
 class Result:
     def __init__(self, done):
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
