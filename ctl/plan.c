@@ -27,7 +27,7 @@ const struct command command_plan = {
              WORD_NONE},
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
              WORD_FILE},
-            {"timeline", 't', "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
+            {"timeline", 't', "PATH", "write the step as trace events for ui.perfetto.dev; NAME.gz packs them", WORD_FILE},
             {"picture", 'p', "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"print", 0, NULL, "the programs themselves, one line an action", WORD_NONE},

@@ -10,7 +10,7 @@ out=${BUILD:-build}/test-results
 mkdir -p "$out"
 exec 9>"$out/.lock"
 flock -n 9 || { echo "tests already run in ${BUILD:-build}: wait for them, or give this run a folder of its own (BUILD=...)" >&2; exit 2; }
-rm -f "$out"/*.log "$out"/*.count
+rm -f "$out"/*.log "$out"/*.count "$out"/*.cpu
 export TITAN_ALLOW_ROOT=1 # tests often run as root
 export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3} LIMIT=${LIMIT:-1200}
 
@@ -18,12 +18,14 @@ one() {
     local t=$1 log rc start end
     log=$out/$(echo "${t#"$BUILD"/}" | tr / _).log
     start=$(date +%s%N)
+    local TIMEFORMAT='%0U %0S' run=("$t") user system
     case $t in
-    *.py) timeout "$LIMIT" "$PYTHON" "$t" >"$log" 2>&1 </dev/null ;;
-    *.sh) timeout "$LIMIT" bash "$t" >"$log" 2>&1 </dev/null ;;
-    *) timeout "$LIMIT" "$t" >"$log" 2>&1 </dev/null ;;
+    *.py) run=("$PYTHON" "$t") ;;
+    *.sh) run=(bash "$t") ;;
     esac
+    { time timeout "$LIMIT" "${run[@]}" >"$log" 2>&1 </dev/null; } 2>"$log.cpu"
     rc=$?
+    read -r user system < <(tail -n 1 "$log.cpu")
     end=$(date +%s%N)
     local pass fail skip
     # cmocka marks a skipped test "not ok N # SKIP".
@@ -36,7 +38,7 @@ one() {
     if [ "$fail" -gt 0 ]; then
         { echo "FAIL $t (exit $rc)"; sed 's/^/    /' "$log" | tail -n 200; }
     else
-        printf 'ok   %-55s %4d passed%s %6d ms\n' "${t#"$BUILD"/}" "$pass" "$([ "$skip" -gt 0 ] && echo ", $skip skipped ($(grep -ioE '# *skip.*' "$log" | head -1 | sed 's/^# *//'))")" $(((end - start) / 1000000))
+        printf 'ok   %-55s %4d passed%s %6d ms, %d s of a processor\n' "${t#"$BUILD"/}" "$pass" "$([ "$skip" -gt 0 ] && echo ", $skip skipped ($(grep -ioE '# *skip.*' "$log" | head -1 | sed 's/^# *//'))")" $(((end - start) / 1000000)) "$((user + system))"
     fi
 }
 export -f one

@@ -9,12 +9,15 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/units.h"
+#include "worker/data/gzip.h"
 #include "worker/plan/fitting.h"
 #include "worker/plan/forecast.h"
 #include "worker/plan/picture.h"
 #include "worker/plan/search.h"
 
 #define WORLD_MAX (1 << 20)
+#define BIG_TIMELINE ((size_t)64 << 20) /* bytes that a browser is slow with */
 
 struct planner {
     const struct args *args;
@@ -116,6 +119,25 @@ static titan_status write_file(const char *path, const struct buf *text, struct 
     return file_replace(path, text->data, text->len, err);
 }
 
+/* Perfetto opens both. */
+static titan_status write_timeline(const char *path, const struct buf *text, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf packed = {.limit = text->limit};
+    const size_t n = strlen(path);
+    char size[UNITS_TEXT];
+
+    if (n > 3 && strcmp(path + n - 3, ".gz") == 0 && !buf_failed(text)) {
+        TRY(gzip_pack(text, &packed, err));
+        return write_file(path, &packed, err);
+    }
+    TRY(write_file(path, text, err));
+    if (text->len >= BIG_TIMELINE)
+        (void)fprintf(stderr,
+                      "note: '%s' is %s; as %s.gz it is a tenth to a thirtieth of that, and Perfetto opens it too\n",
+                      path, format_bytes(text->len, size), path);
+    return TITAN_OK;
+}
+
 static titan_status write_files(const struct planner *p, const struct simulation *s, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf timeline = {.limit = (size_t)4 << 30};
@@ -124,7 +146,7 @@ static titan_status write_files(const struct planner *p, const struct simulation
     titan_assert(s->step > 0);
     if (p->timeline) {
         simulation_timeline(s, &timeline);
-        TRY(write_file(p->timeline, &timeline, err));
+        TRY(write_timeline(p->timeline, &timeline, err));
     }
     if (p->picture) {
         picture_write(s, p->recipe.job.description, &picture);
@@ -309,7 +331,8 @@ const struct command plan_command = {
             {"memory", 0, "GIB", "memory of a device in GiB, in place of device.memory and the model's own", WORD_NONE},
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
              WORD_FILE},
-            {"timeline", 0, "PATH", "write the step as trace events; ui.perfetto.dev opens them", WORD_FILE},
+            {"timeline", 0, "PATH", "write the step as trace events for ui.perfetto.dev; NAME.gz packs them",
+             WORD_FILE},
             {"picture", 0, "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"json", 0, NULL, "the report for programs, in bytes and seconds", WORD_NONE},

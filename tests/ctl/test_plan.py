@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """titanctl plan as people and scripts use it: report, JSON, timeline, picture, search, and what it refuses."""
+import gzip
 import json
 import re
 import shutil
@@ -138,7 +139,7 @@ def as_json():
 
 
 def timeline():
-    """--timeline writes trace events that Perfetto opens: complete events on named threads, none over another"""
+    """--timeline writes trace events that Perfetto opens: complete events on named threads, none over another; .gz the same, packed"""
     path = HOME / "step.json"
     d = document(DEBUG, "--world", 8, "--timeline", path, keys=PIPELINE)
     trace = json.loads(path.read_text())
@@ -156,6 +157,9 @@ def timeline():
     for lane in lanes.values():
         lane.sort()
         assert all(a[1] <= b[0] for a, b in zip(lane, lane[1:])), "events of one stream overlap"
+    packed = HOME / "step.json.gz"
+    planned(DEBUG, "--world", 8, "--timeline", packed, keys=PIPELINE)
+    assert gzip.decompress(packed.read_bytes()) == path.read_bytes() and packed.stat().st_size < path.stat().st_size / 5
     assert abs(max(end for lane in lanes.values() for _, end in lane) * 1e-9 - d["step_seconds"]) < 1e-5
 
 

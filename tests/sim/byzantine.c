@@ -987,7 +987,11 @@ void byzantine_client(const struct fault *f)
     if (!listens() || S->coord.stalled)
         return;
     const uint64_t id = ids[f->pick % 4], job = 1 + f->pick2 % (uint32_t)S->plan->jobs;
-    struct core_resize r = {.workers = workers[f->pick % 4]}, upside_down = {.min = UINT32_MAX, .max = 1};
+    const struct job_spec *spec = &S->plan->specs[job].spec;
+    struct core_resize r = {.workers = workers[f->pick % 4]};
+    struct core_resize upside_down = {.min = spec->max_workers, .max = spec->min_workers}; /* it can have either */
+    if (spec->max_workers == spec->min_workers)
+        upside_down.min = UINT32_MAX;
     const struct core_drain window = {.reason = "", .from_ms = INT64_MIN, .for_ms = INT64_MAX};
     batch_init(&b);
     CHECK("I12", core_cancel(c, id, "", 0, coord_now(), &b, &state, &err) != TITAN_OK, "cancel of no job");

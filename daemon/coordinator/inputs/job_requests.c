@@ -69,6 +69,8 @@ titan_status core_checkpoint(struct core *c, uint64_t job_id, struct core_time n
                              uint64_t *ret_step, struct titan_error *err)
 {
     struct jobrec *j = NULL;
+    if (MUTANT(CHECKPOINT_OF_NONE) && !core_find_job(c, job_id))
+        return TITAN_OK;
     TRY(find_open(c, job_id, &j, err));
     const struct workrec *first = j->n_members ? j->rank_slots[0].worker : NULL;
     if (j->state != JOB_RUNNING || j->requeue || !first || !first->node->session)
@@ -127,7 +129,7 @@ static titan_status check_desired(const struct jobrec *j, const struct core_resi
         return check_number(j, r->workers, err);
     if (!r->min && !r->max)
         return TITAN_OK;
-    if (r->min < 1 || r->min > r->max)
+    if ((r->min < 1 || r->min > r->max) && !MUTANT(RANGE_UPSIDE_DOWN))
         return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is not a range of workers", r->min, r->max);
     TRY(check_number(j, r->min, err));
     return check_number(j, r->max, err);

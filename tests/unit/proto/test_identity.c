@@ -7,8 +7,10 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -28,6 +30,7 @@ static struct {
     uv_signal_t child;
     struct rpc_server *server;
     char dir[40], socket[64], target[80];
+    int port; /* connections go there; 0 = to the socket */
     unsigned calls, wrong, unnamed;
     bool down;
 } f;
@@ -156,13 +159,25 @@ static void test_two_uids(void **state)
     end();
 }
 
+static int connect_tcp(int port)
+{
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0)
+        return fd;
+    if (fd >= 0)
+        (void)close(fd);
+    return -1;
+}
+
 /* A connection of this uid, from a process of root; below 0: there is none. */
 static int connect_as(uid_t uid)
 {
     struct timeval limit = {.tv_sec = 20};
     if (seteuid(uid) != 0)
         _exit(2);
-    int fd = raw_connect(f.socket);
+    int fd = f.port ? connect_tcp(f.port) : raw_connect(f.socket);
     if (seteuid(0) != 0)
         _exit(2);
     if (fd >= 0)
@@ -383,18 +398,30 @@ static int idle(void)
     return 0;
 }
 
-static void test_idle_connections(void **state)
+static void idle_connections(const struct rpc_server_options *options, bool tcp)
 {
-    (void)state;
     if (geteuid() != 0)
         skip();
-    const struct rpc_server_options options = {.socket_mode = 0666, .idle_ms = IDLE_MS};
-    start(&options);
+    start(options);
+    if (tcp)
+        assert_int_equal(rpc_server_listen(f.server, "127.0.0.1:0", NULL, &f.port, NULL), TITAN_OK);
     pid_t pid = fork();
     if (pid == 0)
         _exit(idle());
     serve(&pid, 1);
     end();
+}
+
+static void test_idle_connections(void **state)
+{
+    (void)state;
+    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .idle_ms = IDLE_MS}, false);
+}
+
+static void test_idle_tcp_connections(void **state)
+{
+    (void)state;
+    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .tcp_idle_ms = IDLE_MS}, true);
 }
 
 int main(void)
@@ -403,6 +430,7 @@ int main(void)
 
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_uids), cmocka_unit_test(test_more_users_than_places),
                                        cmocka_unit_test(test_memory_of_many_users),
-                                       cmocka_unit_test(test_idle_connections)};
+                                       cmocka_unit_test(test_idle_connections),
+                                       cmocka_unit_test(test_idle_tcp_connections)};
     return cmocka_run_group_tests_name("identity", tests, NULL, NULL);
 }
