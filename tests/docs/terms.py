@@ -45,6 +45,7 @@ TERMS = [
     ("turn", "batch, sequence number", r"(next_)?turn$", None),
     ("meeting", "rendezvous, sync point", r"meetings?", SAME),
     ("kind of rank", "program class", r"rank_kinds?", r"kinds? of ranks?|ranks? of (?:a|one|each|every|this) kind"),
+    ("visit", "execution", r"visits?", SAME),
     ("count by", "quorum configuration", r"counts?_by", r"(?:decisions|epochs?|one|first) (?:to )?counts? by"),
 ]
 ELSEWHERE = {  # words of these rows that mean something else there
@@ -52,6 +53,7 @@ ELSEWHERE = {  # words of these rows that mean something else there
     "front": ("worker/",),
     "link": ("worker/",),
     "told": ("worker/device/cuda/",),
+    "visit": ("worker/state/staging.c", "worker/comm/nccl/share.c"),
 }
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|[A-Za-z_]\w*', re.S)
 PUBLIC = {"agents_imposter"}  # counters of the API

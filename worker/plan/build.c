@@ -2,10 +2,10 @@
 /* build.c - a rank's step, walked cell by cell.
  *
  *   program_build
- *     plan_cells      the rank's line of the schedule -> cells -> visits of units
- *     plan_uses       when each visit's parameters are gathered and let go
- *     emit_cell       receive, visits, send (pipeline.c)
- *       emit_visit    forward, input gradient, weight gradient of one unit (model/block.h)
+ *     plan_cells      the rank's line of the schedule -> cells -> executions of units
+ *     plan_uses       when each execution's parameters are gathered and let go
+ *     emit_cell       receive, executions, send (pipeline.c)
+ *       emit_execution  forward, input gradient, weight gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update; forward-only, the agreement alone */
 #include "worker/plan/builder.h"
 #include "worker/plan/recompute.h"
@@ -15,7 +15,7 @@
 
 #include "base/cleanup.h"
 
-/* Use of one unit's parameters by a visit. */
+/* Use of one unit's parameters by an execution. */
 struct use {
     int unit; /* NONE: no use */
     bool needed, gather, release;
@@ -25,29 +25,29 @@ struct use {
 
 /* What a cell does with one unit, and with a second one beside it: a layer's experts, or the embedding with a table
  * that a tied head takes. */
-#define VISIT_UNITS 2
-struct visit {
+#define EXECUTION_UNITS 2
+struct execution {
     enum cell_kind kind;
     int stage, slot;
-    struct use use[VISIT_UNITS];
-    bool adds[VISIT_UNITS];   /* to the unit's gradient */
-    bool closes[VISIT_UNITS]; /* as the last one of this slot */
-    bool ends[VISIT_UNITS];   /* as the last one of the step */
+    struct use use[EXECUTION_UNITS];
+    bool adds[EXECUTION_UNITS];   /* to the unit's gradient */
+    bool closes[EXECUTION_UNITS]; /* as the last one of this slot */
+    bool ends[EXECUTION_UNITS];   /* as the last one of the step */
 };
 
 struct cell_plan {
     struct cell cell;
     int place;      /* in the rank's line of the schedule */
-    int from, to;   /* visits */
-    int last_dgrad; /* visit after which the stage's input gradient is there; NONE: it is there already */
+    int from, to;   /* executions */
+    int last_dgrad; /* execution after which the stage's input gradient is there; NONE: it is there already */
 };
 
 /* What a layer's backward of one microbatch needs of its forward. */
 struct layer_pass {
     struct layer_saved saved;
     struct layer_back back;
-    int from, to;            /* actions of the forward */
-    int params[VISIT_UNITS]; /* buffers they read */
+    int from, to;                /* actions of the forward */
+    int params[EXECUTION_UNITS]; /* buffers they read */
 };
 
 /* --- program classes ---------------------------------------------------------------------------------------------- */
@@ -130,7 +130,7 @@ int program_kind_leader(const struct build_options *options, int kind)
     return leader;
 }
 
-/* --- visits ------------------------------------------------------------------------------------------------------- */
+/* --- executions --------------------------------------------------------------------------------------------------- */
 
 static enum unit_kind kind_of(const struct builder *b, int unit)
 {
@@ -150,7 +150,7 @@ static int second_unit(const struct builder *b, int unit)
 }
 
 /* The head does everything in its forward, the embedding's only backward is the weights'. */
-static bool visited(enum unit_kind unit, enum cell_kind cell)
+static bool executes(enum unit_kind unit, enum cell_kind cell)
 {
     switch (unit) {
     case UNIT_EMBEDDING:
@@ -165,21 +165,21 @@ static bool visited(enum unit_kind unit, enum cell_kind cell)
     return true;
 }
 
-static void add_visit(struct builder *b, const struct cell *cell, int unit)
+static void add_execution(struct builder *b, const struct cell *cell, int unit)
 {
-    struct visit *v = &b->visits[b->n_visits++];
+    struct execution *x = &b->executions[b->n_executions++];
     const enum unit_kind kind = kind_of(b, unit);
     const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
     const bool again = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
     const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
-    const int units[VISIT_UNITS] = {unit, second_unit(b, unit)};
+    const int units[EXECUTION_UNITS] = {unit, second_unit(b, unit)};
 
     titan_assert(unit >= 0 && unit < b->model->n_units);
-    *v = (struct visit){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
-    for (int i = 0; i < VISIT_UNITS; i++) {
+    *x = (struct execution){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
+    for (int i = 0; i < EXECUTION_UNITS; i++) {
         const bool reads = needed || (again && i == 1);
-        v->use[i] = (struct use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
-        v->adds[i] = adds && units[i] != NONE;
+        x->use[i] = (struct use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
+        x->adds[i] = adds && units[i] != NONE;
     }
 }
 
@@ -189,16 +189,16 @@ static void plan_cell(struct builder *b, const struct cell *cell, int place)
     struct cell_plan *plan = &b->cells[b->n_cells++];
 
     titan_assert(cell->stage >= 0 && cell->stage < b->layout->stages && cell->microbatch < b->share_max);
-    *plan = (struct cell_plan){.cell = *cell, .place = place, .from = b->n_visits, .last_dgrad = NONE};
+    *plan = (struct cell_plan){.cell = *cell, .place = place, .from = b->n_executions, .last_dgrad = NONE};
     for (int i = 0; i < n; i++) {
         const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i;
-        if (!visited(kind_of(b, unit), cell->kind))
+        if (!executes(kind_of(b, unit), cell->kind))
             continue;
         if (kind_of(b, unit) == UNIT_LAYER)
-            plan->last_dgrad = b->n_visits;
-        add_visit(b, cell, unit);
+            plan->last_dgrad = b->n_executions;
+        add_execution(b, cell, unit);
     }
-    plan->to = b->n_visits;
+    plan->to = b->n_executions;
 }
 
 /* Without a pipeline: forward and backward of one microbatch after the other. */
@@ -220,7 +220,7 @@ static void plan_cells(struct builder *b)
             plan_cell(b, &s->cells[b->pp_rank][i], i);
 }
 
-/* Which visits are the last to add to a unit's gradient, in their slot and in the step. */
+/* Which executions are the last to add to a unit's gradient, in their slot and in the step. */
 static titan_status plan_closings(struct builder *b, struct titan_error *err)
 {
     const size_t units = (size_t)b->model->n_units;
@@ -229,16 +229,16 @@ static titan_status plan_closings(struct builder *b, struct titan_error *err)
 
     if (!ended || !closed)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (int i = b->n_visits - 1; i >= 0; i--) {
-        struct visit *const v = &b->visits[i];
-        for (int j = 0; j < VISIT_UNITS; j++) {
-            if (!v->adds[j])
+    for (int i = b->n_executions - 1; i >= 0; i--) {
+        struct execution *const x = &b->executions[i];
+        for (int j = 0; j < EXECUTION_UNITS; j++) {
+            if (!x->adds[j])
                 continue;
-            titan_assert(v->slot < b->share_max && v->use[j].unit != NONE);
-            bool *const in_slot = &closed[(size_t)v->slot * units + (size_t)v->use[j].unit];
-            v->closes[j] = !*in_slot;
-            v->ends[j] = !ended[v->use[j].unit];
-            *in_slot = ended[v->use[j].unit] = true;
+            titan_assert(x->slot < b->share_max && x->use[j].unit != NONE);
+            bool *const in_slot = &closed[(size_t)x->slot * units + (size_t)x->use[j].unit];
+            x->closes[j] = !*in_slot;
+            x->ends[j] = !ended[x->use[j].unit];
+            *in_slot = ended[x->use[j].unit] = true;
         }
     }
     return TITAN_OK;
@@ -246,16 +246,16 @@ static titan_status plan_closings(struct builder *b, struct titan_error *err)
 
 static struct use *use_number(struct builder *b, int number)
 {
-    titan_assert(number >= 0 && number < b->n_visits * VISIT_UNITS);
-    return &b->visits[number / VISIT_UNITS].use[number % VISIT_UNITS];
+    titan_assert(number >= 0 && number < b->n_executions * EXECUTION_UNITS);
+    return &b->executions[number / EXECUTION_UNITS].use[number % EXECUTION_UNITS];
 }
 
-/* May a visit take over the parameters that the unit's use before it has gathered? */
+/* May an execution take over the parameters that the unit's use before it has gathered? */
 static bool keeps(const struct builder *b, int use, int before)
 {
     if (b->opt->reshard == RESHARD_NEVER || (b->opt->reshard == RESHARD_DEFAULT && b->pp > 1))
         return true;
-    return b->opt->reshard == RESHARD_DEFAULT && before / VISIT_UNITS == use / VISIT_UNITS - 1;
+    return b->opt->reshard == RESHARD_DEFAULT && before / EXECUTION_UNITS == use / EXECUTION_UNITS - 1;
 }
 
 static titan_status plan_uses(struct builder *b, struct titan_error *err)
@@ -266,7 +266,7 @@ static titan_status plan_uses(struct builder *b, struct titan_error *err)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     for (int u = 0; u < b->model->n_units; u++)
         before[u] = NONE;
-    for (int i = 0; i < b->n_visits * VISIT_UNITS; i++) {
+    for (int i = 0; i < b->n_executions * EXECUTION_UNITS; i++) {
         struct use *const use = use_number(b, i);
         if (!use->needed)
             continue;
@@ -350,15 +350,15 @@ static int gather_coded(struct builder *b, int unit)
 }
 
 /* Before their first use: what has come in parts without codes is put together. */
-static void join_runs(struct builder *b, const struct visit *v)
+static void join_runs(struct builder *b, const struct execution *x)
 {
-    for (int j = 0; j < VISIT_UNITS; j++) {
-        const struct use *const use = &v->use[j];
+    for (int j = 0; j < EXECUTION_UNITS; j++) {
+        const struct use *const use = &x->use[j];
         const struct coded *const c = use->gather ? &b->units[use->unit].coded : NULL;
         for (int i = 0; c && i < c->n_runs; i++) {
             const struct coded_run *const run = &c->runs[i];
             size_t to = c->codes_bytes + (size_t)run->at * c->elem;
-            builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
+            builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
             for (int64_t m = run->from / c->shard; run->together && m * c->shard < run->to; m++) {
                 const int64_t from = MAX(run->from, m * c->shard);
                 const int64_t n = MIN(run->to, (m + 1) * c->shard) - from;
@@ -371,13 +371,13 @@ static void join_runs(struct builder *b, const struct visit *v)
 }
 
 /* In a group of one the shard is all there is. */
-static void emit_gathers(struct builder *b, struct visit *v)
+static void emit_gathers(struct builder *b, struct execution *x)
 {
-    for (int j = 0; j < VISIT_UNITS; j++) {
-        struct use *const use = &v->use[j];
+    for (int j = 0; j < EXECUTION_UNITS; j++) {
+        struct use *const use = &x->use[j];
         if (!use->gather)
             continue;
-        builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
+        builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
         use->full = b->units[use->unit].coded.n > 0 ? gather_coded(b, use->unit)
                                                     : emit_all_gather(&b->e, b->layout->units[use->unit].gather,
                                                                       BUF_FULL, "parameters", shard_of(b, use->unit))
@@ -391,22 +391,22 @@ static int params_of(struct builder *b, const struct use *use)
     return use->needed ? use_number(b, use->source)->full : NONE;
 }
 
-static void emit_releases(struct builder *b, const struct visit *v)
+static void emit_releases(struct builder *b, const struct execution *x)
 {
-    for (int j = 0; j < VISIT_UNITS; j++) {
-        const struct use *use = &v->use[j];
+    for (int j = 0; j < EXECUTION_UNITS; j++) {
+        const struct use *use = &x->use[j];
         if (!use->release || unit_group_size(b, use->unit) == 1)
             continue;
         titan_assert(use->needed && use->source != NONE);
         const struct coded *const c = &b->units[use->unit].coded;
         const int64_t bytes =
             c->n > 0 ? (int64_t)c->bytes : b->layout->units[use->unit].padded * (int64_t)dtype_bytes(b->opt->dt);
-        builder_stamp(b, v->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, v->stage, NONE);
+        builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
         EMIT(&b->e, release, tensor_at(params_of(b, use), 0, DTYPE_U8, 1, bytes));
     }
 }
 
-/* --- compute of one visit ----------------------------------------------------------------------------------------- */
+/* --- compute of one execution ------------------------------------------------------------------------------------- */
 
 static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot)
 {
@@ -443,13 +443,13 @@ static struct unit_buffers parameters_of(struct builder *b, const struct use *us
     return u;
 }
 
-static struct unit_buffers buffers_of(struct builder *b, const struct visit *v, int which)
+static struct unit_buffers buffers_of(struct builder *b, const struct execution *x, int which)
 {
-    titan_assert(which >= 0 && which < VISIT_UNITS);
-    struct unit_buffers u = parameters_of(b, &v->use[which]);
+    titan_assert(which >= 0 && which < EXECUTION_UNITS);
+    struct unit_buffers u = parameters_of(b, &x->use[which]);
 
-    if (v->adds[which])
-        u.grads = gradients_buffer(b, u.unit, v->slot, &u.first);
+    if (x->adds[which])
+        u.grads = gradients_buffer(b, u.unit, x->slot, &u.first);
     return u;
 }
 
@@ -459,31 +459,31 @@ static void forget(struct tensor *t, size_t n)
         t[i] = TENSOR_NONE;
 }
 
-static void forward(struct builder *b, const struct visit *v)
+static void forward(struct builder *b, const struct execution *x)
 {
-    struct stage_pass *const pass = stage_pass(b, v->stage, v->slot);
-    const int unit = v->use[0].unit;
+    struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
+    const int unit = x->use[0].unit;
 
-    titan_assert(v->kind == CELL_F);
-    builder_stamp(b, PHASE_FORWARD, unit, v->stage, v->slot);
-    const struct block_tokens *tokens = tokens_of(b, v->slot);
-    const struct unit_buffers u = buffers_of(b, v, 0);
+    titan_assert(x->kind == CELL_F);
+    builder_stamp(b, PHASE_FORWARD, unit, x->stage, x->slot);
+    const struct block_tokens *tokens = tokens_of(b, x->slot);
+    const struct unit_buffers u = buffers_of(b, x, 0);
     if (kind_of(b, unit) == UNIT_EMBEDDING) {
         pass->x = embedding_forward(&b->k, &u, tokens);
     } else if (kind_of(b, unit) == UNIT_HEAD) {
-        const bool tied = v->use[1].unit != NONE;
-        const struct unit_buffers table = tied ? buffers_of(b, v, 1) : (struct unit_buffers){0};
+        const bool tied = x->use[1].unit != NONE;
+        const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
         pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->report, TENSOR_NONE);
     } else {
-        struct layer_pass *const layer = layer_pass(b, unit, v->slot);
-        const bool experts = v->use[1].unit != NONE;
-        const struct unit_buffers second = experts ? buffers_of(b, v, 1) : (struct unit_buffers){0};
+        struct layer_pass *const layer = layer_pass(b, unit, x->slot);
+        const bool experts = x->use[1].unit != NONE;
+        const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer->from = b->e.p->n_actions;
         pass->x = layer_forward(&b->k, units, tokens, pass->x, b->report, &layer->saved);
         layer->to = b->e.p->n_actions;
-        for (int j = 0; j < VISIT_UNITS; j++)
-            layer->params[j] = params_of(b, &v->use[j]);
+        for (int j = 0; j < EXECUTION_UNITS; j++)
+            layer->params[j] = params_of(b, &x->use[j]);
     }
 }
 
@@ -533,9 +533,9 @@ static void take_params(struct builder *b, int from_action, int was, int is)
         }
 }
 
-static void recompute(struct builder *b, const struct visit *v, struct layer_pass *layer)
+static void recompute(struct builder *b, const struct execution *x, struct layer_pass *layer)
 {
-    const enum checkpointing mode = b->opt->checkpointing[b->model->units[v->use[0].unit].layer];
+    const enum checkpointing mode = b->opt->checkpointing[b->model->units[x->use[0].unit].layer];
     const int some = b->opt->keep_products > 0 ? b->opt->keep_products : 2;
     struct kept kept = {.p = b->e.p, .from = layer->from, .every = mode == CHECKPOINT_PRODUCTS ? 1 : some};
     const int from = b->e.p->n_actions;
@@ -551,38 +551,38 @@ static void recompute(struct builder *b, const struct visit *v, struct layer_pas
     b->e.phase = PHASE_RECOMPUTE;
     recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_FULL ? keep_nothing : keep_ops, &kept, needed,
                       n);
-    for (int j = 0; j < VISIT_UNITS && b->e.status == TITAN_OK; j++)
-        take_params(b, from, layer->params[j], params_of(b, &v->use[j]));
+    for (int j = 0; j < EXECUTION_UNITS && b->e.status == TITAN_OK; j++)
+        take_params(b, from, layer->params[j], params_of(b, &x->use[j]));
 }
 
-static void layer_input_gradient(struct builder *b, const struct visit *v)
+static void layer_input_gradient(struct builder *b, const struct execution *x)
 {
-    struct stage_pass *const pass = stage_pass(b, v->stage, v->slot);
-    struct layer_pass *const layer = layer_pass(b, v->use[0].unit, v->slot);
-    const bool experts = v->use[1].unit != NONE;
-    struct unit_buffers u[VISIT_UNITS];
+    struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
+    struct layer_pass *const layer = layer_pass(b, x->use[0].unit, x->slot);
+    const bool experts = x->use[1].unit != NONE;
+    struct unit_buffers u[EXECUTION_UNITS];
 
-    titan_assert(v->kind == CELL_I || v->kind == CELL_B);
-    for (int j = 0; j < VISIT_UNITS; j++)
-        u[j] = parameters_of(b, &v->use[j]);
-    builder_stamp(b, PHASE_DGRAD, u[0].unit, v->stage, v->slot);
-    recompute(b, v, layer);
+    titan_assert(x->kind == CELL_I || x->kind == CELL_B);
+    for (int j = 0; j < EXECUTION_UNITS; j++)
+        u[j] = parameters_of(b, &x->use[j]);
+    builder_stamp(b, PHASE_DGRAD, u[0].unit, x->stage, x->slot);
+    recompute(b, x, layer);
     b->e.phase = PHASE_DGRAD;
     const struct layer_units units = {.own = &u[0], .experts = experts ? &u[1] : NULL};
-    pass->dx = layer_dgrad(&b->k, units, tokens_of(b, v->slot), &layer->saved, pass->dx, &layer->back);
+    pass->dx = layer_dgrad(&b->k, units, tokens_of(b, x->slot), &layer->saved, pass->dx, &layer->back);
 }
 
-static void weight_gradient(struct builder *b, const struct visit *v)
+static void weight_gradient(struct builder *b, const struct execution *x)
 {
-    titan_assert(!b->opt->forward_only && v->kind != CELL_F && v->kind != CELL_I);
-    builder_stamp(b, PHASE_WGRAD, v->use[0].unit, v->stage, v->slot);
-    const struct unit_buffers u = buffers_of(b, v, 0);
+    titan_assert(!b->opt->forward_only && x->kind != CELL_F && x->kind != CELL_I);
+    builder_stamp(b, PHASE_WGRAD, x->use[0].unit, x->stage, x->slot);
+    const struct unit_buffers u = buffers_of(b, x, 0);
     if (kind_of(b, u.unit) == UNIT_EMBEDDING) {
-        embedding_wgrad(&b->k, &u, tokens_of(b, v->slot), stage_pass(b, v->stage, v->slot)->dx);
+        embedding_wgrad(&b->k, &u, tokens_of(b, x->slot), stage_pass(b, x->stage, x->slot)->dx);
     } else {
-        const struct layer_pass *layer = layer_pass(b, u.unit, v->slot);
-        const bool experts = v->use[1].unit != NONE;
-        const struct unit_buffers second = experts ? buffers_of(b, v, 1) : (struct unit_buffers){0};
+        const struct layer_pass *layer = layer_pass(b, u.unit, x->slot);
+        const bool experts = x->use[1].unit != NONE;
+        const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer_wgrad(&b->k, units, &layer->saved, &layer->back);
     }
@@ -590,20 +590,20 @@ static void weight_gradient(struct builder *b, const struct visit *v)
 
 /* --- a cell ------------------------------------------------------------------------------------------------------- */
 
-static void emit_visit(struct builder *b, const struct cell_plan *plan, const struct visit *v)
+static void emit_execution(struct builder *b, const struct cell_plan *plan, const struct execution *x)
 {
-    const bool last_dgrad = v == &b->visits[MAX(plan->last_dgrad, 0)] && plan->last_dgrad != NONE;
+    const bool last_dgrad = x == &b->executions[MAX(plan->last_dgrad, 0)] && plan->last_dgrad != NONE;
 
-    if (v->kind == CELL_F) {
-        forward(b, v);
+    if (x->kind == CELL_F) {
+        forward(b, x);
         return;
     }
-    if (v->kind != CELL_W && kind_of(b, v->use[0].unit) == UNIT_LAYER)
-        layer_input_gradient(b, v);
+    if (x->kind != CELL_W && kind_of(b, x->use[0].unit) == UNIT_LAYER)
+        layer_input_gradient(b, x);
     if (last_dgrad) /* at once: the partner waits for it */
         pipeline_send(b, &plan->cell, plan->place);
-    if (v->kind != CELL_I)
-        weight_gradient(b, v);
+    if (x->kind != CELL_I)
+        weight_gradient(b, x);
 }
 
 /* An empty slot computes nothing, but takes part in what its whole group does. */
@@ -612,22 +612,22 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
     const struct cell *c = &plan->cell;
     const bool mine = c->microbatch < b->share;
 
-    titan_assert(plan->from <= plan->to && plan->to <= b->n_visits);
+    titan_assert(plan->from <= plan->to && plan->to <= b->n_executions);
     if (mine)
         pipeline_begin(b, plan->place);
     if (mine && c->kind != CELL_F && plan->last_dgrad == NONE)
         pipeline_send(b, c, plan->place);
     for (int i = plan->from; i < plan->to; i++) {
-        const struct visit *v = &b->visits[i];
-        for (; b->next_gather < b->n_visits && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
-            emit_gathers(b, &b->visits[b->next_gather]);
-        join_runs(b, v);
+        const struct execution *x = &b->executions[i];
+        for (; b->next_gather < b->n_executions && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
+            emit_gathers(b, &b->executions[b->next_gather]);
+        join_runs(b, x);
         if (mine)
-            emit_visit(b, plan, v);
-        emit_releases(b, v);
-        for (int j = 0; j < VISIT_UNITS; j++)
-            if (v->closes[j])
-                gradients_close(b, v->use[j].unit, v->slot, v->ends[j]);
+            emit_execution(b, plan, x);
+        emit_releases(b, x);
+        for (int j = 0; j < EXECUTION_UNITS; j++)
+            if (x->closes[j])
+                gradients_close(b, x->use[j].unit, x->slot, x->ends[j]);
     }
     if (mine && c->kind == CELL_F)
         pipeline_send(b, c, plan->place);
@@ -704,7 +704,7 @@ static titan_status refuse(const struct builder *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-static int most_visits(const struct builder *b, int *ret_cells)
+static int most_executions(const struct builder *b, int *ret_cells)
 {
     const struct schedule *s = b->opt->schedule;
     const int cells = s ? s->n_cells[b->pp_rank] : (int)(2 * b->share_max);
@@ -753,7 +753,7 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     const size_t passes = (size_t)b->layout->stages * slots;
     int cells;
 
-    b->visits = calloc((size_t)most_visits(b, &cells), sizeof *b->visits);
+    b->executions = calloc((size_t)most_executions(b, &cells), sizeof *b->executions);
     b->cells = calloc((size_t)cells + 1, sizeof *b->cells);
     b->units = calloc(units, sizeof *b->units);
     b->local = calloc(units, sizeof *b->local);
@@ -763,7 +763,7 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     b->bias = calloc(units, sizeof *b->bias);
     b->load = calloc(units, sizeof *b->load);
     b->dropped = calloc(units, sizeof *b->dropped);
-    if (!b->visits || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->bias ||
+    if (!b->executions || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->bias ||
         !b->load || !b->dropped)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     forget(b->bias, units);
@@ -783,7 +783,7 @@ static void free_builder(struct builder *b)
         free(b->units[u].done);
         free(b->units[u].trees);
     }
-    free(b->visits);
+    free(b->executions);
     free(b->cells);
     free(b->units);
     free(b->local);
@@ -928,7 +928,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
         agree(b);
     else
         gradients_update(b);
-    titan_assert(b->next_gather == b->n_visits);
+    titan_assert(b->next_gather == b->n_executions);
     if (b->e.status != TITAN_OK)
         return titan_fail(err, b->e.status, "program: out of memory");
     return b->opt->draft ? TITAN_OK : program_finish(b->e.p, err);

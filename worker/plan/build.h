@@ -2,9 +2,9 @@
 /* build.h - the builder: layout, schedule and policies in, the step program of one class out.
  *
  * A rank walks its line of the pipeline schedule (one stage and plain accumulation when pp is 1); each cell becomes
- * visits of the stage's units - forward, input gradient, weight gradient - written by the model (model/block.h). Around
- * them the builder places gathers and releases of parameters, activations sent and received, reductions of gradients,
- * and at the end norm, agreement, decision and update.
+ * executions of the stage's units - forward, input gradient, weight gradient - written by the model (model/block.h).
+ * Around them the builder places gathers and releases of parameters, activations sent and received, reductions of
+ * gradients, and at the end norm, agreement, decision and update.
  *
  * Data-parallel ranks share out the M microbatches of a global batch contiguously; a rank with fewer than others runs
  * the same schedule with its last slots empty and takes part in every fsdp collective all the same. Gradients are fp32:
@@ -59,7 +59,7 @@ struct build_options {
     int64_t microbatches; /* of the global batch */
     enum reshard reshard;
     enum reduce_when reduce;
-    int prefetch; /* visits a gather is issued ahead */
+    int prefetch; /* executions a gather is issued ahead */
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */

@@ -59,8 +59,8 @@ struct builder {
     int *reduced; /* units in the order of their reductions */
     /* build.c's own */
     struct cell_plan *cells;
-    struct visit *visits;
-    int n_cells, n_visits, next_gather;
+    struct execution *executions;
+    int n_cells, n_executions, next_gather;
     struct layer_pass *layers;            /* [local unit][slot] */
     struct stage_pass *stages;            /* [stage][slot] */
     struct block_tokens *tokens;          /* [slot]; all.buffer NONE: not loaded yet */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_values.c - reads and writes in order, and what every visit of a unit does.
+/* check_values.c - reads and writes in order, and what every execution of a unit does.
  *
  * The program is run on symbols. A write gives a part of a buffer a value: a hash of the operation, its numbers and the
- * values it reads. A visit is what is done with one unit, in one phase, for one microbatch; values that come from
+ * values it reads. An execution is what is done with one unit, in one phase, for one microbatch; values that come from
  * outside of it stand for themselves: the unit's own by name, others by kind and how far away their unit is. The sum of
- * the hashes of a visit's actions is then the same for all microbatches and for all layers of a kind, whatever the
+ * the hashes of an execution's actions is then the same for all microbatches and for all layers of a kind, whatever the
  * order in which independent actions stand, and another one as soon as an action is missing, double, out of order or
- * reads something else. A fused action is run as the two it stands for, each in its own visit. That a visit is right is
- * the model's affair (tests of block.h); that all are the same is shown here.
+ * reads something else. A fused action is run as the two it stands for, each in its own execution. That an execution is
+ * right is the model's affair (tests of block.h); that all are the same is shown here.
  */
 #include <string.h>
 
@@ -17,15 +17,15 @@
 #include "worker/plan/checker.h"
 #include "worker/plan/fuse.h"
 
-#define VISIT_PHASES (PHASE_WGRAD + 1) /* forward, recompute, dgrad, wgrad */
+#define EXECUTION_PHASES (PHASE_WGRAD + 1) /* forward, recompute, dgrad, wgrad */
 
 /* A part of a buffer that has been written. */
 struct part {
     size_t from, to;
     uint64_t value;
-    int visit;   /* NONE: of no visit */
-    int stage;   /* where it was received, NONE */
-    bool handed; /* others have read it: the visit is done with it */
+    int execution; /* NONE: of no execution */
+    int stage;     /* where it was received, NONE */
+    bool handed;   /* others have read it: the execution is done with it */
 };
 
 struct contents {
@@ -34,7 +34,7 @@ struct contents {
     bool released;
 };
 
-struct visit {
+struct execution {
     uint64_t sum;
     uint64_t exact; /* and the owner of the values from outside: the same for all microbatches of a unit */
     int n;
@@ -49,13 +49,13 @@ struct slot {
 
 struct values {
     struct checker *c;
-    struct contents *contents; /* per buffer */
-    uint64_t *names;           /* per buffer: hash of kind and name */
-    struct visit *visits;      /* [unit][phase][slot] */
+    struct contents *contents;    /* per buffer */
+    uint64_t *names;              /* per buffer: hash of kind and name */
+    struct execution *executions; /* [unit][phase][slot] */
     struct slot *slots;
     /* Of plain actions, FUSE_ACTIONS places for each action: */
-    uint64_t *hash, *exact; /* of those of visits */
-    int *visit;             /* NONE: of no visit */
+    uint64_t *hash, *exact; /* of those of executions */
+    int *execution;         /* NONE: of no execution */
     uint64_t *converted;    /* per unit: which of its layers are in float8 */
 };
 
@@ -64,27 +64,27 @@ static uint64_t mix(uint64_t h, uint64_t x)
     return hash_mix(h ^ x);
 }
 
-/* --- visits ------------------------------------------------------------------------------------------------------- */
+/* --- executions --------------------------------------------------------------------------------------------------- */
 
-static int visit_number(const struct values *v, int unit, int phase, int slot)
+static int execution_number(const struct values *v, int unit, int phase, int slot)
 {
-    titan_assert(unit >= 0 && phase < VISIT_PHASES && slot >= 0 && slot < v->c->p->share_max);
-    return (unit * VISIT_PHASES + phase) * (int)v->c->p->share_max + slot;
+    titan_assert(unit >= 0 && phase < EXECUTION_PHASES && slot >= 0 && slot < v->c->p->share_max);
+    return (unit * EXECUTION_PHASES + phase) * (int)v->c->p->share_max + slot;
 }
 
-static int visit_unit(const struct values *v, int visit)
+static int execution_unit(const struct values *v, int execution)
 {
-    return visit == NONE ? NONE : visit / (int)v->c->p->share_max / VISIT_PHASES;
+    return execution == NONE ? NONE : execution / (int)v->c->p->share_max / EXECUTION_PHASES;
 }
 
-static int visit_of(const struct values *v, const struct action *a)
+static int execution_of(const struct values *v, const struct action *a)
 {
-    if (a->unit < 0 || a->microbatch < 0 || a->phase >= VISIT_PHASES || a->op == OP_LOAD)
+    if (a->unit < 0 || a->microbatch < 0 || a->phase >= EXECUTION_PHASES || a->op == OP_LOAD)
         return NONE;
-    return visit_number(v, a->unit, a->phase, a->microbatch);
+    return execution_number(v, a->unit, a->phase, a->microbatch);
 }
 
-/* Sums that go on from visit to visit: the first one begins them, others add. */
+/* Sums that go on from execution to execution: the first one begins them, others add. */
 static bool accumulates(const struct buffer *b)
 {
     return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_LOAD;
@@ -164,29 +164,29 @@ static int place_of_sender(const struct checker *c, enum buffer_kind kind, int s
 
 /* How far a value from another unit has come: activations from the one before, gradients from the one behind, be it
  * received or left here. */
-static int distance(const struct values *v, enum buffer_kind kind, const struct part *part, int visit)
+static int distance(const struct values *v, enum buffer_kind kind, const struct part *part, int execution)
 {
-    if (visit == NONE || (kind != BUF_ACTIVATION && kind != BUF_DACTIVATION) ||
-        (part->visit == NONE && part->stage == NONE))
+    if (execution == NONE || (kind != BUF_ACTIVATION && kind != BUF_DACTIVATION) ||
+        (part->execution == NONE && part->stage == NONE))
         return 0;
-    return place_of_unit(v->c, visit_unit(v, visit)) - (part->visit == NONE
-                                                            ? place_of_sender(v->c, kind, part->stage)
-                                                            : place_of_unit(v->c, visit_unit(v, part->visit)));
+    return place_of_unit(v->c, execution_unit(v, execution)) -
+           (part->execution == NONE ? place_of_sender(v->c, kind, part->stage)
+                                    : place_of_unit(v->c, execution_unit(v, part->execution)));
 }
 
-/* Written by the visit that reads it? Then it matters what and in which parts; of others, only whence it comes. */
-static bool is_own(const struct buffer *b, const struct part *part, int visit)
+/* Written by the execution that reads it? Then it matters what and in which parts; of others, only whence it comes. */
+static bool is_own(const struct buffer *b, const struct part *part, int execution)
 {
-    return part->visit == visit && visit != NONE && !accumulates(b);
+    return part->execution == execution && execution != NONE && !accumulates(b);
 }
 
-static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int visit)
+static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int execution)
 {
     const struct buffer *b = &v->c->p->buffers[o->buffer];
 
-    if (visit_unit(v, part->visit) == visit_unit(v, visit))
+    if (execution_unit(v, part->execution) == execution_unit(v, execution))
         return mix(o->offset, v->names[o->buffer]);
-    return mix(mix(o->offset, (uint64_t)b->kind), (uint64_t)distance(v, b->kind, part, visit));
+    return mix(mix(o->offset, (uint64_t)b->kind), (uint64_t)distance(v, b->kind, part, execution));
 }
 
 /* What an operand reads. */
@@ -196,7 +196,8 @@ struct reading {
 };
 
 /* Everything must have been written. */
-static titan_status read_operand(const struct values *v, const struct operand *o, int k, int visit, struct reading *ret)
+static titan_status read_operand(const struct values *v, const struct operand *o, int k, int execution,
+                                 struct reading *ret)
 {
     const struct checker *c = v->c;
     const struct buffer *b = &c->p->buffers[o->buffer];
@@ -210,16 +211,16 @@ static titan_status read_operand(const struct values *v, const struct operand *o
         if (i == s->n || part->from > at)
             return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which no action has written", k, at,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
-        part->handed |= part->visit != visit && !accumulates(b);
-        if (is_own(b, part, visit)) {
+        part->handed |= part->execution != execution && !accumulates(b);
+        if (is_own(b, part, execution)) {
             ret->value = mix(ret->value, mix(mix(at - o->offset, part->value), part->from - o->offset));
             ret->value = mix(ret->value, MIN(part->to, o->offset + o->bytes) - at);
             origin = 0;
-        } else if (origin_of_part(v, o, part, visit) != origin) {
-            origin = origin_of_part(v, o, part, visit);
+        } else if (origin_of_part(v, o, part, execution) != origin) {
+            origin = origin_of_part(v, o, part, execution);
             ret->value = mix(ret->value, mix(at - o->offset, origin));
             if (!accumulates(b))
-                ret->owner = mix(mix(ret->owner, v->names[o->buffer]), (uint64_t)visit_unit(v, part->visit));
+                ret->owner = mix(mix(ret->owner, v->names[o->buffer]), (uint64_t)execution_unit(v, part->execution));
         }
         at = part->to;
     }
@@ -227,7 +228,7 @@ static titan_status read_operand(const struct values *v, const struct operand *o
 }
 
 static titan_status write_operand(const struct values *v, const struct action *a, const struct operand *o, int k,
-                                  int visit, uint64_t value)
+                                  int execution, uint64_t value)
 {
     const struct checker *c = v->c;
     const struct buffer *b = &c->p->buffers[o->buffer];
@@ -237,20 +238,20 @@ static titan_status write_operand(const struct values *v, const struct action *a
     if (o->access == ACCESS_WRITE && written_once(b) && at < s->n && s->parts[at].from < o->offset + o->bytes)
         return REFUSE(c, "operand %d overwrites %s #%d, which has been begun", k, buffer_kind_name(b->kind), o->buffer);
     for (int i = at; i < s->n && s->parts[i].from < o->offset + o->bytes; i++)
-        if (s->parts[i].handed && s->parts[i].visit == visit)
+        if (s->parts[i].handed && s->parts[i].execution == execution)
             return REFUSE(c, "operand %d changes %s #%d (%s), which has been passed on already", k,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
     const struct part part = {.from = o->offset,
                               .to = o->offset + o->bytes,
                               .value = mix(value, (uint64_t)k),
-                              .visit = visit,
+                              .execution = execution,
                               .stage = a->op == OP_RECV ? a->stage : NONE};
     if (!write_part(s, part))
         return checker_no_memory(c);
     return TITAN_OK;
 }
 
-/* Does the action count for its visit? What depends on which one comes first, or where a message ends, does not. */
+/* Does the action count for its execution? What depends on which one comes first, or where a message ends, does not. */
 static bool counts(const struct checker *c, const struct action *a, const struct operand *o)
 {
     if (a->op == OP_SEND || a->op == OP_RECV || a->op == OP_RELEASE)
@@ -281,7 +282,7 @@ static void count_report(const struct values *v, const struct action *a, const s
     if (a->op == OP_LOSS_SUM)
         v->slots[a->microbatch].losses += q->loss_sum.N;
     if (a->op == OP_CHECK && a->unit >= 0)
-        v->visits[visit_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
+        v->executions[execution_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
 }
 
 /* place: among the plain actions. */
@@ -290,7 +291,7 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
     struct checker *c = v->c;
     const struct action *a = &x->action;
     const struct operand *o = x->operands;
-    const int visit = visit_of(v, a);
+    const int execution = execution_of(v, a);
     uint64_t h = hash_of_params(c, x), owner = 0;
 
     for (int k = 0; k < a->n_operands; k++) {
@@ -300,23 +301,23 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
                           o[k].buffer);
         struct reading reading = {.value = mix(mix(o[k].offset, o[k].bytes), v->names[o[k].buffer])};
         if (o[k].access & ACCESS_READ && !buffer_is_external(b->kind))
-            TRY(read_operand(v, &o[k], k, visit, &reading));
+            TRY(read_operand(v, &o[k], k, execution, &reading));
         h = mix(h, accumulates(b) ? mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind) : reading.value);
         owner = mix(owner, reading.owner);
     }
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_WRITE && o[k].bytes > 0)
-            TRY(write_operand(v, a, &o[k], k, visit, h));
+            TRY(write_operand(v, a, &o[k], k, execution, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
     count_report(v, a, x->params);
     v->hash[place] = h;
     v->exact[place] = mix(h, owner);
-    v->visit[place] = visit != NONE && counts(c, a, o) ? visit : NONE;
-    if (v->visit[place] != NONE) {
-        v->visits[visit].sum += mix(h, 1);
-        v->visits[visit].exact += mix(v->exact[place], 1);
-        v->visits[visit].n++;
+    v->execution[place] = execution != NONE && counts(c, a, o) ? execution : NONE;
+    if (v->execution[place] != NONE) {
+        v->executions[execution].sum += mix(h, 1);
+        v->executions[execution].exact += mix(v->exact[place], 1);
+        v->executions[execution].n++;
     }
     return TITAN_OK;
 }
@@ -329,13 +330,13 @@ static titan_status run_action(struct values *v, const struct action *a)
     titan_assert(v->c->index >= 0 && a == &v->c->p->actions[v->c->index]);
     fuse_undo(v->c->p, a, &plain);
     for (int i = 0; i < FUSE_ACTIONS; i++)
-        v->visit[first + i] = NONE;
+        v->execution[first + i] = NONE;
     for (int i = 0; i < plain.n; i++)
         TRY(run_plain(v, &plain.actions[i], first + i));
     return TITAN_OK;
 }
 
-/* --- all visits the same ------------------------------------------------------------------------------------------ */
+/* --- all executions the same -------------------------------------------------------------------------------------- */
 
 static const char *plain_name(const struct checker *c, int place)
 {
@@ -346,8 +347,8 @@ static const char *plain_name(const struct checker *c, int place)
     return op_name((enum op)plain.actions[place % FUSE_ACTIONS].action.op);
 }
 
-/* Name the first action in which two visits differ. */
-static titan_status refuse_visit(const struct values *v, const uint64_t *hash, int odd, int model)
+/* Name the first action in which two executions differ. */
+static titan_status refuse_execution(const struct values *v, const uint64_t *hash, int odd, int model)
 {
     struct checker *c = v->c;
     const int slots = (int)c->p->share_max, places = FUSE_ACTIONS * c->p->n_actions;
@@ -355,9 +356,9 @@ static titan_status refuse_visit(const struct values *v, const uint64_t *hash, i
 
     titan_assert(odd != model);
     for (;; i++, j++) {
-        while (i < places && v->visit[i] != odd)
+        while (i < places && v->execution[i] != odd)
             i++;
-        while (j < places && v->visit[j] != model)
+        while (j < places && v->execution[j] != model)
             j++;
         if (i >= places || j >= places || hash[i] != hash[j])
             break;
@@ -365,12 +366,12 @@ static titan_status refuse_visit(const struct values *v, const uint64_t *hash, i
     const bool ends = i >= places, model_ends = j >= places;
     c->index = ends ? NONE : i / FUSE_ACTIONS;
     return REFUSE(c, "unit %d, microbatch %d, %s: %s%s where unit %d, microbatch %d has %s (action %d)",
-                  visit_unit(v, odd), odd % slots, phase_name((enum phase)(odd / slots % VISIT_PHASES)),
-                  ends ? "ends" : "does ", ends ? "" : plain_name(c, i), visit_unit(v, model), model % slots,
+                  execution_unit(v, odd), odd % slots, phase_name((enum phase)(odd / slots % EXECUTION_PHASES)),
+                  ends ? "ends" : "does ", ends ? "" : plain_name(c, i), execution_unit(v, model), model % slots,
                   model_ends ? "nothing more" : plain_name(c, j), model_ends ? NONE : j / FUSE_ACTIONS);
 }
 
-/* Units with visits that are alike. Layers are computed again or not each on its own. */
+/* Units with executions that are alike. Layers are computed again or not each on its own. */
 static bool alike(const struct values *v, int a, int b, int phase)
 {
     const struct model *m = v->c->model;
@@ -388,7 +389,7 @@ static bool is_mine(const struct checker *c, int unit)
     return c->p->layout->units[unit].pp_rank == c->p->pp_rank;
 }
 
-/* All visits of a unit, then all like them: the sum that most of them have is right. */
+/* All executions of a unit, then all like them: the sum that most of them have is right. */
 static titan_status check_alike(const struct values *v, int unit, int phase, bool exact)
 {
     const struct checker *c = v->c;
@@ -396,13 +397,13 @@ static titan_status check_alike(const struct values *v, int unit, int phase, boo
     int model = NONE, votes = 0;
 
     titan_assert(is_mine(c, unit));
-#define SUM(n) (exact ? v->visits[n].exact : v->visits[n].sum)
+#define SUM(n) (exact ? v->executions[n].exact : v->executions[n].sum)
     for (int pass = 0; pass < 2; pass++)
         for (int u = unit; u < units; u++)
             for (int s = 0; is_mine(c, u) && alike(v, unit, u, phase) && s < c->p->share; s++) {
-                const int n = visit_number(v, u, phase, s);
-                if (pass == 1 && (SUM(n) != SUM(model) || v->visits[n].n != v->visits[model].n))
-                    return refuse_visit(v, exact ? v->exact : v->hash, n, model);
+                const int n = execution_number(v, u, phase, s);
+                if (pass == 1 && (SUM(n) != SUM(model) || v->executions[n].n != v->executions[model].n))
+                    return refuse_execution(v, exact ? v->exact : v->hash, n, model);
                 if (pass == 1)
                     continue;
                 if (votes == 0)
@@ -444,7 +445,7 @@ static titan_status check_report(const struct values *v, int unit, int slot)
     struct checker *c = v->c;
     const enum unit_kind kind = c->model->units[unit].kind;
     const struct slot *s = &v->slots[slot];
-    const int checks = v->visits[visit_number(v, unit, PHASE_FORWARD, slot)].checks;
+    const int checks = v->executions[execution_number(v, unit, PHASE_FORWARD, slot)].checks;
 
     if ((kind == UNIT_LAYER || kind == UNIT_HEAD) && checks != 1)
         return REFUSE(c, "unit %d, microbatch %d: %d times CHECK", unit, slot, checks);
@@ -461,13 +462,13 @@ static titan_status check_unit(const struct values *v, int unit)
     for (int s = 0; is_mine(c, unit) && s < c->p->share; s++)
         TRY(check_report(v, unit, s));
 
-    for (int phase = 0; phase < VISIT_PHASES; phase++) {
+    for (int phase = 0; phase < EXECUTION_PHASES; phase++) {
         for (int s = 0; s < c->p->share_max; s++) {
-            const struct visit *visit = &v->visits[visit_number(v, unit, phase, s)];
-            if ((!is_mine(c, unit) || s >= c->p->share) && visit->n > 0)
+            const struct execution *execution = &v->executions[execution_number(v, unit, phase, s)];
+            if ((!is_mine(c, unit) || s >= c->p->share) && execution->n > 0)
                 return REFUSE(c, "unit %d, microbatch %d, %s: is not this rank's", unit, s,
                               phase_name((enum phase)phase));
-            if (is_mine(c, unit) && s < c->p->share && visit->n == 0 &&
+            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 &&
                 must_be(c->p, c->model->units[unit].kind, phase))
                 return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
         }
@@ -487,11 +488,11 @@ static void free_values(struct values *v)
         free(v->contents[i].parts);
     free(v->contents);
     free(v->names);
-    free(v->visits);
+    free(v->executions);
     free(v->slots);
     free(v->hash);
     free(v->exact);
-    free(v->visit);
+    free(v->execution);
     free(v->converted);
 }
 
@@ -512,17 +513,18 @@ static titan_status alloc_values(struct values *v)
     const struct program *p = v->c->p;
 
     titan_assert(p->share_max > 0);
-    const size_t n_visits = (size_t)v->c->model->n_units * VISIT_PHASES * (size_t)p->share_max;
+    const size_t n_executions = (size_t)v->c->model->n_units * EXECUTION_PHASES * (size_t)p->share_max;
 
     v->contents = calloc((size_t)p->n_buffers + 1, sizeof *v->contents);
     v->names = calloc((size_t)p->n_buffers + 1, sizeof *v->names);
-    v->visits = calloc(n_visits + 1, sizeof *v->visits);
+    v->executions = calloc(n_executions + 1, sizeof *v->executions);
     v->slots = calloc((size_t)p->share_max + 1, sizeof *v->slots);
     v->hash = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->hash);
     v->exact = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->exact);
-    v->visit = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->visit);
+    v->execution = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->execution);
     v->converted = calloc((size_t)v->c->model->n_units + 1, sizeof *v->converted);
-    if (!v->contents || !v->names || !v->visits || !v->slots || !v->hash || !v->exact || !v->visit || !v->converted)
+    if (!v->contents || !v->names || !v->executions || !v->slots || !v->hash || !v->exact || !v->execution ||
+        !v->converted)
         return checker_no_memory(v->c);
     find_converted(v);
     for (int i = 0; i < p->n_buffers; i++) {

@@ -27,7 +27,7 @@ static inline titan_status checker_no_memory(const struct checker *c)
 
 /* check_form.c: every action by itself. */
 titan_status check_form(struct checker *c);
-/* check_values.c: reads and writes in order; what every visit of a unit does. */
+/* check_values.c: reads and writes in order; what every execution of a unit does. */
 titan_status check_values(struct checker *c);
 /* check_gradients.c: from weight gradients to the update. */
 titan_status check_gradients(struct checker *c);

@@ -459,7 +459,7 @@ static void test_gathers(void **state)
         c.prefetch = prefetch;
         c.reshard = RESHARD_ALWAYS;
         open_case(&c, &p);
-        /* forward everything, backward the layers; the head does both in one visit */
+        /* forward everything, backward the layers; the head does both in one execution */
         assert_int_equal(count_ops(p.kinds[0], OP_ALL_GATHER, -1), 3 * (units + units - 2));
         assert_int_equal(count_ops(p.kinds[0], OP_RELEASE, -1), 3 * (units + units - 2));
         assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), 1 + prefetch);
