@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_page.h - one page of memory shared by a worker and its node's agent (a file below run/, so that the next agent
- * finds it). The worker's control thread locks the robust mutex at start and never unlocks it: when the process dies,
- * however, the kernel marks the lock EOWNERDEAD and wakes the waiting thread, without waiting for the address space
- * to be torn down (pidfd and socket EOF do wait: 26 ms per resident GiB). */
+/* worker_page.h - one page of memory shared by a worker and its node's agent (a file in memory that run/pages leads
+ * to, so that the next agent finds it). The worker's control thread locks the robust mutex at start and never unlocks
+ * it: when the process dies, however, the kernel marks the lock EOWNERDEAD and wakes the waiting thread, without
+ * waiting for the address space to be torn down (pidfd and socket EOF do wait: 26 ms per resident GiB). */
 #ifndef TITAN_PROTO_WORKER_PAGE_H
 #define TITAN_PROTO_WORKER_PAGE_H
 

@@ -172,7 +172,7 @@ def checked_by_the_unasked(a):
 
 @scene()
 def fenced_by_a_stranger(a):
-    """a term of 2^62 without a hello: the coordinator goes on to accept requests"""
+    """a term of 2^62 without a registration: the coordinator goes on to accept requests"""
     for message in (agent.AgentMessage(term=1 << 62, heartbeat=agent.AgentHeartbeat(number=1)),
                     agent.AgentMessage(registration=agent.AgentRegistration(node="evil", slots=1, device="cpu", incarnation=3, seen_term=1 << 62))):
         s = Session(a.tcp)
@@ -206,7 +206,7 @@ def fenced_by_a_node(a):
 
 @scene()
 def pose_as_a_node(a):
-    """a hello from elsewhere with the name of a node that is there: refused, and that node keeps its session"""
+    """a registration from elsewhere with the name of a node that is there: refused, and that node keeps its session"""
     for name in a.slots:
         s = Session(a.tcp)
         s.send(hello(name, address="127.0.0.9"))
