@@ -8,6 +8,8 @@
  *
  * The reader believes nothing: it reads a copy, and leaves out, and counts, records that cannot be. */
 #ifndef TITAN_BASE_FLIGHT_H
+#define PAGES_FOLDERS "/dev/shm/titan-" /* folders with workers' pages and flight recorders begin so */
+
 #define TITAN_BASE_FLIGHT_H
 
 #include <assert.h>

@@ -231,7 +231,14 @@ static void *write_lines(void *arg)
             report_lost(l->lost);
         line_write(l);
         pthread_mutex_lock(&queue.mutex);
-        queue.bytes -= l->size;
+        const uint64_t lost = queue.first ? 0 : queue.lost; /* behind the last line, and maybe none comes */
+        if (lost) {
+            queue.lost = 0;
+            pthread_mutex_unlock(&queue.mutex);
+            report_lost(lost);
+            pthread_mutex_lock(&queue.mutex);
+        }
+        queue.bytes -= l->size; /* what waits for the end of all waits for this line, too */
         free(l);
         if (queue.bytes <= LOG_QUEUE_BYTES / 2)
             queue.full = false;

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/flight.h"
 
 enum { READY_MS = 20000, STOP_MS = 30000, LOG_TAIL = 4096 };
 
@@ -51,10 +52,16 @@ static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, stru
     return TITAN_OK;
 }
 
-/* Everything but the jobs' own folders. */
+/* Everything but the jobs' own folders. A titand that was killed has left its workers' pages in memory. */
 static void tidy(const struct dev_daemon *d)
 {
+    char pages[PATH_MAX], link[PATH_MAX + 16];
     titan_assert(d->own_dir);
+    (void)snprintf(link, sizeof(link), "%s/run/pages", d->state_dir);
+    ssize_t n = readlink(link, pages, sizeof(pages) - 1);
+    pages[MAX(n, 0)] = '\0';
+    if (strncmp(pages, PAGES_FOLDERS, strlen(PAGES_FOLDERS)) == 0)
+        (void)!dir_remove(pages, NULL);
     DIR *dir = opendir(d->state_dir);
     if (!dir)
         return;

@@ -21,7 +21,7 @@
 #include "state/home.h"
 #include "state/schema.h"
 
-#define COPY_ATTEMPTS 500
+#define COPY_MS 60000   /* for a copy between two checkpoints of the writer */
 #define FILE_TICK_MS 20 /* no file system's times are coarser, where titand's state may lie: 10 ms at 100 Hz */
 
 static void close_db(struct db **db)
@@ -29,11 +29,6 @@ static void close_db(struct db **db)
     db_close(*db);
 }
 #define _cleanup_db_ _cleanup_(close_db)
-
-static titan_status exists(const char *path, struct titan_error *err)
-{
-    return access(path, R_OK) == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", path);
-}
 
 static titan_status sync_file(const char *path, struct titan_error *err)
 {
@@ -132,18 +127,20 @@ static titan_status copy_file(const char *from, const char *to, struct titan_err
     return n == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", from);
 }
 
-/* Of a store that a titand has open and locked: file and WAL as they are between two checkpoints, into an empty folder.
- * Two changes within a tick of the file's clock look like one, so a fresh one is waited out. */
+/* Of a store that a titand has open and locked, or may open: file and WAL as they are between two checkpoints. Two
+ * changes within a tick of the file's clock look like one, so a fresh one is waited out. */
 static titan_status copy_in_use(const char *path, const char *copy, struct titan_error *err)
 {
     char wal[PATH_MAX + 8], copied[PATH_MAX + 24];
     struct wal_state before, after;
     (void)snprintf(wal, sizeof(wal), "%s-wal", path);
     (void)snprintf(copied, sizeof(copied), "%s-wal", copy);
-    for (int i = 0; i < COPY_ATTEMPTS; i++) {
+    const int64_t end_ms = (int64_t)(clock_mono_ns() / 1000000) + COPY_MS;
+    do {
         struct timespec now;
         TRY(wal_state(path, wal, &before, err));
         (void)clock_gettime(CLOCK_REALTIME, &now);
+        (void)unlink(copied); /* of the attempt before: there may be no WAL now */
         TRY(copy_file(path, copy, err));
         TRY(copy_file(wal, copied, err));
         TRY(wal_state(path, wal, &after, err));
@@ -151,12 +148,28 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
         if (memcmp(&before, &after, sizeof(before)) == 0 && (age_ms < 0 || age_ms > FILE_TICK_MS))
             return TITAN_OK;
         (void)nanosleep(&(struct timespec){.tv_nsec = FILE_TICK_MS * 1000000}, NULL);
-    }
-    return titan_fail(err, TITAN_EAGAIN, "'%s' is written faster than it can be copied", path);
+    } while ((int64_t)(clock_mono_ns() / 1000000) < end_ms);
+    (void)titan_fail(err, TITAN_EAGAIN, "'%s' is written faster than it can be copied", path);
+    titan_error_hint(err, "`titanctl admin backup` copies it through titand, and verifies the copy");
+    return TITAN_EAGAIN;
 }
 
-static titan_status verify_in_use(const char *path, bool rederive, struct backup_report *ret,
-                                  void (*print)(const char *line, void *data), void *data, struct titan_error *err)
+static titan_status verify_file(const char *path, bool rederive, struct backup_report *ret,
+                                void (*print)(const char *line, void *data), void *data, struct titan_error *err)
+{
+    _cleanup_db_ struct db *db = NULL;
+    TRY(schema_probe(&schema_store, path, NULL, err));
+    TRY(db_open(path, DB_READER, true, &db, err));
+    TRY(schema_check(db, false, err));
+    TRY(read_report(db, ret, err));
+    if (ret->schema < SCHEMA_CHAINED)
+        return TITAN_OK;
+    TRY(event_verify(db, 0, &ret->chained, err));
+    return rederive ? replay_check(db, &ret->replay, print, data, err) : TITAN_OK;
+}
+
+static titan_status verify_copy(const char *path, bool rederive, struct backup_report *ret,
+                                void (*print)(const char *line, void *data), void *data, struct titan_error *err)
 {
     char folder[PATH_MAX], copy[PATH_MAX + 16];
     const char *tmp = getenv("TMPDIR");
@@ -166,29 +179,22 @@ static titan_status verify_in_use(const char *path, bool rederive, struct backup
     (void)snprintf(copy, sizeof(copy), "%s/titan.db", folder);
     titan_status status = copy_in_use(path, copy, err);
     if (status == TITAN_OK)
-        status = backup_verify(copy, rederive, ret, print, data, err);
+        status = verify_file(copy, rederive, ret, print, data, err);
     if (dir_remove(folder, status == TITAN_OK ? err : NULL) != TITAN_OK && status == TITAN_OK)
         status = err->status;
     return status;
 }
 
+/* A store with a WAL is a titand's, which cannot open it while another process reads it: a copy is looked at. */
 titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
                            void (*print)(const char *line, void *data), void *data, struct titan_error *err)
 {
-    _cleanup_db_ struct db *db = NULL;
+    uint8_t head[20] = {0}; /* https://www.sqlite.org/fileformat.html: 18 is the version that writes, 2 = WAL */
     memset(ret, 0, sizeof(*ret));
-    TRY(exists(path, err));
-    titan_status status = schema_probe(&schema_store, path, NULL, err);
-    if (status == TITAN_EAGAIN)
-        return verify_in_use(path, rederive, ret, print, data, err);
-    TRY(status);
-    TRY(db_open(path, DB_READER, true, &db, err));
-    TRY(schema_check(db, false, err));
-    TRY(read_report(db, ret, err));
-    if (ret->schema < SCHEMA_CHAINED)
-        return TITAN_OK;
-    TRY(event_verify(db, 0, &ret->chained, err));
-    return rederive ? replay_check(db, &ret->replay, print, data, err) : TITAN_OK;
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || pread(fd, head, sizeof(head), 0) < 0)
+        return titan_fail_errno(err, "'%s'", path);
+    return (head[18] == 2 ? verify_copy : verify_file)(path, rederive, ret, print, data, err);
 }
 
 /* --- restore ------------------------------------------------------------------------------------------------------ */
@@ -204,14 +210,18 @@ static void raise_to(int64_t *n, int64_t at_least)
     *n = MAX(*n, at_least);
 }
 
-/* The store that is in place, as far as it can be read; its damage may be why it is to be replaced. */
-static void look_at_old(const char *path, struct given *g)
+/* The store that is in place, as far as it can be read; its damage may be why it is to be replaced. Not while another
+ * process has it: what that does would be lost. */
+static titan_status look_at_old(const char *path, struct given *g, struct titan_error *err)
 {
     _cleanup_db_ struct db *db = NULL;
     int64_t n = 0;
-    if (access(path, R_OK) != 0 || schema_probe(&schema_store, path, NULL, NULL) != TITAN_OK ||
-        db_open(path, DB_READER, true, &db, NULL) != TITAN_OK)
-        return;
+    const titan_status status =
+        access(path, R_OK) == 0 ? schema_probe(&schema_store, path, NULL, err) : TITAN_ENOTFOUND;
+    if (status == TITAN_EAGAIN)
+        return status;
+    if (status != TITAN_OK || db_open(path, DB_READER, true, &db, NULL) != TITAN_OK)
+        return TITAN_OK;
     if (db_int(db, 0, &n, NULL, "SELECT value FROM meta WHERE key = 'term'", "") == TITAN_OK)
         raise_to(&g->term, n);
     if (db_int(db, 0, &n, NULL, "SELECT max(id) FROM jobs", "") == TITAN_OK)
@@ -220,6 +230,7 @@ static void look_at_old(const char *path, struct given *g)
         raise_to(&g->worker, n);
     if (db_int(db, 0, &n, NULL, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", "") == TITAN_OK)
         raise_to(&g->event, n);
+    return TITAN_OK;
 }
 
 /* Folders of jobs, and the term an agent over the same directory has seen. */
@@ -321,7 +332,7 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     TRY(backup_verify(backup, true, &ret->backup, NULL, NULL, err));
     struct given g = {
         .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
-    look_at_old(path, &g);
+    TRY(look_at_old(path, &g, err));
     look_around(state_dir, &g);
     TRY(backup_copy(backup, fresh, err));
     titan_status status = prepare(fresh, &g, now_ms, err);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -18,6 +19,8 @@
 #include "state/schema.h"
 
 #define DELIVER_SLICE_NS 100000
+#define LOCK_WAIT_MS 10000 /* for another process that has a file open, when it is opened */
+#define LOCK_LOOK_MS 100
 #define TAIL_EVENTS 1000 /* the chain of these is checked at every start */
 
 static const struct log store_log = {.subsystem = "store"};
@@ -314,12 +317,25 @@ static titan_status open_secret(struct store *s, struct titan_error *err)
     return status;
 }
 
+/* Locked by another process: an sqlite3 shell, a script, `admin verify`. Mostly it ends soon. */
+static titan_status probe(const struct schema *schema, const char *path, bool *ret_unclean, struct titan_error *err)
+{
+    for (int waited_ms = 0;; waited_ms += LOCK_LOOK_MS) {
+        const titan_status status = schema_probe(schema, path, ret_unclean, err);
+        if (status != TITAN_EAGAIN || waited_ms >= LOCK_WAIT_MS)
+            return status;
+        if (waited_ms == 0)
+            tlog_warn(&store_log, "another process has the file open: waiting for its end", "path=\"%s\"", path);
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * 1000000}, NULL);
+    }
+}
+
 static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
 {
     bool unclean = false;
     int64_t term = 0, id = 0;
     TRY(db_rewrite_wal(path, err));
-    TRY(schema_probe(&schema_store, path, &unclean, err));
+    TRY(probe(&schema_store, path, &unclean, err));
     *ret_unclean = unclean;
     if (unclean)
         tlog_warn(&store_log, "the store was not closed; checking it", "path=\"%s\"", path);
@@ -344,7 +360,7 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
 static titan_status open_metrics(struct store *s, const char *path, bool unclean, struct titan_error *err)
 {
     TRY(db_rewrite_wal(path, err));
-    TRY(schema_probe(&schema_metrics, path, NULL, err));
+    TRY(probe(&schema_metrics, path, NULL, err));
     titan_status status = open_file(&schema_metrics, path, false, unclean, &s->metrics_writer, &s->metrics_reader, err);
     if (status == TITAN_OK)
         return TITAN_OK;

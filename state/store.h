@@ -18,7 +18,8 @@ struct store;
 /* Runs on the loop thread after the write is durable, or has failed: err->status. Results come in queueing order. */
 typedef void (*store_done)(void *arg, const struct titan_error *err);
 
-/* Opens or creates DIR/titan.db and DIR/metrics.db. TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe; after an unclean
+/* Opens or creates DIR/titan.db and DIR/metrics.db; waits for up to 10 s for another process that has one of them open
+ * (TITAN_EAGAIN then; of metrics.db as below). TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe; after an unclean
  * stop the store is checked (PRAGMA quick_check, bounded) before it is used, and the chain of the newest events always.
  * Damaged metrics are moved away; metrics that cannot be opened are gone without. */
 titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err) TITAN_MUST_USE;

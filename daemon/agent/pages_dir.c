@@ -9,12 +9,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEMPLATE "/dev/shm/titan-XXXXXX"
+#include "base/flight.h"
+
+enum { FOLDER_PREFIX = sizeof(PAGES_FOLDERS) + 2 * 17 };
 
 static void link_path(const char *run_dir, char out[PATH_MAX])
 {
     titan_assert(run_dir && *run_dir);
     (void)snprintf(out, PATH_MAX, "%.4000s/pages", run_dir);
+}
+
+/* What the names of this directory's folders begin with: a copy of the directory has its link, and not its workers. */
+static void folder_prefix(const char *run_dir, char out[FOLDER_PREFIX])
+{
+    struct stat st = {0};
+    (void)stat(run_dir, &st);
+    (void)snprintf(out, FOLDER_PREFIX, PAGES_FOLDERS "%llx-%llx-", (unsigned long long)st.st_dev,
+                   (unsigned long long)st.st_ino);
 }
 
 /* All users may write in /dev/shm: a folder that is another user's, or open to others, is not ours. */
@@ -24,16 +35,20 @@ static bool is_ours(const char *dir)
     return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 07777) == 0700;
 }
 
-void pages_dir_open(const char *run_dir, char out[PATH_MAX])
+void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *log)
 {
-    char link[PATH_MAX];
+    char link[PATH_MAX], prefix[FOLDER_PREFIX];
     link_path(run_dir, link);
+    folder_prefix(run_dir, prefix);
     ssize_t n = readlink(link, out, PATH_MAX - 1);
     out[n > 0 ? n : 0] = '\0';
-    if (n > 0 && strncmp(out, TEMPLATE, strlen("/dev/shm/titan-")) == 0 && is_ours(out))
+    if (n > 0 && strncmp(out, prefix, strlen(prefix)) == 0 && is_ours(out))
         return;
+    if (n > 0 && access(out, F_OK) == 0)
+        tlog_warn(log, "a folder of workers' pages is not this agent's: workers that are there are not adopted",
+                  "path=\"%s\"", out);
     (void)unlink(link);
-    (void)snprintf(out, PATH_MAX, "%s", TEMPLATE);
+    (void)snprintf(out, PATH_MAX, "%sXXXXXX", prefix);
     if (mkdtemp(out) && symlink(out, link) == 0)
         return;
     (void)rmdir(out);

@@ -11,9 +11,11 @@
 #include <limits.h>
 
 #include "base/error.h"
+#include "base/log.h"
 
-/* The folder, made if need be, of this user alone (0700). run_dir itself where /dev/shm cannot have it. */
-void pages_dir_open(const char *run_dir, char out[PATH_MAX]);
+/* The folder, made if need be, of this user and this run_dir alone (0700). run_dir itself where /dev/shm cannot have
+ * it. log: is told when the link leads to a folder that is not. */
+void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *log);
 /* Folder and link go when no page is left in it. */
 void pages_dir_close(const char *run_dir, const char *pages_dir);
 

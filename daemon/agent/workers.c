@@ -58,14 +58,16 @@ static void page_remove(const char *page_path)
 }
 
 /* Without it nothing is recorded, and the worker runs all the same. */
-static void recorder_create(const struct worker *w)
+static titan_status recorder_create(const struct worker *w)
 {
     struct titan_error err = {0};
     char path[PATH_MAX];
     flight_path(w->page_path, path);
-    if (flight_create(path, &err) != TITAN_OK)
+    const titan_status status = flight_create(path, &err);
+    if (status != TITAN_OK)
         tlog_warn(&w->set->log, "no flight recorder", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id,
                   w->id, err.msg);
+    return status;
 }
 
 /* --- end of a worker ---------------------------------------------------------------------------------------------- */
@@ -445,17 +447,32 @@ static titan_status worker_paths(struct worker *w, const char *directory, struct
     return TITAN_OK;
 }
 
+/* Page and recorder; on the disk (last) a worker does without the latter. */
+static titan_status worker_page_in(struct worker *w, const char *dir, bool last, struct titan_error *err)
+{
+    (void)snprintf(w->page_path, PATH_MAX, "%.4000s/w%" PRIu64 ".page", dir, w->id);
+    TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
+    if (recorder_create(w) == TITAN_OK || last)
+        return TITAN_OK;
+    page_close(TAKE(w->page));
+    page_remove(w->page_path);
+    return titan_fail(err, TITAN_ENOSPC, "'%s' has no room for a flight recorder", dir);
+}
+
 /* On the disk where memory for files is taken: containers have little, and NCCL and others use it, too. */
 static titan_status worker_page(struct worker *w, struct titan_error *err)
 {
-    titan_status status = page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err);
-    if (status == TITAN_ENOSPC && strcmp(w->set->pages_dir, w->set->run_dir) != 0) {
-        (void)snprintf(w->page_path, PATH_MAX, "%.4000s/w%" PRIu64 ".page", w->set->run_dir, w->id);
-        status = page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err);
+    struct workers *set = w->set;
+    bool last = strcmp(set->pages_dir, set->run_dir) == 0;
+    titan_status status = worker_page_in(w, set->pages_dir, last, err);
+    if (status == TITAN_ENOTFOUND && !last) { /* a log-out with RemoveIPC, or a script that cleans /dev/shm */
+        tlog_warn(&set->log, "the folder of workers' pages is gone, another one is made", "path=\"%s\"",
+                  set->pages_dir);
+        pages_dir_open(set->run_dir, set->pages_dir, &set->log);
+        last = strcmp(set->pages_dir, set->run_dir) == 0;
+        status = worker_page_in(w, set->pages_dir, last, err);
     }
-    if (status == TITAN_OK)
-        recorder_create(w);
-    return status;
+    return status == TITAN_OK || last ? status : worker_page_in(w, set->run_dir, true, err);
 }
 
 /* Its process is watched from here on. */
@@ -699,6 +716,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     if (status == TITAN_OK && workers_find(set, w->id))
         status = titan_fail(err, TITAN_ECORRUPT, "worker %" PRIu64 " has two pages", w->id);
     status = status == TITAN_OK ? worker_paths(w, directory, err) : status;
+    (void)snprintf(w->page_path, PATH_MAX, "%.4095s", page_path); /* where it is, which may be run/ */
     status = status == TITAN_OK ? worker_attach(w, err) : status;
     if (status != TITAN_OK) {
         if (w->id && !workers_find(set, w->id))
@@ -824,7 +842,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
         status = titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long", o->run_dir);
     status = status == TITAN_OK ? dir_make(jobs, err) : status;
     if (status == TITAN_OK)
-        pages_dir_open(set->run_dir, set->pages_dir);
+        pages_dir_open(set->run_dir, set->pages_dir, &set->log);
     struct channel_events channel_events = {.on_registration = on_registration,
                                             .on_message = events->on_message,
                                             .message_data = data,

@@ -260,6 +260,7 @@ def store_copy(path):
         for _ in range(100):
             before = _wal_state(path)
             shutil.copyfile(path, copy)
+            Path(f"{copy}-wal").unlink(missing_ok=True)  # of the try before
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}-wal", f"{copy}-wal")
             if _wal_state(path) == before:

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/tensor/tree.h"
 
@@ -37,8 +38,12 @@ size_t epoch_device_bytes(const struct program *p)
     return bytes;
 }
 
-static titan_status no_room(const struct device_info *info, struct titan_error *err)
+static titan_status no_room(const struct trainer *t, struct titan_error *err)
 {
+    const struct device_info *const info = &t->device.info;
+
+    if (t->recipe->device.memory > 0)
+        return titan_error_wrap(err, "%s, device.memory = %.2f GiB", info->name, t->recipe->device.memory);
     if (info->memory_free == 0)
         return TITAN_EUNPLACEABLE;
     return titan_error_wrap(err, "%s, %.2f of %.2f GiB free when it was opened", info->name,
@@ -53,7 +58,7 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
     titan_assert(e->view.rank < e->view.world && !p->plan);
     const titan_status status = plan_ahead_take(e->t->ahead, e->view.world, &p->plan, &p->programs, err);
     if (status == TITAN_EUNPLACEABLE)
-        return no_room(&e->t->device.info, err);
+        return no_room(e->t, err);
     TRY(status);
     titan_assert(p->plan->mesh.world == e->view.world);
     for (int k = 0; k < p->plan->kinds; k++)
@@ -203,6 +208,16 @@ static titan_status choose_products(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* Of a window's bytes and what collectives have in it: NCCL takes a peer's data from the caller's own offset. More
+ * than 0, and exact as a double. */
+static double window_key(const struct epoch *e, size_t bytes)
+{
+    uint64_t hash = hash_word(hash_word(HASH_INIT, bytes), program_collectives_hash(e->plan.program));
+    if (e->evaluation.program)
+        hash = hash_word(hash, program_collectives_hash(e->evaluation.program));
+    return (double)(hash_mix(hash) >> 12) + 1;
+}
+
 /* A step's arena as a window of its collectives' communicators. Ranks tell each other what they have first, as every
  * member of a communicator is to take part; a refusal is kept for the epochs to come. */
 static titan_status open_windows(struct epoch *e, struct titan_error *err)
@@ -211,7 +226,7 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
     struct titan_error why = {0};
     size_t bytes;
     void *const base = exec_window(e->exec, &bytes);
-    const double mine = t->without_windows ? 0 : (double)bytes;
+    const double mine = base && !t->without_windows ? window_key(e, bytes) : 0;
     _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
     bool refused = !base;
 
@@ -220,7 +235,7 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "windows: out of memory");
     TRY(gather_doubles(e, &mine, 1, all, err));
-    const titan_status status = base && mine > 0 ? groups_open_windows(e, base, all, &refused, &why) : TITAN_OK;
+    const titan_status status = base && mine > 0 ? groups_open_windows(e, base, bytes, all, &refused, &why) : TITAN_OK;
     if (status != TITAN_OK) {
         t->without_windows = t->without_windows || (status != TITAN_EREVOKED && status != TITAN_EPEER);
         if (err)

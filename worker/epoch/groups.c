@@ -219,7 +219,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-titan_status groups_open_windows(struct epoch *e, void *base, const double *bytes, bool *ret_refused,
+titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, const double *keys, bool *ret_refused,
                                  struct titan_error *err)
 {
     const struct mesh *mesh = &e->plan.plan->mesh;
@@ -236,10 +236,10 @@ titan_status groups_open_windows(struct epoch *e, void *base, const double *byte
             continue;
         mesh_group_members(mesh, group, e->view.rank, members);
         for (int i = 0; i < n; i++)
-            same = same && bytes[members[i]] > 0 && bytes[members[i]] == bytes[e->view.rank];
+            same = same && keys[members[i]] > 0 && keys[members[i]] == keys[e->view.rank];
         if (!same)
             continue;
-        const titan_status status = g->ops->window_open(g->comms[c], base, (size_t)bytes[e->view.rank], err);
+        const titan_status status = g->ops->window_open(g->comms[c], base, bytes, err);
         *ret_refused = *ret_refused || status == TITAN_EUNSUPPORTED;
         if (status != TITAN_OK && status != TITAN_EUNSUPPORTED)
             return titan_error_wrap(err, "communicator %s", channel_name((enum channel)c));

@@ -35,9 +35,9 @@ void groups_revoke(struct epoch *e);
 /* Orders to revoke are not heard any more. */
 void groups_unwatch(struct epoch *e);
 void groups_close(struct epoch *e);
-/* Memory at base as a window of the communicators of collectives, where all members have as many bytes: of every rank,
- * in rank order, 0: none. *ret_refused: some cannot, with the reason in err. */
-titan_status groups_open_windows(struct epoch *e, void *base, const double *bytes, bool *ret_refused,
+/* Memory at base as a window of the communicators of collectives of which all members have the same key: of every rank,
+ * in rank order, 0: has none. *ret_refused: some cannot, with the reason in err. */
+titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, const double *keys, bool *ret_refused,
                                  struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -11,6 +11,7 @@
 #define PART_BITS 32 /* what a double carries of a number, with room to spare */
 #define PARTS ((8 + PRODUCT_WAY_BYTES) / 4)
 #define ROW (PARTS + 1) /* chosen, then the product and its way in parts */
+#define STRETCH 16      /* rows that are gathered at once */
 
 struct products {
     struct exec *e;
@@ -116,11 +117,12 @@ static bool take_row(const double *row, struct product_way *ret)
     return row[0] == 0 || row[0] == 1;
 }
 
-/* Every rank's rows, [rank][*ret_most][ROW]; those beyond a rank's own say -1. */
+/* Every rank's rows, [rank][*ret_most][ROW]; those beyond a rank's own say -1. STRETCH rows at a time: what is gathered
+ * lies on the device, beside all that a plan has put there. */
 static titan_status gather_rows(const struct products *p, double **ret, int *ret_most, struct titan_error *err)
 {
     const double mine = p->n;
-    _cleanup_free_ double *counts = calloc((size_t)p->world, sizeof *counts), *rows = NULL;
+    _cleanup_free_ double *counts = calloc((size_t)p->world, sizeof *counts), *rows = NULL, *part = NULL;
     int most = 1;
 
     if (!counts)
@@ -132,16 +134,23 @@ static titan_status gather_rows(const struct products *p, double **ret, int *ret
         most = MAX(most, (int)counts[r]);
     }
     rows = calloc((size_t)most * ROW, sizeof *rows);
+    part = calloc((size_t)p->world * STRETCH * ROW, sizeof *part);
     *ret = calloc((size_t)p->world * (size_t)most * ROW, sizeof **ret);
-    if (!rows || !*ret)
+    if (!rows || !part || !*ret)
         return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
     for (int i = 0; i < most; i++)
         if (i < p->n)
             put_row(rows + (size_t)i * ROW, &p->ways[i]);
         else
             rows[(size_t)i * ROW] = -1;
+    for (int from = 0; from < most; from += STRETCH) {
+        const size_t n = (size_t)MIN(most - from, STRETCH) * ROW;
+        TRY(p->gather(p->arg, rows + (size_t)from * ROW, (int)n, part, err));
+        for (int r = 0; r < p->world; r++)
+            memcpy(*ret + ((size_t)r * (size_t)most + (size_t)from) * ROW, part + (size_t)r * n, n * sizeof *part);
+    }
     *ret_most = most;
-    return p->gather(p->arg, rows, most * ROW, *ret, err);
+    return TITAN_OK;
 }
 
 /* The first rank that has the product, and has chosen where `chosen`; -1: none. */

@@ -58,6 +58,11 @@ static void advise(const struct plan_options *options, int world, struct titan_e
     struct plan_options o = *options;
 
     o.world = world;
+    if (o.evaluation)
+        titan_error_hint(err, "a smaller validation.local_batch_size, a shorter validation.seq_len or more workers");
+    else if (o.recipe->parallelism.pipeline_parallel_degree > 1)
+        titan_error_hint(err, "a smaller parallelism.pipeline_parallel_microbatch_size, more workers, activation "
+                              "checkpointing or a shorter training.seq_len");
     const int64_t batch = plan_fitting_batch(&o, NULL, NULL);
     if (batch > 0)
         titan_error_hint(err,

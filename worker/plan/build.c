@@ -653,6 +653,12 @@ static double capacity_of(const struct build_options *o)
     return o->forward_only ? 0 : o->expert_capacity;
 }
 
+/* Without drops there can be more rows; an evaluation takes them in rounds of a step's room, not in more memory. */
+static double room_of(const struct build_options *o)
+{
+    return o->forward_only && o->expert_room <= 0 ? o->expert_capacity : o->expert_room;
+}
+
 static void init_builder(struct builder *b, const struct build_options *o, int rank)
 {
     *b = (struct builder){.opt = o, .layout = o->layout, .model = o->layout->model};
@@ -667,7 +673,7 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     const struct block k = {.layout = o->layout,
                             .b = o->b,
                             .t = o->t,
-                            .expert_room = o->expert_room,
+                            .expert_room = room_of(o),
                             .expert_capacity = capacity_of(o),
                             .by_rank = o->canonical};
     b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
@@ -828,7 +834,7 @@ static void init_block(struct builder *b)
                           .ring = o->ring,
                           .apart = any_parts_products(b),
                           .loss_chunks = o->loss_chunks,
-                          .expert_room = o->expert_room,
+                          .expert_room = room_of(o),
                           .expert_capacity = capacity_of(o),
                           .by_rank = o->canonical,
                           .round_robin = o->round_robin,

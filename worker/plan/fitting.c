@@ -29,7 +29,8 @@ int64_t plan_fitting_batch(const struct plan_options *options,
     struct plan_options o = *options;
 
     titan_assert(batch > 0);
-    if (!smaller)
+    /* An evaluation has a batch of its own, a pipeline's microbatch too. */
+    if (!smaller || o.evaluation || o.recipe->parallelism.pipeline_parallel_degree > 1)
         return 0;
     *smaller = *options->recipe;
     o.recipe = smaller;

@@ -80,6 +80,23 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
     return bytes;
 }
 
+uint64_t program_collectives_hash(const struct program *p)
+{
+    uint64_t hash = HASH_INIT;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *const a = &p->actions[i];
+        if (!op_is_collective((enum op)a->op))
+            continue;
+        for (int k = 0; k < a->n_operands; k++) {
+            const struct operand *const o = &action_operands(p, a)[k];
+            const struct buffer *const b = &p->buffers[o->buffer];
+            hash = hash_word(hash, buffer_is_external(b->kind) ? UINT64_MAX : b->offset + o->offset);
+        }
+    }
+    return hash;
+}
+
 double action_wire_bytes(const struct program *p, const struct action *a)
 {
     const double bytes = (double)action_sent_bytes(p, a);

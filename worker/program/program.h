@@ -195,6 +195,9 @@ size_t action_sent_bytes(const struct program *p, const struct action *a);
  * summed for others passes on (Thakur et al. 2005). 0 in a group of one. */
 double action_wire_bytes(const struct program *p, const struct action *a);
 
+/* Of where in the arena collectives read and write. */
+uint64_t program_collectives_hash(const struct program *p);
+
 static inline const struct operand *action_operands(const struct program *p, const struct action *a)
 {
     return p->operands + a->operand;

@@ -183,20 +183,31 @@ static void test_watch_stops(void **state)
 static void test_pages_in_memory(void **state)
 {
     (void)state;
-    char dir[PATH_MAX], again[PATH_MAX], page[PATH_MAX + 16], left[PATH_MAX];
-    pages_dir_open(folder, dir);
+    static const struct log quiet = {.subsystem = "test"};
+    char dir[PATH_MAX], again[PATH_MAX], page[PATH_MAX + 16], left[PATH_MAX], other[PATH_MAX + 8];
+    pages_dir_open(folder, dir, &quiet);
     assert_int_equal(strncmp(dir, "/dev/shm/titan-", 15), 0);
-    pages_dir_open(folder, again);
+    pages_dir_open(folder, again, &quiet);
     assert_string_equal(again, dir);
     (void)snprintf(page, sizeof(page), "%s/w1.page", dir);
     int fd = open(page, O_CREAT | O_WRONLY, 0600);
     assert_true(fd >= 0);
     close(fd);
     pages_dir_close(folder, dir); /* a worker's is in it */
-    pages_dir_open(folder, again);
+    pages_dir_open(folder, again, &quiet);
     assert_string_equal(again, dir);
+    /* A copy of the directory has the link, and a folder of its own. */
+    (void)snprintf(other, sizeof(other), "%s/copy", folder);
+    (void)snprintf(left, sizeof(left), "%s/copy/pages", folder);
+    assert_int_equal(mkdir(other, 0700), 0);
+    assert_int_equal(symlink(dir, left), 0);
+    pages_dir_open(other, again, &quiet);
+    assert_string_not_equal(again, dir);
+    assert_int_equal(access(page, F_OK), 0);
+    pages_dir_close(other, again);
+    assert_int_equal(rmdir(other), 0);
     assert_int_equal(chmod(dir, 0777), 0);
-    pages_dir_open(folder, again);
+    pages_dir_open(folder, again, &quiet);
     assert_string_not_equal(again, dir);
     pages_dir_close(folder, again);
     assert_int_equal(access(again, F_OK), -1);
