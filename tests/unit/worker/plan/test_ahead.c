@@ -162,12 +162,37 @@ static void test_what_would_fit(void **state)
     assert_int_equal(recipe.training.local_batch_size, 4);
 }
 
+/* An evaluation has keys of its own. */
+static void test_evaluation_that_does_not_fit(void **state)
+{
+    struct recipe recipe = base.recipe;
+    struct plan_options options = {.recipe = &recipe,
+                                   .model = base.model,
+                                   .dt = DTYPE_F32,
+                                   .machine = base.cost.machine,
+                                   .world = 1,
+                                   .evaluation = true,
+                                   .memory_free = 1};
+    struct plan *plan = NULL;
+    struct program **programs = NULL;
+    struct titan_error err = {0};
+    struct plan_ahead *a = NULL;
+
+    (void)state;
+    assert_int_equal(plan_ahead_open(&options, &a, NULL), TITAN_OK);
+    assert_int_equal(plan_ahead_take(a, 1, &plan, &programs, &err), TITAN_EUNPLACEABLE);
+    if (!strstr(err.hint, "validation.local_batch_size") || strstr(err.hint, "training."))
+        fail_msg("%s", err.hint);
+    plan_ahead_close(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_taken_is_what_was_asked_for),
         cmocka_unit_test(test_failure_is_told_to_who_takes),
         cmocka_unit_test(test_what_would_fit),
+        cmocka_unit_test(test_evaluation_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, open_base, close_base);
 }
