@@ -280,6 +280,7 @@ titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err)
         status = trainer_drain_streams(e->t, err); /* closing may have raised a failure on them */
     checkpoints_close(e);
     restore_clear(&e->state.restore);
+    publish_close(e); /* the next epoch's rank 0 may be another process */
     return status;
 }
 

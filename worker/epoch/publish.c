@@ -32,6 +32,11 @@ titan_status publish_open(struct epoch *e, struct titan_error *err)
                         r->training.steps, err);
 }
 
+void publish_close(struct epoch *e)
+{
+    metrics_close(&e->t->publisher.metrics);
+}
+
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
 bool publish_logs_step(const struct epoch *e, uint64_t step)

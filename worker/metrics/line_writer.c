@@ -6,13 +6,17 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 
 #define LAST_MS 1000
+#define LOCK_MS 10000
+#define LOCK_LOOK_MS 10
 
 struct line {
     struct line *next;
@@ -41,10 +45,36 @@ static void writer_free(struct line_writer *w)
     free(w);
 }
 
+static struct timespec in_ms(int64_t ms)
+{
+    struct timespec at;
+    (void)clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_nsec += ms % 1000 * 1000000;
+    at.tv_sec += ms / 1000 + at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    return at;
+}
+
+/* With the lock. The file's other writer: what it has put comes first. */
+static void wait_for_other(struct line_writer *w)
+{
+    const int64_t until = clock_mono_ns() + INT64_C(1000000) * LOCK_MS;
+    bool alone = false;
+    while (!alone && clock_mono_ns() < until && (w->first || !w->closing)) {
+        const struct timespec look = in_ms(LOCK_LOOK_MS);
+        (void)pthread_mutex_unlock(&w->lock);
+        alone = flock(w->fd, LOCK_EX | LOCK_NB) == 0;
+        (void)pthread_mutex_lock(&w->lock);
+        if (!alone)
+            (void)pthread_cond_timedwait(&w->changed, &w->lock, &look);
+    }
+}
+
 static void *write_lines(void *arg)
 {
     struct line_writer *w = arg;
     (void)pthread_mutex_lock(&w->lock);
+    wait_for_other(w);
     while (w->first || !w->closing) {
         struct line *const line = w->first;
         if (!line) {
@@ -71,11 +101,7 @@ static void *write_lines(void *arg)
 /* With the lock. */
 static bool wait_until_written(struct line_writer *w, int64_t ms)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += ms % 1000 * 1000000;
-    until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const struct timespec until = in_ms(ms);
     while (w->first)
         if (pthread_cond_timedwait(&w->changed, &w->lock, &until) != 0)
             break;

@@ -2,6 +2,9 @@
 /* line_writer.h - appends lines to a file on a thread, so that a disk or a file server that does not answer holds up no
  * step.
  *
+ * Of several writers of one file each holds its lock (flock) until it is closed: the next one's lines wait for 10 s, so
+ * that those of a writer that a disk has held up come first.
+ *
  * As long as the file takes them, a line is put only when the one before it is written: what is killed between two
  * steps has lost one line at most. A file that has not taken a line for LINE_WRITER_WAIT_MS is not waited for until it
  * has taken all; lines beyond LINE_WRITER_BYTES are lost then. */

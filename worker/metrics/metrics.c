@@ -23,7 +23,8 @@
 
 /* The writer before may be dead and still be writing: a thread that is killed in a system call comes to its end there,
  * later, and the lock goes with the descriptor. There is none with a time limit, and a writer on another host may live
- * on: so it is asked for often, and not for long. False: the file is not ours alone. */
+ * on: so it is asked for often, and not for long; longer by the thread that writes. False: the file is not ours alone
+ * yet. */
 static bool wait_for_writer(int fd)
 {
     const struct timespec pause = {.tv_nsec = 1000000};

@@ -62,6 +62,67 @@ static pid_t writer_that_dies(void)
     return pid;
 }
 
+/* Writes step 1, and when it is told to step 2; then it ends. */
+static pid_t writer_that_is_slow(int *ret_go)
+{
+    int told[2], go[2];
+    char c;
+    assert_int_equal(pipe(told), 0);
+    assert_int_equal(pipe(go), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct metrics m = {.fd = -1};
+        if (metrics_open(&m, folder, 0, 100, 100, NULL) != TITAN_OK)
+            _exit(1);
+        write_step(&m, 1);
+        if (write(told[1], "x", 1) != 1 || read(go[0], &c, 1) != 1)
+            _exit(1);
+        write_step(&m, 2);
+        _exit(0);
+    }
+    assert_int_equal(read(told[0], &c, 1), 1);
+    (void)close(told[0]);
+    (void)close(told[1]);
+    (void)close(go[0]);
+    *ret_go = go[1];
+    return pid;
+}
+
+/* It is not waited for in the step, and its lines come before ours all the same. */
+static void test_a_slow_writer_before(void **state)
+{
+    (void)state;
+    struct metrics m = {.fd = -1};
+    struct buf text = BUF_INIT;
+    struct log log;
+    char path[PATH_MAX];
+    int go, status;
+    (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    (void)unlink(path);
+    pid_t before = writer_that_is_slow(&go);
+    log_init(&log, "test", "%s", "");
+    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    for (uint64_t step = 3; step <= 5; step++)
+        metrics_step(&m, &log, &(struct step_report){.step = step, .epoch = 2, .world = 1});
+    assert_int_equal(write(go, "x", 1), 1);
+    assert_int_equal(waitpid(before, &status, 0), before);
+    assert_int_equal(status, 0);
+    while (!line_writer_wait(m.writer))
+        ;
+    metrics_close(&m);
+    (void)close(go);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    const char *at = text.data;
+    for (int step = 1; step <= 5; step++) {
+        assert_int_equal(strncmp(at, "{\"step\":", 8), 0);
+        assert_int_equal(atoi(at + 8), step);
+        at = strchr(at, '\n') + 1;
+    }
+    assert_int_equal(*at, '\0');
+    buf_free(&text);
+}
+
 static void test_the_writer_before(void **state)
 {
     (void)state;
@@ -242,9 +303,12 @@ static int remove_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_writer_before), cmocka_unit_test(test_handed_over),
-        cmocka_unit_test(test_evaluation),        cmocka_unit_test(test_evaluation_long_ago),
-        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_writer_before),
+                                       cmocka_unit_test(test_a_slow_writer_before),
+                                       cmocka_unit_test(test_handed_over),
+                                       cmocka_unit_test(test_evaluation),
+                                       cmocka_unit_test(test_evaluation_long_ago),
+                                       cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_line)};
     return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
 }
