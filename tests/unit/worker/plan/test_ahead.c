@@ -181,7 +181,7 @@ static void test_evaluation_that_does_not_fit(void **state)
     (void)state;
     assert_int_equal(plan_ahead_open(&options, &a, NULL), TITAN_OK);
     assert_int_equal(plan_ahead_take(a, 1, &plan, &programs, &err), TITAN_EUNPLACEABLE);
-    if (!strstr(err.hint, "validation.local_batch_size") || strstr(err.hint, "training."))
+    if (!strstr(err.hint, "validation.local_batch_size") || strstr(err.hint, "training"))
         fail_msg("%s", err.hint);
     plan_ahead_close(a);
 }
