@@ -132,8 +132,7 @@ static titan_status write_timeline(const char *path, const struct buf *text, str
     }
     TRY(write_file(path, text, err));
     if (text->len >= BIG_TIMELINE)
-        (void)fprintf(stderr,
-                      "note: '%s' is %s; as %s.gz it is a tenth to a thirtieth of that, and Perfetto opens it too\n",
+        (void)fprintf(stderr, "note: '%s' is %s; as %s.gz it is about a tenth of that, and Perfetto opens it too\n",
                       path, format_bytes(text->len, size), path);
     return TITAN_OK;
 }

@@ -29,7 +29,6 @@ struct lookahead {
     int passed;             /* since the last mark */
     int placed;             /* marks in this step */
     int64_t reached_ns;     /* when the last one that was waited for was reached; 0: none was */
-    bool looked, measured; /* some have been reached; the time between two was measured, so `every` is of this device */
 };
 
 /* Actions of the compute stream that follow each other there and are launched as one (segments.c). What other streams
@@ -120,8 +119,6 @@ void recorder_end(const struct call *c, int index);
 /* lookahead.c: so many actions have been enqueued. */
 titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *err) TITAN_MUST_USE;
 void lookahead_begin(struct lookahead *p); /* a step begins */
-/* Actions that may be enqueued with one call. */
-int lookahead_run(const struct lookahead *p);
 titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret,
                             struct titan_error *err) TITAN_MUST_USE;
 void lookahead_close(const struct device_ops *ops, struct lookahead *p); /* the stream is idle */

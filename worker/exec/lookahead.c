@@ -34,19 +34,11 @@ void lookahead_begin(struct lookahead *p)
 /* A mark was reached at now: so long did the device have for `every` actions, where the host had to wait for both. */
 static void adapt(struct lookahead *p, int64_t now, bool waited)
 {
-    p->looked = true;
     if (waited && p->reached_ns > 0) {
-        p->measured = true;
         const int64_t took = MAX(now - p->reached_ns, (int64_t)1), wanted = p->every * (int64_t)AHEAD_NS / took;
         p->every = (int)MIN(MAX(MIN(MAX(wanted, p->every / 2), p->every * 2), EVERY_LEAST), EVERY_MOST);
     }
     p->reached_ns = waited ? now : 0;
-}
-
-/* Where the device has always been done by the time the host looks, it is the host that is slow. */
-int lookahead_run(const struct lookahead *p)
-{
-    return p->looked && !p->measured ? EVERY_MOST : p->every;
 }
 
 titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *err)

@@ -66,7 +66,7 @@ static titan_status find_runs(struct exec *e, struct titan_error *err)
 {
     struct segments *const g = &e->segments;
     const struct program *const p = e->p;
-    const int most = lookahead_run(&e->lookahead);
+    const int most = e->lookahead.every;
     _cleanup_free_ bool *is_final = calloc((size_t)p->n_actions, sizeof *is_final);
     struct run r = {0};
 

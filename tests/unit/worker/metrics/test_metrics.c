@@ -33,6 +33,14 @@ static void write_step(struct metrics *m, uint64_t step)
         ;
 }
 
+/* In a process of its own. */
+static void begin_with_step_1(struct metrics *m)
+{
+    if (metrics_open(m, folder, 0, 100, 100, NULL) != TITAN_OK)
+        _exit(1);
+    write_step(m, 1);
+}
+
 /* Writes step 1, then dies; what it has begun comes to its end later: step 2 and a part of a line. */
 static pid_t writer_that_dies(void)
 {
@@ -43,9 +51,7 @@ static pid_t writer_that_dies(void)
     assert_true(pid >= 0);
     if (pid == 0) {
         struct metrics m = {.fd = -1};
-        if (metrics_open(&m, folder, 0, 100, 100, NULL) != TITAN_OK)
-            _exit(1);
-        write_step(&m, 1);
+        begin_with_step_1(&m);
         if (fork() == 0) { /* has the lock too, as a thread of it that is still in a system call */
             if (write(told[1], "x", 1) != 1 || usleep(100000) != 0)
                 _exit(1);
@@ -73,9 +79,7 @@ static pid_t writer_that_is_slow(int *ret_go)
     assert_true(pid >= 0);
     if (pid == 0) {
         struct metrics m = {.fd = -1};
-        if (metrics_open(&m, folder, 0, 100, 100, NULL) != TITAN_OK)
-            _exit(1);
-        write_step(&m, 1);
+        begin_with_step_1(&m);
         if (write(told[1], "x", 1) != 1 || read(go[0], &c, 1) != 1)
             _exit(1);
         write_step(&m, 2);
