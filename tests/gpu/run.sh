@@ -43,7 +43,7 @@ train_ranks() { # train_ranks N: against one rank
 # One rank of each model that meshes are compared on, against the CPU. Experts change places where two are as good as
 # each other, which rounding decides (an H100 against the CPU: 2.4e-4 with latent attention, 2e-8 without a change).
 mesh_bound() { # mesh_bound MODEL
-    case $1 in experts | latent) echo 1e-3 ;; *) echo 1e-5 ;; esac
+    case $1 in experts | latent | dropped) echo 1e-3 ;; *) echo 1e-5 ;; esac
 }
 train_model() { # train_model MODEL
     train "mesh-1-$1" 1 float32 10 $(set_keys $(model_keys "$1") "training.dataset_path=$WORK/documents") &&
@@ -54,6 +54,23 @@ train_mesh() { # train_mesh NAME: against one rank of the same model
     find_mesh "$1" || return
     with_mps train "mesh-$1" "$ranks" float32 10 $keys $(set_keys "training.dataset_path=$WORK/documents") &&
         same_losses "$(mesh_bound "$model")" "$WORK/mesh-1-$model/metrics.jsonl" "$WORK/mesh-$1/metrics.jsonl"
+}
+train_variant() { # train_variant NAME: against the run that its line names
+    local model ranks type reference bound keys
+    find_variant "$1" || return
+    with_mps train "variant-$1" "$ranks" "$type" 10 $keys $(set_keys "training.dataset_path=$WORK/documents") &&
+        same_losses "$bound" "$WORK/$reference/metrics.jsonl" "$WORK/variant-$1/metrics.jsonl"
+}
+# A run that stops at step 5 and is started again loads its checkpoint, and has the losses of one that did not stop.
+train_resumed() {
+    local keys="$(set_keys checkpoint.enable=true checkpoint.interval=5 checkpoint.keep_latest_k=0 numerics.canonical=true)"
+    train resumed 1 bfloat16 10 $keys && cp "$WORK/resumed/metrics.jsonl" "$WORK/resumed.whole.jsonl" || return
+    ls "$WORK/resumed/checkpoint"
+    rm -rf "$WORK/resumed/checkpoint/step-00000010" "$WORK/resumed/metrics.jsonl"
+    debug_run $B/bin/titan-worker cuda 1 bfloat16 "$WORK/text" "$WORK/resumed" 10 $keys || return
+    grep -i checkpoint "$WORK/resumed/log"
+    tail -n 5 "$WORK/resumed.whole.jsonl" >"$WORK/resumed.rest.jsonl"
+    same_losses 0 "$WORK/resumed.rest.jsonl" "$WORK/resumed/metrics.jsonl"
 }
 train_canonical() { # bit for bit across world sizes
     train canonical-1 1 float32 10 --set numerics.canonical=true &&
@@ -112,9 +129,9 @@ time_steps() {
         --set training.steps=50 --set checkpoint.enable=false --set elastic.min_workers=1
 }
 
-export -f machine check_model sanitize mesh_bound model_keys find_mesh train_model train_mesh train_again train_ranks train_canonical train_killed ranks_of \
+export -f machine check_model sanitize mesh_bound model_keys find_mesh find_variant train_model train_mesh train_variant train_resumed train_again train_ranks train_canonical train_killed ranks_of \
     time_steps
-export meshes
+export meshes variants
 
 python3 tests/gpu/text.py "$WORK/text"
 make_documents "$WORK/text" "$WORK/documents"
@@ -136,6 +153,10 @@ part train-again 60 "gpu $plugin $worker" bash -c train_again
 for model in $mesh_models; do
     part "train-1-$model" 60 "gpu $plugin $worker" bash -c "train_model $model"
 done
+for variant in $(awk '$3 == 1 { print $1 }' <<<"$variants"); do
+    part "variant-$variant" 60 "gpu $plugin $worker" bash -c "train_variant $variant"
+done
+part resumed 60 "gpu $plugin $worker" bash -c train_resumed
 part train-killed 90 "gpu $plugin $worker" bash -c train_killed
 mps_start
 export mps
@@ -148,6 +169,9 @@ for ranks in 2 4; do
     [ "$ranks" -lt 4 ] || [ -z "$mps" ] || mps_stop
     for mesh in $(awk -v ranks=$ranks '$3 == ranks { print $1 }' <<<"$meshes"); do
         part "mesh-$mesh" 90 "gpu $plugin $worker" bash -c "train_mesh $mesh"
+    done
+    for variant in $(awk -v ranks=$ranks '$3 == ranks { print $1 }' <<<"$variants"); do
+        part "variant-$variant" 90 "gpu $plugin $worker" bash -c "train_variant $variant"
     done
 done
 part train-4-ranks 90 "gpu $plugin $worker" bash -c "train_ranks 4"
