@@ -542,7 +542,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t nccl, void *base, size_t bytes, n
     c->windows++;
     c->shared->window_bytes += bytes; /* one a communicator */
     c->shared->windows++;
-    return ncclInProgress;
+    return ncclSuccess; /* as 2.28 answers, though it is at work still */
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t nccl, ncclWindow_t window)
 {

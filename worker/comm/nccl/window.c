@@ -45,12 +45,14 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
     progress_wait_begin();
     ncclResult_t r = ncclCommWindowRegister(c->nccl, base, bytes, &c->window, NCCL_WIN_COLL_SYMMETRIC);
     unsigned looks = 0;
-    while (r == ncclInProgress && comm_failed(c) == TITAN_OK) {
+    bool busy = nccl_fine(r); /* NCCL 2.28 answers success while it is at work */
+    while (busy && comm_failed(c) == TITAN_OK) {
         ncclResult_t state = ncclInProgress;
         r = ncclCommGetAsyncError(c->nccl, &state);
         if (r == ncclSuccess)
             r = state;
-        if (r == ncclInProgress)
+        busy = r == ncclInProgress;
+        if (busy)
             nccl_pause(&looks);
     }
     progress_wait_end();
