@@ -18,7 +18,7 @@ train() { # train FOLDER [--set ...]: what it says is in FOLDER/log
     local folder=$dir/$1
     shift
     rm -rf "$folder" && mkdir -p "$folder"
-    timeout 60 "$dir/titan-worker" run recipes/tiny.toml --device cuda --dir "$folder" --set training.dataset_path=base --set training.steps=3 \
+    timeout 60 "${worker:-$dir/titan-worker}" run recipes/tiny.toml --device cuda --dir "$folder" --set training.dataset_path=base --set training.steps=3 \
         --set training.seq_len=32 --set training.local_batch_size=1 --set training.global_batch_size=1 --set checkpoint.enable=false "$@" >"$folder/log" 2>&1
 }
 refused() { # refused WHAT WORDS NAME=VALUE...: the environment in which a run is
@@ -35,6 +35,26 @@ refused "no GPU that is visible" "no NVIDIA GPU is visible (is CUDA_VISIBLE_DEVI
 refused "another error of the driver" "emulated error" TITAN_FAKE_COUNT_ERROR=999
 refused "a GPU that is too old" "emulated GPU has compute capability 7.0; 8.0 or later is needed (bf16)" TITAN_FAKE_MAJOR=7
 refused "an NCCL that is too old" "NCCL 2.27.7 is older than" TITAN_FAKE_NCCL=22707
+
+# With an older library than it was built with, a plug-in lacks a function: it is loaded, and says itself what is wrong.
+mkdir -p "$dir/lacking"
+cat >"$dir/lacking/plugin.c" <<'C'
+#include "worker/device/device.h"
+int lacking(void);
+static const char *unusable(void) { return "the library is too old"; }
+static titan_status never(const struct device_options *o, struct device **ret, struct titan_error *err)
+{
+    (void)o, (void)ret, (void)err;
+    return (titan_status)lacking();
+}
+static const struct device_ops ops = {.open = never};
+static const struct device_plugin plugin = {.abi = TITAN_DEVICE_ABI, .unusable = unusable, .ops = &ops};
+const struct device_plugin *titan_device_plugin(void);
+const struct device_plugin *titan_device_plugin(void) { return &plugin; }
+C
+gcc -shared -fPIC -Wl,-z,lazy -I. -o "$dir/lacking/libtitan-cuda.so" "$dir/lacking/plugin.c"
+cp "$BUILD/bin/titan-worker" "$dir/lacking/"
+refused "a library that lacks a function" "the library is too old" worker="$dir/lacking/titan-worker"
 
 losses() { sed 's/.*"loss":\([^,]*\),.*/\1/' "$dir/$1/metrics.jsonl"; }
 float8="--set model.converters=float8"

@@ -59,7 +59,8 @@ static titan_status plugin_load(const char *name, struct device_handle *h, struc
     titan_assert(name[0] && !h->library);
     char path[PATH_MAX_BYTES];
     TRY(plugin_find(name, path, err));
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    /* Lazily: with libraries that are too old it says so itself, where a missing symbol would say nothing of why. */
+    void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
     if (!library)
         return titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be loaded: %s", name, dlerror());
     titan_device_plugin_fn fn;
