@@ -28,54 +28,51 @@ __device__ static void store_at_random(bf16 *x, float value, uint32_t random)
         x->bits = (uint16_t)((bits + (random & 0xffffu)) >> 16);
 }
 
-/* Four elements in a row, of which `left` are there; whole: they are, in one access. */
+/* Four elements in a row, in one access or, at a tensor's end, one by one. */
 template <class T> struct four {
-    float v[4];
+    T e[4];
+    __device__ float value(int k) const
+    {
+        return num_load(e + k);
+    }
 };
-__device__ static inline void four_bits(const float *x, uint4 *ret)
-{
-    *ret = LOAD_16(x);
-}
-__device__ static inline void four_bits(const bf16 *x, uint2 *ret)
-{
-    *ret = *(const uint2 *)x;
-}
-template <class T> struct four_type;
-template <> struct four_type<float> {
-    typedef uint4 bits;
+template <class T> struct four_bits;
+template <> struct four_bits<float> {
+    typedef uint4 type;
 };
-template <> struct four_type<bf16> {
-    typedef uint2 bits;
+template <> struct four_bits<bf16> {
+    typedef uint2 type;
 };
+/* Left as they lie in memory: what converts them waits, and the loads behind would too. */
 template <class T> __device__ static inline four<T> four_load(const T *x, int64_t left, bool whole)
 {
-    four<T> f;
-    T e[4];
+    four<T> f = {};
     if (whole) {
-        typename four_type<T>::bits bits;
-        four_bits(x, &bits);
-        memcpy(e, &bits, sizeof bits);
+        const typename four_bits<T>::type bits = *(const typename four_bits<T>::type *)x;
+        memcpy(f.e, &bits, sizeof bits);
+    } else {
+        for (int k = 0; k < 4; k++)
+            if (k < left)
+                f.e[k] = x[k];
     }
-    for (int k = 0; k < 4; k++)
-        f.v[k] = whole ? num_load(e + k) : k < left ? num_load(x + k) : 0.0f;
     return f;
 }
 template <class T> __device__ static inline void four_store(T *x, const T e[4], int64_t left, bool whole)
 {
     if (whole) {
-        typename four_type<T>::bits bits;
+        typename four_bits<T>::type bits;
         memcpy(&bits, e, sizeof bits);
-        *(typename four_type<T>::bits *)x = bits;
+        *(typename four_bits<T>::type *)x = bits;
         return;
     }
     for (int k = 0; k < 4; k++)
         if (k < left)
             x[k] = e[k];
 }
-template <class T> __device__ static inline void four_round(T e[4], const four<T> &f)
+template <class T> __device__ static inline void four_round(T e[4], const float x[4])
 {
     for (int k = 0; k < 4; k++)
-        num_store(e + k, f.v[k]);
+        num_store(e + k, x[k]);
 }
 
 /* The words of elements i to i + 3: one call of Philox where they are of one. */
@@ -96,13 +93,13 @@ __device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_
     }
 }
 
-__device__ static void round_moments(float em[4], float ev[4], const four<float> &m, const four<float> &v, size_t,
+__device__ static void round_moments(float em[4], float ev[4], const float m[4], const float v[4], size_t,
                                      const struct adamw_factors &, const struct adamw_piece &)
 {
     four_round(em, m);
     four_round(ev, v);
 }
-__device__ static void round_moments(bf16 em[4], bf16 ev[4], const four<bf16> &m, const four<bf16> &v, size_t i,
+__device__ static void round_moments(bf16 em[4], bf16 ev[4], const float m[4], const float v[4], size_t i,
                                      const struct adamw_factors &a, const struct adamw_piece &p)
 {
     uint32_t random[4];
@@ -113,8 +110,8 @@ __device__ static void round_moments(bf16 em[4], bf16 ev[4], const four<bf16> &m
     }
     four_words(random, i, a, p);
     for (int k = 0; k < 4; k++) {
-        store_at_random(em + k, m.v[k], random[k]);
-        store_at_random(ev + k, v.v[k], random[k] >> 16);
+        store_at_random(em + k, m[k], random[k]);
+        store_at_random(ev + k, v[k], random[k] >> 16);
     }
 }
 
@@ -144,25 +141,24 @@ __global__ static void __launch_bounds__(THREADS)
         const bool whole = aligned && left >= 4;
         const four<W> w = four_load(master + i, left, whole);
         const four<float> sum = four_load(p.grad + i, left, whole);
-        four<M> mi = four_load(m + i, left, whole), vi = four_load(v + i, left, whole);
-        four<W> next;
+        const four<M> mi = four_load(m + i, left, whole), vi = four_load(v + i, left, whole);
+        float mean[4], square[4], next[4];
         for (int j = 0; j < 4; j++) {
-            const float g = fmaf(a.l2, w.v[j], gradient_of<W>(sum.v[j], a));
-            mi.v[j] = fmaf(a.beta1, mi.v[j], (1.0f - a.beta1) * g);
-            vi.v[j] = fmaf(a.beta2, vi.v[j], (1.0f - a.beta2) * (g * g));
-            next.v[j] =
-                w.v[j] - a.lr * (mi.v[j] / a.bias1 / (sqrtf(vi.v[j] / a.bias2) + a.eps) + a.weight_decay * w.v[j]);
+            const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
+            mean[j] = fmaf(a.beta1, mi.value(j), (1.0f - a.beta1) * g);
+            square[j] = fmaf(a.beta2, vi.value(j), (1.0f - a.beta2) * (g * g));
+            next[j] = x - a.lr * (mean[j] / a.bias1 / (sqrtf(square[j] / a.bias2) + a.eps) + a.weight_decay * x);
         }
         M em[4], ev[4];
         W ew[4];
-        round_moments(em, ev, mi, vi, i, a, p);
+        round_moments(em, ev, mean, square, i, a, p);
         four_round(ew, next);
         four_store(m + i, em, left, whole);
         four_store(v + i, ev, left, whole);
         four_store(master + i, ew, left, whole);
         if (shadow) {
             bf16 es[4];
-            four_round(es, four<bf16>{{next.v[0], next.v[1], next.v[2], next.v[3]}});
+            four_round(es, next);
             four_store(shadow + i, es, left, whole);
         }
     }
