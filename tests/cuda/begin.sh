@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 BUILD=${BUILD:-build}
 . tests/gpu/toolkit.sh
 n=0 bad=0
+export TITAN_HOPPER=0 # its kernels take long on the emulator; test_hopper.sh has them
 check() { # check DESCRIPTION COMMAND...: ok when the command succeeds
     local what=$1
     shift

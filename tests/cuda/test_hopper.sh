@@ -13,7 +13,7 @@ if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" "$dir/check_hopper" g
     exit 1
 fi
 cp "$BUILD/gpu/check_ops" "$dir/"
-export TITAN_CUDNN=/nonexistent/libcudnn.so.9
+export TITAN_HOPPER=1 TITAN_CUDNN=/nonexistent/libcudnn.so.9
 
 right() { # right ASYNC ORDER: no mistake
     TITAN_EMULATE_ASYNC=$1 TITAN_EMULATE_ORDER=$2 timeout 60 "$dir/check_hopper" >"$dir/hopper.log" 2>&1 && return
@@ -57,9 +57,9 @@ attention() { # attention NAME CHECKS [VARIABLE=VALUE...]
     grep -v '^ok' "$dir/attention-$name.log"
     return 1
 }
-check "attention on the tensor cores agrees with the reference, all early" attention early attention_tiles TITAN_HOPPER_ATTENTION=1 TITAN_EMULATE_ASYNC=early
-check "at random, threads in the other order" attention random attention_tiles TITAN_HOPPER_ATTENTION=1 TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down
-check "late" attention late attention_tiles TITAN_HOPPER_ATTENTION=1 TITAN_EMULATE_ASYNC=late
-check "where the driver refuses to copy tiles it does, too" attention refused attention_orders TITAN_HOPPER_ATTENTION=1 TITAN_FAKE_NO_TILES=1
+check "attention on the tensor cores agrees with the reference, all early" attention early attention_tiles TITAN_EMULATE_ASYNC=early
+check "at random, threads in the other order" attention random attention_tiles TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down
+check "late" attention late attention_tiles TITAN_EMULATE_ASYNC=late
+check "where the driver refuses to copy tiles it does, too" attention refused attention_orders TITAN_FAKE_NO_TILES=1
 echo "1..$n"
 exit $bad

@@ -917,12 +917,17 @@ bool cuda_attention_hopper_works(void)
 #endif
 }
 
+bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv)
+{
+    return bf16 && d > 0 && d <= 192 && d % 8 == 0 && dv > 0 && dv <= 128 && dv % 8 == 0;
+}
+
 static bool forward_served(const void *out, const void *q, const void *k, const void *v,
                            const struct attention_problem *s)
 {
-    return s->hopper && s->bf16 && s->b > 0 && s->tq > 0 && s->tk > 0 && s->d % 8 == 0 && s->dv % 8 == 0 &&
-           s->d <= 192 && s->dv <= 128 && in_reach(q, s->ldq, s->tq) && in_reach(k, s->ldk, s->tk) &&
-           in_reach(v, s->ldv, s->tk) && in_reach(out, s->ldo, s->tq);
+    return s->hopper && cuda_attention_hopper_fits(s->bf16, s->d, s->dv) && s->b > 0 && s->tq > 0 && s->tk > 0 &&
+           in_reach(q, s->ldq, s->tq) && in_reach(k, s->ldk, s->tk) && in_reach(v, s->ldv, s->tk) &&
+           in_reach(out, s->ldo, s->tq);
 }
 
 int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,

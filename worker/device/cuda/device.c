@@ -190,9 +190,8 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
     int major = 0;
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, dev->index);
     TRY(cudnn_attention_open(major, &dev->attention, err));
-    const char *const hopper = getenv("TITAN_HOPPER_ATTENTION");
-    /* Asked for until it has run on a GPU. */
-    dev->hopper_attention = major == 9 && hopper && strcmp(hopper, "1") == 0 && cuda_attention_hopper_works();
+    const char *const hopper = getenv("TITAN_HOPPER");
+    dev->hopper = major == 9 && !(hopper && strcmp(hopper, "0") == 0) && cuda_attention_hopper_works();
     cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);
     if (e != cudaSuccess)
         return cuda_fail(err, e, "opening a stream");

@@ -116,6 +116,7 @@ int cuda_attention_merge(void *stream, void *out, float *lse, const void *other,
 /* Attention on the tensor cores of compute capability 9.0; attention.cu asks for it. */
 #define CUDA_NOT_SERVED (-1)
 bool cuda_attention_hopper_works(void); /* it was built for them, and the driver knows what it needs */
+bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv); /* heads that it has tiles for */
 /* CUDA_NOT_SERVED: nothing was launched, attention.cu's own kernels serve. */
 int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                           const struct attention_problem *problem);
