@@ -179,8 +179,8 @@ def render(worker, recipes):
     w("Runs on one GPU (`tests/gpu/measured/runs.tsv`). The machines `h100` and `h200` of `worker/plan/cost.c` are calibrated on them, so")
     w("the differences say how well one set of numbers describes them all; a step has to stay within %.0f %%, memory within %.0f %%. Before the" % (
         100 * STEP_BOUND, 100 * MEMORY_BOUND))
-    w("first three ran, the planner said 816.2, 6223.1 and 806.5 ms, and 121.8, 139.6 and 121.9 GiB. The H100 ran older kernels of the loss")
-    w("and the embedding, some 3 ms slower; the float8 run older ones of the casts, all of those on the H200 of updates that round at random.")
+    w("first four ran, the planner said 811.5, 5975.0, 699.7 and 830.2 ms, and of the first three 112.62, 129.48 and 112.78 GiB. The H100 ran")
+    w("older kernels of the loss and the embedding, some 3 ms slower; the run of four layers with moments in fp32 on the H200 older ones of attention.")
     w("No run on several GPUs has been measured.\n")
     out += rows
     w("\n## TorchTitan\n")

@@ -43,7 +43,8 @@ static const struct machine machines[] = {
      .matmul_half = 2e9,
      .attention_efficiency = 0.578,
      .attention_dgrad_efficiency = 0.475,
-     .attention_repeatable = 1.58,
+     .attention_repeatable = 1.2,
+     .attention_own_tensor = true,
      .attention_own = 15e12,
      .attention_own_dgrad = 11e12,
      .memory_efficiency = 0.83,
@@ -65,16 +66,17 @@ static const struct machine machines[] = {
      .net_latency = 8e-6,
      .start = 3e-6,
      .issue = 2e-6,
-     .matmul_efficiency = 0.655,
-     .matmul_f8_efficiency = 0.46,
-     .attention_masked = 1.15,
+     .matmul_efficiency = 0.727,
+     .matmul_f8_efficiency = 0.585,
+     .attention_masked = 1.05,
      .matmul_half = 2e9,
-     .attention_efficiency = 0.615,
-     .attention_dgrad_efficiency = 0.477,
-     .attention_repeatable = 1.58,
+     .attention_efficiency = 0.546,
+     .attention_dgrad_efficiency = 0.441,
+     .attention_repeatable = 1.17,
+     .attention_own_tensor = true,
      .attention_own = 15e12,
      .attention_own_dgrad = 11e12,
-     .memory_efficiency = 0.80,
+     .memory_efficiency = 0.59,
      .moments_rounded = 108e9,
      .memory_fixed = GPU_FIXED,
      .memory_peers = GPU_PEERS},
@@ -310,20 +312,23 @@ static bool too_long(const struct op_attention_dgrad *g)
     return group > (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
 }
 
-/* FLOP/s of attention: a library's, or of our own kernels where it does not serve. What is masked is taken for served,
- * as in the runs that the efficiencies are from. */
+/* FLOP/s of attention: a library's, or of our own kernels where it does not serve and they have no tensor cores. What
+ * is masked is taken for served, as in the runs that the efficiencies are from. */
 static double attention_rate(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
     const struct op_params *q = action_params(p, a);
     const enum attention_order order = op_attention_order(q->flags);
-    const bool forward = a->op == OP_ATTENTION, repeatable = !forward && order == ATTENTION_REPEATABLE;
+    const bool forward = a->op == OP_ATTENTION, own_order = order == ATTENTION_FIXED && m->attention_own_tensor,
+               repeats = !forward && (order == ATTENTION_REPEATABLE || own_order);
     const double own = forward ? m->attention_own : m->attention_own_dgrad;
+    const bool served =
+        m->attention_own_tensor || order == ATTENTION_ANY ||
+        (order == ATTENTION_FIXED ? (q->flags & OP_MASKED) != 0 : forward || !too_long(&q->attention_dgrad));
 
-    if (own > 0 && (q->dt == DTYPE_F32 || (order == ATTENTION_FIXED && !(q->flags & OP_MASKED)) ||
-                    (repeatable && too_long(&q->attention_dgrad))))
+    if (own > 0 && (q->dt == DTYPE_F32 || !served))
         return own;
-    const double slower = repeatable && m->attention_repeatable > 0 ? m->attention_repeatable : 1;
+    const double slower = repeats && m->attention_repeatable > 0 ? m->attention_repeatable : 1;
     return peak_of(c, p, a) * (forward ? m->attention_efficiency : m->attention_dgrad_efficiency) / slower;
 }
 

@@ -32,6 +32,7 @@ struct machine {
     double attention_efficiency, attention_dgrad_efficiency; /* of peak, in any order */
     double attention_repeatable; /* gradients that repeat take this many times as long as in any order; 0: 1 */
     double attention_own, attention_own_dgrad; /* FLOP/s in a fixed order, and in fp32; 0: as in any order */
+    bool attention_own_tensor;                 /* of fp32 alone: in bf16 our own kernels take tensor cores, too */
     double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
     double
