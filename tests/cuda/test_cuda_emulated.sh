@@ -37,7 +37,7 @@ train() { # train FOLDER WORKERS DEVICE WORKER [--set ...]
     shift 4
     rm -rf "${dir:?}/$name" && mkdir -p "$dir/$name"
     TITAN_NCCL_SHARED_GPU=1 timeout 120 "$worker" run recipes/tiny.toml -n "$workers" --device "$device" \
-        --dir "$dir/$name" --set training.dataset_path=base --set training.steps=3 \
+        --dir "$dir/$name" --set training.dataset_path=base --set training.steps=3 --set training.seq_len=32 --set training.global_batch_size=4 \
         --set training.mixed_precision_param=float32 --set checkpoint.enable=false "$@" >"$dir/$name/log" 2>&1 ||
         { tail -n 5 "$dir/$name/log"; return 1; }
 }
@@ -86,7 +86,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     # A plan that is made without the device is the program that runs there.
     TITAN_FAKE_NAME="NVIDIA H100 80GB HBM3" train named 2 cuda "$dir/titan-worker" || bad=1
     planned=$("$BUILD/bin/titan-worker" plan recipes/tiny.toml -n 2 --device h100 --costs none \
-        $(set_keys training.mixed_precision_param=float32 checkpoint.enable=false) | sed -n 's/^program .* hash //p')
+        $(set_keys training.seq_len=32 training.global_batch_size=4 training.mixed_precision_param=float32 checkpoint.enable=false) | sed -n 's/^program .* hash //p')
     if [ -n "$planned" ] && grep -q " program=$planned " "$dir/named/log"; then
         echo "ok - a run on a GPU executes the program that its plan printed"
     else
@@ -96,8 +96,8 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     # What would block the host where the agent takes it for a hang, or a revoke for longer than it may.
     rm -f "$dir/counts"
     TITAN_FAKE_COUNTS=$dir/counts TITAN_FAKE_LAUNCH_US=200 train counted 1 cuda "$dir/titan-worker" \
-        $(set_keys checkpoint.enable=true checkpoint.interval=2 model.n_layers=16 training.local_batch_size=8 \
-            training.seq_len=32) || bad=1
+        $(set_keys checkpoint.enable=true checkpoint.interval=2 model.n_layers=16 training.local_batch_size=1 \
+            training.global_batch_size=1) || bad=1
     sed 's/^/# /' "$dir/counts"
     at_most() { # at_most NAME NUMBER WHAT
         local got
@@ -119,8 +119,8 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     fi
     rm -f "$dir/counts"
     TITAN_FAKE_NO_REGISTER=1 TITAN_FAKE_COUNTS=$dir/counts train unpinned 1 cuda "$dir/titan-worker" \
-        $(set_keys checkpoint.enable=true checkpoint.interval=2 model.n_layers=16 training.local_batch_size=8 \
-            training.seq_len=32) || bad=1
+        $(set_keys checkpoint.enable=true checkpoint.interval=2 model.n_layers=16 training.local_batch_size=1 \
+            training.global_batch_size=1) || bad=1
     at_most registered_bytes 0 "memory that cannot be pinned is none that the device copies into"
     at_most most_pageable 65536 "and a checkpoint goes through pinned buffers"
     written() { (cd "$dir/$1" && find . -name '*.safetensors' | sort | xargs sha256sum); }
@@ -274,7 +274,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
         fi
     done
     # Experts that two ranks share, in canonical mode: the bits of one rank.
-    canonical="--set training.dataset_path=$dir/documents $(set_keys training.seq_len=64 training.local_batch_size=1 \
+    canonical="--set training.dataset_path=$dir/documents $(set_keys training.seq_len=32 training.local_batch_size=1 \
         training.global_batch_size=6 model.n_layers=2 model.name=llama3_moe model.flavor=tiny numerics.canonical=true)"
     train canonical-1 1 cuda "$dir/titan-worker" $canonical || bad=1
     if train canonical-2 2 cuda "$dir/titan-worker" $canonical $(set_keys parallelism.expert_parallel_degree=2) &&
