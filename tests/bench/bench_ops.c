@@ -7,7 +7,8 @@
  * its shape, milliseconds, how often a step calls it, GFLOP/s with the fraction of the device's peak for products, GB/s
  * for the rest, and its floor: the time that its products or bytes take at the measured best; at the end the sum over a
  * step, and what is fused by turns with the operations it stands for. op: this one alone, without the ceilings;
- * ceilings: them alone.
+ * ceilings: them alone. Only as op: grouped, grouped_dgrad, grouped_wgrad, the experts' products of a rank of DeepSeek
+ * V3 16B with 8 of them, at their own sizes whatever the model's are.
  *
  * Operands are random numbers. On a GPU the milliseconds are the median of rounds between two events of the driver, and
  * the operands of one call after the other lie in other memory, three times its second-level cache before a place comes
@@ -21,7 +22,7 @@
 #include "base/hash.h"
 #include "worker/device/device.h"
 
-enum { SLOTS = 6, GRADS = 4, ROUNDS = 30, PATTERN = 1 << 20 };
+enum { SLOTS = 6, EXPERTS = 8, GRADS = 4, ROUNDS = 30, PATTERN = 1 << 20 };
 #define ROUND_MS 4.0
 
 /* What the driver measures with: events between which a stream's time passes. NULL without a GPU. */
@@ -46,7 +47,7 @@ struct bench {
     size_t offset;     /* into all of them, of this call's operands */
     float *rstd, *stats;
     struct attention_shape attention;
-    int32_t *tokens, *positions;
+    int32_t *tokens, *positions, *counts;
     float *angle;
     void *work;
     void *pattern[2];               /* host: random numbers, and without their signs; bf16 pairs in an fp32's place */
@@ -82,6 +83,9 @@ enum {
     MATMUL_NT,
     MATMUL_NN,
     MATMUL_TN,
+    GROUPED,
+    GROUPED_DX,
+    GROUPED_DW,
     NORM,
     NORM_DX,
     NORM_DX_IN_PLACE,
@@ -143,6 +147,16 @@ static void call(struct bench *b, const struct op_call *o)
     case MATMUL_TN:
         st = ops->matmul(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, o->m, o->nn, o->k,
                          1.0f);
+        break;
+    case GROUPED:
+    case GROUPED_DX:
+        st = ops->matmul_grouped(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], o->kind == GROUPED,
+                                 o->kind == GROUPED ? o->k : o->nn, b->dt, b->counts, EXPERTS, 1, o->m, o->nn, o->k,
+                                 0.0f);
+        break;
+    case GROUPED_DW:
+        st = ops->matmul_grouped(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, b->counts,
+                                 EXPERTS, 1, o->m, o->nn, o->k, 1.0f);
         break;
     case NORM:
         st = ops->rmsnorm(s, x[0], b->rstd, x[1], x[2], b->dt, n, c, 1e-5f);
@@ -534,6 +548,51 @@ static void fill_memory(struct bench *b)
     fill(b, b->angle, (size_t)(b->t * b->d) * 4, false);
 }
 
+/* --- experts ------------------------------------------------------------------------------------------------------ */
+
+/* Rows that come to a rank's experts, some of which get four times those of others; no group begins at a tile. */
+static void fill_counts(struct bench *b, int64_t rows)
+{
+    static const int64_t sixteenths[EXPERTS] = {1, 2, 2, 3, 1, 4, 1, 2};
+    int32_t counts[EXPERTS];
+    int64_t left = rows;
+    for (int e = 0; e < EXPERTS; e++) {
+        counts[e] = (int32_t)(e + 1 < EXPERTS ? rows * sixteenths[e] / 16 - 7 * (e % 3) : left);
+        left -= counts[e];
+    }
+    const struct op_call what = {.name = "counts"};
+    (void)b->ops->copy(b->s, b->counts, counts, sizeof(counts));
+    wait_for(b, &what);
+}
+
+/* Each form of the products to an expert's hidden rows and back. */
+static void run_grouped(struct bench *b)
+{
+    const int64_t rows = b->h.info.host_memory ? 1024 : 98304, dim = 2048, hidden = 1408;
+    const size_t spare = 3 * b->cache + 256;
+    b->slot_bytes = (size_t)(rows > EXPERTS * hidden ? rows : EXPERTS * hidden) * (size_t)dim * dtype_bytes(b->dt);
+    b->slot_bytes += spare;
+    b->grad_bytes = (size_t)(EXPERTS * dim * hidden) * 4 + spare;
+    for (int i = 0; i < 3; i++) {
+        b->x[i] = memory(b, b->slot_bytes);
+        fill(b, b->x[i], b->slot_bytes, false);
+    }
+    b->grad[0] = memory(b, b->grad_bytes);
+    fill(b, b->grad[0], b->grad_bytes, false);
+    b->counts = memory(b, EXPERTS * sizeof(*b->counts));
+    fill_counts(b, rows);
+    for (int back = 0; back < 2; back++) {
+        const int64_t out = back ? dim : hidden, in = back ? hidden : dim;
+        run(b, product(b, "grouped", GROUPED, rows, out, in, 1));
+        run(b, product(b, "grouped_dgrad", GROUPED_DX, rows, in, out, 1));
+        run(b, product(b, "grouped_wgrad", GROUPED_DW, out, in, rows, 1));
+    }
+    for (int i = 0; i < 3; i++)
+        b->ops->release(b->h.dev, b->x[i]);
+    b->ops->release(b->h.dev, b->grad[0]);
+    b->ops->release(b->h.dev, b->counts);
+}
+
 /* --- the device's best -------------------------------------------------------------------------------------------- */
 
 /* A copy, a large product and causal attention, in any order, as in Llama 3 8B; on the host, smaller ones. The product
@@ -639,6 +698,11 @@ int main(int argc, char **argv)
         return 0;
     }
     printf("%s  \"ops\": [\n", b.only ? "" : ",\n");
+    if (b.only && strncmp(b.only, "grouped", strlen("grouped")) == 0) {
+        run_grouped(&b);
+        printf("\n  ]\n}\n");
+        return 0;
+    }
     open_memory(&b);
     fill_memory(&b);
     const int64_t q = qkv_width(&b);

@@ -109,6 +109,48 @@ __global__ static void __launch_bounds__(MMA_THREADS)
 #endif
 }
 
+/* c (64, N) = a (64, 128) . b (128, N) with b along its rows; A_ROWS: a (128, 64) along its rows, too. */
+template <int N, bool A_ROWS>
+__global__ static void __launch_bounds__(MMA_THREADS)
+    multiply_rows(const __grid_constant__ tile_map a, const __grid_constant__ tile_map b, float *c)
+{
+#if HOPPER_CODE
+    DYNAMIC_SHARED(shared);
+    enum { TILE = 64 * TILE_ROW_BYTES };
+    char *const of_a = tile_memory(shared), *const of_b = of_a + 2 * TILE;
+    tile_barrier *const filled = (tile_barrier *)(of_b + 2 * (N / 64) * TILE);
+    const int thread = (int)threadIdx.x;
+    float s[N / 2];
+
+    if (thread == 0) {
+        barrier_init(filled, 1);
+        fence_async();
+    }
+    __syncthreads();
+    if (thread == 0) {
+        barrier_arrive_for(filled, (2 + 2 * (N / 64)) * TILE);
+        for (int half = 0; half < 2; half++) {
+            copy_tile(of_a + half * TILE, &a, filled, A_ROWS ? 0 : 64 * half, A_ROWS ? 64 * half : 0, 0, 0);
+            for (int i = 0; i < N / 64; i++)
+                copy_tile(of_b + (half * (N / 64) + i) * TILE, &b, filled, 64 * i, 64 * half, 0, 0);
+        }
+    }
+    barrier_wait(filled, 0);
+    mma_fence();
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t at_a = tile_address(of_a) + i / 4 * TILE, at_b = tile_address(of_b) + i / 4 * (N / 64) * TILE;
+        const uint32_t rows = i % 4 * MMA_DEPTH * TILE_ROW_BYTES;
+        mma_tiles<A_ROWS, true>(s, A_ROWS ? along_rows(at_a + rows, TILE) : along_columns(at_a + i % 4 * 32),
+                                along_rows(at_b + rows, TILE), i > 0);
+    }
+    mma_commit();
+    mma_wait<0>(s);
+    for (int i = 0; i < N / 2; i++)
+        c[thread * (N / 2) + i] = s[i];
+#endif
+}
+
 /* --- data on the host --------------------------------------------------------------------------------------------- */
 
 static int check(cudaError_t e, const char *what)
@@ -204,6 +246,37 @@ template <int N, int W, int MISTAKE> static int run(int columns)
     return wrong > 0;
 }
 
+template <int N, bool A_ROWS> static int run_rows(int depth)
+{
+    struct matrix a = {}, b = {};
+    tile_map of_a, of_b;
+    float *c = NULL;
+    cudaStream_t stream;
+    const int bytes = (2 + 2 * (N / 64)) * 64 * TILE_ROW_BYTES + 2 * (int)sizeof(tile_barrier) + TILE_ALIGN;
+    auto kernel = multiply_rows<N, A_ROWS>;
+    if (matrix_open(&a, A_ROWS ? depth : 64, A_ROWS ? 64 : depth, 4) || matrix_open(&b, depth, N, 5) ||
+        map_of(&of_a, &a, 64) || map_of(&of_b, &b, 64) ||
+        check(cudaHostAlloc((void **)&c, MMA_THREADS * N / 2 * sizeof(float), 0), "memory") ||
+        check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream") ||
+        check(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "memory"))
+        return 1;
+    if (check((cudaError_t)LAUNCH(kernel, 1, MMA_THREADS, bytes, stream, of_a, of_b, c), "a launch") ||
+        check(cudaStreamSynchronize(stream), "the kernel"))
+        return 1;
+    int wrong = 0;
+    for (int t = 0; t < MMA_THREADS; t++)
+        for (int i = 0; i < N / 2; i++) {
+            float want = 0;
+            for (int k = 0; k < depth; k++)
+                want += a.x[(size_t)(A_ROWS ? k * 64 + row_of(t, i) : row_of(t, i) * depth + k)] *
+                        b.x[(size_t)(k * N + column_of(t, i))];
+            wrong += !(c[t * (N / 2) + i] == want);
+        }
+    printf("%s - %d deep, %s by %d columns along rows: %d sums differ\n", wrong ? "not ok" : "ok", depth,
+           A_ROWS ? "64 columns along rows" : "64 rows along columns", N, wrong);
+    return wrong > 0;
+}
+
 #ifdef TITAN_EMULATE
 static const char *const names[MISTAKES] = {"none",          "unknown_barrier", "too_early",    "old_phase",
                                             "too_few_bytes", "too_many_bytes",  "no_fence",     "sums_read_early",
@@ -239,6 +312,12 @@ int main(int argc, char **argv)
     int bad = run<64, 64, NONE>(128);
     bad += run<128, 128, NONE>(128);
     bad += run<64, 192, NONE>(104);
-    printf("1..3\n");
+    bad += run<256, 64, NONE>(128);
+    bad += run_rows<256, false>(128);
+    bad += run_rows<128, false>(104);
+    bad += run_rows<64, true>(128);
+    bad += run_rows<128, true>(104);
+    bad += run_rows<192, true>(120);
+    printf("1..9\n");
     return bad > 0;
 }

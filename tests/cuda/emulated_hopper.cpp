@@ -51,7 +51,7 @@ struct sums {
 
 struct product {
     std::shared_ptr<struct sums> sums;
-    bool from_registers, b_rows, add, done;
+    bool from_registers, a_rows, b_rows, add, done;
     uint64_t a_tile, b_tile;
     uint32_t a[GROUP][4];
     std::vector<uint32_t> reads; /* granules */
@@ -64,7 +64,7 @@ struct call {
     int n; /* or how many groups may stay */
     const uint32_t *a;
     uint64_t a_tile, b_tile;
-    bool b_rows, add;
+    bool a_rows, b_rows, add;
 };
 
 struct group {
@@ -382,7 +382,7 @@ static void carry_out(struct product *p)
                 const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
                 bits = (uint16_t)(p->a[thread][row % 16 / 8 + k / 8 * 2] >> (k % 2 * 16));
             } else {
-                memcpy(&bits, window + element_address(p->a_tile, false, row, k), 2);
+                memcpy(&bits, window + element_address(p->a_tile, p->a_rows, row, k), 2);
             }
             a[(size_t)(row * 16 + k)] = from_bf16(bits);
         }
@@ -425,12 +425,12 @@ static void begin_product(struct group *g, unsigned first_warp)
     p.sums = take_sums(g);
     p.sums->products++;
     p.from_registers = c->a != NULL;
-    p.b_rows = c->b_rows, p.add = c->add;
+    p.a_rows = c->a_rows, p.b_rows = c->b_rows, p.add = c->add;
     p.a_tile = c->a_tile, p.b_tile = c->b_tile;
     for (unsigned t = 0; t < GROUP && c->a; t++)
         memcpy(p.a[t], g->calls[t].a, sizeof p.a[t]);
     if (!c->a)
-        note_reads(&p, p.a_tile, false, 64, first_warp);
+        note_reads(&p, p.a_tile, p.a_rows, 64, first_warp);
     note_reads(&p, p.b_tile, p.b_rows, c->n, first_warp);
     g->open.push_back(std::move(p));
     const enum when when = when_things_happen();
@@ -465,7 +465,7 @@ static void all_there(struct group *g, unsigned first_warp)
     for (unsigned t = 1; t < GROUP; t++) {
         const struct call *const o = &g->calls[t];
         if (o->kind != c->kind || o->n != c->n || o->a_tile != c->a_tile || o->b_tile != c->b_tile ||
-            o->b_rows != c->b_rows || o->add != c->add || (o->a != NULL) != (c->a != NULL))
+            o->a_rows != c->a_rows || o->b_rows != c->b_rows || o->add != c->add || (o->a != NULL) != (c->a != NULL))
             emulated_fault("four warps that do not call the same product, fence, commit or wait");
     }
     switch (c->kind) {
@@ -508,27 +508,28 @@ static void call_together(const struct call *call)
     emulated_wait_until(generation_is_over, g, generation, "a product's call that not all of four warps come to");
 }
 
-void emulated_mma(float *sums, int n, const uint32_t *a, uint64_t a_tile, uint64_t b_tile, bool b_rows, bool add)
+void emulated_mma(float *sums, int n, const uint32_t *a, uint64_t a_tile, uint64_t b_tile, bool a_rows, bool b_rows,
+                  bool add)
 {
-    const struct call call = {CALL_MMA, sums, n, a, a_tile, b_tile, b_rows, add};
+    const struct call call = {CALL_MMA, sums, n, a, a_tile, b_tile, a_rows, b_rows, add};
     call_together(&call);
 }
 
 void emulated_mma_fence(void)
 {
-    const struct call call = {CALL_FENCE, NULL, 0, NULL, 0, 0, false, false};
+    const struct call call = {CALL_FENCE, NULL, 0, NULL, 0, 0, false, false, false};
     call_together(&call);
 }
 
 void emulated_mma_commit(void)
 {
-    const struct call call = {CALL_COMMIT, NULL, 0, NULL, 0, 0, false, false};
+    const struct call call = {CALL_COMMIT, NULL, 0, NULL, 0, 0, false, false, false};
     call_together(&call);
 }
 
 void emulated_mma_wait(int left)
 {
-    const struct call call = {CALL_WAIT, NULL, left, NULL, 0, 0, false, false};
+    const struct call call = {CALL_WAIT, NULL, left, NULL, 0, 0, false, false, false};
     call_together(&call);
 }
 

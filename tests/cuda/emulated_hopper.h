@@ -36,8 +36,9 @@ void emulated_fence_async(void);
 void emulated_copy(void *to, const struct emulated_map *map, uint64_t *barrier, const int (&at)[4]);
 
 /* All 128 threads of four warps call these. sums: of this thread, n / 2 of them. a: its registers, or NULL and the
- * descriptor in a_tile. b_rows: sums of products run along the rows of b's tile. */
-void emulated_mma(float *sums, int n, const uint32_t *a, uint64_t a_tile, uint64_t b_tile, bool b_rows, bool add);
+ * descriptor in a_tile. a_rows, b_rows: sums of products run along the rows of that tile. */
+void emulated_mma(float *sums, int n, const uint32_t *a, uint64_t a_tile, uint64_t b_tile, bool a_rows, bool b_rows,
+                  bool add);
 void emulated_mma_fence(void);
 void emulated_mma_commit(void);
 void emulated_mma_wait(int left);

@@ -312,7 +312,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int)
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
-    *value = attribute == cudaDevAttrMultiProcessorCount            ? 1
+    const char *processors = getenv("TITAN_FAKE_PROCESSORS");
+    *value = attribute == cudaDevAttrMultiProcessorCount            ? processors ? atoi(processors) : 1
              : attribute == cudaDevAttrClockRate                    ? 1000
              : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 99 * 1024
              : attribute == cudaDevAttrComputeCapabilityMajor       ? fake_major()

@@ -30,10 +30,10 @@ grep BAD "$own/kernel_code" | sed 's/^/# /'
 check "and have no more instructions than they had, in the machine code ($(tail -n 1 "$own/kernel_code"))" [ $code -eq 0 ]
 check "no kernel spills registers" sh -c "! grep -E '[1-9][0-9]* bytes spill' '$own/build.log'"
 check "no products of tensor cores wait for each other where they need not" sh -c "! grep -E 'C75[0-9]{2}' '$own/build.log'"
-"${PYTHON:-python3}" tests/cuda/machine_code.py "$own"/keep/attention_hopper*.cubin >"$own/machine_code"
+"${PYTHON:-python3}" tests/cuda/machine_code.py "$own"/keep/{attention,matmul_grouped}_hopper*.cubin >"$own/machine_code"
 code=$?
 [ $code -eq 0 ] || cat "$own/machine_code"
-check "attention on Hopper has as many products of tensor cores as its tiles need, and no sums in memory" [ $code -eq 0 ]
+check "attention and grouped products on Hopper have as many products of tensor cores as their tiles need, and no sums in memory" [ $code -eq 0 ]
 
 "$own/gpu/check_ops" >"$own/ops.log" 2>"$own/ops.err"
 rc=$?

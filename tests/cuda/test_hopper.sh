@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Hopper's copies and products without a GPU, on the emulator: what hopper.cuh has gives exact sums whenever copies land and
-# products are carried out, and each mistake with them is caught; then attention on them, against the fp64 reference.
+# products are carried out, and each mistake with them is caught; then attention and grouped products on them, against the fp64 reference.
 . "$(dirname "$0")/begin.sh"
 dir=$BUILD/cuda-emulated
 needs "$EMULATED" "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit"
@@ -50,16 +50,20 @@ check "a warp that does not come to a product" mistake not_all_warps "do not cal
 check "a block that ends before its copies land" mistake no_copy_wait "sums differ" "before its copies have landed"
 check "a block that ends before its products do" mistake no_product_wait "a block ends before its"
 
-attention() { # attention NAME CHECKS [VARIABLE=VALUE...]
+on_them() { # on_them NAME CHECKS [VARIABLE=VALUE...]
     local name=$1 checks=$2
     shift 2
-    env "$@" TITAN_TEST_ONLY="$checks" timeout 120 "$dir/check_ops" >"$dir/attention-$name.log" 2>&1 && return
-    grep -v '^ok' "$dir/attention-$name.log"
+    env "$@" TITAN_TEST_ONLY="$checks" timeout 120 "$dir/check_ops" >"$dir/hopper-$name.log" 2>&1 && return
+    grep -v '^ok' "$dir/hopper-$name.log"
     return 1
 }
-check "attention on the tensor cores agrees with the reference, all early" attention early attention_tiles TITAN_EMULATE_ASYNC=early
-check "at random, threads in the other order" attention random attention_tiles TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down
-check "late" attention late attention_tiles TITAN_EMULATE_ASYNC=late
-check "where the driver refuses to copy tiles it does, too" attention refused attention_orders TITAN_FAKE_NO_TILES=1
+check "attention on the tensor cores agrees with the reference, all early" on_them early attention_tiles TITAN_EMULATE_ASYNC=early
+check "at random, threads in the other order" on_them random attention_tiles TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down
+check "late" on_them late attention_tiles TITAN_EMULATE_ASYNC=late
+check "where the driver refuses to copy tiles it does, too" on_them refused attention_orders TITAN_FAKE_NO_TILES=1
+check "grouped products do so too, all early" on_them grouped-early grouped_tiles TITAN_EMULATE_ASYNC=early
+check "late, by blocks that make some of the tiles each" on_them grouped-late grouped_tiles TITAN_EMULATE_ASYNC=late TITAN_FAKE_PROCESSORS=5
+check "at random, threads in the other order" on_them grouped-random grouped_tiles TITAN_EMULATE_ASYNC=11 TITAN_EMULATE_ORDER=down TITAN_FAKE_PROCESSORS=3
+check "and where the driver refuses to copy tiles" on_them grouped-refused grouped_tiles TITAN_FAKE_NO_TILES=1
 echo "1..$n"
 exit $bad

@@ -130,8 +130,19 @@ time_steps() {
         --set training.steps=50 --set checkpoint.enable=false --set elastic.min_workers=1
 }
 
+# The experts' products at the sizes of DeepSeek V3 16B with 8 experts a rank, by Hopper's kernels and by the others.
+time_grouped() {
+    local hopper op
+    for hopper in 1 0; do
+        for op in grouped grouped_dgrad grouped_wgrad; do
+            echo "# TITAN_HOPPER=$hopper $op"
+            TITAN_HOPPER=$hopper $B/gpu/bench_ops cuda 0 bf16 4096 1 32 8 14336 128256 1 8192 $op || return
+        done
+    done
+}
+
 export -f machine check_model sanitize mesh_bound model_keys find_mesh find_variant train_model train_mesh train_variant train_resumed train_again train_ranks train_canonical train_killed ranks_of \
-    time_steps
+    time_steps time_grouped
 export meshes variants
 
 python3 tests/gpu/text.py "$WORK/text"
@@ -142,6 +153,7 @@ part build 300 "gpu toolkit" bash -c build_all
 part operations 60 "gpu $plugin gpu/check_ops" $B/gpu/check_ops
 part operations-hopper 30 "gpu gpu/check_hopper" $B/gpu/check_hopper
 part operations-cores 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=0 $B/gpu/check_ops
+part operations-asked 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=1 $B/gpu/check_ops
 part samples 90 "gpu $plugin gpu/check_ops" $B/gpu/check_ops samples $samples
 part sanitizer-memcheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "sanitize memcheck $B/gpu/check_ops"
 part sanitizer-racecheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "TITAN_HOPPER=0 sanitize racecheck --kernel-name-exclude kns=cudnn $B/gpu/check_ops samples reduced"
@@ -179,6 +191,7 @@ part train-4-ranks 90 "gpu $plugin $worker" bash -c "train_ranks 4"
 [ -z "$mps" ] || mps_stop # what is timed has the GPU to itself
 # A layer of 8B with its head, then a 1B model's step.
 part time-ops-8b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-8b 4096 1 32 8 14336 128256 1 8192"
+part time-grouped 60 "gpu $plugin gpu/bench_ops" bash -c "time_grouped"
 part time-ops-1b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-1b 2048 16 32 8 8192 128256 1 8192"
 part time-steps 60 "gpu $plugin $worker" bash -c time_steps
 part time-8b-4-layers 180 "gpu $plugin $worker" bash -c "watch_card 8b-4-layers train_8b_4_layers"

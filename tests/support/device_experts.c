@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_experts.c - what mixture of experts and latent attention need of a device, against plain loops: strided rows,
- * routing, permutation, grouped products, and all of them together as ranks with different experts use them. */
+ * routing, permutation, and all of them together with grouped products as ranks with different experts use them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -603,6 +603,7 @@ static void check_impossible(struct checker *c)
     struct tensor received = empty(c, RANKS_HERE * EXPERTS_HERE, DTYPE_I32), place = empty(c, ROOM, DTYPE_I32);
     struct tensor counts = empty(c, EXPERTS_HERE, DTYPE_I32), rank_counts = empty(c, RANKS_HERE, DTYPE_I32);
     struct tensor x = noise(c, ROOM * WIDE, DTYPE_F32, 1.0), w = noise(c, EXPERTS_HERE * WIDE * WIDE, DTYPE_F32, 1.0);
+    struct tensor y = noise(c, ROOM * WIDE, DTYPE_F32, 1.0), v = noise(c, EXPERTS_HERE * WIDE * WIDE, DTYPE_F32, 1.0);
     for (int kind = 0; kind < 2; kind++) {
         for (int i = 0; i < RANKS_HERE * EXPERTS_HERE; i++)
             received.x[i] = i == 4 ? (kind ? -1 : ROOM) : 1;
@@ -625,9 +626,13 @@ static void check_impossible(struct checker *c)
     result(c, fails_with(c, "expert"), "permute of a choice of no expert fails the stream");
     counts.x[0] = 3, counts.x[1] = ROOM, counts.x[2] = 1;
     upload(c, &counts);
-    c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, WIDE, x.p, false, WIDE, w.p, false, WIDE, DTYPE_F32, counts.p,
-                           EXPERTS_HERE, 1, ROOM, WIDE, WIDE, 0.0f);
-    result(c, fails_with(c, "rows"), "matmul_grouped of more rows than there are fails the stream");
+    for (int i = 0; i < 2; i++)
+        for (int ta = 0; ta < 2; ta++) {
+            c->ops->matmul_grouped(c->s, ta ? w.p : x.p, DTYPE_F32, WIDE, y.p, ta, WIDE, ta ? y.p : v.p, false, WIDE,
+                                   both[i], counts.p, EXPERTS_HERE, 1, ta ? WIDE : ROOM, WIDE, ta ? ROOM : WIDE, 0.0f);
+            result(c, fails_with(c, "rows"), "matmul_grouped %s%s of more rows than there are fails the stream",
+                   name_of(both[i]), ta ? ", wgrad," : "");
+        }
     result(c, tells_another_failure(c, "rows"), "a failure that comes from another stream later tells its own story");
     sweep(c);
 }
@@ -741,157 +746,6 @@ static void check_permute(struct checker *c)
     }
 }
 
-/* --- grouped products --------------------------------------------------------------------------------------------- */
-
-enum grouped_form { FORWARD, DGRAD, WGRAD };
-static const char *const form_names[] = {"forward", "dgrad", "wgrad"};
-
-static void grouped_case(struct checker *c, enum dtype ab, enum dtype cd, enum grouped_form form, const int *rows,
-                         int64_t w, int64_t in, int64_t pad, double beta)
-{
-    enum { GROUPS = 6 };
-    const bool ta = form == WGRAD, tb = form == FORWARD;
-    struct tensor counts = empty(c, GROUPS, DTYPE_I32);
-    int64_t total = 0, limit, first = 0;
-    for (int e = 0; e < GROUPS; e++) {
-        counts.x[e] = rows[e];
-        total += rows[e];
-    }
-    upload(c, &counts);
-    limit = total + 7;
-    /* !ta: a (rows,in), b (in,w) each, c (rows,w); ta: a (rows,in), b (rows,w), c (in,w) each. */
-    int64_t lda = in + pad, ldb = (tb ? in : w) + pad, ldc = w + pad, deep = tb ? w : in;
-    struct tensor a = noise(c, limit * lda, ab, 1.0), b = noise(c, (ta ? limit : GROUPS * deep) * ldb, ab, 1.0);
-    struct tensor o = noise(c, (ta ? GROUPS * in : limit) * ldc, cd, 1.0);
-    double *want = values(c, o.n);
-    memcpy(want, o.x, (size_t)o.n * 8); /* rows beyond and between rows stay */
-    for (int64_t e = 0; e < GROUPS; first += rows[e], e++)
-        for (int64_t i = 0; i < (ta ? in : rows[e]); i++)
-            for (int64_t j = 0; j < w; j++) {
-                int64_t to = (ta ? e * in + i : first + i) * ldc + j;
-                double sum = beta * o.x[to];
-                for (int64_t p = 0; p < (ta ? rows[e] : in); p++)
-                    sum += ta ? a.x[(first + p) * lda + i] * b.x[(first + p) * ldb + j]
-                              : a.x[(first + i) * lda + p] * b.x[e * deep * ldb + (tb ? j * ldb + p : p * ldb + j)];
-                want[to] = sum;
-            }
-    need(c,
-         c->ops->matmul_grouped(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, counts.p, GROUPS, 1,
-                                ta ? in : limit, w, ta ? limit : in, (float)beta),
-         "matmul_grouped");
-    double *got = download(c, &o);
-    bool ok = near(c, got, want, o.n, limit_of(cd), "product");
-    ok = ok && (ta || same(c, got + total * ldc, want + total * ldc, 7 * ldc, "rows beyond"));
-    for (int64_t i = 0; i < o.n / ldc && pad; i++)
-        ok = ok && same(c, got + i * ldc + w, want + i * ldc + w, pad, "between rows");
-    result(c, ok, "matmul_grouped %s to %s %s %d,%d,%d,%d,%d,%d rows x %lld x %lld ld+%lld beta %g", name_of(ab),
-           name_of(cd), form_names[form], rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], (long long)w,
-           (long long)in, (long long)pad, beta);
-    sweep(c);
-}
-
-enum { PARTS = 3, PART_GROUPS = 2, PART_WIDE = 40, PART_IN = 24 };
-
-/* A product of several parts' rows, and of each part's alone. */
-struct parts {
-    struct tensor a, b, wide, counts; /* rows (all,IN), matrices (GROUPS,IN,WIDE), rows (all,WIDE) */
-    int64_t rows[PARTS], first[PARTS], all;
-    enum dtype dt;
-};
-
-static titan_status run_parts(struct checker *c, const struct parts *p, struct tensor *out, bool ta, int64_t first,
-                              int from, int n, int64_t rows, float beta)
-{
-    const struct tensor *b = ta ? &p->wide : &p->b;
-    return c->ops->matmul_grouped(c->s, ta ? out->p : offset_of(out, first * PART_WIDE), ta ? DTYPE_F32 : p->dt,
-                                  PART_WIDE, offset_of(&p->a, first * PART_IN), ta, PART_IN,
-                                  ta ? offset_of(b, first * PART_WIDE) : b->p, false, PART_WIDE, p->dt,
-                                  offset_of(&p->counts, from * PART_GROUPS), PART_GROUPS, n, ta ? PART_IN : rows,
-                                  PART_WIDE, ta ? rows : PART_IN, beta);
-}
-
-/* Bit for bit: rows of several parts at once are those of each part alone, and a weight gradient of one part is that of
- * its rows alone. */
-static void grouped_parts_case(struct checker *c, enum dtype dt)
-{
-    static const int counts[PARTS * PART_GROUPS] = {70, 3, 0, 300, 21, 64};
-    const int64_t matrix = PART_GROUPS * PART_IN * PART_WIDE;
-    struct parts p = {.counts = empty(c, PARTS * PART_GROUPS, DTYPE_I32), .dt = dt};
-    for (int i = 0; i < PARTS * PART_GROUPS; i++) {
-        p.counts.x[i] = counts[i];
-        p.rows[i / PART_GROUPS] += counts[i];
-        p.all += counts[i];
-    }
-    for (int i = 1; i < PARTS; i++)
-        p.first[i] = p.first[i - 1] + p.rows[i - 1];
-    upload(c, &p.counts);
-    p.a = noise(c, p.all * PART_IN, dt, 1.0), p.b = noise(c, matrix, dt, 1.0);
-    p.wide = noise(c, p.all * PART_WIDE, dt, 1.0);
-    struct tensor together = empty(c, p.all * PART_WIDE, dt), alone = empty(c, p.all * PART_WIDE, dt);
-    struct tensor grads = empty(c, matrix, DTYPE_F32), grads_alone = empty(c, matrix, DTYPE_F32);
-    bool ok = true;
-    need(c, run_parts(c, &p, &together, false, 0, 0, PARTS, p.all, 0.0f), "matmul_grouped");
-    for (int i = 0; i < PARTS; i++) {
-        need(c, run_parts(c, &p, &alone, false, p.first[i], i, 1, p.rows[i], 0.0f), "matmul_grouped");
-        need(c, run_parts(c, &p, &grads, true, 0, 0, i + 1, p.first[i] + p.rows[i], 0.0f), "matmul_grouped");
-        need(c, run_parts(c, &p, &grads_alone, true, p.first[i], i, 1, p.rows[i], 0.0f), "matmul_grouped");
-        ok = same(c, download(c, &grads), download(c, &grads_alone), matrix, "weight gradient") && ok;
-    }
-    ok = same(c, download(c, &together), download(c, &alone), together.n, "rows") && ok;
-    result(c, ok, "matmul_grouped %s of %d parts: the bits of each part alone", name_of(dt), PARTS);
-    sweep(c);
-}
-
-/* Bit for bit: a weight gradient of rows that come in two rounds, the first a multiple of EXPERT_SPLIT. */
-static void grouped_rounds_case(struct checker *c, enum dtype dt)
-{
-    enum { N = 2 * EXPERT_SPLIT + 77, W = 20 };
-    struct tensor counts = empty(c, 3, DTYPE_I32);
-    struct tensor a = noise(c, N * W, dt, 1.0), b = noise(c, N * W, dt, 1.0);
-    struct tensor once = empty(c, W * W, DTYPE_F32), twice = empty(c, W * W, DTYPE_F32);
-    counts.x[0] = N, counts.x[1] = 2 * EXPERT_SPLIT, counts.x[2] = 77;
-    upload(c, &counts);
-    need(c,
-         c->ops->matmul_grouped(c->s, once.p, DTYPE_F32, W, a.p, true, W, b.p, false, W, dt, counts.p, 1, 1, W, W, N,
-                                0.0f),
-         "matmul_grouped");
-    for (int i = 0; i < 2; i++) {
-        const int64_t first = (int64_t)i * 2 * EXPERT_SPLIT * W;
-        need(c,
-             c->ops->matmul_grouped(c->s, twice.p, DTYPE_F32, W, offset_of(&a, first), true, W, offset_of(&b, first),
-                                    false, W, dt, offset_of(&counts, 1 + i), 1, 1, W, W, N - first / W, (float)i),
-             "matmul_grouped");
-    }
-    result(c, same(c, download(c, &twice), download(c, &once), once.n, "weight gradient"),
-           "matmul_grouped %s: a weight gradient in two rounds has the bits of one", name_of(dt));
-    sweep(c);
-}
-
-static void check_grouped(struct checker *c)
-{
-    static const int rows[][6] = {{0, 5, 1, 64, 17, 0}, {400, 0, 0, 3, 130, 16}, {0, 0, 0, 0, 0, 0}};
-    for (int r = 0; r < 3; r++)
-        for (int form = FORWARD; form <= WGRAD; form++)
-            for (int kind = 0; kind < 3; kind++) {
-                enum dtype ab = kind == 0 ? DTYPE_F32 : DTYPE_BF16;
-                enum dtype cd = kind == 2 && form != WGRAD ? DTYPE_BF16 : DTYPE_F32;
-                grouped_case(c, ab, cd, (enum grouped_form)form, rows[r], 24 + 9 * kind, 31 + 17 * form, r == 1 ? 8 : 0,
-                             (kind + r) % 2);
-            }
-    for (int i = 0; i < 2; i++) {
-        grouped_parts_case(c, both[i]);
-        grouped_rounds_case(c, both[i]);
-    }
-    struct tensor x = empty(c, 64, DTYPE_F32);
-    result(c,
-           c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 4, x.p, true, 4, x.p, true, 4, DTYPE_F32, x.p, 1, 1, 4, 4, 4,
-                                  0.0f) == TITAN_EINVAL &&
-               c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 3, x.p, false, 4, x.p, false, 4, DTYPE_F32, x.p, 1, 1, 4, 4,
-                                      4, 0.0f) == TITAN_EINVAL,
-           "matmul_grouped refuses both transposed and a row stride below the width");
-    sweep(c);
-}
-
 /* --- together ----------------------------------------------------------------------------------------------------- */
 
 enum { RANKS = 3, EACH = 2, EXPERTS = RANKS * EACH, TOKENS = 29, TOP = 2, WIDTH = 24, ROWS = RANKS * TOKENS * TOP };
@@ -995,7 +849,7 @@ void device_experts_check(struct checker *c)
     check_strided(c);
     check_router(c);
     check_permute(c);
-    check_grouped(c);
+    device_grouped_check(c);
     together_case(c, DTYPE_F32);
     together_case(c, DTYPE_BF16);
 }

@@ -46,6 +46,10 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
         device_attention_tiles_check(&c);
         goto out;
     }
+    if (only && strcmp(only, "grouped_tiles") == 0) {
+        device_grouped_tiles_check(&c);
+        goto out;
+    }
     device_attention_orders_check(&c);
     if (only && strcmp(only, "attention_orders") == 0)
         goto out;
@@ -63,6 +67,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     check_repeat(&c);
     device_float8_check(&c);
     device_attention_tiles_check(&c);
+    device_grouped_tiles_check(&c);
 out:
     if (c.side)
         c.ops->stream_close(c.side);

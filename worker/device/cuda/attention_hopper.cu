@@ -114,20 +114,6 @@ __device__ static inline void scores_by_rows(float (&s)[WIDTH / 2], const uint32
         mma_registers(s, p + 4 * i, along_rows(b + i * MMA_DEPTH * TILE_ROW_BYTES, block_tile<N, WIDTH>::tile));
 }
 
-__device__ static inline uint32_t two_bf16(float low, float high)
-{
-    uint32_t bits;
-#ifdef __CUDA_ARCH__
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-#else
-    bf16 pair[2];
-    num_store(pair, low);
-    num_store(pair + 1, high);
-    memcpy(&bits, pair, sizeof bits);
-#endif
-    return bits;
-}
-
 template <int N> __device__ static inline void pack(uint32_t (&to)[N / 4], const float (&s)[N / 2])
 {
 #pragma unroll
@@ -181,18 +167,7 @@ __device__ static inline void store_rows(void *to, int64_t ld, int width, int le
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = two_bf16(s[16 * j + 4 * i + 2 * r] * factor[r], s[16 * j + 4 * i + 2 * r + 1] * factor[r]);
-#pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                const uint32_t other = __shfl_xor_sync(FULL_WARP, lane & 1 ? x[i] : x[i + 1], 1);
-                x[i] = lane & 1 ? other : x[i];
-                x[i + 1] = lane & 1 ? x[i + 1] : other;
-            }
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t other = __shfl_xor_sync(FULL_WARP, lane & 2 ? x[i] : x[i + 2], 2);
-                x[i] = lane & 2 ? other : x[i];
-                x[i + 2] = lane & 2 ? x[i + 2] : other;
-            }
+            exchange_four(x);
             const uint4 piece = {x[0], x[1], x[2], x[3]};
             if (row < length && 32 * j + 8 * lane < width)
                 STORE_16(at + 32 * j, piece);

@@ -149,11 +149,19 @@ template <int H> __device__ static inline void mma_settle(float (&s)[H]);
 template <int H> __device__ static inline void mma_settle(uint32_t (&a)[H]);
 /* x, which is no -inf, is computed here: the assembler would leave it until after the next wait, while products run. */
 __device__ static inline void mma_meanwhile(float x);
-/* Until at most LEFT batches are under way; s: sums of one that is not. */
+/* Until at most LEFT batches are under way; s: sums of one that is not. Without: the same sums are in those left. */
 template <int LEFT, int H> __device__ static inline void mma_wait(float (&s)[H]);
-/* s = (add: s +) 64 lines of a by the lines of b, both along columns: mma_tiles(s, a, b, add).
- * s = s + the tile of 64 x 16 in registers by b, along rows: mma_registers(s, a, b). a: of each row two pairs of bf16,
- * as sums of 16 columns lie in registers. */
+template <int LEFT> __device__ static inline void mma_wait(void);
+/* s = (add: s +) 64 lines of a by the lines of b: mma_tiles<A_ROWS, B_ROWS>(s, a, b, add), where true says of an
+ * operand that sums run along its rows, and both run along columns if nothing is said. s = s + the tile of 64 x 16 in
+ * registers by b, along rows: mma_registers(s, a, b). a: of each row two pairs of bf16, as sums of 16 columns lie in
+ * registers. */
+
+/* Rounded; the first in the lower half. */
+__device__ static inline uint32_t two_bf16(float low, float high);
+/* Of four threads in a row, x[i] becomes what thread i had in the place of this one's number: what lay across them, as
+ * the sums of a row do, lies in one. All of a warp. */
+__device__ static inline void exchange_four(uint32_t (&x)[4]);
 
 #ifdef TITAN_EMULATE
 __device__ static inline char *tile_memory(void *shared)
@@ -216,13 +224,18 @@ template <int LEFT, int H> __device__ static inline void mma_wait(float (&)[H])
 {
     emulated_mma_wait(LEFT);
 }
-template <int H> __device__ static inline void mma_tiles(float (&s)[H], uint64_t a, uint64_t b, int add)
+template <int LEFT> __device__ static inline void mma_wait(void)
 {
-    emulated_mma(s, 2 * H, NULL, a, b, false, add != 0);
+    emulated_mma_wait(LEFT);
+}
+template <bool A_ROWS = false, bool B_ROWS = false, int H>
+__device__ static inline void mma_tiles(float (&s)[H], uint64_t a, uint64_t b, int add)
+{
+    emulated_mma(s, 2 * H, NULL, a, b, A_ROWS, B_ROWS, add != 0);
 }
 template <int H> __device__ static inline void mma_registers(float (&s)[H], const uint32_t *a, uint64_t b)
 {
-    emulated_mma(s, 2 * H, a, 0, b, true, true);
+    emulated_mma(s, 2 * H, a, 0, b, false, true, true);
 }
 __device__ static inline float exp2_fast(float x)
 {
@@ -313,6 +326,10 @@ template <int LEFT, int H> __device__ static inline void mma_wait(float (&s)[H])
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
     mma_settle(s);
 }
+template <int LEFT> __device__ static inline void mma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
 __device__ static inline float exp2_fast(float x)
 {
     float y;
@@ -323,16 +340,18 @@ __device__ static inline float exp2_fast(float x)
 #define SUMS_16(s, i) SUMS_4(s, i), SUMS_4(s, (i) + 4), SUMS_4(s, (i) + 8), SUMS_4(s, (i) + 12)
 #define SUMS_32(s, i) SUMS_16(s, i), SUMS_16(s, (i) + 16)
 /* clang-format off */
+template <bool A_ROWS = false, bool B_ROWS = false>
 __device__ static inline void mma_tiles(float (&s)[16], uint64_t a, uint64_t b, int add)
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, p, 1, 1, 0, 0;\n}"
+        "%16, %17, p, 1, 1, %19, %20;\n}"
         : SUMS_16(s, 0)
-        : "l"(a), "l"(b), "r"(add));
+        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
+template <bool A_ROWS = false, bool B_ROWS = false>
 __device__ static inline void mma_tiles(float (&s)[32], uint64_t a, uint64_t b, int add)
 {
     asm volatile(
@@ -340,9 +359,9 @@ __device__ static inline void mma_tiles(float (&s)[32], uint64_t a, uint64_t b, 
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, p, 1, 1, 0, 0;\n}"
+        "%32, %33, p, 1, 1, %35, %36;\n}"
         : SUMS_32(s, 0)
-        : "l"(a), "l"(b), "r"(add));
+        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
 __device__ static inline void mma_registers(float (&s)[32], const uint32_t *a, uint64_t b)
 {
@@ -354,6 +373,7 @@ __device__ static inline void mma_registers(float (&s)[32], const uint32_t *a, u
         : SUMS_32(s, 0)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+template <bool A_ROWS = false, bool B_ROWS = false>
 __device__ static inline void mma_tiles(float (&s)[64], uint64_t a, uint64_t b, int add)
 {
     asm volatile(
@@ -363,9 +383,9 @@ __device__ static inline void mma_tiles(float (&s)[64], uint64_t a, uint64_t b, 
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, p, 1, 1, 0, 0;\n}"
+        "%64, %65, p, 1, 1, %67, %68;\n}"
         : SUMS_32(s, 0), SUMS_32(s, 32)
-        : "l"(a), "l"(b), "r"(add));
+        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
 __device__ static inline void mma_registers(float (&s)[64], const uint32_t *a, uint64_t b)
 {
@@ -379,6 +399,7 @@ __device__ static inline void mma_registers(float (&s)[64], const uint32_t *a, u
         : SUMS_32(s, 0), SUMS_32(s, 32)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+template <bool A_ROWS = false, bool B_ROWS = false>
 __device__ static inline void mma_tiles(float (&s)[96], uint64_t a, uint64_t b, int add)
 {
     asm volatile(
@@ -390,9 +411,9 @@ __device__ static inline void mma_tiles(float (&s)[96], uint64_t a, uint64_t b, 
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
         "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-        "%96, %97, p, 1, 1, 0, 0;\n}"
+        "%96, %97, p, 1, 1, %99, %100;\n}"
         : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64)
-        : "l"(a), "l"(b), "r"(add));
+        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
 __device__ static inline void mma_registers(float (&s)[96], const uint32_t *a, uint64_t b)
 {
@@ -408,11 +429,59 @@ __device__ static inline void mma_registers(float (&s)[96], const uint32_t *a, u
         : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+template <bool A_ROWS = false, bool B_ROWS = false>
+__device__ static inline void mma_tiles(float (&s)[128], uint64_t a, uint64_t b, int add)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, p, 1, 1, %131, %132;\n}"
+        : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96)
+        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
+}
 /* clang-format on */
 #undef SUMS_4
 #undef SUMS_16
 #undef SUMS_32
 #endif
+
+__device__ static inline uint32_t two_bf16(float low, float high)
+{
+    uint32_t bits;
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+#else
+    bf16 pair[2];
+    num_store(pair, low);
+    num_store(pair + 1, high);
+    memcpy(&bits, pair, sizeof bits);
+#endif
+    return bits;
+}
+__device__ static inline void exchange_four(uint32_t (&x)[4])
+{
+    const int lane = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t other = __shfl_xor_sync(FULL_WARP, lane & 1 ? x[i] : x[i + 1], 1);
+        x[i] = lane & 1 ? other : x[i];
+        x[i + 1] = lane & 1 ? x[i + 1] : other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t other = __shfl_xor_sync(FULL_WARP, lane & 2 ? x[i] : x[i + 2], 2);
+        x[i] = lane & 2 ? other : x[i];
+        x[i + 2] = lane & 2 ? x[i + 2] : other;
+    }
+}
 
 __device__ static inline uint64_t along_columns(uint32_t address)
 {

@@ -200,6 +200,7 @@ int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const
 /* --- matmul_grouped.cu -------------------------------------------------------------------------------------------- */
 struct grouped_problem {
     bool ta, tb, add;      /* add: to what c holds */
+    bool hopper;           /* matmul_grouped_hopper.cu may serve it */
     const int32_t *counts; /* (parts,groups) */
     int64_t groups, parts, m, n, k, lda, ldb, ldc;
     int64_t split; /* rows that a weight gradient sums before it adds them */
@@ -207,6 +208,12 @@ struct grouped_problem {
 };
 int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
                         const struct grouped_problem *problem);
+
+/* --- matmul_grouped_hopper.cu ------------------------------------------------------------------------------------- */
+/* Operands in bf16, on the tensor cores of compute capability 9.0; matmul_grouped.cu asks for it. CUDA_NOT_SERVED:
+ * nothing was launched, its own kernel serves. */
+int cuda_matmul_grouped_hopper(void *stream, void *c, bool c_bf16, const void *a, const void *b,
+                               const struct grouped_problem *problem);
 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct adamw_factors {

@@ -5,7 +5,7 @@
  * A block of 16 x 16 threads makes a tile of 64 x 64 elements, thread (ty, tx) those at (ty + 16 i, tx + 16 j), from
  * stretches of 16 along the sum. One thread owns an element and adds in one order: the same bits every time. A weight
  * gradient adds sums of `split` rows (a multiple of 16), whether these come at once or not. */
-#include "worker/device/cuda/kernel.cuh"
+#include "worker/device/cuda/grouped.cuh"
 
 #define SIDE 16
 #define EACH 4
@@ -16,12 +16,6 @@
 struct group {
     int64_t index, first, rows;
 };
-
-__device__ static inline int64_t rows_of(const struct grouped_problem &g, int64_t index, int64_t first)
-{
-    const int64_t limit = g.ta ? g.k : g.m, n = g.counts[index];
-    return n < 0 ? 0 : n < limit - first ? n : limit - first;
-}
 
 /* The group that row tile `tile` belongs to, which becomes the tile's number in it; false beyond the last. */
 __device__ static inline bool find_by_tile(const struct grouped_problem &g, int64_t *tile, struct group *ret)
@@ -47,18 +41,6 @@ __device__ static inline struct group find_by_index(const struct grouped_problem
         at.first += rows_of(g, at.index, at.first);
     at.rows = rows_of(g, index, at.first);
     return at;
-}
-
-__device__ static inline void check_counts(const struct grouped_problem &g)
-{
-    int64_t total = 0;
-    bool possible = true;
-    for (int64_t e = 0; e < g.parts * g.groups; e++) {
-        possible = possible && g.counts[e] >= 0;
-        total += g.counts[e];
-    }
-    if (!possible || total > (g.ta ? g.k : g.m))
-        fail_stream(g.fault, FAULT_COUNTS);
 }
 
 /* Element (line, deep) of an operand lies at line * across + deep * along; one of the two is 1. to (DEPTH, TILE+1):
@@ -127,6 +109,9 @@ int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const
                         const struct grouped_problem *problem)
 {
     const struct grouped_problem g = *problem;
+    const int e = ab_bf16 ? cuda_matmul_grouped_hopper(stream, c, c_bf16, a, b, problem) : CUDA_NOT_SERVED;
+    if (e != CUDA_NOT_SERVED)
+        return e;
     const int64_t most =
         g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.parts * g.groups; /* each may end in part of one */
     const dim3 grid((unsigned)most, (unsigned)((g.n + TILE - 1) / TILE), g.ta ? (unsigned)g.groups : 1u);

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grouped.cuh - what products of packed rows read of the counts that only the device knows. */
+#ifndef TITAN_WORKER_DEVICE_CUDA_GROUPED_CUH
+#define TITAN_WORKER_DEVICE_CUDA_GROUPED_CUH
+
+#include "worker/device/cuda/kernel.cuh"
+
+/* Rows of group `index` of counts, which begins at row `first`, within what the buffers hold whatever the counts say.
+ */
+__device__ static inline int64_t rows_of(const struct grouped_problem &g, int64_t index, int64_t first)
+{
+    const int64_t limit = g.ta ? g.k : g.m, n = g.counts[index];
+    return n < 0 ? 0 : n < limit - first ? n : limit - first;
+}
+
+/* One thread of a launch. */
+__device__ static inline void check_counts(const struct grouped_problem &g)
+{
+    int64_t total = 0;
+    bool possible = true;
+    for (int64_t e = 0; e < g.parts * g.groups; e++) {
+        possible = possible && g.counts[e] >= 0;
+        total += g.counts[e];
+    }
+    if (!possible || total > (g.ta ? g.k : g.m))
+        fail_stream(g.fault, FAULT_COUNTS);
+}
+
+#endif

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul_grouped_hopper.cu - products of packed rows, each group with a matrix of its own, on the tensor cores of
+ * compute capability 9.0.
+ *
+ * A block makes tiles of c, ROWS rows each: two groups of four warps have 64 of them. A warp of its own, the loader,
+ * copies what the sums of the next DEPTH products need to shared memory, some stages ahead, and goes on to the next
+ * tile while this one is written. Loader and groups find their tiles by the counts, each for itself, in one order.
+ *
+ * A tile begins at a row of its group, so rows behind it are another group's in the last tile only: forward and dgrad
+ * do not write them; of a weight gradient, whose sums run along rows, they become zeros in shared memory. Its sums of
+ * `split` rows lie beside their total in registers, so its tiles are narrower.
+ *
+ * One thread owns an element and adds in one order: the same bits every time, whatever other groups there are. */
+#include "worker/device/cuda/grouped.cuh"
+#include "worker/device/cuda/hopper.cuh"
+
+#if !HOPPER_CODE
+#pragma nv_diag_suppress 177 /* for another architecture kernels are empty and call nothing */
+#endif
+
+#define GROUPS 2
+#define ROWS (GROUPS * MMA_ROWS)
+#define DEPTH TILE_COLUMNS
+#define LOADER (GROUPS * MMA_THREADS) /* its first thread */
+#define BLOCK (LOADER + MMA_THREADS)  /* registers change hands by four warps; one has the counts to check */
+#define LOADER_REGISTERS 40           /* of 168 that a thread is launched with */
+#define GROUP_REGISTERS 232
+static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
+#define BAND 16 /* tiles below each other that are made together: what they read stays in the cache */
+#define SORTED_MOST 32
+#define BOX_BYTES (DEPTH * TILE_ROW_BYTES)
+
+enum form { FORWARD, DGRAD, WGRAD, WGRAD_NARROW };
+__host__ __device__ static constexpr bool is_wgrad(int form)
+{
+    return form == WGRAD || form == WGRAD_NARROW;
+}
+
+/* Shared memory: stages of ROWS lines of a and `columns` of b, DEPTH deep. */
+template <int FORM> struct layout {
+    static const int columns = FORM == WGRAD ? 192 : FORM == WGRAD_NARROW ? 128 : 256;
+    static const int least = is_wgrad(FORM) ? columns : 128; /* of a tile at the edge */
+    static const int stages = FORM == WGRAD ? 5 : FORM == WGRAD_NARROW ? 6 : 4;
+    static const int b = ROWS * TILE_ROW_BYTES, stage = b + columns * TILE_ROW_BYTES, barriers = stages * stage;
+    /* of each stage: it is filled, it is free again; foreign rows are cleared */
+    static const int filled = 0, free = stages, cleared = free + stages;
+    static const int bytes = barriers + (cleared + 2) / 2 * 16;
+};
+
+/* Where in its ring of stages a warp is. */
+template <int STAGES> struct ring {
+    int stage;
+    unsigned parity;
+    __device__ void next(void)
+    {
+        stage++;
+        if (stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* --- which tiles there are ---------------------------------------------------------------------------------------- */
+
+/* A group among all: its first row, and the number of its first tile. */
+struct place {
+    int index, first, tile;
+};
+
+/* A tile of c. Forward and dgrad: from row `first` on, of which `rows` are the group's. Wgrad: its sums are those
+ * rows', it begins at row `row` of the group's matrix. */
+struct tile {
+    int matrix, first, rows, row, column;
+};
+
+/* The group with the most rows but `before` others; where they are too many to look at, just group `before`. */
+__device__ static inline int by_size(const int32_t *counts, int groups, int before)
+{
+    for (int e = 0; e < groups && groups <= SORTED_MOST; e++) {
+        int larger = 0;
+        for (int other = 0; other < groups; other++)
+            larger += counts[other] > counts[e] || (counts[other] == counts[e] && other < e);
+        if (larger == before)
+            return e;
+    }
+    return before;
+}
+
+/* On to the group that has row tile `number`; false: none has. */
+__device__ static inline bool seek(const struct grouped_problem &g, struct place &p, int number)
+{
+    for (; p.index < (int)(g.parts * g.groups); p.index++) {
+        const int rows = (int)rows_of(g, p.index, p.first), tiles = (rows + ROWS - 1) / ROWS;
+        if (number < p.tile + tiles)
+            return true;
+        p.tile += tiles;
+        p.first += rows;
+    }
+    return false;
+}
+
+/* Tile `number`, numbers come in rising order; false: there are no more. from: what was found so far. rows 0: none has
+ * this number, or the group no rows. */
+template <int FORM>
+__device__ static inline bool find_tile(const struct grouped_problem &g, int number, struct place &from, struct tile &t)
+{
+    const int across = (int)(g.n + layout<FORM>::columns - 1) / layout<FORM>::columns;
+    if (is_wgrad(FORM)) {
+        const int each = across * (int)((g.m + ROWS - 1) / ROWS), within = number % each;
+        const int earlier = (int)((g.parts - 1) * g.groups);
+        if (number / each >= g.groups)
+            return false;
+        t.matrix = by_size(g.counts + earlier, (int)g.groups, number / each);
+        for (from = {}; from.index < earlier + t.matrix; from.index++)
+            from.first += (int)rows_of(g, from.index, from.first);
+        t.first = from.first;
+        t.rows = (int)rows_of(g, from.index, from.first);
+        t.row = within / across * ROWS;
+        t.column = within % across * layout<FORM>::columns;
+        return true;
+    }
+    const int band = number / (BAND * across) * BAND, within = number % (BAND * across);
+    if (!seek(g, from, band))
+        return false;
+    struct place at = from;
+    t.rows = 0;
+    if (seek(g, at, band + within % BAND)) {
+        const int before = (band + within % BAND - at.tile) * ROWS;
+        t.matrix = at.index % (int)g.groups;
+        t.first = at.first + before;
+        t.rows = (int)rows_of(g, at.index, at.first) - before;
+        t.row = 0;
+        t.column = within / BAND * layout<FORM>::columns;
+    }
+    return true;
+}
+
+/* Stages that a tile's sums take. */
+template <int FORM> __device__ static inline int stages_of(const struct grouped_problem &g, const struct tile &t)
+{
+    const int depth = is_wgrad(FORM) ? t.rows : t.rows > 0 ? (int)g.k : 0;
+    return (depth + DEPTH - 1) / DEPTH;
+}
+
+/* Columns that are made of it. */
+template <int FORM> __device__ static inline int width_of(const struct grouped_problem &g, const struct tile &t)
+{
+    typedef layout<FORM> L;
+    const int left = ((int)g.n - t.column + L::least - 1) / L::least * L::least;
+    return left < L::columns ? left : L::columns;
+}
+
+/* --- the loader --------------------------------------------------------------------------------------------------- */
+
+template <int FORM>
+__device__ static inline void load_tiles(char *memory, const tile_map *a, const tile_map *b,
+                                         const struct grouped_problem &g)
+{
+    typedef layout<FORM> L;
+    tile_barrier *const barriers = (tile_barrier *)(memory + L::barriers);
+    struct ring<L::stages> ring = {
+        0, 1
+    };
+    struct place from = {};
+    struct tile t = {};
+    for (int number = (int)blockIdx.x; find_tile<FORM>(g, number, from, t); number += (int)gridDim.x) {
+        const int width = width_of<FORM>(g, t), stages = stages_of<FORM>(g, t);
+        for (int i = 0; i < stages; i++, ring.next()) {
+            tile_barrier *const filled = barriers + L::filled + ring.stage;
+            char *const to = memory + ring.stage * L::stage;
+            const int deep = i * DEPTH;
+            barrier_wait(barriers + L::free + ring.stage, ring.parity);
+            barrier_arrive_for(filled, (unsigned)(L::b + width * TILE_ROW_BYTES));
+            if (is_wgrad(FORM)) {
+                for (int j = 0; j < GROUPS; j++)
+                    copy_tile(to + j * BOX_BYTES, a, filled, t.row + j * MMA_ROWS, t.first + deep, 0, 0);
+            } else {
+                copy_tile(to, a, filled, deep, t.first, 0, 0);
+            }
+            for (int j = 0; j < width; j += FORM == FORWARD ? L::least : TILE_COLUMNS) {
+                const int row = is_wgrad(FORM) ? t.first + deep : deep;
+                copy_tile(to + L::b + j * TILE_ROW_BYTES, b, filled, FORM == FORWARD ? deep : t.column + j,
+                          FORM == FORWARD ? t.column + j : row, is_wgrad(FORM) ? 0 : t.matrix, 0);
+            }
+        }
+    }
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+/* A warp is done with a stage. */
+__device__ static inline void release(tile_barrier *b)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        barrier_arrive(b);
+}
+
+/* s = (add: s +) this group's 64 lines of a stage by the N of b. */
+template <int FORM, int N> __device__ static inline void multiply_stage(float (&s)[N / 2], uint32_t stage, bool add)
+{
+    const uint32_t a = stage + threadIdx.x / MMA_THREADS * (MMA_ROWS * TILE_ROW_BYTES), b = stage + layout<FORM>::b;
+#pragma unroll
+    for (int i = 0; i < DEPTH / MMA_DEPTH; i++) {
+        const int columns = i * MMA_DEPTH * 2, rows = i * MMA_DEPTH * TILE_ROW_BYTES;
+        mma_tiles<is_wgrad(FORM), FORM != FORWARD>(
+            s, is_wgrad(FORM) ? along_rows(a + rows, BOX_BYTES) : along_columns(a + columns),
+            FORM != FORWARD ? along_rows(b + rows, BOX_BYTES) : along_columns(b + columns), i > 0 || add);
+    }
+}
+
+/* Rows from `left` on of a stage become zeros, by both groups together; once in a block. */
+__device__ static inline void clear_rows(char *stage, int left, int boxes, tile_barrier *cleared)
+{
+    const uint4 zero = {};
+    const int pieces = (DEPTH - left) * (TILE_ROW_BYTES / 16);
+    for (int i = 0; i < boxes; i++)
+        for (int e = (int)threadIdx.x; e < pieces; e += LOADER)
+            STORE_16(stage + i * BOX_BYTES + left * TILE_ROW_BYTES + e * 16, zero);
+    fence_async();
+    barrier_arrive(cleared);
+    barrier_wait(cleared, 0);
+}
+
+/* --- c ------------------------------------------------------------------------------------------------------------ */
+
+/* This thread's first row of the tile's; the second is 8 more. */
+__device__ static inline int own_row(void)
+{
+    return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
+}
+
+__device__ static inline void load_two(float (&x)[2], const float *from)
+{
+    const float2 two = *(const float2 *)from;
+    x[0] = two.x, x[1] = two.y;
+}
+__device__ static inline void load_two(float (&x)[2], const bf16 *from)
+{
+    const uint32_t two = *(const uint32_t *)from, low = two << 16, high = two & 0xffff0000u;
+    memcpy(&x[0], &low, 4);
+    memcpy(&x[1], &high, 4);
+}
+
+/* s += the tile at c, of which there are so many rows and columns, which are a multiple of 8. */
+template <int N, class CD>
+__device__ static inline void add_tile(float (&s)[N / 2], const CD *c, int64_t ldc, int rows, int columns)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = own_row() + 8 * r;
+        const CD *const from = c + (row < rows ? row * ldc : 0) + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            float x[2] = {};
+            if (row < rows && 8 * j < columns)
+                load_two(x, from + 8 * j);
+            s[4 * j + 2 * r] += x[0];
+            s[4 * j + 2 * r + 1] += x[1];
+        }
+    }
+}
+
+template <int N>
+__device__ static inline void store_tile(bf16 *c, const float (&s)[N / 2], int64_t ldc, int rows, int columns)
+{
+    const int lane = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = own_row() + 8 * r;
+        bf16 *const to = c + row * ldc + 8 * lane;
+#pragma unroll
+        for (int j = 0; j < N / 32; j++) {
+            uint32_t x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = two_bf16(s[16 * j + 4 * i + 2 * r], s[16 * j + 4 * i + 2 * r + 1]);
+            exchange_four(x);
+            const uint4 piece = {x[0], x[1], x[2], x[3]};
+            if (row < rows && 32 * j + 8 * lane < columns)
+                STORE_16(to + 32 * j, piece);
+        }
+    }
+}
+
+/* Two threads exchange theirs of two rows, so that each has four columns of one. */
+template <int N>
+__device__ static inline void store_tile(float *c, const float (&s)[N / 2], int64_t ldc, int rows, int columns)
+{
+    const bool odd = threadIdx.x % 2;
+    const int row = own_row() + (odd ? 8 : 0);
+    float *const to = c + row * ldc + (int)threadIdx.x % 4 / 2 * 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        const float *const mine = s + 4 * j;
+        const float x = __shfl_xor_sync(FULL_WARP, odd ? mine[0] : mine[2], 1);
+        const float y = __shfl_xor_sync(FULL_WARP, odd ? mine[1] : mine[3], 1);
+        const float four[4] = {odd ? x : mine[0], odd ? y : mine[1], odd ? mine[2] : x, odd ? mine[3] : y};
+        uint4 piece;
+        memcpy(&piece, four, sizeof piece);
+        if (row < rows && 8 * j < columns)
+            STORE_16(to + 8 * j, piece);
+    }
+}
+
+/* --- the groups --------------------------------------------------------------------------------------------------- */
+
+/* Forward and dgrad: a tile of N columns. */
+template <int FORM, int N, class CD>
+__device__ static inline void make_rows(char *memory, struct ring<layout<FORM>::stages> &ring, CD *c,
+                                        const struct grouped_problem &g, const struct tile &t)
+{
+    typedef layout<FORM> L;
+    tile_barrier *const barriers = (tile_barrier *)(memory + L::barriers);
+    const uint32_t at = tile_address(memory);
+    const int stages = stages_of<FORM>(g, t), columns = (int)g.n - t.column;
+    float s[N / 2];
+    int last = 0;
+    for (int i = 0; i < stages; i++, ring.next()) {
+        barrier_wait(barriers + L::filled + ring.stage, ring.parity);
+        mma_fence();
+        multiply_stage<FORM, N>(s, at + ring.stage * L::stage, i > 0);
+        mma_commit();
+        if (i > 0) { /* what reads the stage before is over, these products go on */
+            mma_wait<1>();
+            release(barriers + L::free + last);
+        }
+        last = ring.stage;
+    }
+    mma_wait<0>(s);
+    release(barriers + L::free + last);
+    c += t.first * g.ldc + t.column;
+    if (g.add)
+        add_tile<N>(s, c, g.ldc, t.rows, columns);
+    store_tile<N>(c, s, g.ldc, t.rows, columns);
+}
+
+/* Wgrad: sums of `split` rows one after the other. */
+template <int FORM>
+__device__ static inline void make_gradient(char *memory, struct ring<layout<FORM>::stages> &ring, float *c,
+                                            const struct grouped_problem &g, const struct tile &t)
+{
+    typedef layout<FORM> L;
+    enum { N = L::columns };
+    tile_barrier *const barriers = (tile_barrier *)(memory + L::barriers);
+    const uint32_t at = tile_address(memory);
+    const int stages = stages_of<FORM>(g, t), each = (int)g.split / DEPTH;
+    const int rows = (int)g.m - t.row, columns = (int)g.n - t.column;
+    float total[N / 2] = {};
+    c += (t.matrix * g.m + t.row) * g.ldc + t.column;
+    for (int begin = 0; begin < stages; begin += each) {
+        const int end = stages - begin < each ? stages : begin + each;
+        float s[N / 2];
+        int last = 0;
+        for (int i = begin; i < end; i++, ring.next()) {
+            const int left = t.rows - i * DEPTH;
+            barrier_wait(barriers + L::filled + ring.stage, ring.parity);
+            if (left < DEPTH)
+                clear_rows(memory + ring.stage * L::stage, left, GROUPS + N / TILE_COLUMNS, barriers + L::cleared);
+            mma_fence();
+            multiply_stage<FORM, N>(s, at + ring.stage * L::stage, i > begin);
+            mma_commit();
+            if (i > begin) {
+                mma_wait<1>();
+                release(barriers + L::free + last);
+            }
+            last = ring.stage;
+        }
+        mma_wait<0>(s);
+        release(barriers + L::free + last);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            total[i] += s[i];
+        if (g.add && begin == 0)
+            add_tile<N>(total, c, g.ldc, rows, columns);
+    }
+    store_tile<N>(c, total, g.ldc, rows, columns);
+}
+
+template <int FORM, class CD>
+__device__ static inline void make_tiles(char *memory, CD *c, const struct grouped_problem &g)
+{
+    struct ring<layout<FORM>::stages> ring = {
+        0, 0
+    };
+    struct place from = {};
+    struct tile t = {};
+    for (int number = (int)blockIdx.x; find_tile<FORM>(g, number, from, t); number += (int)gridDim.x) {
+        if (t.rows == 0 && (!is_wgrad(FORM) || g.add))
+            continue;
+        if constexpr (is_wgrad(FORM)) {
+            make_gradient<FORM>(memory, ring, c, g, t);
+        } else if (width_of<FORM>(g, t) == 256) {
+            make_rows<FORM, 256>(memory, ring, c, g, t);
+        } else {
+            make_rows<FORM, 128>(memory, ring, c, g, t);
+        }
+    }
+}
+
+template <int FORM, class CD>
+__global__ static void __launch_bounds__(BLOCK, 1)
+    hopper_grouped(const __grid_constant__ tile_map a, const __grid_constant__ tile_map b, CD *c,
+                   const __grid_constant__ struct grouped_problem g)
+{
+#if HOPPER_CODE
+    typedef layout<FORM> L;
+    DYNAMIC_SHARED(shared);
+    char *const memory = tile_memory(shared);
+    tile_barrier *const barriers = (tile_barrier *)(memory + L::barriers);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < L::stages; i++) {
+            barrier_init(barriers + L::filled + i, 1);
+            barrier_init(barriers + L::free + i, LOADER / WARP);
+        }
+        barrier_init(barriers + L::cleared, LOADER);
+        fence_async();
+    }
+    __syncthreads();
+    if (threadIdx.x >= LOADER) {
+        give_registers<LOADER_REGISTERS>();
+        if (threadIdx.x == LOADER)
+            load_tiles<FORM>(memory, &a, &b, g);
+        else if (blockIdx.x == 0 && threadIdx.x == LOADER + WARP)
+            check_counts(g);
+    } else {
+        take_registers<GROUP_REGISTERS>();
+        make_tiles<FORM>(memory, c, g);
+    }
+#endif
+}
+
+/* --- launches ----------------------------------------------------------------------------------------------------- */
+
+static int64_t over(int64_t n, int64_t each)
+{
+    return (n + each - 1) / each;
+}
+
+/* Matrices of rows by columns, one after the other. */
+static bool make_map(tile_map *ret, const void *at, int64_t ld, int64_t matrices, int64_t rows, int64_t columns,
+                     int box_rows)
+{
+    const struct tile_tensor x = {at, (int)columns, (int)rows, (int)matrices, 1, ld, rows * ld, matrices * rows * ld};
+    return tile_map_make(ret, &x, box_rows);
+}
+
+/* As many blocks as the GPU runs at a time, and each makes tiles by turns. A weight gradient's tiles take as long as
+ * groups are: each has a block, which begins wherever one ends, those of the largest group first. */
+static int64_t blocks_for(int64_t tiles, bool ta)
+{
+    int device = 0, processors = 0;
+    if (ta || cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess || processors < 1)
+        return tiles;
+    return tiles < processors ? tiles : processors;
+}
+
+/* Tiles there are at most. */
+template <int FORM> static int64_t most_tiles(const struct grouped_problem &g)
+{
+    const int64_t across = over(g.n, layout<FORM>::columns);
+    return is_wgrad(FORM) ? g.groups * over(g.m, ROWS) * across
+                          : over(g.m / ROWS + g.parts * g.groups, BAND) * BAND * across;
+}
+
+template <int FORM, class CD>
+static int launch(void *stream, CD *c, const void *a, const void *b, const struct grouped_problem &g)
+{
+    typedef layout<FORM> L;
+    const int64_t tiles = most_tiles<FORM>(g);
+    const int bytes = L::bytes + TILE_ALIGN;
+    auto kernel = hopper_grouped<FORM, CD>;
+    tile_map of_a, of_b;
+    if (tiles > 1 << 30 || !make_map(&of_a, a, g.lda, 1, g.ta ? g.k : g.m, g.ta ? g.m : g.k, g.ta ? DEPTH : ROWS) ||
+        !make_map(&of_b, b, g.ldb, g.ta ? 1 : g.groups, g.tb ? g.n : g.k, g.tb ? g.k : g.n, g.tb ? L::least : DEPTH))
+        return CUDA_NOT_SERVED;
+    const int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return e != 0 ? e : LAUNCH(kernel, (unsigned)blocks_for(tiles, g.ta), BLOCK, bytes, stream, of_a, of_b, c, g);
+}
+
+/* Rows of whole 16 bytes at a multiple of them, and all of them not too far for a copy. */
+static bool in_reach(const void *x, int64_t ld, int64_t bytes, int64_t rows)
+{
+    const int64_t most = (int64_t)1 << 40;
+    return (address(x) | (uintptr_t)(ld * bytes)) % 16 == 0 && ld < most / bytes / rows;
+}
+
+static bool served(const void *c, bool c_bf16, const void *a, const void *b, const struct grouped_problem &g)
+{
+    const int64_t most = INT32_MAX / 2;
+    return g.hopper && g.m > 0 && g.k > 0 && g.m < most && g.n < most && g.k < most && g.parts * g.groups < most &&
+           g.n % 8 == 0 && g.split % DEPTH == 0 && in_reach(a, g.lda, 2, g.ta ? g.k : g.m) &&
+           in_reach(b, g.ldb, 2, g.ta ? g.k : g.groups * (g.tb ? g.n : g.k)) &&
+           in_reach(c, g.ldc, c_bf16 ? 2 : 4, g.ta ? g.groups * g.m : g.m);
+}
+
+/* Narrow tiles read more for each product, but fewer of their columns may lie beyond the edge. */
+static bool narrow_serves(int64_t n)
+{
+    const int64_t narrow = layout<WGRAD_NARROW>::columns, wide = layout<WGRAD>::columns;
+    return over(n, narrow) * narrow * 8 < over(n, wide) * wide * 7;
+}
+
+int cuda_matmul_grouped_hopper(void *stream, void *c, bool c_bf16, const void *a, const void *b,
+                               const struct grouped_problem *problem)
+{
+    const struct grouped_problem &g = *problem;
+    if (!served(c, c_bf16, a, b, g))
+        return CUDA_NOT_SERVED;
+    if (g.ta && narrow_serves(g.n))
+        return launch<WGRAD_NARROW>(stream, (float *)c, a, b, g);
+    if (g.ta)
+        return launch<WGRAD>(stream, (float *)c, a, b, g);
+    if (g.tb)
+        return c_bf16 ? launch<FORWARD>(stream, (bf16 *)c, a, b, g) : launch<FORWARD>(stream, (float *)c, a, b, g);
+    return c_bf16 ? launch<DGRAD>(stream, (bf16 *)c, a, b, g) : launch<DGRAD>(stream, (float *)c, a, b, g);
+}
