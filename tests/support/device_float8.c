@@ -151,6 +151,62 @@ static void matmul_f8_case(struct checker *c, const struct float8_product *how, 
     sweep(c);
 }
 
+/* b is the identity and scales are powers of two, so the product is what a's codes stand for, to the bit. With an
+ * element that is not finite so is no line that has its scale. */
+static void float8_values_case(struct checker *c, const struct float8_product *how, enum dtype dt, bool ta, int64_t m,
+                               int64_t k, int64_t pad, double bad)
+{
+    const int64_t lda = (ta ? m : k) + pad, at = (int64_t)(next_random(c) % (uint64_t)(m * k)), row = at / k;
+    struct tensor a = uneven(c, (ta ? k : m) * lda, dt), b = empty(c, k * k, dt), o = noise(c, m * k, DTYPE_F32, 1.0);
+    double *undo = values(c, m), *want = values(c, m * k);
+    for (int64_t i = 0; i < k; i++)
+        b.x[i * k + i] = 1;
+    a.x[ta ? at % k * lda + row : row * lda + at % k] += bad;
+    for (int64_t i = 0; i < (ta ? k : m) * lda; i++)
+        a.x[i] = i % lda < (ta ? m : k) ? a.x[i] : 1e9; /* what lies between the lines is not looked at */
+    upload(c, &a);
+    upload(c, &b);
+    void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, false, m, k, k));
+    need(c, c->ops->matmul_f8(c->s, o.p, DTYPE_F32, k, a.p, ta, lda, b.p, false, k, dt, m, k, k, 0.0f, how, work),
+         "float8 values");
+    double *got = download(c, &o);
+    bool ok = true;
+    if (isfinite(bad)) {
+        ref_float8(a.x, undo, m, k, ta ? 1 : lda, ta ? lda : 1, how->a, how->a_lines, how->power_of_two);
+        for (int64_t i = 0; i < m * k; i++)
+            want[i] = 0.0 + a.x[ta ? i % k * lda + i / k : i / k * lda + i % k] * undo[i / k];
+        ok = same(c, got, want, m * k, "values");
+    } else {
+        for (int64_t i = 0; i < m * k; i++)
+            ok = ok && !isfinite(got[i]) == (!how->a_lines || i / k == row);
+    }
+    result(c, ok, "float8 values %s %c %lldx%lld ld+%lld%s%s + %g", name_of(dt), ta ? 'T' : 'N', (long long)m,
+           (long long)k, (long long)pad, how->a == FLOAT8_E5M2 ? " e5m2" : "", how->a_lines ? " lines" : "", bad);
+    sweep(c);
+}
+
+/* Less than a block of codes and several, whole and not, in rows that begin at multiples of 16 bytes and that do not.
+ */
+static void check_float8_values(struct checker *c)
+{
+    static const struct {
+        int64_t m, k, pad;
+    } shapes[] = {{1, 1, 0},    {3, 21, 3},    {64, 128, 0},  {72, 136, 8},
+                  {40, 304, 0}, {72, 272, 16}, {129, 150, 5}, {9, 1040, 0}};
+    static const double bads[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (int way = 0; way < 8; way++) {
+            struct float8_product how = {
+                (way ^ i) & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, false, true, NULL, false};
+            for (int dt = 0; dt < 2; dt++)
+                float8_values_case(c, &how, both[dt], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
+                                   i & 1 ? 1000.0 : 0.0);
+            how.power_of_two = false;
+            float8_values_case(c, &how, both[way & 1], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
+                               bads[(i + (size_t)way) % 3]);
+        }
+}
+
 /* Codes of b that are made apart, in two parts of which the maxima are brought together, give the product of the same
  * bits. */
 static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t m, int64_t n, int64_t k, int64_t cut)
@@ -198,6 +254,8 @@ static void check_float8_codes(struct checker *c)
         float8_codes_case(c, dt, way & 2, 32, 48, 64, 48 * 20);
         float8_codes_case(c, dt, way & 2, 17, 33, 70, 33 * 7 + 5);
         float8_codes_case(c, dt, way & 2, 16, 80, 208, 0);
+        float8_codes_case(c, dt, way & 2, 16, 144, 320, 144 * 120 + 7);
+        float8_codes_case(c, dt, way & 2, 24, 130, 300, 130 * 16 * 7);
     }
     sweep(c);
 }
@@ -207,7 +265,7 @@ void device_float8_check(struct checker *c)
 {
     static const struct {
         int64_t m, n, k, pad;
-    } shapes[] = {{1, 1, 1, 0}, {17, 33, 70, 3}, {64, 48, 96, 0}};
+    } shapes[] = {{1, 1, 1, 0}, {17, 33, 70, 3}, {64, 48, 96, 0}, {144, 80, 272, 8}};
     struct tensor o = noise(c, 16, DTYPE_F32, 1.0);
     const struct float8_product plain = {.a = FLOAT8_E4M3, .b = FLOAT8_E4M3};
     const titan_status status =
@@ -220,8 +278,9 @@ void device_float8_check(struct checker *c)
     result(c, status == TITAN_EINVAL, "matmul_f8 refuses a row stride below the width");
     sweep(c);
     check_float8_codes(c);
+    check_float8_values(c);
     check_mxfp8(c);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int way = 0; way < 16; way++) {
             const struct float8_product how = {
                 way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8, way & 2, NULL, false};

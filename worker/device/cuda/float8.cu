@@ -5,67 +5,113 @@
  * Its codes go to dst as lines of kp bytes, dense along k, zero behind k: what the tensor cores take. */
 #include "worker/device/cuda/float8.cuh"
 
-/* --- the largest magnitudes --------------------------------------------------------------------------------------- */
+/* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* Of a line, where lines are dense: a block each. */
-template <class T>
-__global__ static void line_largest(unsigned *largest, const T *src, int64_t line, int64_t k, bool by_line, bool whole)
+#define LOADS 4 /* pieces of a thread: all of them are on their way before the first is looked at */
+#define BLOCK_PIECES (LOADS * THREADS)
+
+/* Rows of cols elements, pitch apart, and their pieces, fewer than 2^32 unless it is one row. */
+struct area {
+    int64_t rows, cols, pitch;
+    int64_t padded;  /* cols, or what a row of codes has more */
+    int64_t per_row; /* pieces, the last ones behind cols perhaps */
+    int64_t whole;   /* so many pieces from the first on are one access each */
+};
+
+struct spot {
+    int64_t row, x;
+};
+
+/* Of a thread's piece; x is behind the row where there is none. */
+template <class T> __device__ static inline struct spot spot_of(const struct area &a, int64_t base, int piece_no)
 {
-    __shared__ unsigned scratch[WARP];
-    const T *const x = src + (int64_t)blockIdx.x * line;
-    unsigned most = 0;
-    for (int64_t at = piece_first<T>(); at < k; at += piece_stride<T>()) {
-        const piece<T> p = piece_load(x + at, k - at, whole);
-        for (int i = 0; i < piece<T>::N; i++)
-            most = op_max_bits()(most, magnitude(p.v[i]));
-    }
-    most = block_reduce(most, op_max_bits(), scratch);
-    if (threadIdx.x == 0)
-        (void)atomicMax(largest + (by_line ? blockIdx.x : 0), most);
+    const int64_t at = base + piece_no * THREADS + threadIdx.x;
+    const int64_t row = a.rows == 1 ? 0 : (int64_t)((uint32_t)at / (uint32_t)a.per_row);
+    return {row, (row < a.rows ? at - row * a.per_row : a.per_row) * piece<T>::N};
 }
 
-/* Where lines lie side by side: a thread has a piece of them, over TILE elements along k. */
 template <class T>
-__global__ static void column_largest(unsigned *largest, const T *src, int64_t along, int64_t lines, int64_t k,
-                                      bool by_line, bool whole)
+__device__ static inline void load_pieces(uint4 *bits, const T *src, const struct area &a, int64_t base)
+{
+    const bool whole = base + BLOCK_PIECES <= a.whole;
+    if (whole) {
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) {
+            const struct spot s = spot_of<T>(a, base, u);
+            bits[u] = LOAD_16(src + s.row * a.pitch + s.x);
+        }
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < LOADS; u++) {
+        const struct spot s = spot_of<T>(a, base, u);
+        bits[u] = bits_within(src + s.row * a.pitch + s.x, a.cols - s.x, false);
+    }
+}
+
+/* As one row where there is nothing between rows. out: where codes go. */
+template <class T>
+static struct area area_of(const T *src, int64_t rows, int64_t cols, int64_t pitch, int64_t padded, uintptr_t out)
+{
+    enum { N = piece<T>::N };
+    struct area a = {rows, cols, pitch, padded, 0, 0};
+    if (cols == pitch && cols == padded)
+        a.rows = 1, a.cols = a.padded = rows * cols;
+    const bool aligned = in_pieces(a.rows == 1 ? 0 : (size_t)pitch * sizeof(T), address(src) | out);
+    a.per_row = (a.padded + N - 1) / N;
+    if (aligned && a.cols == a.padded && (a.rows == 1 || a.cols % N == 0))
+        a.whole = a.rows * (a.cols / N);
+    return a;
+}
+static unsigned area_blocks(const struct area &a)
+{
+    return (unsigned)((a.rows * a.per_row + BLOCK_PIECES - 1) / BLOCK_PIECES);
+}
+
+/* --- the largest magnitudes --------------------------------------------------------------------------------------- */
+
+template <class T> __device__ static inline unsigned largest_in(unsigned most, uint4 bits)
+{
+    const piece<T> p = piece_of<T>(bits);
+    for (int i = 0; i < piece<T>::N; i++)
+        most = op_max_bits()(most, magnitude(p.v[i]));
+    return most;
+}
+
+template <class T> __global__ static void all_largest(unsigned *largest, const T *src, struct area a)
 {
     __shared__ unsigned scratch[WARP];
+    uint4 bits[LOADS];
+    unsigned most = 0;
+    load_pieces(bits, src, a, (int64_t)blockIdx.x * BLOCK_PIECES);
+#pragma unroll
+    for (int u = 0; u < LOADS; u++)
+        most = largest_in<T>(most, bits[u]);
+    most = block_reduce(most, op_max_bits(), scratch);
+    if (threadIdx.x == 0)
+        (void)atomicMax(largest, most);
+}
+
+/* Of each line, where they lie side by side: a thread has a piece of them, over TILE elements along k. */
+template <class T>
+__global__ static void column_largest(unsigned *largest, const T *src, int64_t along, int64_t lines, int64_t k,
+                                      bool whole)
+{
     const int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * piece<T>::N,
                   from = (int64_t)blockIdx.y * TILE;
     const int64_t to = from + TILE < k ? from + TILE : k;
-    unsigned most[piece<T>::N] = {0}, all = 0;
+    unsigned most[piece<T>::N] = {0};
     for (int64_t x = from; x < to && first < lines; x++) {
         const piece<T> p = piece_load(src + x * along + first, lines - first, whole);
         for (int i = 0; i < piece<T>::N; i++)
             most[i] = op_max_bits()(most[i], magnitude(p.v[i]));
     }
-    for (int i = 0; i < piece<T>::N; i++) {
-        if (by_line && first + i < lines)
+    for (int i = 0; i < piece<T>::N; i++)
+        if (first + i < lines)
             (void)atomicMax(largest + first + i, most[i]);
-        all = op_max_bits()(all, most[i]);
-    }
-    if (by_line)
-        return;
-    all = block_reduce(all, op_max_bits(), scratch);
-    if (threadIdx.x == 0)
-        (void)atomicMax(largest, all);
 }
 
-/* Of n elements in a row, by all blocks. */
-template <class T> __global__ static void all_largest(unsigned *largest, const T *x, int64_t n, bool whole)
-{
-    enum { N = piece<T>::N };
-    __shared__ unsigned scratch[WARP];
-    unsigned most = 0;
-    for (int64_t at = (int64_t)grid_first() * N; at < n; at += (int64_t)grid_stride() * N) {
-        const piece<T> p = piece_load(x + at, n - at, whole && at + N <= n);
-        for (int i = 0; i < N; i++)
-            most = op_max_bits()(most, magnitude(p.v[i]));
-    }
-    most = block_reduce(most, op_max_bits(), scratch);
-    if (threadIdx.x == 0)
-        (void)atomicMax(largest, most);
-}
+/* --- scales ------------------------------------------------------------------------------------------------------- */
 
 /* The scale of what has this largest magnitude. */
 __device__ static inline float scale_of(unsigned bits, float top)
@@ -73,22 +119,6 @@ __device__ static inline float scale_of(unsigned bits, float top)
     float most;
     memcpy(&most, &bits, sizeof most);
     return (float)((double)top / (most != most ? (double)most : fmax((double)most, 1e-12)));
-}
-
-/* From the largest magnitudes the scales, the one of all n times; they stand in inverse (n) until the codes are made.
- */
-__global__ static void scales(unsigned *largest, float *inverse, int64_t n, float top, bool by_line, bool power_of_two)
-{
-    for (int64_t i = (int64_t)grid_first(); i < n; i += (int64_t)grid_stride()) {
-        float scale = scale_of(largest[by_line ? i : 0], top);
-        if (power_of_two) {
-            unsigned bits;
-            memcpy(&bits, &scale, sizeof bits);
-            bits &= 0xff800000u;
-            memcpy(&scale, &bits, sizeof scale);
-        }
-        inverse[i] = scale;
-    }
 }
 
 /* Columns of largest (ranks, n), rows ld apart. */
@@ -103,151 +133,271 @@ __global__ static void column_scales(float *scales, const float *largest, int64_
     }
 }
 
+/* What elements are multiplied by, *given or after the largest magnitudes, and where the inverses go. */
+struct scaling {
+    const float *given;
+    const unsigned *largest; /* of all, or of each line */
+    float *inverse;          /* (lines) */
+    int64_t lines;
+    bool by_line, power_of_two, e5m2;
+};
+
+__device__ static inline float scale_after(const struct scaling &how, unsigned largest)
+{
+    float scale = scale_of(largest, how.e5m2 ? 57344.0f : 448.0f);
+    if (how.power_of_two) {
+        unsigned bits;
+        memcpy(&bits, &scale, sizeof bits);
+        bits &= 0xff800000u;
+        memcpy(&scale, &bits, sizeof scale);
+    }
+    return scale;
+}
+__device__ static inline float scale_at(const struct scaling &how, int64_t line)
+{
+    return how.given ? *how.given : scale_after(how, how.largest[how.by_line ? line : 0]);
+}
+
 __global__ static void fill_inverse(float *x, int64_t n, const float *scale)
 {
     for (int64_t i = (int64_t)grid_first(); i < n; i += (int64_t)grid_stride())
         x[i] = 1.0f / *scale;
 }
 
-__global__ static void invert(float *x, int64_t n)
-{
-    for (int64_t i = (int64_t)grid_first(); i < n; i += (int64_t)grid_stride())
-        x[i] = 1.0f / x[i];
-}
-
 /* --- codes -------------------------------------------------------------------------------------------------------- */
 
-/* Dense lines: 16 codes a thread. */
-template <class T>
-__global__ static void codes(uint8_t *dst, const T *src, const float *scale, int64_t line, int64_t lines, int64_t k,
-                             int64_t kp, bool e5m2, bool whole)
+/* A code as it is: a cast leaves it. */
+struct code {
+    uint8_t bits;
+};
+__host__ __device__ static inline void num_store(struct code *x, float)
 {
-    const int64_t pieces = kp / 16;
-    for (int64_t at = (int64_t)grid_first(); at < lines * pieces; at += (int64_t)grid_stride()) {
-        const int64_t i = at / pieces, x = at % pieces * 16;
-        const float by = scale[i];
-        uint8_t out[16];
-        for (int part = 0; part < 16; part += piece<T>::N) {
-            const piece<T> p = piece_load(src + i * line + x + part, k - x - part, whole && x + 16 <= k);
-            for (int j = 0; j < piece<T>::N; j++)
-                out[part + j] = x + part + j < k ? encode(p.v[j] * by, e5m2) : (uint8_t)0;
-        }
-        uint4 bits;
-        memcpy(&bits, out, sizeof bits);
-        STORE_16(dst + i * kp + x, bits);
-    }
+    x->bits = 0;
 }
 
-/* Lines side by side: a tile of TILE by TILE goes through shared memory, pieces of lines in, 16 codes along k out. */
-template <class T>
-__global__ static void codes_across(uint8_t *dst, const T *src, const float *scale, int64_t along, int64_t lines,
-                                    int64_t k, int64_t kp, bool e5m2, bool whole)
+/* The codes of a piece, four in a word. */
+template <class T> struct code_words {
+    enum { N = piece<T>::N / 4 };
+    uint32_t w[N];
+};
+
+template <class T> __device__ static inline code_words<T> encode_piece(uint4 bits, float by, bool e5m2)
 {
-    enum { PIECES = TILE / piece<T>::N };
-    __shared__ __align__(4) uint8_t tile[TILE][TILE + 4]; /* [line][k] */
-    const int64_t line = (int64_t)blockIdx.x * TILE, from = (int64_t)blockIdx.y * TILE;
-    for (int at = (int)threadIdx.x; at < TILE * PIECES; at += THREADS) {
-        const int x = at / PIECES, i = at % PIECES * piece<T>::N;
-        const int64_t left = from + x < k ? lines - line - i : 0;
-        piece<T> p = {};
-        if (left > 0)
-            p = piece_load(src + (from + x) * along + line + i, left, whole);
-        for (int j = 0; j < piece<T>::N; j++)
-            tile[i + j][x] = j < left ? encode(p.v[j] * scale[line + i + j], e5m2) : (uint8_t)0;
+    const piece<T> p = piece_of<T>(bits);
+    code_words<T> words;
+    for (int i = 0; i < words.N; i++)
+        words.w[i] = encode_4(p.v[4 * i] * by, p.v[4 * i + 1] * by, p.v[4 * i + 2] * by, p.v[4 * i + 3] * by, e5m2);
+    return words;
+}
+template <> __device__ inline code_words<struct code> encode_piece<struct code>(uint4 bits, float, bool)
+{
+    code_words<struct code> words;
+    memcpy(words.w, &bits, sizeof words.w);
+    return words;
+}
+
+/* Four pieces above each other: the codes of their elements i. */
+template <class T> __device__ static inline uint32_t encode_column(const uint4 *bits, int i, float by, bool e5m2)
+{
+    return encode_4(piece_of<T>(bits[0]).v[i] * by, piece_of<T>(bits[1]).v[i] * by, piece_of<T>(bits[2]).v[i] * by,
+                    piece_of<T>(bits[3]).v[i] * by, e5m2);
+}
+template <> __device__ inline uint32_t encode_column<struct code>(const uint4 *bits, int i, float, bool)
+{
+    uint32_t word = 0;
+    for (int row = 0; row < 4; row++) {
+        uint8_t e[piece<struct code>::N];
+        memcpy(e, bits + row, sizeof e);
+        word |= (uint32_t)e[i] << 8 * row;
+    }
+    return word;
+}
+
+template <class T> __device__ static inline void store_codes(uint8_t *dst, const code_words<T> &words)
+{
+    if constexpr (words.N == 4)
+        STORE_16(dst, (uint4{words.w[0], words.w[1], words.w[2], words.w[3]}));
+    else if constexpr (words.N == 2)
+        *(uint2 *)dst = {words.w[0], words.w[1]};
+    else
+        *(uint32_t *)dst = words.w[0];
+}
+template <class T> __device__ static inline void store_some(uint8_t *dst, const code_words<T> &words, int64_t room)
+{
+    for (int i = 0; i < piece<T>::N; i++)
+        if (i < room)
+            dst[i] = (uint8_t)(words.w[i / 4] >> i % 4 * 8);
+}
+
+/* Dense lines with one scale. From the end on: of that the cache still has something. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS, 6)
+    codes(uint8_t *dst, const T *src, struct scaling how, struct area a)
+{
+    __shared__ float shared;
+    const int64_t base = (int64_t)(gridDim.x - 1 - blockIdx.x) * BLOCK_PIECES;
+    uint4 bits[LOADS];
+    load_pieces(bits, src, a, base);
+    if (threadIdx.x == 0)
+        shared = scale_at(how, 0);
+    __syncthreads();
+    const float by = shared;
+    if (base + BLOCK_PIECES <= a.whole) {
+#pragma unroll
+        for (int u = 0; u < LOADS; u++)
+            store_codes<T>(dst + (base + u * THREADS + threadIdx.x) * piece<T>::N,
+                           encode_piece<T>(bits[u], by, how.e5m2));
+    } else {
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) {
+            const struct spot s = spot_of<T>(a, base, u);
+            store_some<T>(dst + s.row * a.padded + s.x, encode_piece<T>(bits[u], by, how.e5m2), a.padded - s.x);
+        }
+    }
+    for (int64_t i = (int64_t)grid_first(); i < how.lines; i += (int64_t)grid_stride())
+        how.inverse[i] = 1.0f / by;
+}
+
+/* Dense lines with a scale each: a block a line, which it reads twice. */
+template <class T>
+__global__ static void line_codes(uint8_t *dst, const T *src, struct scaling how, int64_t line, int64_t k, int64_t kp,
+                                  bool whole)
+{
+    __shared__ unsigned scratch[WARP];
+    __shared__ float shared;
+    const T *const x = src + (int64_t)blockIdx.x * line;
+    unsigned most = 0;
+#pragma unroll 4
+    for (int64_t at = piece_first<T>(); at < k; at += piece_stride<T>())
+        most = largest_in<T>(most, bits_load(x + at, k - at, whole));
+    most = block_reduce(most, op_max_bits(), scratch);
+    if (threadIdx.x == 0) {
+        shared = scale_after(how, most);
+        how.inverse[blockIdx.x] = 1.0f / shared;
     }
     __syncthreads();
-    for (int at = (int)threadIdx.x; at < TILE * (TILE / 16); at += THREADS) {
-        const int i = at / (TILE / 16), x = at % (TILE / 16) * 16;
-        if (line + i >= lines || from + x >= kp)
-            continue;
-        uint4 bits;
-        memcpy(&bits, &tile[i][x], sizeof bits);
-        STORE_16(dst + (line + i) * kp + from + x, bits);
+    const float by = shared;
+#pragma unroll 4
+    for (int64_t at = piece_first<T>(); at < kp; at += piece_stride<T>()) {
+        const uint4 bits = bits_within(x + at, k - at, whole);
+        store_codes<T>(dst + blockIdx.x * kp + at, encode_piece<T>(bits, by, how.e5m2));
     }
 }
 
-/* 16 codes a thread of n elements in a row. */
+#define TILE_K 128   /* of a tile of TILE lines: a line of it is what memory is read and written in */
+#define TILE_GROUP 4 /* tiles that are made together along k, so that neither lines nor rows are far apart */
+
+/* Lines side by side: a tile goes through shared memory, pieces of four rows in, 16 codes along k out. The 16 bytes of
+ * its lines are in an order that leaves each access to different banks. From the end on, as above. */
 template <class T>
-__global__ static void encode_row(uint8_t *dst, const T *x, int64_t n, const float *scale, bool e5m2, bool whole)
+__global__ static void __launch_bounds__(THREADS, sizeof(T) == 2 ? 6 : 4)
+    codes_across(uint8_t *dst, const T *src, struct scaling how, int64_t along, int64_t k, int64_t kp, bool whole)
 {
-    const float by = *scale;
-    for (int64_t at = (int64_t)grid_first() * 16; at < n; at += (int64_t)grid_stride() * 16) {
-        const bool all = whole && at + 16 <= n;
-        uint8_t out[16];
-        for (int part = 0; part < 16; part += piece<T>::N) {
-            const piece<T> p = piece_load(x + at + part, n - at - part, all);
-            for (int j = 0; j < piece<T>::N; j++)
-                out[part + j] = encode(p.v[j] * by, e5m2);
+    const unsigned N = piece<T>::N, ACROSS = TILE / N, QUADS = TILE_K / 4, SIXTEENS = TILE_K / 16;
+    __shared__ __align__(16) uint32_t tile[TILE][TILE_K / 4]; /* [line][k / 4] */
+    __shared__ __align__(16) float scales[TILE];
+    const unsigned block = gridDim.x - 1 - blockIdx.x, group = gridDim.y - 1 - blockIdx.y;
+    const int64_t line = (int64_t)(block / TILE_GROUP) * TILE;
+    const int64_t from = ((int64_t)group * TILE_GROUP + block % TILE_GROUP) * TILE_K;
+    if (from >= kp)
+        return;
+    const bool inside = whole && line + TILE <= how.lines && from + TILE_K <= k;
+#pragma unroll
+    for (unsigned first = 0; first < QUADS * ACROSS; first += THREADS) {
+        const unsigned at = first + threadIdx.x, p = at % ACROSS * N, q = at / ACROSS;
+        const bool mine = q < QUADS;
+        const T *const x = src + (from + 4 * q) * along + line + p;
+        const int64_t rows = k - from - 4 * q, left = how.lines - line - p;
+        uint4 bits[4] = {};
+        float by[piece<T>::N];
+        if (mine && inside) {
+            for (int row = 0; row < 4; row++)
+                bits[row] = LOAD_16(x + row * along);
+        } else if (mine) {
+            for (int row = 0; row < 4; row++)
+                bits[row] = bits_within(x + row * along, row < rows ? left : 0, whole);
         }
-        uint4 bits;
-        memcpy(&bits, out, sizeof bits);
-        if (all)
-            STORE_16(dst + at, bits);
-        else
-            for (int j = 0; j < 16 && at + j < n; j++)
-                dst[at + j] = out[j];
-    }
-}
-
-/* Codes that lie in lines side by side, or in lines that are no pieces: as codes_across, without a cast. */
-__global__ static void turn_codes(uint8_t *dst, const uint8_t *src, int64_t line, int64_t along, int64_t lines,
-                                  int64_t k, int64_t kp, bool whole)
-{
-    __shared__ __align__(4) uint8_t tile[TILE][TILE + 4]; /* [line][k] */
-    const int64_t first = (int64_t)blockIdx.x * TILE, from = (int64_t)blockIdx.y * TILE;
-    for (int at = (int)threadIdx.x; at < TILE * (TILE / 16); at += THREADS) {
-        /* 16 that lie beside each other: of a line, or of so many lines */
-        const int row = at / (TILE / 16), col = at % (TILE / 16) * 16;
-        const int64_t i = first + (along == 1 ? row : col), x = from + (along == 1 ? col : row);
-        const int64_t left = along == 1 ? (i < lines ? k - x : 0) : (x < k ? lines - i : 0);
-        uint8_t in[16] = {0};
-        if (whole && left >= 16) {
-            const uint4 bits = LOAD_16(src + i * line + x * along);
-            memcpy(in, &bits, sizeof bits);
-        } else {
-            for (int j = 0; j < 16 && j < left; j++)
-                in[j] = src[i * line + x * along + j];
+        if (first == 0) {
+            if (threadIdx.x < TILE && line + threadIdx.x < how.lines) {
+                scales[threadIdx.x] = scale_at(how, line + threadIdx.x);
+                if (from == 0)
+                    how.inverse[line + threadIdx.x] = 1.0f / scales[threadIdx.x];
+            }
+            __syncthreads();
         }
-        for (int j = 0; j < 16; j++)
-            tile[along == 1 ? row : col + j][along == 1 ? col + j : row] = in[j];
+        for (unsigned i = 0; i < N; i++)
+            by[i] = scales[p + i];
+        for (unsigned i = 0; i < N && mine; i++)
+            tile[p + i][q ^ (p + i) / 8 * 4] = encode_column<T>(bits, (int)i, by[i], how.e5m2);
     }
     __syncthreads();
-    for (int at = (int)threadIdx.x; at < TILE * (TILE / 16); at += THREADS) {
-        const int i = at / (TILE / 16), x = at % (TILE / 16) * 16;
-        if (first + i >= lines || from + x >= kp)
-            continue;
-        uint4 bits;
-        memcpy(&bits, &tile[i][x], sizeof bits);
-        STORE_16(dst + (first + i) * kp + from + x, bits);
+#pragma unroll
+    for (unsigned first = 0; first < TILE * SIXTEENS; first += THREADS) {
+        const unsigned at = first + threadIdx.x, i = at / SIXTEENS, x = at % SIXTEENS;
+        if (line + i < how.lines && from + 16 * x < kp)
+            STORE_16(dst + (line + i) * kp + from + 16 * x, LOAD_16(&tile[i][(x ^ i / 8) * 4]));
     }
+}
+
+template <class T>
+static int launch_largest(void *stream, unsigned *largest, const T *x, int64_t rows, int64_t cols, int64_t pitch)
+{
+    const struct area a = area_of(x, rows, cols, pitch, cols, 0);
+    const int e = (int)cudaMemsetAsync(largest, 0, sizeof *largest, (cudaStream_t)stream);
+    return e || cols == 0 ? e : LAUNCH(all_largest<T>, area_blocks(a), THREADS, 0, stream, largest, x, a);
+}
+
+template <class T>
+static int launch_codes(void *stream, uint8_t *dst, const T *src, const struct scaling how, int64_t rows, int64_t k,
+                        int64_t line, int64_t kp)
+{
+    const struct area a = area_of(src, rows, k, line, kp, address(dst));
+    return LAUNCH(codes<T>, area_blocks(a), THREADS, 0, stream, dst, src, how, a);
+}
+
+/* Do the rows in which an operand lies consist of pieces? */
+template <class T> static bool lies_in_pieces(const struct float8_operand &o, const T *src)
+{
+    const bool dense = o.along == 1;
+    return in_pieces((size_t)(dense ? o.line : o.along) * sizeof(T), address(src)) &&
+           (dense ? o.k : o.lines) % piece<T>::N == 0;
+}
+
+template <class T>
+static int launch_across(void *stream, const struct float8_operand &o, const T *src, const struct scaling how)
+{
+    const int64_t across = (o.lines + TILE - 1) / TILE, group = TILE_K * TILE_GROUP;
+    return LAUNCH(codes_across<T>, dim3((unsigned)(across * TILE_GROUP), (unsigned)((o.kp + group - 1) / group)),
+                  THREADS, 0, stream, o.codes, src, how, o.along, o.k, o.kp, lies_in_pieces(o, src));
+}
+
+static struct scaling scaling_of(const struct float8_operand &o, const float *given)
+{
+    return {given, o.largest, o.inverse, o.lines, o.by_line, o.power_of_two, o.e5m2};
 }
 
 template <class T> static int make_codes(void *stream, const struct float8_operand o, const T *src)
 {
-    const bool dense = o.along == 1;
-    const bool whole = in_pieces((size_t)(dense ? o.line : o.along) * sizeof(T), address(src)) &&
-                       (dense ? o.k : o.lines) % piece<T>::N == 0;
-    const float top = o.e5m2 ? 57344.0f : 448.0f;
-    const unsigned tiles_k = (unsigned)((o.kp + TILE - 1) / TILE);
-    int e =
-        (int)cudaMemsetAsync(o.largest, 0, (size_t)(o.by_line ? o.lines : 1) * sizeof(unsigned), (cudaStream_t)stream);
-    if (!e && dense)
-        e = LAUNCH(line_largest<T>, (unsigned)o.lines, THREADS, 0, stream, o.largest, src, o.line, o.k, o.by_line,
-                   whole);
-    if (!e && !dense)
+    const bool dense = o.along == 1, whole = lies_in_pieces(o, src);
+    const struct scaling how = scaling_of(o, NULL);
+    int e = 0;
+    if (dense && o.by_line)
+        return LAUNCH(line_codes<T>, (unsigned)o.lines, THREADS, 0, stream, o.codes, src, how, o.line, o.k, o.kp,
+                      whole);
+    if (!o.by_line)
+        e = dense ? launch_largest(stream, o.largest, src, o.lines, o.k, o.line)
+                  : launch_largest(stream, o.largest, src, o.k, o.lines, o.along);
+    else
+        e = (int)cudaMemsetAsync(o.largest, 0, (size_t)o.lines * sizeof *o.largest, (cudaStream_t)stream);
+    if (!e && o.by_line)
         e = LAUNCH(column_largest<T>,
-                   dim3((unsigned)((o.lines + THREADS * piece<T>::N - 1) / (THREADS * piece<T>::N)), tiles_k), THREADS,
-                   0, stream, o.largest, src, o.along, o.lines, o.k, o.by_line, whole);
-    if (!e)
-        e = LAUNCH(scales, grid_blocks((size_t)o.lines), THREADS, 0, stream, o.largest, o.inverse, o.lines, top,
-                   o.by_line, o.power_of_two);
-    if (!e && dense)
-        e = LAUNCH(codes<T>, grid_blocks((size_t)(o.lines * o.kp / 16)), THREADS, 0, stream, o.codes, src, o.inverse,
-                   o.line, o.lines, o.k, o.kp, o.e5m2, whole);
-    if (!e && !dense)
-        e = LAUNCH(codes_across<T>, dim3((unsigned)((o.lines + TILE - 1) / TILE), tiles_k), THREADS, 0, stream, o.codes,
-                   src, o.inverse, o.along, o.lines, o.k, o.kp, o.e5m2, whole);
-    return e ? e : LAUNCH(invert, grid_blocks((size_t)o.lines), THREADS, 0, stream, o.inverse, o.lines);
+                   dim3((unsigned)((o.lines + THREADS * piece<T>::N - 1) / (THREADS * piece<T>::N)),
+                        (unsigned)((o.k + TILE - 1) / TILE)),
+                   THREADS, 0, stream, o.largest, src, o.along, o.lines, o.k, whole);
+    if (e)
+        return e;
+    return dense ? launch_codes(stream, o.codes, src, how, o.lines, o.k, o.line, o.kp)
+                 : launch_across(stream, o, src, how);
 }
 
 int cuda_float8(void *stream, const struct float8_operand *operand)
@@ -258,29 +408,19 @@ int cuda_float8(void *stream, const struct float8_operand *operand)
 
 int cuda_float8_take(void *stream, const struct float8_operand *o, const float *scale)
 {
-    const uint8_t *const src = (const uint8_t *)o->src;
-    const bool whole = in_pieces((size_t)(o->along == 1 ? o->line : o->along), address(src));
-    const dim3 tiles((unsigned)((o->lines + TILE - 1) / TILE), (unsigned)((o->kp + TILE - 1) / TILE));
-    int e = 0;
-    if (src != o->codes)
-        e = LAUNCH(turn_codes, tiles, THREADS, 0, stream, o->codes, src, o->line, o->along, o->lines, o->k, o->kp,
-                   whole);
-    return e ? e : LAUNCH(fill_inverse, grid_blocks((size_t)o->lines), THREADS, 0, stream, o->inverse, o->lines, scale);
-}
-
-template <class T> static int largest_of(void *stream, float *largest, const T *x, size_t n)
-{
-    const int e = (int)cudaMemsetAsync(largest, 0, sizeof *largest, (cudaStream_t)stream);
-    if (e || n == 0)
-        return e;
-    return LAUNCH(all_largest<T>, grid_blocks((n + piece<T>::N - 1) / piece<T>::N), THREADS, 0, stream,
-                  (unsigned *)largest, x, (int64_t)n, in_pieces(0, address(x)));
+    const struct code *const src = (const struct code *)o->src;
+    const struct scaling how = scaling_of(*o, scale);
+    if (address(src) == address(o->codes))
+        return LAUNCH(fill_inverse, grid_blocks((size_t)o->lines), THREADS, 0, stream, o->inverse, o->lines, scale);
+    return o->along == 1 ? launch_codes(stream, o->codes, src, how, o->lines, o->k, o->line, o->kp)
+                         : launch_across(stream, *o, src, how);
 }
 
 int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n)
 {
-    return bf16 ? largest_of(stream, largest, (const struct bf16 *)x, n)
-                : largest_of(stream, largest, (const float *)x, n);
+    unsigned *const bits = (unsigned *)largest;
+    return bf16 ? launch_largest(stream, bits, (const struct bf16 *)x, 1, (int64_t)n, (int64_t)n)
+                : launch_largest(stream, bits, (const float *)x, 1, (int64_t)n, (int64_t)n);
 }
 
 int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n)
@@ -288,16 +428,13 @@ int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_
     return LAUNCH(column_scales, grid_blocks((size_t)n), THREADS, 0, stream, scales, largest, ld, ranks, n, 448.0f);
 }
 
-template <class T> static int encode_of(void *stream, uint8_t *codes, const T *x, size_t n, const float *scale)
-{
-    return LAUNCH(encode_row<T>, grid_blocks((n + 15) / 16), THREADS, 0, stream, codes, x, (int64_t)n, scale, false,
-                  in_pieces(0, address(x) | address(codes)));
-}
-
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale)
 {
-    return bf16 ? encode_of(stream, codes, (const struct bf16 *)x, n, scale)
-                : encode_of(stream, codes, (const float *)x, n, scale);
+    const int64_t k = (int64_t)n;
+    struct scaling how = {};
+    how.given = scale;
+    return bf16 ? launch_codes(stream, codes, (const struct bf16 *)x, how, 1, k, k, k)
+                : launch_codes(stream, codes, (const float *)x, how, 1, k, k, k);
 }
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */

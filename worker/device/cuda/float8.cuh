@@ -9,19 +9,25 @@
 extern "C" {
 #include "base/float8.h"
 }
-static inline uint8_t encode(float x, bool e5m2)
+static inline uint32_t encode_2(float low, float high, bool e5m2)
 {
-    return float8_encode(x, e5m2 ? FLOAT8_E5M2 : FLOAT8_E4M3);
+    const enum float8 type = e5m2 ? FLOAT8_E5M2 : FLOAT8_E4M3;
+    return (uint32_t)float8_encode(low, type) | (uint32_t)float8_encode(high, type) << 8;
 }
 #else
 #include <cuda_fp8.h>
-/* The nearest code, ties to even; beyond the largest value it is that one, NaN stays NaN: float8_encode of
- * base/float8.h. */
-__device__ static inline uint8_t encode(float x, bool e5m2)
+/* The nearest codes, ties to even; beyond the largest value they are that one, NaN stays NaN: float8_encode of
+ * base/float8.h. Two are one conversion. */
+__device__ static inline uint32_t encode_2(float low, float high, bool e5m2)
 {
-    return (uint8_t)__nv_cvt_float_to_fp8(x, __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 #endif
+/* In the order in which they lie in memory. */
+__device__ static inline uint32_t encode_4(float a, float b, float c, float d, bool e5m2)
+{
+    return encode_2(a, b, e5m2) | encode_2(c, d, e5m2) << 16;
+}
 
 #define TILE 64
 

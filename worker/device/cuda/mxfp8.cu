@@ -25,10 +25,10 @@ __device__ static inline float inverse_of(unsigned scale)
 
 __device__ static inline uint4 codes_of(const float *x, float inverse)
 {
-    uint8_t out[CODES];
+    uint32_t out[CODES / 4];
     uint4 bits;
-    for (int j = 0; j < CODES; j++)
-        out[j] = encode(x[j] * inverse, false);
+    for (int j = 0; j < CODES / 4; j++, x += 4)
+        out[j] = encode_4(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse, false);
     memcpy(&bits, out, sizeof bits);
     return bits;
 }
