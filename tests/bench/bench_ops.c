@@ -7,8 +7,10 @@
  * its shape, milliseconds, how often a step calls it, GFLOP/s with the fraction of the device's peak for products, GB/s
  * for the rest, and its floor: the time that its products or bytes take at the measured best; at the end the sum over a
  * step, and what is fused by turns with the operations it stands for. op: this one alone, without the ceilings;
- * ceilings: them alone. Only as op: grouped, grouped_dgrad, grouped_wgrad, the experts' products of a rank of DeepSeek
- * V3 16B with 8 of them, at their own sizes whatever the model's are.
+ * ceilings: them alone. Only by name: grouped, grouped_dgrad, grouped_wgrad, the experts' products of a rank of
+ * DeepSeek V3 16B with 8 of them, at their own sizes whatever the model's are; float8, the products of w1 and w3 in
+ * float8 with a scale for each operand, and the casts of their weight: its largest magnitude, its codes, and both in
+ * products of STEP rows, along its lines and across them.
  *
  * Operands are random numbers. On a GPU the milliseconds are the median of rounds between two events of the driver, and
  * the operands of one call after the other lie in other memory, three times its second-level cache before a place comes
@@ -22,7 +24,7 @@
 #include "base/hash.h"
 #include "worker/device/device.h"
 
-enum { SLOTS = 6, EXPERTS = 8, GRADS = 4, ROUNDS = 30, PATTERN = 1 << 20 };
+enum { SLOTS = 6, EXPERTS = 8, GRADS = 4, ROUNDS = 30, PATTERN = 1 << 20, STEP = 16 };
 #define ROUND_MS 4.0
 
 /* What the driver measures with: events between which a stream's time passes. NULL without a GPU. */
@@ -49,7 +51,7 @@ struct bench {
     struct attention_shape attention;
     int32_t *tokens, *positions, *counts;
     float *angle;
-    void *work;
+    void *work, *f8_work;
     void *pattern[2];               /* host: random numbers, and without their signs; bf16 pairs in an fp32's place */
     const char *only;               /* NULL: all */
     double budget_ms;               /* of one operation */
@@ -107,7 +109,12 @@ enum {
     LOSS,
     LOSS_PARTS,
     ADAMW,
-    SUMS
+    SUMS,
+    F8_NT,
+    F8_NN,
+    F8_TN,
+    F8_LARGEST,
+    F8_ENCODE
 };
 
 static void call(struct bench *b, const struct op_call *o)
@@ -136,6 +143,8 @@ static void call(struct bench *b, const struct op_call *o)
     attention.order = o->kind == ATTN_ANY || o->kind == ATTN_DX_ANY       ? ATTENTION_ANY
                       : o->kind == ATTN_FIXED || o->kind == ATTN_DX_FIXED ? ATTENTION_FIXED
                                                                           : ATTENTION_REPEATABLE;
+    const struct float8_product forward = {.a = FLOAT8_E4M3, .b = FLOAT8_E4M3},
+                                backward = {.a = FLOAT8_E5M2, .b = FLOAT8_E4M3};
     titan_status st = TITAN_OK;
     switch (o->kind) {
     case MATMUL_NT:
@@ -220,6 +229,24 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case SUMS:
         st = ops->block_sums(s, (double *)x[5], grad[0], params, 4096, true);
+        break;
+    case F8_NT:
+        st = ops->matmul_f8(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], true, o->k, b->dt, o->m, o->nn, o->k, 0.0f,
+                            &forward, b->f8_work);
+        break;
+    case F8_NN:
+        st = ops->matmul_f8(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], false, o->nn, b->dt, o->m, o->nn, o->k,
+                            0.0f, &backward, b->f8_work);
+        break;
+    case F8_TN:
+        st = ops->matmul_f8(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, o->m, o->nn,
+                            o->k, 1.0f, &backward, b->f8_work);
+        break;
+    case F8_LARGEST:
+        st = ops->float8_largest(s, b->stats, x[1], b->dt, (size_t)o->nn * (size_t)o->k);
+        break;
+    case F8_ENCODE:
+        st = ops->float8_encode(s, (uint8_t *)x[0], x[1], b->dt, (size_t)o->nn * (size_t)o->k, b->rstd);
         break;
     default:
         break;
@@ -358,7 +385,7 @@ static struct op_call product(struct bench *b, const char *name, int kind, int64
 {
     struct op_call o = {.name = name, .kind = kind, .m = (int)m, .nn = (int)n, .k = (int)k, .calls = calls};
     const int64_t e = (int64_t)dtype_bytes(b->dt);
-    o.largest = (size_t)largest_of(m * n * (kind == MATMUL_TN ? 4 : e), largest_of(m * k, n * k) * e);
+    o.largest = (size_t)largest_of(m * n * (kind == MATMUL_TN || kind == F8_TN ? 4 : e), largest_of(m * k, n * k) * e);
     snprintf(o.shape, sizeof(o.shape), "%lldx%lldx%lld", (long long)m, (long long)n, (long long)k);
     o.flops = 2.0 * (double)m * (double)n * (double)k;
     return o;
@@ -440,6 +467,37 @@ static void run_rest(struct bench *b)
     };
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
         run(b, ops[i]);
+}
+
+static void run_float8(struct bench *b)
+{
+    struct bench named = *b;
+    const int64_t n = b->n, out = 2 * b->f, in = b->c, calls = b->layers;
+    const double e = (double)dtype_bytes(b->dt), weight = (double)(out * in);
+    if (!b->only || strncmp(b->only, "float8", 6) != 0 || !b->h.info.float8)
+        return;
+    const size_t nt = b->ops->matmul_f8_work_bytes(b->h.dev, b->dt, false, n, out, in),
+                 nn = b->ops->matmul_f8_work_bytes(b->h.dev, b->dt, false, n, in, out),
+                 tn = b->ops->matmul_f8_work_bytes(b->h.dev, b->dt, false, out, in, n);
+    named.only = strcmp(b->only, "float8") == 0 ? NULL : b->only;
+    named.f8_work = memory(b, nt + nn + tn);
+    struct op_call casts[] = {
+        product(b, "float8_largest", F8_LARGEST, STEP, out, in, calls),
+        product(b, "float8_encode", F8_ENCODE, STEP, out, in, calls),
+        product(b, "float8 casts along", F8_NT, STEP, out, in, calls),
+        product(b, "float8 casts across", F8_NN, STEP, in, out, calls),
+    };
+    const double bytes[] = {e, e + 1, e + e + 1 + 1, e + e + 1 + 1}; /* a product reads the codes as well */
+    run(&named, product(b, "float8 forward", F8_NT, n, out, in, calls));
+    run(&named, product(b, "float8 dgrad", F8_NN, n, in, out, calls));
+    run(&named, product(b, "float8 wgrad", F8_TN, out, in, n, calls));
+    for (size_t i = 0; i < sizeof(casts) / sizeof(casts[0]); i++) {
+        casts[i].flops = 0;
+        casts[i].bytes = weight * bytes[i];
+        run(&named, casts[i]);
+    }
+    b->ops->release(b->h.dev, named.f8_work);
+    b->total_ms = named.total_ms;
 }
 
 /* A fused operation and those it stands for, by turns; the best round of each. */
@@ -712,6 +770,7 @@ int main(int argc, char **argv)
     run_linear(&b, "w2", b.c, b.f, b.layers);
     run_linear(&b, "head", b.v, b.c, 1);
     run_rest(&b);
+    run_float8(&b);
     double flops = 6.0 * (double)b.n * (double)(b.layers * (q * b.c + b.c * b.c + 3 * b.f * b.c) + b.v * b.c) +
                    12.0 * (double)b.n * (double)(b.layers * b.c * b.t);
     printf("\n  ],\n  \"fused\": [");

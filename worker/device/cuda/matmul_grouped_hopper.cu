@@ -7,7 +7,7 @@
  * tile while this one is written. Loader and groups find their tiles by the counts, each for itself, in one order.
  *
  * A tile begins at a row of its group, so rows behind it are another group's in the last tile only: forward and dgrad
- * do not write them; of a weight gradient, whose sums run along rows, they become zeros in shared memory. Its sums of
+ * do not write them; of a weight gradient, where sums run along rows, they become zeros in shared memory. Its sums of
  * `split` rows lie beside their total in registers, so its tiles are narrower.
  *
  * One thread owns an element and adds in one order: the same bits every time, whatever other groups there are. */
