@@ -180,7 +180,7 @@ def render(worker, recipes):
     w("the differences say how well one set of numbers describes them all; a step has to stay within %.0f %%, memory within %.0f %%. Before the" % (
         100 * STEP_BOUND, 100 * MEMORY_BOUND))
     w("first four ran, the planner said 811.5, 5975.0, 699.7 and 830.2 ms, and of the first three 112.62, 129.48 and 112.78 GiB. The H100 ran")
-    w("older kernels of the loss and the embedding, some 3 ms slower; the run of four layers with moments in fp32 on the H200 older ones of attention.")
+    w("older kernels of the loss and the embedding, some 3 ms slower. The float8 run and both of four layers on the H200 had cuDNN's forward attention, where ours serves now.")
     w("No run on several GPUs has been measured.\n")
     out += rows
     w("\n## TorchTitan\n")

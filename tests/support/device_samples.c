@@ -16,7 +16,9 @@ struct sizes {
     int64_t n, in, out;         /* products: tokens, widths */
     int64_t tokens, vocabulary; /* loss */
     int64_t different;          /* its rows repeat after so many, a number prime to tiles */
+    int64_t packed, k, each;    /* experts: rows that there is room for, widths of an expert's matrix */
 };
+enum { EXPERTS = 8 };
 static const struct sizes llama_8b = {.t = 8192,
                                       .heads = 32,
                                       .kv = 8,
@@ -28,7 +30,10 @@ static const struct sizes llama_8b = {.t = 8192,
                                       .out = 28672,
                                       .tokens = 8192,
                                       .vocabulary = 128256,
-                                      .different = 61};
+                                      .different = 61,
+                                      .packed = 24000, /* more tiles than a GPU makes at a time, by far */
+                                      .k = 1000,
+                                      .each = 1416};
 static const struct sizes small = {.t = 256,
                                    .heads = 4,
                                    .kv = 2,
@@ -40,7 +45,10 @@ static const struct sizes small = {.t = 256,
                                    .out = 448,
                                    .tokens = 150,
                                    .vocabulary = 8016,
-                                   .different = 13};
+                                   .different = 13,
+                                   .packed = 700, /* some groups have more than one tile */
+                                   .k = 40,
+                                   .each = 72};
 
 /* --- bf16 numbers, on the host as the device has them ------------------------------------------------------------- */
 
@@ -385,6 +393,108 @@ static void check_products(struct checker *c, const struct sizes *z)
     sweep(c);
 }
 
+/* --- experts' products -------------------------------------------------------------------------------------------- */
+
+struct experts_run {
+    const struct sizes *z;
+    struct halves x, w, dy; /* (packed,k), (EXPERTS,each,k), (packed,each) */
+    int32_t rows[EXPERTS];
+    int64_t first[EXPERTS];
+    void *counts;
+};
+
+/* Element (row, column) of a product in fp64, without what lies beyond the experts' rows. */
+static double forward_element(const struct experts_run *e, int expert, int64_t row, int64_t column)
+{
+    double sum = 0;
+    const uint16_t *const w = e->w.x + ((int64_t)expert * e->z->each + column) * e->z->k;
+    for (int64_t i = 0; i < e->z->k; i++)
+        sum += (double)from_bf16(e->x.x[row * e->z->k + i]) * from_bf16(w[i]);
+    return sum;
+}
+static double dgrad_element(const struct experts_run *e, int expert, int64_t row, int64_t column)
+{
+    double sum = 0;
+    const uint16_t *const w = e->w.x + (int64_t)expert * e->z->each * e->z->k + column;
+    for (int64_t i = 0; i < e->z->each; i++)
+        sum += (double)from_bf16(e->dy.x[row * e->z->each + i]) * from_bf16(w[i * e->z->k]);
+    return sum;
+}
+static double wgrad_element(const struct experts_run *e, int expert, int64_t row, int64_t column)
+{
+    double sum = 0;
+    for (int64_t i = e->first[expert]; i < e->first[expert] + e->rows[expert]; i++)
+        sum += (double)from_bf16(e->dy.x[i * e->z->each + row]) * from_bf16(e->x.x[i * e->z->k + column]);
+    return sum;
+}
+
+static void check_grouped(struct checker *c, struct experts_run *e, const char *name, bool ta, bool tb)
+{
+    const struct sizes *const z = e->z;
+    const enum dtype to = ta ? DTYPE_F32 : DTYPE_BF16;
+    const int64_t rows = ta ? EXPERTS * z->each : z->packed, width = tb ? z->each : z->k;
+    const size_t bytes = (size_t)(rows * width) * dtype_bytes(to);
+    void *out[2];
+    for (int i = 0; i < 2; i++) {
+        out[i] = device_memory(c, bytes);
+        need(c,
+             ta   ? c->ops->matmul_grouped(c->s, out[i], to, width, e->dy.p, true, z->each, e->x.p, false, z->k,
+                                           DTYPE_BF16, e->counts, EXPERTS, 1, z->each, z->k, z->packed, 1.0f)
+             : tb ? c->ops->matmul_grouped(c->s, out[i], to, width, e->x.p, false, z->k, e->w.p, true, z->k, DTYPE_BF16,
+                                           e->counts, EXPERTS, 1, z->packed, z->each, z->k, 0.0f)
+                  : c->ops->matmul_grouped(c->s, out[i], to, width, e->dy.p, false, z->each, e->w.p, false, z->k,
+                                           DTYPE_BF16, e->counts, EXPERTS, 1, z->packed, z->k, z->each, 0.0f),
+             name);
+    }
+    sync_stream(c);
+    enum { EACH = 24 };
+    double want[EXPERTS * EACH], got[EXPERTS * EACH];
+    int n = 0;
+    for (int x = 0; x < EXPERTS; x++)
+        for (int i = 0; i < EACH && e->rows[x] > 0; i++, n++) {
+            /* the first and the last row among them */
+            const int64_t most = ta ? z->each : e->rows[x];
+            const int64_t within = i == 0 ? 0 : i == 1 ? most - 1 : (int64_t)(next_random(c) % (uint64_t)most);
+            const int64_t row = (ta ? x * z->each : e->first[x]) + within;
+            const int64_t column = i == 2 ? width - 1 : (int64_t)(next_random(c) % (uint64_t)width);
+            want[n] = ta   ? wgrad_element(e, x, within, column)
+                      : tb ? forward_element(e, x, row, column)
+                           : dgrad_element(e, x, row, column);
+            read_back(c, &got[n], out[0], to, row * width + column, 1);
+        }
+    const double limit = ta ? 1e-12 * (double)z->packed : limit_of(to);
+    bool ok = near(c, got, want, n, limit, name);
+    ok = twice_same(c, out[0], out[1], bytes, name) && ok;
+    result(c, ok, "%s of %d experts, %lld rows, %lldx%lld: %d elements, twice the same bits", name, EXPERTS,
+           (long long)z->packed, (long long)z->each, (long long)z->k, n);
+}
+
+/* Experts with few rows, with many, and one without. */
+static void check_experts(struct checker *c, const struct sizes *z)
+{
+    static const int parts[EXPERTS] = {5, 0, 40, 1, 17, 9, 15, 3};
+    struct experts_run e = {.z = z};
+    int64_t at = 0;
+    e.x = random_halves(c, z->packed * z->k, 0);
+    e.w = random_halves(c, EXPERTS * z->each * z->k, -4);
+    e.dy = random_halves(c, z->packed * z->each, 0);
+    for (int i = 0; i < EXPERTS; i++) {
+        e.rows[i] = (int32_t)(z->packed * parts[i] / 100 + (parts[i] > 0));
+        e.first[i] = at;
+        at += e.rows[i];
+    }
+    titan_assert(at <= z->packed);
+    e.counts = device_memory(c, sizeof e.rows);
+    need(c, c->ops->copy(c->s, e.counts, e.rows, sizeof e.rows), "copy");
+    check_grouped(c, &e, "grouped forward", false, true);
+    check_grouped(c, &e, "grouped dgrad", false, false);
+    check_grouped(c, &e, "grouped wgrad", true, false);
+    free(e.x.x);
+    free(e.w.x);
+    free(e.dy.x);
+    sweep(c);
+}
+
 /* --- loss --------------------------------------------------------------------------------------------------------- */
 
 struct loss_run {
@@ -485,6 +595,7 @@ int device_samples_check(const struct device_handle *handle, bool reduced, FILE 
     check_attention(&c, z, ATTENTION_FIXED);
     check_attention(&c, z, ATTENTION_REPEATABLE);
     check_products(&c, z);
+    check_experts(&c, z);
     check_loss(&c, z);
     c.ops->stream_close(c.s);
     return c.failed;

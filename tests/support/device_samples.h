@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_samples.h - attention, products and the loss at the shapes of Llama 3 8B, where whole results are too large
- * for an fp64 reference: rows and elements drawn at random against it, and all of each result, computed twice, bit for
- * bit.
+/* device_samples.h - attention, products, experts' products and the loss at large shapes, where whole results are too
+ * large for an fp64 reference: rows and elements drawn at random against it, and all of each result, computed twice,
+ * bit for bit.
  *
  * What only large shapes show: index arithmetic beyond 31 bits, tiles beyond the first few, sums over thousands of
  * terms. Inputs are bf16. Works for any plug-in and needs nothing but libc, as device_ops.h does. */

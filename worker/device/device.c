@@ -53,16 +53,34 @@ static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], str
     return TITAN_ENOTFOUND;
 }
 
+/* Why a plug-in cannot be loaded: what it says itself, where a library that is too old lacks a function, or else the
+ * loader's words. */
+static titan_status not_loaded(const char *name, const char *path, struct titan_error *err)
+{
+    titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be loaded: %s", name, dlerror());
+    void *const library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    titan_device_plugin_fn fn = NULL;
+    if (library)
+        *(void **)&fn = dlsym(library, "titan_device_plugin");
+    const struct device_plugin *const plugin = fn ? fn() : NULL;
+    const bool known = plugin && plugin->abi == TITAN_DEVICE_ABI && plugin->unusable;
+    const char *const reason = known ? plugin->unusable() : NULL;
+    if (reason)
+        titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be used here: %s", name, reason);
+    if (library)
+        dlclose(library);
+    return TITAN_EUNSUPPORTED;
+}
+
 /* Load and look at the plug-in, without opening a device. */
 static titan_status plugin_load(const char *name, struct device_handle *h, struct titan_error *err)
 {
     titan_assert(name[0] && !h->library);
     char path[PATH_MAX_BYTES];
     TRY(plugin_find(name, path, err));
-    /* Lazily: with libraries that are too old it says so itself, where a missing symbol would say nothing of why. */
-    void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be loaded: %s", name, dlerror());
+        return not_loaded(name, path, err);
     titan_device_plugin_fn fn;
     *(void **)&fn = dlsym(library, "titan_device_plugin");
     const struct device_plugin *plugin = fn ? fn() : NULL;

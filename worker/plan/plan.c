@@ -51,19 +51,30 @@ static void choose_checkpointing(const struct recipe *r, int layers, enum checkp
 
 /* Without a device: the same order of magnitude as the plug-ins ask for. In any order they add dQ up in fp32; where
  * the same bits are to come again in bf16, scores' gradients lie in scratch, for a part of the heads or sequences. */
-static size_t estimated_work(struct device *dev, const struct attention_shape *s)
+static size_t estimate_work(const struct attention_shape *s, bool own)
 {
     const size_t scores = (size_t)(s->tq * s->tk) * 2, group = (size_t)(s->h / s->kv) * scores;
     const size_t repeatable = MAX(MIN((size_t)(s->b * s->h) * scores, (size_t)ATTENTION_PART_BYTES), group);
 
-    (void)dev;
     return (size_t)(s->b * s->tq * s->h) * sizeof(float) +
            (size_t)(s->b * s->tk * s->kv * (s->d + s->dv)) * sizeof(float) +
            (s->order == ATTENTION_ANY ? (size_t)(s->b * s->tq * s->h * s->d) * sizeof(float) : 0) +
-           (s->order == ATTENTION_REPEATABLE && s->dt == DTYPE_BF16 &&
+           (s->order == ATTENTION_REPEATABLE && s->dt == DTYPE_BF16 && !own &&
                     group <= ATTENTION_GROUP_PARTS * ATTENTION_PART_BYTES
                 ? repeatable
                 : 0);
+}
+
+static size_t estimated_work(struct device *dev, const struct attention_shape *s)
+{
+    (void)dev;
+    return estimate_work(s, false);
+}
+/* Where our own attention repeats on tensor cores. */
+static size_t estimated_own_work(struct device *dev, const struct attention_shape *s)
+{
+    (void)dev;
+    return estimate_work(s, true);
 }
 
 /* A byte an element, and scales. */
@@ -78,6 +89,13 @@ static size_t estimated_float8(struct device *dev, enum dtype dt, bool blocks, i
 
 static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work,
                                              .matmul_f8_work_bytes = estimated_float8};
+static const struct device_ops sizes_own_attention = {.attention_work_bytes = estimated_own_work,
+                                                      .matmul_f8_work_bytes = estimated_float8};
+
+static const struct device_ops *sizes_for(const struct machine *machine)
+{
+    return machine && machine->attention_own_tensor ? &sizes_own_attention : &sizes_only;
+}
 
 /* --- what a run plans with ---------------------------------------------------------------------------------------- */
 
@@ -162,7 +180,7 @@ static void set_build_options(struct plan *plan)
                                          .expert_capacity = recipe_expert_capacity(r),
                                          .round_robin = r->debug.moe_force_load_balance,
                                          .converters = plan->converters,
-                                         .ops = plan->opt.ops ? plan->opt.ops : &sizes_only,
+                                         .ops = plan->opt.ops ? plan->opt.ops : sizes_for(plan->opt.machine),
                                          .dev = plan->opt.dev,
                                          .microbatches = r->training.global_batch_size / rows,
                                          .reshard = reshard_of(r->parallelism.fsdp_reshard_after_forward),

@@ -2,7 +2,8 @@
 /* float8.cu - operands of a product as float8 codes, and what is left to do to its sums.
  *
  * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]: one of the two strides is 1.
- * Its codes go to dst as lines of kp bytes, dense along k, zero behind k: what the tensor cores take. */
+ * Its codes go to dst as lines of kp bytes, dense along k, zero behind k (NaN, as all of
+ * the line is, where its scale is not finite): what the tensor cores take. */
 #include "worker/device/cuda/float8.cuh"
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */

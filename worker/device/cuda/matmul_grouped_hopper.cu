@@ -26,8 +26,8 @@
 #define LOADER_REGISTERS 40           /* of 168 that a thread is launched with */
 #define GROUP_REGISTERS 232
 static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
-#define BAND 16 /* tiles below each other that are made together: what they read stays in the cache */
-#define SORTED_MOST 32
+#define BAND 16       /* tiles below each other that are made together: what they read stays in the cache */
+#define SORTED_MOST 8 /* groups: each look takes as long as a read of the first-level cache, and nothing hides it */
 #define BOX_BYTES (DEPTH * TILE_ROW_BYTES)
 
 enum form { FORWARD, DGRAD, WGRAD, WGRAD_NARROW };
