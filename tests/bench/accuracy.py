@@ -12,7 +12,8 @@ have to be within 10 %, memory within 5 %; 3 % is told as well. Only a machine t
 
 Ranks share the machine's cores: a layout of four ranks on two cores has four workers of one thread. Operations are measured with as
 many processes at once as there are cores; a plan takes what the ranks' programs need side by side, longer where they ask for more
-cores than there are (docs/plan.md, "Measured costs").
+cores than there are (docs/plan.md, "Measured costs"). Experts that ranks share get equally many rows, as a plan has it: in its first
+steps a model sends some of them every token, and what they have no room for takes another round.
 """
 import argparse
 import json
@@ -62,7 +63,8 @@ LAYOUTS = {  # name: (ranks, keys)
     "tp 2, bf16, asynchronous": (2, {**TP2, **BF16, "parallelism.enable_async_tensor_parallel": "true", "training.seq_len": 512}),
     "cp 2, sequence 512": (2, {**CP2, "training.seq_len": 512}),
     "pp 2, 1F1B": (2, {**PP2, "parallelism.pipeline_parallel_schedule": "1F1B"}),
-    "ep 2, experts": (2, {**EXPERTS, "parallelism.expert_parallel_degree": 2, "training.global_batch_size": 2}),
+    "ep 2, experts, balanced": (2, {**EXPERTS, "parallelism.expert_parallel_degree": 2, "training.global_batch_size": 2,
+                                    "debug.moe_force_load_balance": "true"}),
     "hsdp 2 x 2, canonical": (4, {**REPLICAS, "training.seq_len": 128, "training.global_batch_size": 4, "numerics.canonical": "true"}),
     "fsdp 2, tp 2, selective": (4, {**TP2, **SELECTIVE, "training.global_batch_size": 2, "activation_checkpoint.selective_ac_option": "op"}),
     "pp 2, fsdp 2, Interleaved1F1B": (4, {**PP2, "model.n_layers": 8, "parallelism.pipeline_parallel_schedule": "Interleaved1F1B"}),

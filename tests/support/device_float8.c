@@ -177,8 +177,10 @@ static void float8_values_case(struct checker *c, const struct float8_product *h
             want[i] = 0.0 + a.x[ta ? i % k * lda + i / k : i / k * lda + i % k] * undo[i / k];
         ok = same(c, got, want, m * k, "values");
     } else {
+        /* On the host a NaN is no largest magnitude: with one scale it spoils its own line. */
+        const bool lines = how->a_lines || (isnan(bad) && c->h->info.host_memory);
         for (int64_t i = 0; i < m * k; i++)
-            ok = ok && !isfinite(got[i]) == (!how->a_lines || i / k == row);
+            ok = ok && !isfinite(got[i]) == (!lines || i / k == row);
     }
     result(c, ok, "float8 values %s %c %lldx%lld ld+%lld%s%s + %g", name_of(dt), ta ? 'T' : 'N', (long long)m,
            (long long)k, (long long)pad, how->a == FLOAT8_E5M2 ? " e5m2" : "", how->a_lines ? " lines" : "", bad);
