@@ -132,8 +132,7 @@ struct attention_shape {
  * magnitude, which is taken to be 1e-12 at least, in fp64 and rounded to fp32, and with power_of_two down to a power of
  * two: one of the whole operand or, with lines, one of each line along k, a row of op(a) or a column of op(b). A line
  * or operand with an element that is not finite gives a product that is not; with one scale a CPU keeps a NaN to its
- * line. (torchao's dynamic scaling.) A GPU's sums
- * of such products keep some 14 bits. */
+ * line. (torchao's dynamic scaling.) A GPU's sums of such products keep some 14 bits. */
 struct float8_product {
     enum float8 a, b;
     bool a_lines, b_lines, power_of_two;

@@ -85,14 +85,6 @@ __device__ static inline void copy_rows(char *to, const tile_map *map, tile_barr
         copy_tile(to + i * block_tile<ROWS, WIDTH>::tile, map, b, i * TILE_COLUMNS, row, head, sequence);
 }
 
-/* A warp is done with a stage. */
-__device__ static inline void release(tile_barrier *b)
-{
-    __syncwarp();
-    if (threadIdx.x % WARP == 0)
-        barrier_arrive(b);
-}
-
 /* s (64 x N) = rows of a, with tiles of a_tile bytes, by the N rows of b, along WIDTH columns. */
 template <int N, int WIDTH>
 __device__ static inline void rows_by_rows(float (&s)[N / 2], uint32_t a, int a_tile, uint32_t b)
@@ -121,11 +113,6 @@ template <int N> __device__ static inline void pack(uint32_t (&to)[N / 4], const
         to[i] = two_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-/* This thread's first row of the block's; the second is 8 more. */
-__device__ static inline int own_row(void)
-{
-    return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
-}
 /* Column of sum i, and which of the two rows it is in. */
 __device__ static inline int column_of(int i)
 {

@@ -483,6 +483,20 @@ __device__ static inline void exchange_four(uint32_t (&x)[4])
     }
 }
 
+/* A warp is done with a stage. */
+__device__ static inline void release(tile_barrier *b)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        barrier_arrive(b);
+}
+
+/* Of sums: this thread's first row of those of all groups; the second is 8 more. */
+__device__ static inline int own_row(void)
+{
+    return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
+}
+
 __device__ static inline uint64_t along_columns(uint32_t address)
 {
     const uint64_t group = 8 * TILE_ROW_BYTES / 16; /* from eight rows to the next eight */

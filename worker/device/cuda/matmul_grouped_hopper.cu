@@ -189,14 +189,6 @@ __device__ static inline void load_tiles(char *memory, const tile_map *a, const 
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* A warp is done with a stage. */
-__device__ static inline void release(tile_barrier *b)
-{
-    __syncwarp();
-    if (threadIdx.x % WARP == 0)
-        barrier_arrive(b);
-}
-
 /* s = (add: s +) this group's 64 lines of a stage by the N of b. */
 template <int FORM, int N> __device__ static inline void multiply_stage(float (&s)[N / 2], uint32_t stage, bool add)
 {
@@ -224,12 +216,6 @@ __device__ static inline void clear_rows(char *stage, int left, int boxes, tile_
 }
 
 /* --- c ------------------------------------------------------------------------------------------------------------ */
-
-/* This thread's first row of the tile's; the second is 8 more. */
-__device__ static inline int own_row(void)
-{
-    return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
-}
 
 __device__ static inline void load_two(float (&x)[2], const float *from)
 {
