@@ -32,7 +32,9 @@ static bool all_done(const struct jobrec *j)
 static bool any_lost(const struct core *c, const struct jobrec *j)
 {
     const uint32_t n = j->n_members + j->n_departing;
-    for (uint32_t i = 0; i < n; i++)
+    /* Of an epoch after a backup its members tell whether it runs: departing workers may have gone long ago. */
+    const uint32_t needed = c->stale ? j->n_members : n;
+    for (uint32_t i = 0; i < needed; i++)
         if (!j->rank_slots[i].worker && !j->rank_slots[i].finished)
             return true;
     for (uint32_t i = 0; i < n; i++) {
@@ -157,7 +159,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
     if (!here || phase_ends(j))
         return;
     if (j->epoch_state == EPOCH_FORMING && form_again && j->source.epoch && j->source.n_holders == 0) {
-        epoch_failed(j, true); /* taken from agents; the members of its source are not in the store: it cannot be sent */
+        epoch_failed(j, true); /* taken from agents; its source's members are not in the store: it cannot be sent */
     } else if (j->epoch_state == EPOCH_FORMING && form_again) {
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)

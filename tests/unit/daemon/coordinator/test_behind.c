@@ -36,6 +36,7 @@ static struct world {
     uint64_t form_epoch, form_resume, stopped; /* bits of workers below 64 */
     bool turned, one;                          /* the members are in the other order; all of them are the first */
     bool led;                                  /* by an acting leader, and the workers have left it */
+    uint64_t departs;                          /* worker on a that hands over its state and goes; 0 = none */
     const char *from;                          /* the checkpoint that the epoch begins from; NULL = none */
 } W;
 
@@ -94,7 +95,7 @@ static const char *const node_names[N + 1] = {"", "a", "b", "c", "d", "e"};
 static void registers(int i, bool told, const struct known *k)
 {
     static unsigned char id[16] = {1, 2, 3};
-    Titan__Internal__Member members[N], *list[N];
+    Titan__Internal__Member members[N], *list[N], departs = TITAN__INTERNAL__MEMBER__INIT, *departing = &departs;
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT, *forms = &form;
     Titan__Internal__EpochsKnown known = TITAN__INTERNAL__EPOCHS_KNOWN__INIT, *knowns = &known;
     Titan__Internal__LeaderEpoch led = TITAN__INTERNAL__LEADER_EPOCH__INIT, *leds = &led;
@@ -124,6 +125,10 @@ static void registers(int i, bool told, const struct known *k)
         form.checkpoint_path = (char *)(W.from ? W.from : "");
         form.members = list;
         form.n_members = (size_t)k->members;
+        departs.worker_id = W.departs;
+        departs.node = (char *)"a";
+        form.departing = &departing;
+        form.n_departing = W.departs != 0;
         known.epochs = &forms;
         known.n_epochs = 1;
         known.checkpoint_path = (char *)(k->checkpoint ? k->checkpoint : "");
@@ -341,6 +346,50 @@ static void test_newer_epoch_with_one_that_has_ended(void **state)
     assert_int_equal(W.starts, 0);
     pass(ADOPT + 500);
     assert_int_equal(W.starts, 1); /* in its place */
+    close_world();
+}
+
+/* The node that the run has left is back first, and says at once that its worker has ended: the run goes on elsewhere.
+ */
+static void test_newer_epoch_with_a_departing_worker_gone(void **state)
+{
+    (void)state;
+    const struct known of_a = {1, 5, 11, 2, 2, "", 0, 0}, on_b = {1, 5, 11, 2, 2, "", 11, 50},
+                       on_c = {1, 5, 11, 2, 2, "", 12, 51};
+    open_world();
+    W.departs = 1;
+    back(1, &of_a);
+    assert_true(told_of("epoch.restored"));
+    exited(&W.b, .session = W.session[1], .worker = 1, .code = -1);
+    commit();
+    assert_false(strstr(strstr(W.types, "epoch.restored"), "epoch.revoked"));
+    back(2, &on_b);
+    assert_true(told_of("epoch.formed"));
+    back(3, &on_c);
+    pass(ADOPT + 500);
+    assert_true(told_of("store.settled"));
+    assert_int_equal(status_of(1).epoch, 5);
+    assert_int_equal(status_of(1).restarts, 0);
+    assert_int_equal(W.starts + W.forms, 0);
+    close_world();
+}
+
+/* Nobody tells that the epoch runs, and its departing worker is gone: once all is settled, that is a loss. */
+static void test_newer_epoch_that_nobody_trains(void **state)
+{
+    (void)state;
+    const struct known of_a = {1, 5, 11, 2, 2, "", 0, 0}, waits = {1, 4, 11, 2, 2, "", 0, 0};
+    open_world();
+    W.departs = 1;
+    back(1, &of_a);
+    exited(&W.b, .session = W.session[1], .worker = 1, .code = -1);
+    commit();
+    back(2, &waits);
+    back(3, &waits);
+    assert_false(told_of("epoch.revoked"));
+    pass(ADOPT + 500);
+    assert_true(told_of("store.settled"));
+    assert_true(told_of("epoch.revoked"));
     close_world();
 }
 
@@ -634,6 +683,8 @@ int main(void)
         cmocka_unit_test(test_newer_epoch),
         cmocka_unit_test(test_newer_epoch_is_not_sent_again),
         cmocka_unit_test(test_newer_epoch_with_one_that_has_ended),
+        cmocka_unit_test(test_newer_epoch_with_a_departing_worker_gone),
+        cmocka_unit_test(test_newer_epoch_that_nobody_trains),
         cmocka_unit_test(test_leader_epoch_below_the_stored_one),
         cmocka_unit_test(test_says_why_it_waits),
         cmocka_unit_test(test_newer_epoch_in_any_order),
