@@ -374,7 +374,7 @@ static void test_newer_epoch_with_a_departing_worker_gone(void **state)
     close_world();
 }
 
-/* Nobody tells that the epoch runs, and its departing worker is gone: once all is settled, that is a loss. */
+/* No member tells that the epoch runs, and its departing worker is gone: once all is settled, that is a loss. */
 static void test_newer_epoch_that_nobody_trains(void **state)
 {
     (void)state;
