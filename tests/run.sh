@@ -45,11 +45,12 @@ export -f one
 export out
 # Programs first, side by side, the longest before the others so that no core is left over. Then the scripts that start
 # daemons, one at a time as they measure and wait. Beside them, with what they leave of the processors: those that only compute, of
-# which those for GPUs build in one folder, and those that measure nothing and wait for most of their time.
-programs=() long=() scripts=() gpus=() computing=() waiting=() lanes=()
+# which those for GPUs build in one folder (but for one), and those that measure nothing and wait for most of their time.
+programs=() long=() scripts=() compiling=() gpus=() computing=() waiting=() lanes=()
 for t in "$@"; do
     case $t in
     tests/interop/test_grpcio.py) scripts+=("$t") ;;
+    tests/cuda/test_cuda_build.sh) compiling+=("$t") ;;
     tests/cuda/*) gpus+=("$t") ;;
     tests/model/* | tests/equivalence/* | tests/weights/* | tests/fuzz/* | tests/interop/*) computing+=("$t") ;;
     tests/fault/test_checkpoint_folder.py | tests/fault/test_old_backup.py | tests/fault/test_share_hangs.py | tests/fault/test_jobs_dir.py | tests/fault/test_node_check.py | \
@@ -77,6 +78,7 @@ end_of() { # PROCESS, and all that come from it
     kill -CONT "$1" 2>/dev/null
 }
 lane 19 "${gpus[@]}"
+lane 19 "${compiling[@]}"
 lane 19 "${computing[@]}"
 lane 5 "${waiting[@]}"
 trap 'for process in "${lanes[@]}"; do end_of "$process"; done' EXIT
