@@ -4,9 +4,10 @@
 
     accuracy.py [--steps N] [--measure SECONDS] [--only NAME] [--memory-only]
 
-For all layouts first: `titan-worker measure` fills a table of costs, `titan-worker plan` predicts from it, and every prediction is on
-disk (build/accuracy/predictions.json) before anything runs. Then each layout runs, and its median step and the peak memory of its
-ranks stand beside what was predicted: build/accuracy/results.json, a table, exit 1 where a layout is out of bounds. Steps
+One layout after the other: `titan-worker measure` adds to a table of costs, `titan-worker plan` predicts from it, and the prediction is
+on disk (build/accuracy/predictions.json) before the layout runs. Its median step and the peak memory of its ranks then stand beside
+what was predicted: build/accuracy/results.json, a table, exit 1 where a layout is out of bounds. A run comes right after its measurement,
+as a machine that is shared with others may be a tenth slower some minutes later. Steps
 have to be within 10 %, memory within 5 %; 3 % is told as well. Only a machine that does nothing else gives times that mean anything;
 --memory-only runs a few steps, in whatever time they take, and judges memory alone.
 
@@ -179,24 +180,21 @@ def main():
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     table = HOME / "costs.tsv" if timed else None
-    predictions = []
-    for name in names:
-        predictions.append(predict(numbers[name], name, table, o.measure))
-        print(f"predicted: {name}, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    (HOME / "predictions.json").write_text(json.dumps(predictions, indent=1) + "\n")
-    print(f"{len(predictions)} predictions are in {HOME / 'predictions.json'}; now the runs", file=sys.stderr, flush=True)
+    predictions, rows = [], []
     print("| Layout | ranks | step, ms, predicted | measured | difference | MiB, predicted | measured | difference | |\n"
           "|---|---:|---:|---:|---:|---:|---:|---:|---|")
-    rows = []
-    for p in predictions:
-        ms, mib, program = run(numbers[p["layout"]], p["layout"], steps)
-        rows.append(judge({**p, "measured_ms": ms, "measured_mib": mib, "same_program": program == p["program"]}, timed))
+    for name in names:
+        predictions.append(predict(numbers[name], name, table, o.measure))
+        (HOME / "predictions.json").write_text(json.dumps(predictions, indent=1) + "\n")
+        ms, mib, program = run(numbers[name], name, steps)
+        rows.append(judge({**predictions[-1], "measured_ms": ms, "measured_mib": mib, "same_program": program == predictions[-1]["program"]}, timed))
         print(line(rows[-1], timed), flush=True)
         (HOME / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
     within = [sum(abs(r[what]) <= bound for r in rows)
               for what, bound in (("step_off", STEP_BOUND), ("mib_off", MEMORY_BOUND), ("mib_off", MEMORY_GOAL))]
+    print("\n" + checked(command(BIN / "titan-worker", "--version")).strip())
     told = f"steps within {100 * STEP_BOUND:.0f} %: {within[0]} of {len(rows)}; " if timed else ""
-    print(f"\n{told}memory within {100 * MEMORY_BOUND:.0f} %: {within[1]}, within {100 * MEMORY_GOAL:.0f} %: {within[2]} of {len(rows)}; "
+    print(f"{told}memory within {100 * MEMORY_BOUND:.0f} %: {within[1]}, within {100 * MEMORY_GOAL:.0f} %: {within[2]} of {len(rows)}; "
           f"{time.monotonic() - begin:.0f} s")
     sys.exit(0 if all(r["ok"] for r in rows) else 1)
 

@@ -141,12 +141,12 @@ static int by_value(const void *x, const void *y)
     return *a < *b ? -1 : *a > *b;
 }
 
-/* What else runs on the machine only adds to a time. */
-static float first_quartile(float *values, int n)
+/* A plan is held to the median of a run's steps, in which the machine does other things as well. */
+static float median(float *values, int n)
 {
     titan_assert(n > 0);
     qsort(values, (size_t)n, sizeof *values, by_value);
-    return values[n / 4];
+    return values[n / 2];
 }
 
 /* On a device with a queue the two calls of the host around an action are within its time. */
@@ -163,7 +163,7 @@ static titan_status measure_bracket(struct replay *r, struct titan_error *err)
     TRY(ops->stream_sync(s, err));
     for (int i = 0; i < BRACKETS; i++)
         took[i] = (float)(ns[i][1] - ns[i][0]) * 1e-9f;
-    r->bracket = first_quartile(took, BRACKETS);
+    r->bracket = median(took, BRACKETS);
     return TITAN_OK;
 }
 
@@ -252,7 +252,7 @@ static titan_status write_down(struct replay *r, struct board *board, struct tit
         row->dt = (enum dtype)action_params(p, a)->dt;
         if (transfer)
             continue;
-        const double took = first_quartile(r->seconds + (size_t)i * STEPS_MOST, r->steps) - r->bracket;
+        const double took = median(r->seconds + (size_t)i * STEPS_MOST, r->steps) - r->bracket;
         row->cost.seconds = (row->cost.seconds * row->count + MAX(took, least)) / (row->count + 1);
         row->count++;
     }

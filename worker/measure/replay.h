@@ -3,7 +3,7 @@
  *
  * The rank's program is built as a run builds it and runs on the device, step after step, with communicators that have
  * no peers (echo.h). So each operation meets the caches as a step leaves them, neither warmed by itself nor colder than
- * in a run. Of every action the first quartile over the steps counts, of every distinct operation the mean over its
+ * in a run. Of every action the median over the steps counts, of every distinct operation the mean over its
  * actions. */
 #ifndef TITAN_WORKER_MEASURE_REPLAY_H
 #define TITAN_WORKER_MEASURE_REPLAY_H
