@@ -104,18 +104,20 @@ def experts_in_rounds():
 
 
 def what_would_fit():
-    """a plan that does not fit names the largest batch of a device that does, or says that there is none"""
-    sizes = (8, 4, 2, 1)
-    keys = {b: {"training.local_batch_size": b, "training.global_batch_size": 32, "training.seq_len": 512} for b in sizes}
-    needs = [document(DEBUG, "--world", 2, keys=keys[b])["ranks"][0]["memory"]["predicted"] / GIB for b in sizes]
-    assert sorted(needs, reverse=True) == needs, needs
-    for i, between in enumerate([(needs[0] + needs[1]) / 2, (needs[2] + needs[3]) / 2, needs[3] * 0.9]):
-        fitting = next((b for b in sizes if document(DEBUG, "--world", 2, "--memory", between, keys=keys[b])["fits"]), 0)
-        assert fitting == (4, 1, 0)[i], (fitting, between, needs)
-        told = document(DEBUG, "--world", 2, "--memory", between, keys=keys[8])
-        assert told["fits"] is False and told["fitting_local_batch_size"] == fitting, (told, fitting)
-        words = f"DOES NOT FIT; training.local_batch_size = {fitting} does" if fitting else "DOES NOT FIT, nor does a smaller training.local_batch_size"
-        assert words in planned(DEBUG, "--world", 2, "--memory", between, keys=keys[8])
+    """a plan that does not fit names the largest batch of a device, of a pipeline the largest microbatch, that does, or says that there is none"""
+    of_pipeline = {"parallelism.pipeline_parallel_degree": 2, "training.local_batch_size": 16}
+    for key, more in (("training.local_batch_size", {}), ("parallelism.pipeline_parallel_microbatch_size", of_pipeline)):
+        sizes, short = (8, 4, 2, 1), "fitting_" + key.split(".")[1]
+        keys = {b: more | {key: b, "training.global_batch_size": 32, "training.seq_len": 512} for b in sizes}
+        needs = [document(DEBUG, "--world", 2, keys=keys[b])["ranks"][0]["memory"]["predicted"] / GIB for b in sizes]
+        assert sorted(needs, reverse=True) == needs, needs
+        for i, between in enumerate([(needs[0] + needs[1]) / 2, (needs[2] + needs[3]) / 2, needs[3] * 0.9]):
+            fitting = next((b for b in sizes if document(DEBUG, "--world", 2, "--memory", between, keys=keys[b])["fits"]), 0)
+            assert fitting == (4, 1, 0)[i], (fitting, between, needs)
+            told = document(DEBUG, "--world", 2, "--memory", between, keys=keys[8])
+            assert told["fits"] is False and told[short] == fitting, (told, fitting)
+            words = f"DOES NOT FIT; {key} = {fitting} does" if fitting else f"DOES NOT FIT, nor does a smaller {key}"
+            assert words in planned(DEBUG, "--world", 2, "--memory", between, keys=keys[8])
 
 
 def as_json():

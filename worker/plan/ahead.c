@@ -66,9 +66,9 @@ static void advise(const struct plan_options *options, int world, struct titan_e
     const int64_t batch = plan_fitting_batch(&o, NULL, NULL);
     if (batch > 0)
         titan_error_hint(err,
-                         "training.local_batch_size = %ld would fit; or use more workers, activation checkpointing "
-                         "or a shorter training.seq_len",
-                         (long)batch);
+                         "%s = %ld would fit; or use more workers, activation checkpointing or a shorter "
+                         "training.seq_len",
+                         plan_batch_key(o.recipe), (long)batch);
 }
 
 /* One that fails is left to the caller that wants it and can report it. */

@@ -20,25 +20,31 @@ static bool fitting(const struct plan_options *options,
     return ok;
 }
 
+const char *plan_batch_key(const struct recipe *r)
+{
+    return r->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_microbatch_size"
+                                                       : "training.local_batch_size";
+}
+
 int64_t plan_fitting_batch(const struct plan_options *options,
                            bool (*fits)(const struct plan *plan, struct program *const *programs, void *with),
                            void *with)
 {
-    const int64_t batch = options->recipe->training.local_batch_size;
+    const int64_t global = options->recipe->training.global_batch_size;
     _cleanup_free_ struct recipe *smaller = malloc(sizeof *smaller);
     struct plan_options o = *options;
 
-    titan_assert(batch > 0);
-    /* An evaluation has a batch of its own, a pipeline's microbatch too. */
-    if (!smaller || o.evaluation || o.recipe->parallelism.pipeline_parallel_degree > 1)
+    titan_assert(global > 0);
+    /* An evaluation has a batch of its own. */
+    if (!smaller || o.evaluation)
         return 0;
     *smaller = *options->recipe;
     o.recipe = smaller;
-    for (int64_t b = batch / 2; b >= 1; b--) {
-        smaller->training.local_batch_size = b;
-        if (batch % b == 0 && b % recipe_microbatch_rows(smaller) == 0 &&
-            recipe_check_world(smaller, o.world, NULL) == TITAN_OK && fitting(&o, fits, with))
-            return b;
-    }
+    int64_t *rows = smaller->parallelism.pipeline_parallel_degree > 1
+                        ? &smaller->parallelism.pipeline_parallel_microbatch_size
+                        : &smaller->training.local_batch_size;
+    while (--*rows >= 1)
+        if (global % *rows == 0 && recipe_check_world(smaller, o.world, NULL) == TITAN_OK && fitting(&o, fits, with))
+            return *rows;
     return 0;
 }

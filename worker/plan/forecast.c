@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "worker/plan/fitting.h"
 #include "worker/plan/footprint.h"
 
 #define GIB 1073741824.0
@@ -336,6 +337,7 @@ static void print_memory(const struct forecast *f, struct buf *out)
 {
     const bool small = f->memory[f->fullest].predicted < GIB || f->memory[f->fullest].total < GIB / 10;
     const double unit = small ? GIB / 1024 : GIB;
+    const char *key = plan_batch_key(f->plan->opt.recipe);
 
     titan_assert(f->fullest >= 0 && f->fullest < f->n);
     buf_printf(out, "\nmemory, %s   ", small ? "MiB" : "GiB");
@@ -359,9 +361,9 @@ static void print_memory(const struct forecast *f, struct buf *out)
     if (forecast_fits(f))
         buf_puts(out, "fits\n");
     else if (f->fitting_batch > 0)
-        buf_printf(out, "DOES NOT FIT; training.local_batch_size = %ld does\n", (long)f->fitting_batch);
+        buf_printf(out, "DOES NOT FIT; %s = %ld does\n", key, (long)f->fitting_batch);
     else
-        buf_puts(out, "DOES NOT FIT, nor does a smaller training.local_batch_size\n");
+        buf_printf(out, "DOES NOT FIT, nor does a smaller %s\n", key);
 }
 
 static void print_bytes(const struct forecast *f, struct buf *out)
@@ -541,7 +543,9 @@ void forecast_json(const struct forecast *f, struct buf *out)
     buf_printf(out, "\"memory_bytes\":%lu,\"fits\":%s,", (unsigned long)f->machine->memory_bytes,
                forecast_fits(f) ? "true" : "false");
     if (!forecast_fits(f))
-        buf_printf(out, "\"fitting_local_batch_size\":%ld,", (long)f->fitting_batch);
+        buf_printf(out, "\"%s\":%ld,",
+                   m->size[AXIS_PP] > 1 ? "fitting_pipeline_parallel_microbatch_size" : "fitting_local_batch_size",
+                   (long)f->fitting_batch);
     buf_puts(out, "\"ranks\":[");
     for (int i = 0; i < f->n; i++) {
         buf_puts(out, i ? "," : "");

@@ -45,7 +45,7 @@ struct forecast {
     const char *table;     /* where measured costs are from, borrowed; NULL: there are none */
     int busiest;           /* pp rank with the most compute */
     int fullest;           /* pp rank with the most memory */
-    int64_t fitting_batch; /* of one that does not fit: training.local_batch_size that does (plan_fitting_batch) */
+    int64_t fitting_batch; /* of one that does not fit: a batch that does (plan_fitting_batch) */
 };
 
 /* programs: of all kinds (plan_programs). *ret_simulation is the caller's to close where not NULL. */

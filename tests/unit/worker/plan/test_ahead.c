@@ -131,19 +131,18 @@ static uint64_t needed(const struct plan_options *options)
     return most;
 }
 
-/* A refusal for want of memory names the largest batch that is not refused; there may be none. */
-static void test_what_would_fit(void **state)
+/* Of a key with the value 4; a refusal for want of memory names the largest value that is not refused; there may be
+ * none. */
+static void hints_at(struct recipe *recipe, int64_t *rows, int world, const char *key)
 {
-    struct recipe recipe = base.recipe;
     struct plan_options options = {
-        .recipe = &recipe, .model = base.model, .dt = DTYPE_F32, .machine = base.cost.machine, .world = 1};
+        .recipe = recipe, .model = base.model, .dt = DTYPE_F32, .machine = base.cost.machine, .world = world};
     struct plan *plan = NULL;
     struct program **programs = NULL;
     uint64_t bytes[5];
 
-    (void)state;
     for (int b = 1; b <= 4; b *= 2) {
-        recipe.training.local_batch_size = b;
+        *rows = b;
         bytes[b] = needed(&options);
     }
     assert_true(bytes[1] < bytes[2] && bytes[2] < bytes[4]);
@@ -152,14 +151,28 @@ static void test_what_would_fit(void **state)
         struct plan_ahead *a = NULL;
         options.memory_free = b ? bytes[b] : bytes[1] - 1;
         assert_int_equal(plan_ahead_open(&options, &a, NULL), TITAN_OK);
-        assert_int_equal(plan_ahead_take(a, 1, &plan, &programs, &err), TITAN_EUNPLACEABLE);
-        char words[64];
-        (void)snprintf(words, sizeof words, "training.local_batch_size = %d would fit", b);
-        if (!strstr(err.hint, b ? words : "a smaller training.local_batch_size"))
+        assert_int_equal(plan_ahead_take(a, world, &plan, &programs, &err), TITAN_EUNPLACEABLE);
+        char words[96];
+        if (b > 0)
+            (void)snprintf(words, sizeof words, "%s = %d would fit", key, b);
+        else
+            (void)snprintf(words, sizeof words, "a smaller %s", key);
+        if (!strstr(err.hint, words))
             fail_msg("%d: %s", b, err.hint);
         plan_ahead_close(a);
     }
-    assert_int_equal(recipe.training.local_batch_size, 4);
+    assert_int_equal(*rows, 4);
+}
+
+static void test_what_would_fit(void **state)
+{
+    struct recipe recipe = base.recipe;
+
+    (void)state;
+    hints_at(&recipe, &recipe.training.local_batch_size, 1, "training.local_batch_size");
+    recipe.parallelism.pipeline_parallel_degree = 2;
+    hints_at(&recipe, &recipe.parallelism.pipeline_parallel_microbatch_size, 2,
+             "parallelism.pipeline_parallel_microbatch_size");
 }
 
 /* An evaluation has keys of its own. */
