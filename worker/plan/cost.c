@@ -448,7 +448,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
         if (a->op == OP_AGREE && p->mesh.world == 1)
             return 0;
         return m->start + cost_transfer(m, &p->mesh, (enum op)a->op, channel_group((enum channel)a->channel),
-                                        (double)action_sent_bytes(p, a));
+                                        (double)cost_bytes(p, a));
     }
     switch (op_class((enum op)a->op)) {
     case OP_CLASS_NO_TIME:

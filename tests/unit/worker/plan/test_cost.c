@@ -167,6 +167,23 @@ static void operations_take_the_machines_time(void **state)
 
 /* Queries and keys have one input: in float8 it is made once, in MXFP8 with each of their products. Its blocks are read
  * once, 2 bytes, and written as codes and scales; emulated, as they were. */
+/* Activations one way, gradients of equal size the other: a start, a latency, the bytes at 100 GB/s. */
+static void both_ends_of_a_message_take_as_long(void **state)
+{
+    static const char *const sets[] = {"training.seq_len=128", "training.local_batch_size=2",
+                                       "parallelism.pipeline_parallel_degree=2", NULL};
+    const struct cost cost = {.machine = &simple};
+    struct planned p;
+
+    (void)state;
+    open_plan(&p, 2, sets);
+    const struct program *q = p.programs[0];
+    const double expected = 2e-6 + 1e-6 + (double)cost_bytes(q, find(q, OP_SEND)) / 100e9;
+    near(cost_action(&cost, q, find(q, OP_SEND)), expected, "send");
+    near(cost_action(&cost, q, find(q, OP_RECV)), expected, "receive");
+    planned_close(&p);
+}
+
 static void operands_of_eight_bits_are_made(void **state)
 {
     static const char *const ways[][4] = {
@@ -295,6 +312,7 @@ int main(void)
         cmocka_unit_test(transfers_take_the_rings_time),
         cmocka_unit_test(flops_are_the_models),
         cmocka_unit_test(operations_take_the_machines_time),
+        cmocka_unit_test(both_ends_of_a_message_take_as_long),
         cmocka_unit_test(operands_of_eight_bits_are_made),
         cmocka_unit_test(masks_cost_more),
         cmocka_unit_test(updates_are_bound_by_rounding),
