@@ -9,8 +9,10 @@ run on a GPU and what they took there.
 An operation's row is that of its most expensive shape in the first recipe that has it. It counts as checked alone when
 tests/support calls it by the device's table. What a GPU has run is in tests/gpu/measured/CARD.json, written by hand from the
 results of tests/gpu: card, date and versions; "calls" of the device's and communicator's table that its checks made; "trained",
-operations that ran in training steps besides; "measured", for an operation the shape (as in the table, or it is not shown),
-microseconds and its share of the rate that the same call's ceilings reached; "bench", bench_ops as it was.
+operations that ran in training steps besides; "older", of which the kernel has changed since, in that commit; "measured", for an
+operation the shape (as in the table, or it is not shown), microseconds and its share of the rate that the same call's ceilings
+reached; "bench", bench_ops as it was. CARD-costs.tsv beside it is a table of titan-worker measure: what has no row in "measured" is
+shown as it took there, in a sequence.
 """
 import json
 import re
@@ -21,13 +23,13 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2]
 PAGE, MEASURED = SOURCE / "docs/gpu.md", SOURCE / "tests/gpu/measured"
 EIGHT = "llama3_8b.toml"
-RECIPES = [("8B", ["llama3_8b_h200.toml"]), ("16B, EP 8", ["deepseek_v3_16b.toml", "--world", "8"]),
+RECIPES = [("8B", ["llama3_8b_h200.toml"]), ("8B, FSDP 8", [EIGHT, "--world", "8"]), ("16B, EP 8", ["deepseek_v3_16b.toml", "--world", "8"]),
            ("8B, FSDP 8, float8", [EIGHT, "--world", "8", "--set", "model.converters=float8", "--set", "float8.enable_fsdp_float8_all_gather=true"]),
            ("8B, TP 8", [EIGHT, "--world", "8", "--set", "parallelism.tensor_parallel_degree=8"]),
            ("8B, CP 8, ring", [EIGHT, "--world", "8", "--set", "parallelism.context_parallel_degree=8", "--set", "parallelism.context_parallel_rotate_method=ring"]),
+           ("8B, PP 8", [EIGHT, "--world", "8", "--set", "parallelism.pipeline_parallel_degree=8", "--set", "training.local_batch_size=8"]),
            ("8B, CP 8, canonical", [EIGHT, "--world", "8", "--set", "parallelism.context_parallel_degree=8", "--set", "numerics.canonical=true"])]
 EXECUTOR = "".join(path.read_text() for path in sorted((SOURCE / "worker/exec").glob("*.c")))
-UNTIMED = ("COLLECTIVE", "MESSAGE")
 CARD = "H200"  # whose floor and prediction the table has: its own times where there are any
 LINE = re.compile(r" +([\d.]+) +([\d.]+) +[\d.]+% +(\d+)  (\w+)(.*)")
 
@@ -58,7 +60,7 @@ def shapes(worker, recipe, measured):
                          check=True, capture_output=True, text=True).stdout
     found = {}
     for m in map(LINE.fullmatch, out.splitlines()):
-        if m:
+        if m and float(m[1]) > 0:  # an agreement of one rank takes no time
             row = (float(m[1]), float(m[2]), int(m[3]), " ".join(m[5].split()))
             # of those that take the same, one that was measured, or the first
             found[m[4]] = min(found.get(m[4], row), row, key=lambda r: (-r[0], (m[4], short(r[3])) not in measured))
@@ -70,23 +72,53 @@ def short(shape):
     return " ".join(word for word in shape.split() if not word.startswith("ld") and word != "parts=0")
 
 
+def sequences():
+    """{(card, NAME, shape as in the table): (microseconds, commit)}, of the updates the longest."""
+    found = {}
+    for path in sorted(MEASURED.glob("*-costs.tsv")):
+        rows = [line.split("\t") for line in path.read_text().splitlines()]
+        commit = next(re.search(r"\((\w{8})", row[1])[1] for row in rows if row[0] == "version")
+        for _, _, seconds, key in (row for row in rows if row[0] == "operation"):
+            _, name, shape = (key + " ").split(" ", 2)
+            at = (path.name.split("-")[0].upper(), name, short(re.sub(r"\bstate=\d+", "", shape)))
+            found[at] = max(found.get(at, (0, "")), (float(seconds) * 1e6, commit))
+    return found
+
+
+def has_run(cards, name, calls):
+    """By the last card that has run it."""
+    ran = [card for card in cards if calls <= set(card["calls"]) or name in card["trained"]]
+    if not ran:
+        return "no"
+    changed = max(ran, key=lambda card: card["date"]).get("older", {}).get(name)
+    return f"an older kernel, before {changed}" if changed else "yes"
+
+
+def taken(cards, sequences, name, shape):
+    """[(card, words)] of the times at this shape, and [share]: alone, or else in a sequence."""
+    alone = [(card["short"], m) for card in cards for m in [card["measured"].get(name, {})] if m.get("shape") == shape]
+    alone = [pair for pair in alone if pair[0] == CARD] or alone
+    if alone:
+        return [f"{card} {m['us']:.0f}" for card, m in alone], [f"{100 * m['share']:.0f} %" for _, m in alone if "share" in m]
+    us, commit = sequences.get((CARD, name, shape), (0, ""))
+    return [f"{CARD} {us:.0f}, in a sequence at {commit}"] if us else [], []
+
+
 def table(worker):
     alone = checked_alone()
     cards = [json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))]
     measured = {(name, m["shape"]) for card in cards for name, m in card["measured"].items()}
+    steps = sequences()
     plans = [(name, shapes(worker, recipe, measured)) for name, recipe in RECIPES]
     rows = ["| Operation | Checked alone on the emulator | Run on a GPU | In a step of | Shape | Floor, µs | Predicted, µs | Measured, µs | Of the ceiling |",
             "|---|---|---|---|---|---|---|---|---|"]
     for name, (calls, kind) in operations().items():
         model, (seconds, floor, times, shape) = next(((n, p[name]) for n, p in plans if name in p), ("", (0, 0, 1, "")))
-        timed = model and seconds / times > 1e-6 and kind not in UNTIMED
-        ran = any(calls <= set(card["calls"]) or name in card["trained"] for card in cards)
-        got = [(card["short"], card["measured"][name]) for card in cards if card["measured"].get(name, {}).get("shape") == short(shape)]
-        got = [pair for pair in got if pair[0] == CARD] or got
+        times_at, shares = taken(cards, steps, name, short(shape)) if model else ([], [])
         rows.append("| " + " | ".join((
-            f"`{name}`", "yes" if calls <= alone else "in training steps", "yes" if ran else "no", model, short(shape),
-            f"{floor / times * 1e6:.0f}" if timed else "", f"{seconds / times * 1e6:.0f}" if timed else "",
-            ", ".join(f"{card} {m['us']:.0f}" for card, m in got), ", ".join(f"{100 * m['share']:.0f} %" for _, m in got if "share" in m))) + " |")
+            f"`{name}`", "yes" if calls <= alone else "in training steps", has_run(cards, name, calls), model, short(shape),
+            f"{floor / times * 1e6:.0f}" if model else "", f"{seconds / times * 1e6:.0f}" if model else "",
+            ", ".join(times_at), ", ".join(shares))) + " |")
     return "\n".join(rows)
 
 

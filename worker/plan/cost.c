@@ -468,12 +468,25 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     }
 }
 
+/* Its bytes at the bandwidth of the group's links, as if no step had a latency. */
+static double transfer_floor(const struct cost *cost, const struct program *p, const struct action *a)
+{
+    struct machine prompt = *cost->machine;
+
+    if (p->mesh.world == 1)
+        return 0;
+    prompt.link_latency = prompt.net_latency = 0;
+    return cost_transfer(&prompt, &p->mesh, (enum op)a->op, channel_group((enum channel)a->channel),
+                         (double)cost_bytes(p, a));
+}
+
 double cost_floor(const struct cost *cost, const struct program *p, const struct action *a)
 {
     titan_assert(cost->machine && a->op < OP_COUNT);
     const enum op_class class = op_class((enum op)a->op);
-    if (op_is_transfer((enum op)a->op) || class == OP_CLASS_NO_TIME || class == OP_CLASS_FROM_HOST ||
-        a->stream != STREAM_COMPUTE)
+    if (op_is_transfer((enum op)a->op))
+        return transfer_floor(cost, p, a);
+    if (class == OP_CLASS_NO_TIME || class == OP_CLASS_FROM_HOST || a->stream == STREAM_COPY)
         return 0;
     return MAX(cost_flops(p, a) / peak_of(cost, p, a), touched_bytes(p, a) / cost->machine->memory_bandwidth);
 }

@@ -67,8 +67,9 @@ bool cost_measured(const struct cost *cost, const struct program *p, const struc
 
 /* Seconds on the action's stream. */
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a);
-/* The least that an action of compute can take on the machine: its FLOPs at the peak, or each byte that it touches once
- * at the memory's bandwidth, whichever is longer. Of other streams than compute's, and of what takes no time: 0. */
+/* The least that an action can take on the machine: its FLOPs at the peak, or each byte that it touches once at the
+ * memory's bandwidth, whichever is longer; of a transfer, its bytes at the bandwidth of the group's links. Of what goes
+ * between host and device, and of what takes no time: 0. */
 double cost_floor(const struct cost *cost, const struct program *p, const struct action *a);
 /* FLOPs of a product or an attention action; 0 for others. Causal attention counts the visible half. */
 double cost_flops(const struct program *p, const struct action *a);

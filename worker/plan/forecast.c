@@ -57,9 +57,9 @@ static void measure_time(const struct simulated_rank *k, const struct cost *cost
     ret->crowded = crowded;
     for (int i = 0; i < k->program->n_actions; i++) {
         const struct action *a = &k->program->actions[i];
-        const double took = k->end[i] - k->start[i], floor = cost_floor(cost, k->program, a);
         if (a->stream != STREAM_COMPUTE)
             continue;
+        const double took = k->end[i] - k->start[i], floor = cost_floor(cost, k->program, a);
         if (op_class((enum op)a->op) == OP_CLASS_PRODUCT) {
             ret->matmul += took;
             ret->matmul_floor += floor;
@@ -479,10 +479,11 @@ titan_status forecast_print_operations(const struct forecast *f, const struct si
         return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
-        if (a->stream != STREAM_COMPUTE || op_class((enum op)a->op) == OP_CLASS_NO_TIME)
+        if (op_class((enum op)a->op) == OP_CLASS_NO_TIME)
             continue;
         size_t at = 0;
-        while (at < n && (rows[at].first->op != a->op || rows[at].first->params != a->params))
+        while (at < n && (rows[at].first->op != a->op || rows[at].first->params != a->params ||
+                          rows[at].first->stream != a->stream))
             at++;
         if (at == n)
             rows[n++].first = a;
@@ -498,6 +499,8 @@ titan_status forecast_print_operations(const struct forecast *f, const struct si
                    rows[i].predicted > 0 ? 100 * rows[i].floor / rows[i].predicted : 0, rows[i].count,
                    op_name((enum op)rows[i].first->op));
         program_print_params(p, rows[i].first, out);
+        if (rows[i].first->stream != STREAM_COMPUTE)
+            buf_printf(out, " on %s", program_stream_name((enum stream_id)rows[i].first->stream));
         buf_puts(out, "\n");
     }
     free(rows);

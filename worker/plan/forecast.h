@@ -60,7 +60,8 @@ void forecast_clear(struct forecast *f);
 bool forecast_fits(const struct forecast *f);
 
 void forecast_print(const struct forecast *f, struct buf *out);
-/* A line for each distinct operation of the busiest rank's step: how often, predicted seconds, floor, and its share. */
+/* A line for each distinct operation and transfer of the busiest rank's step: how often, predicted seconds, floor, its
+ * share, and the stream, if it is not compute's. */
 titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                                        struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 void forecast_json(const struct forecast *f, struct buf *out);
