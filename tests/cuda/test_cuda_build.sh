@@ -24,7 +24,7 @@ awk -v names="[0-9]($wide|$read)I[^0-9]*[0-9]*(bf16|f)" -v reads="[0-9]($read)I"
     "$own"/keep/{elementwise,embed,rmsnorm,rope,swiglu,loss,float8,mxfp8}*.ptx >"$own/wide"
 wide=$?
 check "kernels that move memory take 16 bytes at a time ($(cat "$own/wide"))" [ $wide -eq 0 ]
-"${PYTHON:-python3}" tests/cuda/kernel_code.py "$own"/keep/{elementwise,embed,rmsnorm,rope,swiglu,loss,optim,float8}*.cubin >"$own/kernel_code"
+"${PYTHON:-python3}" tests/cuda/kernel_code.py "$own"/keep/{elementwise,embed,rmsnorm,rope,swiglu,loss,optim,float8,mxfp8,permute}*.cubin >"$own/kernel_code"
 code=$?
 grep BAD "$own/kernel_code" | sed 's/^/# /'
 check "and have no more instructions than they had, in the machine code ($(tail -n 1 "$own/kernel_code"))" [ $code -eq 0 ]
