@@ -34,6 +34,7 @@
 #include "base/notify.h"
 #include "base/resident.h"
 #include "base/slice.h"
+#include "base/slowest.h"
 #include "base/version.h"
 #include "daemon/agent/agent.h"
 #include "daemon/auth/certs.h"
@@ -219,7 +220,7 @@ static void on_watchdog(uv_timer_t *timer)
 }
 
 /* Before each wait for events: how long the last iteration took, and how much later than it was due the wait before it
- * ended. Little of it on a processor: a disk, or no CPU. */
+ * ended. Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
 static void on_iteration(uv_prepare_t *handle)
 {
     struct titand *d = handle->data;
@@ -230,10 +231,12 @@ static void on_iteration(uv_prepare_t *handle)
     const uint64_t waited_ms = (idle - d->iteration_idle_ns) / 1000000;
     const uint64_t busy_ms = (now - d->iteration_ns) / 1000000 - waited_ms;
     const uint64_t late_ms = d->due_ms >= 0 && waited_ms > (uint64_t)d->due_ms ? waited_ms - (uint64_t)d->due_ms : 0;
+    const struct slowest slowest = slowest_take();
     if (d->iteration_ns && busy_ms + late_ms >= SLOW_ITERATION_MS)
         tlog_warn(&d->log, "an iteration of the event loop took long: nothing was answered meanwhile",
-                  "ms=%" PRIu64 " woken_late_ms=%" PRIu64 " on_cpu_ms=%" PRIu64, busy_ms + late_ms, late_ms,
-                  (cpu_ns - d->iteration_cpu_ns) / 1000000);
+                  "ms=%" PRIu64 " woken_late_ms=%" PRIu64 " on_cpu_ms=%" PRIu64 " slowest=%s slowest_ms=%" PRId64,
+                  busy_ms + late_ms, late_ms, (cpu_ns - d->iteration_cpu_ns) / 1000000, slowest.name,
+                  slowest.ns / 1000000);
     d->iteration_ns = now;
     d->iteration_idle_ns = idle;
     d->iteration_cpu_ns = cpu_ns;
@@ -242,6 +245,7 @@ static void on_iteration(uv_prepare_t *handle)
 
 static void on_trim(uv_timer_t *timer)
 {
+    HANDLER("memory");
     struct titand *d = timer->data;
     resident_trim(d->resident);
 }

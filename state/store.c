@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mac.h"
+#include "base/slowest.h"
 #include "state/event.h"
 #include "state/schema.h"
 
@@ -166,6 +167,7 @@ static bool deliver(struct store *s, int64_t slice_ns)
 
 static void on_wake(uv_async_t *wake)
 {
+    HANDLER("store");
     if (deliver(wake->data, DELIVER_SLICE_NS))
         uv_async_send(wake);
 }

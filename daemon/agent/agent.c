@@ -29,6 +29,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/slowest.h"
 #include "base/version.h"
 #include "daemon/agent/agent_core.h"
 #include "daemon/agent/agent_session.h"
@@ -124,6 +125,7 @@ static void publish_core(struct agent *a)
 
 static void on_tick_timer(uv_timer_t *timer)
 {
+    HANDLER("agent.tick");
     struct agent *a = timer->data;
     CORE(a, agent_core_tick);
 }
@@ -257,6 +259,7 @@ static void sample_all(struct agent *a)
 
 static void on_sample_timer(uv_timer_t *timer)
 {
+    HANDLER("agent.sample");
     sample_all(timer->data);
 }
 
@@ -271,6 +274,7 @@ static void on_session_open(void *data)
 
 static void on_session_message(const Titan__Internal__CoordinatorMessage *m, void *data)
 {
+    HANDLER("agent.message");
     struct agent *a = data;
     CORE(a, agent_core_coordinator, m);
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK && agent_core_registered(a->core))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/slowest.h"
 #include "daemon/agent/worker_logs.h"
 
 #define CHECK_MS 250
@@ -88,6 +89,7 @@ static void look_at(struct log_bounds *b, struct worker *w)
 
 static void on_timer(uv_timer_t *timer)
 {
+    HANDLER("worker.log");
     struct log_bounds *b = timer->data;
     if (workers_count(b->workers) == 0) {
         (void)uv_timer_stop(timer); /* an idle agent does nothing */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/failpoint.h"
+#include "base/slowest.h"
 #include "daemon/agent/records.h"
 
 #define AGAIN_MS 200
@@ -75,6 +76,7 @@ static void on_again(uv_timer_t *timer)
 
 static void write_done(uv_work_t *work, int status)
 {
+    HANDLER("agent.record");
     struct record_writer *w = work->data;
     (void)status;
     titan_assert(w->on_disk && w->record);

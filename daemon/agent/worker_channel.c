@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/slowest.h"
 
 #define REGISTRATION_TIMEOUT_MS 5000
 #define REGISTRATION_BYTES_MAX 4096
@@ -167,6 +168,7 @@ static void connection_flush(struct channel_connection *connection)
 
 static void on_connection_ready(uv_poll_t *handle, int status, int events)
 {
+    HANDLER("worker.message");
     struct channel_connection *connection = handle->data;
     if (status < 0 || events & (UV_READABLE | UV_DISCONNECT))
         connection_read(connection);

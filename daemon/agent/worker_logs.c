@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/slowest.h"
 #include "base/vec.h"
 #include "daemon/agent/flight_dumps.h"
 #include "daemon/common/file_pool.h"
@@ -368,6 +369,7 @@ static const struct file_calls read_calls = {
 
 static void on_timer(uv_timer_t *timer)
 {
+    HANDLER("worker.log");
     struct logs *l = timer->data;
     for (struct log_request **at = &l->first; *at;) {
         struct log_request *r = *at, *next = r->next;

@@ -21,6 +21,7 @@
 #include "base/flight.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/slowest.h"
 #include "daemon/agent/job_folders.h"
 
 /* How long the report of a death waits for the exit status; the death itself is known already. */
@@ -165,6 +166,7 @@ static void worker_report(struct worker *w)
 
 static void on_report_timer(uv_timer_t *timer)
 {
+    HANDLER("worker.report");
     struct worker *w = timer->data;
     if (w->start_error.status == TITAN_OK) {
         worker_report(w);
@@ -191,6 +193,7 @@ static void worker_dying(struct worker *w)
 
 static void on_process(uv_poll_t *handle, int status, int events)
 {
+    HANDLER("worker.ended");
     struct worker *w = handle->data;
     (void)status;
     (void)events;
@@ -205,6 +208,7 @@ static void on_process(uv_poll_t *handle, int status, int events)
 
 static void on_watch(uv_poll_t *handle, int status, int events)
 {
+    HANDLER("worker.ended");
     (void)status;
     (void)events;
     struct worker *w = handle->data;

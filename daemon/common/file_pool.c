@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/slowest.h"
 
 #define LOOK_MS 100     /* how often it is looked for those that hang */
 #define PATIENCE_MS 500 /* at one task, before another thread takes the rest */
@@ -209,6 +210,7 @@ static void deliver(struct file_pool *p)
 
 static void on_wake(uv_async_t *wake)
 {
+    HANDLER("files");
     struct file_pool *p = wake->data;
     if (!p->handles)
         deliver(p);

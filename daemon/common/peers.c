@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/slowest.h"
 
 #define DATAGRAM_MAX 65536
 #define NAMES_MAX 1024
@@ -183,6 +184,7 @@ static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
 
 static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const struct sockaddr *from, unsigned flags)
 {
+    HANDLER("datagram");
     titan_assert(n <= DATAGRAM_MAX);
     struct peers *p = socket->data;
     char sender[80];

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/slowest.h"
 #include "base/utf8.h"
 
 enum {
@@ -102,6 +103,12 @@ static void queue_closed(uv_handle_t *handle)
         queue->done(queue->data);
 }
 
+static void run_tag(struct rpc_tag *tag)
+{
+    HANDLER("grpc");
+    tag->fn(tag, tag->ok);
+}
+
 /* Run what does not wait, and put the costly ones behind those that wait already. */
 static void queue_run(struct rpc_queue *queue, struct rpc_tag *tag)
 {
@@ -112,7 +119,7 @@ static void queue_run(struct rpc_queue *queue, struct rpc_tag *tag)
             *queue->costly_last = tag;
             queue->costly_last = &tag->next;
         } else {
-            tag->fn(tag, tag->ok);
+            run_tag(tag);
         }
         tag = next;
     }
@@ -127,7 +134,7 @@ static void queue_run_costly(struct rpc_queue *queue)
         queue->costly = tag->next;
         if (!queue->costly)
             queue->costly_last = &queue->costly;
-        tag->fn(tag, tag->ok);
+        run_tag(tag);
         if (clock_mono_ns() >= until_ns)
             break;
     }

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "base/slowest.h"
 #include "proto/rpc/common.h"
 #include "proto/rpc/tenant.h"
 
@@ -235,6 +236,7 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
         else
             rpc_call_finish(call, TITAN_EINVAL, "the request message is missing");
     } else if ((message = take_message(call))) {
+        HANDLER(endpoint->method.path);
         if (check(call, message, &err) == TITAN_OK) {
             call->opened = true;
             (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/slowest.h"
 #include "proto/rpc/pair.h"
 
 enum {
@@ -838,6 +839,7 @@ static bool turn_away(struct listener *l)
 
 static void on_connection(uv_poll_t *poll, int status, int events)
 {
+    HANDLER("connection");
     struct listener *l = poll->data;
     (void)events;
     for (int i = 0; status == 0 && i < ACCEPTS; i++) {

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/slowest.h"
 #include "daemon/coordinator/shell/sessions.h"
 #include "state/job_quarantine.h"
 
@@ -202,6 +203,7 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
 
 static void on_metrics_timer(uv_timer_t *timer)
 {
+    HANDLER("coordinator.metrics");
     shell_flush_metrics(timer->data);
 }
 
@@ -498,6 +500,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
 
 static void on_timer(uv_timer_t *timer)
 {
+    HANDLER("coordinator.tick");
     struct coordinator *c = timer->data;
     struct batch batch;
     batch_init(&batch);
