@@ -31,6 +31,8 @@
 #include "titan/internal/agent.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
 
+#define PENDING_MAX (FILE_THREADS_MAX + 1) /* jobs that wait and submits, together */
+
 struct fixture {
     uv_loop_t loop;
     char dir[64], data[96], recipe[1024], address[128];
@@ -70,7 +72,9 @@ static void open_all(struct fixture *f)
     size_t n = 0;
     const struct rpc_method *methods = api_methods(&n);
     if (coordinator_open(
-            &f->loop, &(struct coordinator_options){.observer = &api_observer, .state_dir = f->dir, .check_ms = 3000},
+            &f->loop,
+            &(struct coordinator_options){
+                .observer = &api_observer, .state_dir = f->dir, .check_ms = 3000, .max_pending_jobs = PENDING_MAX},
             &f->coordinator, &err) ||
         rpc_server_open(&f->loop, methods, n, f->coordinator, NULL, 0, NULL, &f->server, &err) ||
         rpc_server_listen(f->server, f->address, NULL, NULL, &err) || rpc_server_start(f->server, &err) ||
@@ -339,7 +343,7 @@ static void test_change_while_tried_again(void **state)
 }
 
 static struct {
-    atomic_bool begun;
+    atomic_size_t begun;
     sem_t go;
 } hanging;
 
@@ -350,7 +354,7 @@ static titan_status hanging_check(void *arg, const char *name, struct titan_erro
     (void)arg;
     (void)name;
     (void)err;
-    atomic_store(&hanging.begun, true);
+    atomic_fetch_add(&hanging.begun, 1);
     while (sem_wait(&hanging.go) != 0)
         ;
     return TITAN_OK;
@@ -362,18 +366,23 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     *(uint64_t *)data = reply ? ((const Titan__V1__SubmitResponse *)reply)->job_id : UINT64_MAX;
 }
 
-static void submit_without_waiting(struct fixture *f, const char *key, uint64_t *ret)
+static void submit_within(struct fixture *f, const char *key, uint32_t ms, uint64_t *ret)
 {
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
     request.recipe = f->recipe;
     request.idempotency_key = (char *)key;
-    rpc_client_call(f->client, "/titan.v1.Titan/Submit", &request.base, &titan__v1__submit_response__descriptor, 15000,
+    rpc_client_call(f->client, "/titan.v1.Titan/Submit", &request.base, &titan__v1__submit_response__descriptor, ms,
                     on_job, ret);
+}
+
+static void submit_without_waiting(struct fixture *f, const char *key, uint64_t *ret)
+{
+    submit_within(f, key, 15000, ret);
 }
 
 static void hang_next_check(struct fixture *f, uint64_t *ret)
 {
-    atomic_store(&hanging.begun, false);
+    atomic_store(&hanging.begun, 0);
     failpoint_on_call(hanging_check, NULL);
     assert_int_equal(failpoint_set("submit.check=call", NULL), TITAN_OK);
     submit_without_waiting(f, "hangs", ret);
@@ -417,6 +426,40 @@ static void test_check_that_hangs(void **state)
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
     open_all(&f);
     assert_int_equal(submit(&f, "third"), 2);
+    tear_down(&f);
+}
+
+/* A submit that its client leaves while it waits for a thread is dropped: no job, and no part in PENDING_MAX. */
+static void test_client_that_goes(void **state)
+{
+    (void)state;
+    struct fixture f;
+    uint64_t hung[FILE_THREADS_MAX] = {0}, gone = 0, last = 0;
+    set_up(&f);
+    assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
+    atomic_store(&hanging.begun, 0);
+    failpoint_on_call(hanging_check, NULL);
+    assert_int_equal(failpoint_set("submit.check=call@1+", NULL), TITAN_OK);
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        submit_without_waiting(&f, NULL, &hung[i]);
+    while (atomic_load(&hanging.begun) < FILE_THREADS_MAX) /* then no thread is left that could begin another */
+        uv_run(&f.loop, UV_RUN_ONCE);
+    submit_within(&f, "gone", 100, &gone);
+    while (gone == 0)
+        uv_run(&f.loop, UV_RUN_ONCE);
+    assert_int_equal(gone, UINT64_MAX);
+    for (int i = 0; i < 3; i++) /* the server has seen it go */
+        assert_int_equal(cancel(&f, 99), TITAN_ENOTFOUND);
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        assert_int_equal(sem_post(&hanging.go), 0);
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
+        while (hung[i] == 0)
+            uv_run(&f.loop, UV_RUN_ONCE);
+        if (hung[i] != UINT64_MAX) /* given up, on a slow machine */
+            last = MAX(last, hung[i]);
+    }
+    assert_int_equal(submit(&f, "next"), last + 1);
     tear_down(&f);
 }
 
@@ -563,12 +606,10 @@ static void test_restart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_disk),
-                                       cmocka_unit_test(test_change_while_tried_again),
-                                       cmocka_unit_test(test_check_that_hangs),
-                                       cmocka_unit_test(test_all_checks_hang),
-                                       cmocka_unit_test(test_heartbeat_as_a_datagram),
-                                       cmocka_unit_test(test_restart),
-                                       cmocka_unit_test(test_numbers_given_out)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_change_while_tried_again),
+        cmocka_unit_test(test_check_that_hangs), cmocka_unit_test(test_client_that_goes),
+        cmocka_unit_test(test_all_checks_hang),  cmocka_unit_test(test_heartbeat_as_a_datagram),
+        cmocka_unit_test(test_restart),          cmocka_unit_test(test_numbers_given_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
