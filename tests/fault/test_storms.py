@@ -179,6 +179,7 @@ def cancelled_submits():
         assert d.ok("version")
         until("the memory is given back", lambda: memory_mb(d.process.pid) < before + 90, 30)
         print(f"# {before} MB before, {most} MB at most, {memory_mb(d.process.pid)} MB after")
+        assert most < before + 490, (before, most)  # twice what is measured
         assert not d.jobs() and "node.lost" not in node_events(d), node_events(d)
 
 
