@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Three hosts, each a network namespace with folders of its own, from `pki init` to training by the lines of docs/security.md as
-they stand there; what passes the coordinator's port is captured and has no plain text of ours. Needs root."""
+they stand there; what passes the coordinator's ports is captured. Over TCP it has no plain text of ours; datagrams can be read, and have
+no recipe in them. What agents and workers say to each other directly is not captured. Needs root."""
 import json
 import os
 import re
