@@ -165,6 +165,18 @@ def timeline():
     assert abs(max(end for lane in lanes.values() for _, end in lane) * 1e-9 - d["step_seconds"]) < 1e-5
 
 
+def big_timeline():
+    """a plain timeline of 64 MiB or more gets a note with its size and a name that packs it; a smaller one gets none"""
+    path = HOME / "big.json"
+    for batch, noted in ((256, False), (2048, True)):
+        done = plan(SOURCE / "recipes/llama3_8b.toml", "--world", 64, "--timeline", path,
+                    keys={"parallelism.pipeline_parallel_degree": 16, "training.global_batch_size": batch})
+        size = path.stat().st_size
+        note = f"note: '{path}' is {size / (1 << 20):.1f} MiB; as {path}.gz it is about a tenth of that"
+        assert done.code == 0 and (size >= 64 << 20) == noted and (note in done.err) == noted, (size, done.err)
+    path.unlink()
+
+
 def picture():
     """--picture writes well-formed SVG"""
     path = HOME / "step.svg"
@@ -234,6 +246,6 @@ def refused():
 
 
 try:
-    tap(report, options, floors, heeds_memory, experts_in_rounds, what_would_fit, as_json, timeline, picture, search, refused)
+    tap(report, options, floors, heeds_memory, experts_in_rounds, what_would_fit, as_json, timeline, big_timeline, picture, search, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)
