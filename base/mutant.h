@@ -63,6 +63,7 @@
     X(RESTORED_EPOCHS, "epochs behind a restore have the numbers of those before it")                                  \
     X(CANCEL_OF_NONE, "the cancel of a job that there is not is answered as done")                                     \
     X(DRAIN_OF_NONE, "the drain of a node that there is not is answered as done")                                      \
+    X(UNDRAIN_OF_NONE, "the undrain of a node that there is not is answered as done")                                  \
     X(CHECKPOINT_OF_NONE, "the checkpoint of a job that there is not is answered as asked for")                        \
     X(RESIZE_UNBOUNDED, "a job is resized to a number that it cannot have")                                            \
     X(RANGE_UPSIDE_DOWN, "a job is resized to a range that ends before it begins")                                     \

@@ -1000,6 +1000,7 @@ void byzantine_client(const struct fault *f)
     CHECK("I12", core_resize(c, job, &upside_down, coord_now(), &b, &err) != TITAN_OK, "resize to a range upside down");
     CHECK("I12", core_drain(c, S->hosts[0].name, &window, coord_now(), &b, &err) != TITAN_OK, "a window beyond time");
     CHECK("I12", core_drain(c, "nowhere", &window, coord_now(), &b, &err) != TITAN_OK, "drain of no node");
+    CHECK("I12", core_undrain(c, "nowhere", coord_now(), &b, &err) != TITAN_OK, "undrain of no node");
     CHECK("I12", batch_empty(&b), "a refused request has an effect");
     batch_free(&b);
 }

@@ -28,6 +28,8 @@ titan_status core_undrain(struct core *c, const char *node, struct core_time now
                           struct titan_error *err)
 {
     struct noderec *n = core_find_node(c, node);
+    if (!n && MUTANT(UNDRAIN_OF_NONE))
+        return TITAN_OK;
     if (!n)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no node '%.253s'", node);
     core_begin(c, now, out);
