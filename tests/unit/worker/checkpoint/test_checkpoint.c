@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +38,21 @@
 static char dir[64];
 static struct tensor_spec specs[TENSORS];
 static const char recipe[] = "[model]\nname = \"llama3\" # \"quoted\"\n";
+
+/* In place of libc's: the read with this number, from 1, fails as on a disk with a fault. 0: none does. */
+static int reads, failing_read;
+
+ssize_t read(int fd, void *out, size_t n)
+{
+    errno = EIO;
+    return ++reads == failing_read ? -1 : syscall(SYS_read, fd, out, n);
+}
+
+ssize_t pread(int fd, void *out, size_t n, off_t at)
+{
+    errno = EIO;
+    return ++reads == failing_read ? -1 : syscall(SYS_pread64, fd, out, n, at);
+}
 
 static int make_dir(void **state)
 {
@@ -559,6 +576,49 @@ static void test_same_step_again(void **state)
     assert_int_equal(load_all(path, 7, NULL), TITAN_OK);
 }
 
+/* A disk that fails a read, whichever: that is said, and is no damage, for it may be read later. */
+static void test_read_that_fails(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    struct checkpoint_info info;
+    write_some(1, 1, path);
+    reads = 0;
+    assert_int_equal(load_all(path, 1, NULL), TITAN_OK);
+    const int n = reads;
+    assert_true(n > 2 + 3 * 2); /* the manifest; of each shard its checksum and pieces */
+    for (int i = 1; i <= n; i++) {
+        struct titan_error err = {0};
+        reads = 0;
+        failing_read = i;
+        const titan_status status = load_all(path, 1, &err);
+        if (status != TITAN_EIO || !strstr(err.msg, path) || !strstr(err.msg, strerror(EIO)))
+            fail_msg("read %d of %d: %s, \"%s\"", i, n, titan_status_name(status), err.msg);
+    }
+    reads = 0;
+    failing_read = 1;
+    assert_int_equal(checkpoint_read_info(path, &info, NULL), TITAN_EIO);
+    failing_read = 0;
+    assert_int_equal(load_all(path, 1, NULL), TITAN_OK);
+}
+
+/* The folder is gone, with all in it: there is nothing to wait for, and looking makes no new one. */
+static void test_folder_that_is_gone(void **state)
+{
+    (void)state;
+    char path[PATH_MAX], aside[PATH_MAX];
+    uint64_t step = 0, *steps = NULL;
+    size_t n = 0;
+    write_some(1, 1, path);
+    (void)snprintf(aside, sizeof(aside), "%s-aside", dir);
+    assert_int_equal(rename(dir, aside), 0);
+    assert_int_equal(load_all(path, 1, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_steps(-1, dir, &steps, &n, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(access(dir, F_OK), -1);
+    assert_int_equal(rename(aside, dir), 0);
+}
+
 /* No room: a clear error, no shard left, nothing listed. */
 static void test_no_room(void **state)
 {
@@ -855,6 +915,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_prune_and_remove, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_another_recipes_step_stays, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_same_step_again, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_read_that_fails, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_folder_that_is_gone, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_no_room, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
