@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a check, shows what it prints, and keeps its closing lines for docs/reliability.md: record.py PART COMMAND...
 
-build/PART/results.json gets a row for every line that begins with ok or FAIL, and one for the last 'N passed, N failed'."""
+build/PART/results.json gets a row for every line that begins with ok or FAIL, and one for the last 'N passed, N failed'; "told" has its
+other lines that begin with #."""
 import json
 import re
 import subprocess
@@ -39,7 +40,7 @@ def main():
     home.mkdir(parents=True, exist_ok=True)
     (home / "results.json").write_text(json.dumps({
         **stamp(), "machine": machine(), "command": " ".join(w for w in words if not w.startswith("--")), "rows": rows,
-        "text": f"It ran for {time.monotonic() - begin:.0f} s. " + " ".join(told[-12:])}, indent=1) + "\n")
+        "text": f"It ran for {time.monotonic() - begin:.0f} s.", "told": told}, indent=1) + "\n")
     return p.returncode
 
 

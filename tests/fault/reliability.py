@@ -5,7 +5,8 @@ system-containers,bench,turns}/results.json, as far as they are there.
 A part that has not run keeps its block of the page as it is.
 
 results.json of a part: {"at", "commit", "machine", "command", ...}; that of `make fault` has "scenarios", every other one "rows": a list
-of {"what", "target", "measured", "ok"} and may have "text", a paragraph in front of the table."""
+of {"what", "target", "measured", "ok"} and may have "text", a paragraph in front of the table, and "told", what the check printed beside
+its verdicts (record.py). Of that the page has names and counts, as far as they are whole."""
 import json
 import re
 import sys
@@ -72,8 +73,78 @@ def fault(results):
     return out
 
 
-def rows(results):
-    out = [results["text"], ""] if results.get("text") else []
+# Of what the simulation counts.
+COUNTED = {"coordinator_lives": "starts of a coordinator, the first of each schedule among them", "agent_lives": "starts of an agent after its end",
+           "sessions": "sessions that agents have opened", "epochs": "epochs formed", "leader_epochs": "epochs formed by an acting leader",
+           "steps": "steps that a worker has committed", "checkpoints": "checkpoints published",
+           "checkpoints_torn": "checkpoints of which only some shards were written", "store_refused": "writes that the store refused",
+           "datagrams": "datagrams sent", "forged": "forged datagrams", "completed": "jobs that have ended with all steps"}
+SPEAKERS = {"client": "clients over TCP and as the daemon's user, with and without an identity", "nobody": "a client over the Unix socket, as `nobody`",
+            "agent": "an agent of a node of its own", "worker": "workers of a job of its own, or of none", "peer": "datagrams"}
+
+
+def in_columns(pairs, n, what, count):
+    """A table with n pairs in a row."""
+    out = ["| " + " | ".join([what, count] * n) + " |", "|---|--:" * n + "|"]
+    for at in range(0, len(pairs), n):
+        cells = [cell for name, k in pairs[at:at + n] for cell in (name, f"{int(k):,}")]
+        out.append("| " + " | ".join(cells + [""] * (2 * n - len(cells))) + " |")
+    return out + [""]
+
+
+def sim(lines):
+    """What happened in all schedules together, and how often each fault struck."""
+    counts, _, struck = " ".join(lines).partition("struck: ")
+    counts = dict(re.findall(r"(\w+) (\d+)\b", counts))
+    struck = re.findall(r"([a-z][^0-9]*?) (\d+)(?=,|\s|$)", struck.partition("failed seeds: ")[0])
+    out = ["What was counted in all schedules together:", "", "| Count | Of |", "|--:|---|",
+           *(f"| {int(counts[name]):,} | {what} |" for name, what in COUNTED.items() if name in counts), ""]
+    return out + ["How often each fault struck, and each request was made:", "", *in_columns(struck, 3, "What", "Times")] if struck else []
+
+
+def attack(lines):
+    """How often each of them spoke; the seed that draws the same again."""
+    text = " ".join(lines)
+    seed = re.search(r"\bSEED=(\d+)", text)
+    ways = re.findall(r"(\w+): (\d+) messages, (\d+ of \d+) fields mutated", text)
+    out = [f"`SEED={seed.group(1)}`: it draws the same messages again.", ""] if seed else []
+    if ways:
+        out += ["| Speaks | Messages | Fields of its messages that were mutated |", "|---|--:|--:|",
+                *(f"| {SPEAKERS.get(way, way)} | {int(n):,} | {fields} |" for way, n, fields in ways), ""]
+    return out
+
+
+def mutants(lines):
+    """Each bug, when it was found and by what; only how many, where lines are missing."""
+    out, end = [], re.search(r"\d+ of (\d+) end at an assertion of the programs", " ".join(lines))
+    for line, seed in zip(lines, lines[1:]):
+        m, s = re.match(r"([A-Z][A-Z_]+) +(\d+) +(\S+) +(.*)", line), re.match(r" *SEED=(\d+) ", seed)
+        if m and s:
+            out.append(f"| `{m[1]}` | {m[4]} | {int(m[2]):,} | {s[1]} | {m[3]} |")
+    if not end:
+        return []
+    told = [f"{end[0]}; others are seen by the simulation's invariants.", ""]
+    if len(out) != int(end[1]):
+        return told
+    return ["A bug is replayed by `make sim-mutants ONLY=NAME FIRST=SEED ROUNDS=1`. Found by: an invariant (`tests/sim/invariants.c`), or `end`, an assertion.", "",
+            "| Bug | | Schedules until it was found | SEED | Found by |", "|---|---|--:|--:|---|", *out, "", *told]
+
+
+TOLD = {"sim": sim, "attack": attack, "sim-mutants": mutants}
+
+
+def before_rows(part, results):
+    """What stands in front of the table. Results of an older record.py have the end of what was told behind the first sentence of "text"."""
+    text, told = results.get("text", "").strip(), results.get("told")
+    if part in TOLD:
+        first = re.match(r"It ran for \d+ s\.", text)
+        return [*([first[0], ""] if first else []), *TOLD[part](told if told is not None else [text[first.end() if first else 0:]])]
+    text = " ".join([text, *(told or [])[-12:]]).strip()
+    return [text, ""] if text else []
+
+
+def rows(part, results):
+    out = before_rows(part, results)
     out += ["| What | Target | Measured | Verdict |", "|---|---|---|---|"]
     for r in results.get("rows", []):
         verdict = "" if r.get("ok") is None else "held" if r["ok"] else "missed"
@@ -87,7 +158,7 @@ def block(part, old):
     path = BUILD / part / "results.json"
     if path.exists():
         results = json.loads(path.read_text())
-        body = "\n".join([where(results), "", *(fault(results) if part == "fault" else rows(results))])
+        body = "\n".join([where(results), "", *(fault(results) if part == "fault" else rows(part, results))])
     else:
         kept = re.search(re.escape(begin) + r"\n(.*)\n" + re.escape(end), old, re.S)
         body = kept.group(1) if kept else f"Not measured yet: `{command}`."

@@ -1,0 +1,77 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a check has printed stands on docs/reliability.md as tables of names and counts, as far as it is whole (tests/fault/reliability.py)."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / d) for d in ("support", "fault")]
+import reliability  # noqa: E402
+from titan import tap  # noqa: E402
+
+SIM = ["seeds 1 to 9: 9 schedules in 1.0 s, 9 a second in 2 processes; 1 run twice", "inputs 5, epochs 2693130, steps 7", "datagrams 8, settled 77794",
+       "struck: worker killed 427129, coordinator killed, a worker while it is away 159995", "coordinator's machine loses power 99480, cancel 3",
+       "failed seeds: 4 5 6"]
+ATTACK = ["SEED=1532609775", "worker: 15000 messages, 112 of 112 fields mutated; checkpoint sent 1153, ready sent 7",
+          "peer: 20000 messages, 61 of 62 fields mutated; pong 2232, None 377"]
+MUTANTS = ["without a mutant: 10000 schedules, 0 violations", "mutant                 schedules until it is found, invariant",
+           "AGENT_TERM                  1234  end  agent obeys an older term", "    SEED=99 signal 6",
+           "DRAIN_OF_NONE                 34  I12  the drain of a node", "    SEED=28 drain of no node",
+           "1 of 2 end at an assertion of the programs; others are seen by the simulation's invariants"]
+
+
+def page(part, told, text="It ran for 9 s."):
+    row = {"what": "all", "measured": "2 passed, 0 failed", "target": "0 failed", "ok": True}
+    return "\n".join(reliability.rows(part, {"text": text, "told": told, "rows": [row]}))
+
+
+def tables():
+    """counts of the simulation, speakers of an attack, bugs: a table each, with a line on the seed; nothing raw"""
+    out = page("sim", SIM)
+    assert "| 2,693,130 | epochs formed |" in out and "| 8 | datagrams sent |" in out and "settled" not in out, out
+    assert "| worker killed | 427,129 | coordinator killed, a worker while it is away | 159,995 | coordinator's machine loses power | 99,480 |" in out, out
+    assert "| cancel | 3 |  |  |  |  |" in out and "failed seeds" not in out and "| all | 0 failed |" in out, out
+    out = page("attack", ATTACK)
+    assert "`SEED=1532609775`: it draws" in out and "| datagrams | 20,000 | 61 of 62 |" in out and "pong" not in out and "1153" not in out, out
+    out = page("sim-mutants", MUTANTS)
+    assert "| `DRAIN_OF_NONE` | the drain of a node | 34 | 28 | I12 |" in out and "| `AGENT_TERM` |" in out, out
+    assert "1 of 2 end at an assertion of the programs; others" in out and "drain of no node" not in out, out
+    assert page("model", ["a", "b"]).startswith("It ran for 9 s. a b\n\n| What |")
+
+
+def cut():
+    """what older results have kept of it, its end: the counts that are there, and no list of bugs that is not whole"""
+    out = page("sim", None, "It ran for 1507 s. " + " ".join(SIM[1:]))
+    assert out.startswith("It ran for 1507 s.\n\nWhat was counted") and "| 2,693,130 | epochs formed |" in out and "| cancel | 3 |" in out, out
+    out = page("sim-mutants", None, "It ran for 267 s.     SEED=15 cancelled job 1 is completed " + " ".join(MUTANTS[4:]))
+    assert out.startswith("It ran for 267 s.\n\n1 of 2 end at an assertion of the programs") and "SEED" not in out and "DRAIN" not in out, out
+    assert "DRAIN" not in page("sim-mutants", MUTANTS[4:]) and "1 of 2 end" in page("sim-mutants", MUTANTS[4:])
+    assert page("model", None, "It ran for 890 s. ").startswith("It ran for 890 s.\n\n| What |")
+    assert page("sim", []).startswith("It ran for 9 s.\n\n| What |") and page("attack", []).startswith("It ran for 9 s.\n\n| What |")
+
+
+def recorded():
+    """record.py keeps every line that begins with #, in its order"""
+    with tempfile.TemporaryDirectory() as build:
+        script = "; ".join(f"echo '# {n}'" for n in range(30)) + "; echo 'ok a: 5 (target 6)'; echo '1 passed, 0 failed'"
+        done = subprocess.run([sys.executable, ROOT / "tests/fault/record.py", "part", "sh", "-c", script], env={**os.environ, "BUILD": build},
+                              capture_output=True, text=True)
+        results = json.loads((Path(build) / "part/results.json").read_text())
+        assert done.returncode == 0 and results["told"] == [str(n) for n in range(30)], (done, results)
+        assert results["text"].startswith("It ran for ") and results["rows"][0] == {"what": "a", "measured": "5", "target": "6", "ok": True}
+
+
+def page_is_so():
+    """the page has no raw output in front of these tables"""
+    text = reliability.PAGE.read_text()
+    for part in reliability.TOLD:
+        block = text.split(f"<!-- {part}: begin -->")[1].split(f"<!-- {part}: end -->")[0]
+        assert max(len(line) for line in block.splitlines() if not line.startswith("|")) < 300, part
+
+
+if __name__ == "__main__":
+    tap(tables, cut, recorded, page_is_so)
