@@ -11,8 +11,9 @@
  * revoke, a collective on a revoked communicator) are refused.
  *
  * A window is registered when all ranks have come to it, with as many bytes each. With TITAN_FAKE_NO_WINDOWS=memory
- * there is no memory for one, with register the call fails, with none it gives none. What communicators were made with,
- * windows and collectives within one are counted, and added to the file TITAN_FAKE_COUNTS at the end. */
+ * there is no memory for one, with register the call fails, with none it gives none, with one it gives none to rank 1.
+ * What communicators were made with, windows and collectives within one are counted, and added to the file
+ * TITAN_FAKE_COUNTS at the end. */
 #include <atomic>
 #include <condition_variable>
 #include <fcntl.h>
@@ -536,12 +537,14 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t nccl, void *base, size_t bytes, n
     *window = nullptr;
     if (no_windows("none"))
         return ncclSuccess;
-    c->window = (const char *)base;
-    c->window_bytes = bytes;
-    c->window_slot = window;
     c->windows++;
     c->shared->window_bytes += bytes; /* one a communicator */
     c->shared->windows++;
+    if (no_windows("one") && c->rank == 1)
+        return ncclSuccess;
+    c->window = (const char *)base;
+    c->window_bytes = bytes;
+    c->window_slot = window;
     return ncclSuccess; /* as 2.28 answers, though it is at work still */
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t nccl, ncclWindow_t window)

@@ -218,7 +218,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     # NCCL's windows and what its collectives may take: both ranks register what communicators of collectives there are, their
     # sums run within it, and where it is refused the run goes on without.
     rm -f "$dir"/windows-*.counts
-    for windows in off:false: on:true: memory:true:memory register:true:register none:true:none; do
+    for windows in off:false: on:true: memory:true:memory register:true:register none:true:none one:true:one; do
         IFS=: read -r name wanted without <<<"$windows"
         TITAN_FAKE_NO_WINDOWS=$without TITAN_FAKE_COUNTS=$dir/windows-$name.counts train "windows-$name" 2 cuda \
             "$dir/titan-worker" $brief $(set_keys nccl.windows="$wanted" nccl.max_ctas=8 nccl.cta_policy=efficiency) || bad=1
@@ -231,7 +231,14 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
         sed 's/^/# /' "$dir/windows-on.counts"
         echo "not ok - windows are registered, used and given back" && bad=1
     fi
-    for name in on memory register none; do
+    if [ "$(registered one windows)" -gt 0 ] && [ "$(registered one windows)" -eq "$(registered one windows_closed)" ] &&
+        [ "$(registered one within_windows)" -eq 0 ] && grep -q 'another rank was refused one' "$dir/windows-one/log"; then
+        echo "ok - where one rank is refused a window the other one gives its own back and says why"
+    else
+        sed 's/^/# /' "$dir/windows-one.counts"
+        echo "not ok - where one rank is refused a window the other one gives its own back and says why" && bad=1
+    fi
+    for name in on memory register none one; do
         if "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 0 "$dir/windows-off/metrics.jsonl" "$dir/windows-$name/metrics.jsonl" &&
             [ "$(grep -c 'transfers go without windows' "$dir/windows-$name/log")" -eq "$([ $name = on ] && echo 0 || echo 2)" ]; then
             echo "ok - windows $name: the losses of a run without, and each rank says once what it lacks"

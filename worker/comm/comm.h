@@ -81,7 +81,7 @@ struct comm_ops {
     titan_status (*split)(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
                           struct comm **ret, struct titan_error *err);
 
-    /* --- NULL, all four, where there is no such thing --- */
+    /* --- NULL, all five, where there is no such thing --- */
     /* For what is split off from now on; the same on all members. */
     void (*tune)(struct comm *parent, const struct comm_tuning *tuning);
     /* Memory for windows, zeroed. TITAN_ENOMEM; TITAN_EUNSUPPORTED: there is none of that kind here. */
@@ -91,6 +91,8 @@ struct comm_ops {
      * Every member calls it at the same point with as many bytes; once. TITAN_EUNSUPPORTED: they cannot, which may be
      * known on some members only and changes nothing else; where the communicator has failed, its failure. */
     titan_status (*window_open)(struct comm *comm, void *base, size_t bytes, struct titan_error *err);
+    /* Give it back before the communicator is closed, where there is one. Nothing is under way on it. */
+    void (*window_close)(struct comm *comm);
 
     /* Between begin and end, calls of this communicator are gathered and carried out as one: one launch on a GPU. They
      * must be on one stream. Sends and receives that follow each other pass at once: all members may send first. */

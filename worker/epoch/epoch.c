@@ -218,6 +218,20 @@ static double window_key(const struct epoch *e, size_t bytes)
     return (double)(hash_mix(hash) >> 12) + 1;
 }
 
+/* NCCL chooses its kernels by the windows it knows, and members must choose alike: where one rank was refused a window,
+ * all give theirs back. */
+static titan_status agree_on_windows(struct epoch *e, bool *refused, double *all, struct titan_error *err)
+{
+    const double mine = *refused;
+
+    TRY(gather_doubles(e, &mine, 1, all, err));
+    for (int i = 0; i < e->view.world; i++)
+        *refused = *refused || all[i] != 0;
+    if (*refused)
+        groups_close_windows(e);
+    return TITAN_OK;
+}
+
 /* A step's arena as a window of its collectives' communicators. Ranks tell each other what they have first, as every
  * member of a communicator is to take part; a refusal is kept for the epochs to come. */
 static titan_status open_windows(struct epoch *e, struct titan_error *err)
@@ -242,9 +256,12 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
             *err = why;
         return status;
     }
+    TRY(agree_on_windows(e, &refused, all, err));
     if (refused && !t->without_windows)
         tlog_warn(&t->log, "transfers go without windows", "reason=\"%s\"",
-                  base ? why.msg : "NCCL has no memory for them");
+                  !base        ? "NCCL has no memory for them"
+                  : why.msg[0] ? why.msg
+                               : "another rank was refused one");
     t->without_windows = t->without_windows || refused;
     return TITAN_OK;
 }

@@ -247,6 +247,15 @@ titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, cons
     return TITAN_OK;
 }
 
+void groups_close_windows(struct epoch *e)
+{
+    const struct groups *const g = &e->groups;
+
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        if (c != CHANNEL_WORLD && g->comms[c])
+            g->ops->window_close(g->comms[c]);
+}
+
 void groups_close(struct epoch *e)
 {
     struct groups *const g = &e->groups;

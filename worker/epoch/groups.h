@@ -39,5 +39,7 @@ void groups_close(struct epoch *e);
  * in rank order, 0: has none. *ret_refused: some cannot, with the reason in err. */
 titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, const double *keys, bool *ret_refused,
                                  struct titan_error *err) TITAN_MUST_USE;
+/* Those that there are, before the first step. */
+void groups_close_windows(struct epoch *e);
 
 #endif

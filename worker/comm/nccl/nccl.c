@@ -465,6 +465,7 @@ const struct comm_ops comm_nccl = {
     .memory_alloc = nccl_memory_alloc,
     .memory_release = nccl_memory_release,
     .window_open = nccl_window_open,
+    .window_close = nccl_window_close,
     .group_begin = nccl_group_begin,
     .group_end = nccl_group_end,
     .all_gather = nccl_all_gather,
