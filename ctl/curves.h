@@ -31,6 +31,8 @@
     X(EXPERT_MEAN, expert_tokens_mean, p->experts, p->experts->mean)                                                   \
     X(EXPERT_MOST, expert_tokens_max, p->experts, p->experts->most)                                                    \
     X(EXPERT_DROPPED, expert_tokens_dropped, p->experts, p->experts->dropped)                                          \
+    X(EXPERT_ROUNDS, expert_further_rounds, p->experts, p->experts->further_rounds)                                    \
+    X(EXPERT_ROOM, expert_room_needed, p->experts && p->experts->room_needed > 0, p->experts->room_needed)             \
     X(VALIDATION, validation, p->validation, p->validation->loss)
 
 enum {

@@ -147,19 +147,20 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     return print_fitting(v, widths, &line, false);
 }
 
-/* "12 to 80, mean 32"; with rows that were dropped ", 5 dropped" */
-static const char *experts_text(const Titan__V1__ExpertLoad *e, char text[96])
+/* "12 to 80, mean 32", and where there were any ", 5 dropped, 3 more rounds (room 1.71)" */
+static void put_experts(struct buf *line, const Titan__V1__ExpertLoad *e)
 {
-    const int n = snprintf(text, 96, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
-    if (e->dropped > 0 && n > 0 && n < 96)
-        (void)snprintf(text + n, (size_t)(96 - n), ", %.0f dropped", e->dropped);
-    return text;
+    buf_printf(line, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
+    if (e->dropped > 0)
+        buf_printf(line, ", %.0f dropped", e->dropped);
+    if (e->further_rounds > 0)
+        buf_printf(line, ", %.0f more rounds (room %.2f)", e->further_rounds, ceil(e->room_needed * 100) / 100);
 }
 
 static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
 {
     static const int widths[] = {8, 10, 11, 10, 8, 9, 28, 0};
-    _cleanup_(buf_free) struct buf line = BUF_INIT;
+    _cleanup_(buf_free) struct buf line = BUF_INIT, experts = BUF_INIT;
     char rate[UNITS_TEXT];
     if (v->printed++ == 0) {
         buf_printf(&line, "%8s %9s %10s %9s %7s %8s %27s", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %",
@@ -169,8 +170,10 @@ static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
     }
     buf_printf(&line, "%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
                format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
-    if (p->experts)
-        buf_printf(&line, " %27s", experts_text(p->experts, (char[96]){0}));
+    if (p->experts) {
+        put_experts(&experts, p->experts);
+        buf_printf(&line, " %27s", experts.data);
+    }
     return print_fitting(v, widths, &line, false);
 }
 

@@ -20,6 +20,8 @@
         {id: "experts", title: "Tokens of an expert in a step", zero: true,
             curves: [["expert_tokens_mean", "mean"], ["expert_tokens_min", "fewest"], ["expert_tokens_max", "most"]]},
         {id: "dropped", title: "Tokens dropped, as experts had no room", zero: true, some: true, curves: [["expert_tokens_dropped", "dropped"]]},
+        {id: "rounds", title: "Further rounds of experts' rows", zero: true, some: true, curves: [["expert_further_rounds", "rounds"]]},
+        {id: "room", title: "expert_parallel_room that would need no further round", zero: true, some: true, curves: [["expert_room_needed", "room"]]},
         {id: "memory", title: "Memory of the reporting rank, GiB", curves: [["memory_bytes", "peak"]], zero: true, some: true, scale: 2 ** -30},
         {id: "world", title: "Workers", world: true, zero: true},
     ];

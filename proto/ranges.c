@@ -363,10 +363,8 @@ static const struct range progress[] = {
     PART(experts),
 };
 static const struct range expert_load[] = {
-    REAL(least, 0, 1e18),
-    REAL(most, 0, 1e18),
-    REAL(mean, 0, 1e18),
-    REAL(dropped, 0, 1e18),
+    REAL(least, 0, 1e18),   REAL(most, 0, 1e18),           REAL(mean, 0, 1e18),
+    REAL(dropped, 0, 1e18), REAL(further_rounds, 0, 1e18), REAL(room_needed, 0, 1e18),
 };
 static const struct range step_split[] = {
     REAL(data_ms, 0, MS_MAX),

@@ -26,13 +26,14 @@ static titan_status put_step(struct db *db, const struct metric *m, uint64_t kep
     titan_assert(m->job_id && m->step);
     return db_run(db, err,
                   "INSERT OR REPLACE INTO metrics SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,"
-                  " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28 WHERE NOT EXISTS"
-                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?29)",
-                  "uuirrrrrruuiuirrrrrrrirrrrrru", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm,
+                  " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30 WHERE NOT EXISTS"
+                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?31)",
+                  "uuirrrrrruuiuirrrrrrrirrrrrrrru", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm,
                   m->learning_rate, m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch,
                   (int64_t)m->world_size, m->memory_bytes, (int64_t)m->skipped_steps, m->loss_max, s->data, s->compute,
                   s->communication, s->checkpoint, s->stragglers, s->slowest_busy, (int64_t)s->slowest, m->tflops,
-                  m->mfu_causal, m->load_least, m->load_most, m->load_mean, m->dropped, kept);
+                  m->mfu_causal, m->load_least, m->load_most, m->load_mean, m->dropped, m->further_rounds,
+                  m->room_needed, kept);
 }
 
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
@@ -70,6 +71,8 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
                          .load_most = json_real(j, "expert_tokens_max", 0),
                          .load_mean = json_real(j, "expert_tokens_mean", 0),
                          .dropped = json_real(j, "expert_tokens_dropped", 0),
+                         .further_rounds = json_real(j, "expert_further_rounds", 0),
+                         .room_needed = json_real(j, "expert_room_needed", 0),
                          .skipped_steps = (uint32_t)json_int(j, "skipped_steps", 0)};
     const int64_t evaluated = json_int(j, "validation_step", 0), counted = json_int(j, "validation_tokens", 0),
                   bytes = json_int(j, "validation_bytes", 0);
@@ -132,7 +135,8 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
         " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms, loss_max,"
         " data_ms, compute_ms, communication_ms, checkpoint_ms, straggler_ms, slowest_busy_ms, slowest_rank,"
         " ifnull(tflops, 0), ifnull(mfu_causal, 0), ifnull(expert_tokens_min, 0), ifnull(expert_tokens_max, 0),"
-        " ifnull(expert_tokens_mean, 0), ifnull(expert_tokens_dropped, 0)"
+        " ifnull(expert_tokens_mean, 0), ifnull(expert_tokens_dropped, 0),"
+        " ifnull(expert_further_rounds, 0), ifnull(expert_room_needed, 0)"
         " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
         " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
         "uui", job_id, after, (int64_t)limit));
@@ -173,6 +177,8 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
             .load_most = col_real(stmt, 29),
             .load_mean = col_real(stmt, 30),
             .dropped = col_real(stmt, 31),
+            .further_rounds = col_real(stmt, 32),
+            .room_needed = col_real(stmt, 33),
         };
         if (!each(&m, data))
             break;

@@ -99,6 +99,9 @@ static const char metrics_v4[] = "ALTER TABLE metrics ADD COLUMN tflops REAL;"
 
 static const char metrics_v5[] = "ALTER TABLE metrics ADD COLUMN expert_tokens_dropped REAL;";
 
+static const char metrics_v6[] = "ALTER TABLE metrics ADD COLUMN expert_further_rounds REAL;"
+                                 "ALTER TABLE metrics ADD COLUMN expert_room_needed REAL;";
+
 /* Degrees of the mesh that are fixed, for messages: "pp=2 tp=4". */
 static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
@@ -189,8 +192,8 @@ static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4,
                                                              store_v5, store_v6, store_v7};
-static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2, metrics_v3, metrics_v4,
-                                                                       metrics_v5};
+static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2, metrics_v3,
+                                                                       metrics_v4, metrics_v5, metrics_v6};
 
 static titan_status store_after(struct db *db, int v, struct titan_error *err)
 {

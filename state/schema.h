@@ -11,7 +11,7 @@
 
 #define SCHEMA_VERSION 7         /* of the job store */
 #define SCHEMA_CHAINED 3         /* ... since which its events are a chain */
-#define SCHEMA_METRICS_VERSION 5 /* of the metrics */
+#define SCHEMA_METRICS_VERSION 6 /* of the metrics */
 
 struct schema {
     const char *what;

@@ -106,6 +106,8 @@ static Titan__V1__ExpertLoad experts_message(const struct metric *x)
     m.most = x->load_most;
     m.mean = x->load_mean;
     m.dropped = x->dropped;
+    m.further_rounds = x->further_rounds;
+    m.room_needed = x->room_needed;
     return m;
 }
 

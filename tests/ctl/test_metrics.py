@@ -70,9 +70,32 @@ def experts():
         dropped = line["expert_tokens_dropped"]
         assert len(every) * mean_of(every) / 2 <= dropped < sum(every), (dropped, every)  # half of an even share is taken
         means = {"least": min(every), "most": max(every), "mean": mean_of(every), "dropped": dropped}
-        assert m["experts"] == means, (m, means)
+        assert m["experts"] == {**means, "further_rounds": 0, "room_needed": 0}, (m, means)
         assert [line["expert_tokens_" + key] for key in ("min", "max", "mean", "dropped")] == list(means.values()), (line, means)
         assert f"{min(every):.0f} to {max(every):.0f}, mean {means['mean']:.4g}, {dropped:.0f} dropped" in row, table
+
+
+def rounds():
+    """experts with room for an even share: rounds behind the first and the room that was needed follow from the tokens of each expert"""
+    ranks, rows, seq_len = 2, 4, 256
+    keys = {**KEYS, "training.steps": 2, "metrics.log_layers": "true", "model.n_experts": 8, "model.top_k": 2, "model.moe_hidden": 32,
+            "model.balance_rate": 0, "training.seq_len": seq_len, "training.local_batch_size": rows, "training.global_batch_size": ranks * rows,
+            "parallelism.expert_parallel_degree": ranks}
+    even = rows * seq_len * 2
+    for mode, room in (("none", 1), ("full", 1), ("full", 2)):
+        with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
+            done = subprocess.run([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", str(ranks), "--dir", folder,
+                                   *overrides({**keys, "activation_checkpoint.mode": mode, "parallelism.expert_parallel_room": room})],
+                                  capture_output=True, text=True, env=os.environ, timeout=120)
+            assert done.returncode == 0, done.stderr
+            lines, of_layers = ([json.loads(line) for line in open(Path(folder) / name)] for name in ("metrics.jsonl", "layers.jsonl"))
+        for line, row in zip(lines, of_layers):
+            got = [sum(loads[rank * 4:rank * 4 + 4]) for loads in row["expert_tokens"].values() for rank in range(ranks)]
+            assert max(got) > even, "a router of random weights is not even"
+            # With room for all that there can be there are no rounds, and none are counted.
+            want = (sum(n > even for n in got), max(got) / even) if room == 1 else (0, 0)
+            assert (line["expert_further_rounds"], line["expert_room_needed"]) == want, (mode, line, want)
+        assert len(lines) == len(of_layers) == 2
 
 
 def layers():
@@ -128,4 +151,4 @@ def no_room():
     assert re.search(r" 65536 .* all$", said, re.M) and re.search(r" 0 .* metrics.jsonl$", said, re.M), said
 
 
-tap(slowed, experts, layers, full_disk, no_room)
+tap(slowed, experts, rounds, layers, full_disk, no_room)

@@ -496,14 +496,40 @@ static void place_rounds(struct checker *c, struct tensor *split, const double *
     result(c, ok, "place_round of %lld rows in %lld rounds", (long long)all, (long long)rounds);
 }
 
+/* What split_rounds adds to (3, 7): rounds behind the first that have rows, and the most rows received. */
+static bool rounds_seen(struct checker *c, struct tensor *seen, const double *split, int64_t ranks, int64_t experts,
+                        int64_t rounds)
+{
+    double want[2] = {3, 7}, all = 0;
+    for (int64_t q = 0; q < rounds; q++) {
+        double rows = 0;
+        for (int64_t i = 0; i < ranks * experts; i++)
+            rows += split[(i / experts * rounds + q) * experts + i % experts];
+        want[0] += q > 0 && rows > 0;
+        all += rows;
+    }
+    want[1] = fmax(want[1], all);
+    return same(c, download(c, seen), want, 2, "seen");
+}
+
+static struct tensor seen_before(struct checker *c)
+{
+    struct tensor seen = empty(c, 2, DTYPE_F32);
+    seen.x[0] = 3;
+    seen.x[1] = 7;
+    upload(c, &seen);
+    return seen;
+}
+
 /* Every row goes in one round, by rank and expert; each (rank, expert) ends a round whole or behind a multiple. */
 static void rounds_by_rank_case(struct checker *c, int64_t ranks, int64_t experts, int64_t most, int64_t room,
                                 int64_t rounds)
 {
     struct tensor received = integers(c, ranks * experts, 0, most + 1);
-    struct tensor split = empty(c, ranks * rounds * experts, DTYPE_I32);
+    struct tensor split = empty(c, ranks * rounds * experts, DTYPE_I32), seen = seen_before(c);
     double *done = values(c, ranks * experts);
-    need(c, c->ops->split_rounds(c->s, split.p, received.p, ranks, experts, rounds, room, true), "split_rounds");
+    need(c, c->ops->split_rounds(c->s, split.p, seen.p, received.p, ranks, experts, rounds, room, true),
+         "split_rounds");
     double *got = download(c, &split);
     bool ok = true;
     for (int64_t q = 0; q < rounds; q++) {
@@ -517,6 +543,7 @@ static void rounds_by_rank_case(struct checker *c, int64_t ranks, int64_t expert
         }
     }
     ok = ok && same(c, done, received.x, ranks * experts, "rows");
+    ok = ok && rounds_seen(c, &seen, got, ranks, experts, rounds);
     result(c, ok, "split_rounds by rank, up to %lld rows from %lld ranks for %lld experts, %lld at a time",
            (long long)most, (long long)ranks, (long long)experts, (long long)room);
     if (ok)
@@ -529,9 +556,10 @@ static void rounds_by_rank_case(struct checker *c, int64_t ranks, int64_t expert
 static void rounds_case(struct checker *c, int64_t ranks, int64_t experts, int64_t most, int64_t room, int64_t rounds)
 {
     struct tensor received = integers(c, ranks * experts, 0, most + 1),
-                  split = empty(c, ranks * rounds * experts, DTYPE_I32);
+                  split = empty(c, ranks * rounds * experts, DTYPE_I32), seen = seen_before(c);
     double *done = values(c, experts), *left = values(c, ranks * experts);
-    need(c, c->ops->split_rounds(c->s, split.p, received.p, ranks, experts, rounds, room, false), "split_rounds");
+    need(c, c->ops->split_rounds(c->s, split.p, seen.p, received.p, ranks, experts, rounds, room, false),
+         "split_rounds");
     double *got = download(c, &split);
     bool ok = true;
     memcpy(left, received.x, (size_t)(ranks * experts) * sizeof *left);
@@ -554,6 +582,7 @@ static void rounds_case(struct checker *c, int64_t ranks, int64_t experts, int64
     }
     for (int64_t i = 0; i < ranks * experts; i++)
         ok = ok && left[i] == 0;
+    ok = ok && rounds_seen(c, &seen, got, ranks, experts, rounds);
     result(c, ok, "split_rounds of up to %lld rows from %lld ranks for %lld experts, %lld at a time", (long long)most,
            (long long)ranks, (long long)experts, (long long)room);
     if (ok)
@@ -615,7 +644,7 @@ static void check_impossible(struct checker *c)
     }
     received.x[4] = ROOM;
     upload(c, &received);
-    c->ops->split_rounds(c->s, place.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, ROOM, false);
+    c->ops->split_rounds(c->s, place.p, NULL, received.p, RANKS_HERE, EXPERTS_HERE, 1, ROOM, false);
     result(c, fails_with(c, "rows"), "split_rounds of more rows than rounds hold fails the stream");
     c->ops->place_round(c->s, place.p, x.p, rank_counts.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, 0, ROOM);
     result(c, fails_with(c, "rows"), "place_round of more rows than there are fails the stream");

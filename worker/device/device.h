@@ -390,8 +390,9 @@ struct device_ops {
      * (ranks,E). Taken in the order by expert and then by rank; a round ends behind an expert's last row or a multiple
      * of EXPERT_SPLIT of its rows, where grouped products start a piece: their sums keep every bit. by_rank: taken by
      * rank and then by expert, and a round ends there in the rows of each rank for an expert. More rows than rounds
-     * hold: a failure of the stream. */
-    titan_status (*split_rounds)(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
+     * hold: a failure of the stream. seen (2) fp32, NULL = not wanted: += rounds behind the first that take rows, and
+     * the most rows received so far. */
+    titan_status (*split_rounds)(struct stream *s, int32_t *split, float *seen, const int32_t *received, int64_t ranks,
                                  int64_t experts, int64_t rounds, int64_t room, bool by_rank);
     /* The sender's side of a round, split (ranks,rounds,E) as the ranks that receive have it: rank_counts (ranks) rows
      * go to each; place (rows) is where each of the rows, which lie by rank and expert, lies among those of the round,

@@ -906,6 +906,8 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
         experts.most = r->load_most;
         experts.mean = r->load_mean;
         experts.dropped = r->dropped;
+        experts.further_rounds = r->further_rounds;
+        experts.room_needed = r->room_needed;
         progress.experts = &experts;
     }
     m->state.step = r->step;

@@ -111,7 +111,9 @@ static void write_load_event(const struct epoch *e, const struct step_report *r)
     const struct event_scalar scalars[] = {{"tokens_per_expert/min", r->load_least},
                                            {"tokens_per_expert/max", r->load_most},
                                            {"tokens_per_expert/mean", r->load_mean},
-                                           {"tokens_per_expert/dropped", r->dropped}};
+                                           {"tokens_per_expert/dropped", r->dropped},
+                                           {"tokens_per_expert/further_rounds", r->further_rounds},
+                                           {"tokens_per_expert/room_needed", r->room_needed}};
     publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
@@ -181,6 +183,8 @@ void publish_note_step(struct epoch *e)
                                          .load_most = o->load_most,
                                          .load_mean = o->load_mean,
                                          .dropped = o->dropped,
+                                         .further_rounds = o->further_rounds,
+                                         .room_needed = o->room_needed,
                                          .world = e->view.world,
                                          .memory_bytes = o->memory_bytes,
                                          .planned_bytes = e->plan.memory_bytes,

@@ -143,7 +143,7 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
         most = MAX(most, l->units[u].shard / NORM_BLOCK + 1);
     }
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
-    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS + REPORT_VALUES) * sizeof(double),
+    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS + REPORT_SAID) * sizeof(double),
                            (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
         TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->reports[i], err));
@@ -355,6 +355,15 @@ static titan_status report_loads(const struct call *c, double *report, const flo
     return c->ops->block_sums(c->s, report + r->drops + (loads_place(c) - r->loads) / n, dropped, 1, 1, false);
 }
 
+static titan_status report_rounds(const struct call *c, double *report, const float *seen, int64_t n)
+{
+    const struct exec *e = c->e;
+    double *const to = report + e->p->report.values + e->opt.rank * REPORT_VALUES + REPORT_SAID;
+
+    titan_assert(n == REPORT_VALUES - REPORT_SAID);
+    return c->ops->block_sums(c->s, to, seen, (size_t)n, 1, false);
+}
+
 /* The host has the report since DECIDE, and does not touch it again before the next one. */
 static titan_status balance_experts(const struct call *c, float *bias, float *loads, int64_t n, float rate)
 {
@@ -441,9 +450,8 @@ static titan_status sum_report(const struct call *c, double *report)
         TRY(c->ops->copy(c->s, report + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
     TRY(c->ops->copy(c->s, report + r->orders, orders, REPORT_ORDERS * sizeof(double)));
     if (e->batch->values) {
-        memcpy(values, e->batch->values, REPORT_VALUES * sizeof(double));
-        TRY(c->ops->copy(c->s, report + r->values + e->opt.rank * REPORT_VALUES, values,
-                         REPORT_VALUES * sizeof(double)));
+        memcpy(values, e->batch->values, REPORT_SAID * sizeof(double));
+        TRY(c->ops->copy(c->s, report + r->values + e->opt.rank * REPORT_VALUES, values, REPORT_SAID * sizeof(double)));
     }
     TRY(sum_masters(c, report + r->masters));
     if (e->p->mesh.world == 1)

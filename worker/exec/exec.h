@@ -67,7 +67,7 @@ struct exec_batch {
     const int32_t *tokens; /* [slot][BATCH_ROWS][N], host: as LOAD wants them */
     const double *counts;  /* [slot] counted tokens of this cp rank */
     unsigned orders;       /* bits, see elastic/membership.h */
-    const double *values;  /* [REPORT_VALUES] of this rank, as they are when exec_agree begins; NULL: it says nothing */
+    const double *values;  /* [REPORT_SAID] of this rank, as they are when exec_agree begins; NULL: it says nothing */
     /* [units] this rank's, fp32 on the device, as they are when exec_agree begins; NULL: no norms of them. */
     const float *const *masters;
     bool waits; /* measure exec_waited_ns: on a device with a queue, two calls of the host for each wait */

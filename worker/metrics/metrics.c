@@ -155,6 +155,8 @@ static void begin_step(struct json_writer *w, const struct step_report *r)
         json_put_real(w, "expert_tokens_max", r->load_most);
         json_put_real(w, "expert_tokens_mean", r->load_mean);
         json_put_real(w, "expert_tokens_dropped", r->dropped);
+        json_put_real(w, "expert_further_rounds", r->further_rounds);
+        json_put_real(w, "expert_room_needed", r->room_needed);
     }
 }
 
@@ -190,6 +192,8 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
                                 .load_most = json_real(j, "expert_tokens_max", 0),
                                 .load_mean = json_real(j, "expert_tokens_mean", 0),
                                 .dropped = json_real(j, "expert_tokens_dropped", 0),
+                                .further_rounds = json_real(j, "expert_further_rounds", 0),
+                                .room_needed = json_real(j, "expert_room_needed", 0),
                                 .world = world > 0 && world <= INT_MAX ? (int)world : 0,
                                 .memory_bytes = count_of(j, "memory_bytes"),
                                 .planned_bytes = count_of(j, "planned_bytes"),

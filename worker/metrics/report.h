@@ -17,6 +17,7 @@ struct step_report {
     struct step_split split;
     double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
     double dropped;                          /* rows for experts that had no room for them */
+    double further_rounds, room_needed;      /* of experts' rows; room 0: rounds are not counted */
     int world;
     uint64_t memory_bytes;  /* measured, the most of any rank since the epoch began */
     uint64_t planned_bytes; /* of this rank's device memory */

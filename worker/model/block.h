@@ -41,6 +41,8 @@ struct block {
     /* Of each unit with experts: bias (E) of their choice, and where choices are counted load (E) and, with
      * expert_capacity, dropped (1); NULL: none. */
     const struct tensor *bias, *load, *dropped;
+    /* Where rounds are counted, of all units: how many there were behind the first, the most rows (2); none. */
+    const struct tensor *seen;
 };
 
 /* Tokens of a microbatch, local: (BATCH_ROWS,N) int32. */
@@ -158,6 +160,8 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
 /* In how many rounds a layer's experts take their rows. With more than one, layer_wgrad() reads their parameters and
  * exchanges rows. Of k it reads layout, b, t, expert_room and expert_capacity. */
 int64_t experts_rounds(const struct block *k);
+/* Rows of a microbatch that a rank's experts get if all get equally many. Of k it reads the same. */
+int64_t experts_rows_even(const struct block *k);
 /* How many gradients an experts' unit has: of each rank of the group by_rank, otherwise one. Of k it reads layout and
  * by_rank. */
 int experts_parts(const struct block *k);

@@ -86,6 +86,11 @@ int64_t experts_rounds(const struct block *k)
     return sizes_of(k).rounds;
 }
 
+int64_t experts_rows_even(const struct block *k)
+{
+    return sizes_of(k).rows;
+}
+
 static uint32_t routing_flags(const struct block *k)
 {
     const struct model_dims *d = &k->layout->model->dims;
@@ -140,7 +145,8 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
     if (z.rounds == 1)
         return received;
     s[SAVED_RECEIVED] = new_table(k, "received_in_rounds", z.ep, z.rounds * z.here);
-    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, .room = z.room, .flags = order_flags(k));
+    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, k->seen ? *k->seen : TENSOR_NONE, .room = z.room,
+         .flags = order_flags(k));
     s[SAVED_SENT] = new_table(k, "sent_in_rounds", z.ep, z.rounds * z.here);
     emit_all_to_all(k->e, CHANNEL_EP, s[SAVED_SENT], s[SAVED_RECEIVED]);
     return s[SAVED_RECEIVED];

@@ -106,6 +106,18 @@ static void read_loads(const struct report *r, const double *report, struct step
         out->dropped += report[i];
 }
 
+static void read_rounds(const struct program *p, const double *report, struct step_outcome *out)
+{
+    const struct report *r = &p->report;
+
+    for (int rank = 0; rank < r->world; rank++) {
+        const double *const v = report + r->values + rank * REPORT_VALUES;
+        out->further_rounds += v[REPORT_ROUNDS];
+        if (p->rows_even > 0)
+            out->room_needed = fmax(out->room_needed, v[REPORT_ROWS] / (double)p->rows_even);
+    }
+}
+
 static struct step_split read_split(const struct report *r, const double *report)
 {
     struct step_split s = {.slowest = -1, .slowest_busy = -1};
@@ -186,6 +198,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     out.split = read_split(r, report);
     out.memory_bytes = read_memory(r, report);
     read_loads(r, report, &out);
+    read_rounds(program, report, &out);
     out.orders = outcome_orders(r, report);
     TRY(read_norm(r, layout, report, &out, err));
     if (!isfinite(out.loss))

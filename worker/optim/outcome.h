@@ -20,6 +20,8 @@ struct step_outcome {
     bool finite;                             /* loss and norm are */
     double load_least, load_most, load_mean; /* tokens of an expert, over all layers; 0: there are none */
     double dropped;                          /* rows for experts that had no room for them */
+    double further_rounds;                   /* of experts, of all ranks, layers and microbatches */
+    double room_needed;                      /* even shares of rows with which there were none; 0: not counted */
     struct step_split split;
     uint64_t memory_bytes; /* measured, the most of any rank; 0: not known */
     int bad_unit;          /* where the first value that is not finite arose, forward or backward; -1: none */

@@ -677,7 +677,9 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
                             .expert_capacity = capacity_of(o),
                             .by_rank = o->canonical};
     b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
+    b->rows_even = b->model->dims.n_experts > 0 ? experts_rows_even(&k) : 0;
     b->expert_parts = experts_parts(&k);
+    b->seen = TENSOR_NONE;
 }
 
 /* What recipe_check_world refuses as well, here for callers without a recipe. */
@@ -843,7 +845,8 @@ static void init_block(struct builder *b)
                           .dev = o->dev,
                           .bias = b->bias,
                           .load = b->load,
-                          .dropped = b->dropped};
+                          .dropped = b->dropped,
+                          .seen = &b->seen};
     for (int i = 0; i < TABLE_COUNT; i++)
         b->k.table[i] = NONE;
     add_table(b, TABLE_COS, "cos", angles);
@@ -891,6 +894,11 @@ static void add_biases(struct builder *b)
         b->dropped[u] = emit_tensor(&b->e, BUF_LOAD, "rows dropped", DTYPE_F32, 1, 1);
         EMIT(&b->e, zero, b->dropped[u]);
     }
+    if (b->rounds == 1 || b->opt->forward_only)
+        return;
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    b->seen = emit_tensor(&b->e, BUF_LOAD, "rounds seen", DTYPE_F32, 1, REPORT_VALUES - REPORT_SAID);
+    EMIT(&b->e, zero, b->seen);
 }
 
 static void begin_step(struct builder *b)
@@ -918,6 +926,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     TRY(gradients_plan(b, err));
     b->e.p->share = b->share;
     b->e.p->share_max = b->share_max;
+    b->e.p->rows_even = b->rows_even;
     b->e.p->forward_only = b->opt->forward_only;
     plan_cells(b);
     TRY(plan_closings(b, err));

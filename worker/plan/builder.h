@@ -49,7 +49,7 @@ struct builder {
     int pp, pp_rank, batch_rank;
     int64_t from, share, share_max; /* of the global batch's microbatches: those of this rank */
     enum summing summing;
-    int64_t rounds; /* of a layer's experts */
+    int64_t rounds, rows_even; /* of a layer's experts */
     int expert_parts;
     struct emitter e;
     struct block k;
@@ -66,6 +66,7 @@ struct builder {
     struct block_tokens *tokens;          /* [slot]; all.buffer NONE: not loaded yet */
     int *local;                           /* [model units]: number among this rank's, NONE */
     struct tensor *bias, *load, *dropped; /* [model units]: of experts (struct block), none */
+    struct tensor seen;                   /* of struct block */
     /* pipeline.c's own */
     struct inbox inboxes[P2P_CHANNELS];
     double **starts; /* [pp rank][cell]: when cells begin by the schedule */

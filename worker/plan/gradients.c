@@ -347,6 +347,10 @@ static void report_loads(struct builder *b)
         builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
         EMIT(&b->e, expert_load, b->report, b->load[u], b->dropped[u]);
     }
+    if (!tensor_exists(b->seen))
+        return;
+    builder_stamp(b, PHASE_REDUCE, NONE, NONE, NONE);
+    EMIT(&b->e, expert_rounds, b->report, b->seen);
 }
 
 /* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */

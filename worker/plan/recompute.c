@@ -111,10 +111,10 @@ static int again_operand(struct again *g, const struct operand *o)
     return b->copy;
 }
 
-/* A token's choice is counted once, and a row that is dropped. */
+/* A token's choice is counted once, and so are a row that is dropped and a round. */
 static bool counts_again(const struct action *a, const struct operand *o)
 {
-    return (a->op == OP_ROUTE || a->op == OP_PERMUTE) && o->access == ACCESS_UPDATE;
+    return (a->op == OP_ROUTE || a->op == OP_PERMUTE || a->op == OP_SPLIT_ROUNDS) && o->access == ACCESS_UPDATE;
 }
 
 static void again_write(struct again *g, int i)

@@ -132,7 +132,7 @@ struct tree_sum {
  *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
  *   counts [cp][microbatches]  tokens counted
  *   orders [REPORT_ORDERS]
- *   values [world][REPORT_VALUES]  what each rank says of its step so far
+ *   values [world][REPORT_VALUES]  what each rank says of its step so far; from REPORT_SAID on EXPERT_ROUNDS does
  *   masters [units]            squares of the masters, as the step found them; 0 where they were not asked for
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
@@ -148,6 +148,9 @@ enum report_value {
     REPORT_DATA,       /* of it for samples */
     REPORT_CHECKPOINT, /* of it for checkpoints */
     REPORT_MEMORY,     /* bytes: the most that it has had since its epoch began; 0: not known */
+    REPORT_SAID,
+    REPORT_ROUNDS = REPORT_SAID, /* of experts, behind the first of each layer and microbatch */
+    REPORT_ROWS,                 /* the most that its experts got of a layer and microbatch; 0: not counted */
     REPORT_VALUES
 };
 struct report {
@@ -163,6 +166,7 @@ struct program {
     int pp_rank;
     int64_t share;     /* microbatches of its data-parallel rank; slots 0..share-1 */
     int64_t share_max; /* largest share of any */
+    int64_t rows_even; /* of a microbatch, for a rank's experts: the even share; 0: there are no experts */
     struct mesh mesh;
     const struct layout *layout; /* borrowed */
     struct report report;

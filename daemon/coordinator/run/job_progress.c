@@ -33,6 +33,8 @@ static void take_experts(struct metric *m, const Titan__Internal__ExpertLoad *e)
     m->load_most = e->most;
     m->load_mean = e->mean;
     m->dropped = e->dropped;
+    m->further_rounds = e->further_rounds;
+    m->room_needed = e->room_needed;
 }
 
 static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)

@@ -40,6 +40,8 @@ static void add_split(struct curves *c, uint64_t step, Titan__V1__MetricPoint *p
     experts.mean = 8;
     experts.most = 12;
     experts.dropped = 5;
+    experts.further_rounds = 2;
+    experts.room_needed = 1.5;
     p->experts = &experts;
     curves_add(c, p);
     p->split = NULL;
@@ -133,6 +135,8 @@ static void test_slowest_ranks(void **state)
     assert_non_null(strstr(text.data, "\"slowest\":[2,2,"));
     assert_non_null(strstr(text.data, "\"expert_tokens_max\":{\"mean\":[12,12,"));
     assert_non_null(strstr(text.data, "\"expert_tokens_dropped\":{\"mean\":[5,5,"));
+    assert_non_null(strstr(text.data, "\"expert_further_rounds\":{\"mean\":[2,2,"));
+    assert_non_null(strstr(text.data, "\"expert_room_needed\":{\"mean\":[1.5,1.5,"));
     Titan__V1__StepSplit bad = TITAN__V1__STEP_SPLIT__INIT;
     bad.slowest_rank = UINT32_MAX; /* of a server that is not ours */
     bad.straggler_ms = (double)NAN;

@@ -709,6 +709,8 @@ static void test_metrics(void **state)
     m.load_most = 9;
     m.load_mean = 4;
     m.dropped = 6;
+    m.further_rounds = 11;
+    m.room_needed = 1.5;
     m.step = 2;
     m.loss = 3.25;
     assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
@@ -722,6 +724,7 @@ static void test_metrics(void **state)
     assert_true(step_split_total(&s.last.split) == 15 && s.last.split.slowest_busy == 6 && s.last.split.slowest == 7);
     assert_true(s.last.tflops == 0.5 && s.last.mfu_causal == 0.25);
     assert_true(s.last.load_least == 1 && s.last.load_most == 9 && s.last.load_mean == 4 && s.last.dropped == 6);
+    assert_true(s.last.further_rounds == 11 && s.last.room_needed == 1.5);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
     int listed = s.n; /* after steps that there cannot be: none, not all */
     assert_int_equal(metric_list(db, 1, UINT64_MAX, 10, each_metric, &s, NULL), TITAN_OK);
@@ -734,7 +737,7 @@ static void test_metrics(void **state)
         "ms\":1,"
         "\"compute_ms\":2,\"communication_ms\":3,\"checkpoint_ms\":4,\"straggler_ms\":5,\"slowest_busy_ms\":6,"
         "\"slowest_rank\":9,\"tflops\":2,\"expert_tokens_min\":3,\"expert_tokens_mean\":5.5,\"expert_tokens_dropped\":"
-        "8}\nnot JSON\n[1]\n"
+        "8,\"expert_further_rounds\":12,\"expert_room_needed\":1.25}\nnot JSON\n[1]\n"
         "{\"step\":-1,\"epoch\":2,\"loss\":1}\n{\"step\":1,\"epoch\":3,\"loss\":6.5}\n{\"step\":9,\"epoch\":2";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
     assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
@@ -744,7 +747,7 @@ static void test_metrics(void **state)
     assert_true(s.last.step == 3 && s.last.loss == 4.5 && s.last.loss_max == 5 && s.last.tokens == 7);
     assert_true(s.last.split.stragglers == 5 && s.last.split.slowest == 9);
     assert_true(s.last.tflops == 2 && s.last.mfu_causal == 0 && s.last.load_least == 3 && s.last.load_mean == 5.5);
-    assert_true(s.last.dropped == 8);
+    assert_true(s.last.dropped == 8 && s.last.further_rounds == 12 && s.last.room_needed == 1.25);
     assert_int_equal(metric_list(db, 1, 1, 1, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 3.5);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);

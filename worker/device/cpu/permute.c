@@ -154,6 +154,7 @@ titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *cou
 
 struct rounds_args {
     int32_t *split, *place, *origin, *rank_counts;
+    float *seen;
     const int32_t *received; /* or split, where it is read */
     int64_t ranks, experts, rounds, round, rows;
     bool by_rank;
@@ -184,18 +185,20 @@ static void split_stretch(const struct rounds_args *a, int64_t round, struct str
 static titan_status run_split_rounds(const struct cpu_context *ctx, const void *p)
 {
     const struct rounds_args *a = p;
-    int64_t *done, rest = 0;
+    int64_t *done, rest = 0, all, taken = 0;
     titan_assert(a->ranks > 0 && a->experts > 0 && a->rounds > 0);
     for (int64_t i = 0; i < a->ranks * a->experts; i++) {
         if (a->received[i] < 0)
             return titan_fail(ctx->err, TITAN_EINVAL, "rounds: %d rows for an expert", a->received[i]);
         rest += a->received[i];
     }
+    all = rest;
     const int64_t n = a->experts * (a->by_rank ? a->ranks : 1);
     TRY(take_starts(ctx, n, &done));
     memset(done, 0, (size_t)n * sizeof *done);
     for (int64_t q = 0; q < a->rounds; q++) {
         int64_t room = a->rows;
+        taken += rest > 0;
         for (int64_t i = 0; i < n; i++) {
             const struct stretch of = stretch_of(a, i);
             int64_t take = -done[i];
@@ -212,17 +215,22 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
         }
     }
     cpu_scratch_give(ctx);
+    if (a->seen) {
+        a->seen[0] += (float)MAX(taken - 1, 0);
+        a->seen[1] = MAX(a->seen[1], (float)all);
+    }
     return rest == 0 ? TITAN_OK
                      : titan_fail(ctx->err, TITAN_EINVAL, "rounds: %lld rows more than %lld rounds of %lld hold",
                                   (long long)rest, (long long)a->rounds, (long long)a->rows);
 }
 
-titan_status cpu_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
-                              int64_t rounds, int64_t room, bool by_rank)
+titan_status cpu_split_rounds(struct stream *s, int32_t *split, float *seen, const int32_t *received, int64_t ranks,
+                              int64_t experts, int64_t rounds, int64_t room, bool by_rank)
 {
     if (ranks <= 0 || experts <= 0 || rounds <= 0 || room < 0 || room > INT32_MAX)
         return TITAN_EINVAL;
     struct rounds_args a = {.split = split,
+                            .seen = seen,
                             .received = received,
                             .ranks = ranks,
                             .experts = experts,

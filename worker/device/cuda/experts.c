@@ -81,16 +81,16 @@ titan_status cuda_ops_permute_received(struct stream *s, int32_t *place, int32_t
                                          by_rank, fault_of(s)));
 }
 
-titan_status cuda_ops_split_rounds(struct stream *s, int32_t *split, const int32_t *received, int64_t ranks,
-                                   int64_t experts, int64_t rounds, int64_t room, bool by_rank)
+titan_status cuda_ops_split_rounds(struct stream *s, int32_t *split, float *seen, const int32_t *received,
+                                   int64_t ranks, int64_t experts, int64_t rounds, int64_t room, bool by_rank)
 {
     if (ranks <= 0 || experts <= 0 || experts > CUDA_EXPERTS_MAX || rounds <= 0 || room < 0 || room > INT32_MAX)
         return TITAN_EINVAL;
     if (by_rank && ranks > CUDA_EXPERTS_MAX / experts) /* all experts of a model are no more */
         return TITAN_EINVAL;
     return ENQUEUE(s, "rounds of rows",
-                   cuda_split_rounds(s->native, split, received, ranks, experts, rounds, room, EXPERT_SPLIT, by_rank,
-                                     fault_of(s)));
+                   cuda_split_rounds(s->native, split, seen, received, ranks, experts, rounds, room, EXPERT_SPLIT,
+                                     by_rank, fault_of(s)));
 }
 
 titan_status cuda_ops_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,

@@ -185,8 +185,9 @@ int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t
                           int64_t ld, int64_t ranks, int64_t experts, int64_t rows, bool by_rank,
                           struct fault_words fault);
 /* piece: rows of one expert that a round may end behind, and multiples. */
-int cuda_split_rounds(void *stream, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
-                      int64_t rounds, int64_t room, int64_t piece, bool by_rank, struct fault_words fault);
+int cuda_split_rounds(void *stream, int32_t *split, float *seen, const int32_t *received, int64_t ranks,
+                      int64_t experts, int64_t rounds, int64_t room, int64_t piece, bool by_rank,
+                      struct fault_words fault);
 int cuda_place_round(void *stream, int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split,
                      int64_t ranks, int64_t experts, int64_t rounds, int64_t round, int64_t rows,
                      struct fault_words fault);

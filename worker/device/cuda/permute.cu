@@ -171,12 +171,13 @@ __device__ static inline int at_least_0(int x)
 /* One block. Which rows an expert has left is known round by round; how a round is shared out, expert by expert. total,
  * done, take: of experts, or of the rows of each rank for each (by_rank). */
 __global__ static void __launch_bounds__(THREADS)
-    split_rounds(int32_t *split, const int32_t *received, int64_t ranks, int64_t experts, int64_t rounds, int64_t room,
-                 int64_t piece, bool by_rank, struct fault_words fault)
+    split_rounds(int32_t *split, float *seen, const int32_t *received, int64_t ranks, int64_t experts, int64_t rounds,
+                 int64_t room, int64_t piece, bool by_rank, struct fault_words fault)
 {
     DYNAMIC_SHARED(shared);
     const int64_t n = by_rank ? ranks * experts : experts;
     int *total = (int *)shared, *done = total + n, *take = done + n;
+    int64_t all = 0, taken = 0; /* of the first thread */
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
         total[i] = done[i] = 0;
         for (int64_t at = i; at < ranks * experts; at += n) {
@@ -186,13 +187,18 @@ __global__ static void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
+    for (int64_t i = 0; i < n && threadIdx.x == 0; i++)
+        all += total[i];
     for (int64_t q = 0; q < rounds; q++) {
         int64_t left = room;
+        bool waits = false;
         for (int64_t i = 0; i < n && threadIdx.x == 0; i++) {
             const int64_t rest = total[i] - done[i], whole = left / piece * piece;
             take[i] = (int)(rest > left ? whole : rest);
             left = rest > left ? 0 : left - rest;
+            waits = waits || rest > 0;
         }
+        taken += waits;
         __syncthreads();
         for (int64_t i = threadIdx.x; i < ranks * experts; i += THREADS) {
             const int64_t rank = i / experts, e = i % experts, of = by_rank ? i : e;
@@ -211,14 +217,19 @@ __global__ static void __launch_bounds__(THREADS)
     for (int64_t i = threadIdx.x; i < n; i += THREADS)
         if (done[i] != total[i])
             fail_stream(fault, FAULT_ROWS);
+    if (threadIdx.x == 0 && seen) {
+        seen[0] += (float)(taken > 1 ? taken - 1 : 0);
+        seen[1] = seen[1] > (float)all ? seen[1] : (float)all;
+    }
 }
 
-int cuda_split_rounds(void *stream, int32_t *split, const int32_t *received, int64_t ranks, int64_t experts,
-                      int64_t rounds, int64_t room, int64_t piece, bool by_rank, struct fault_words fault)
+int cuda_split_rounds(void *stream, int32_t *split, float *seen, const int32_t *received, int64_t ranks,
+                      int64_t experts, int64_t rounds, int64_t room, int64_t piece, bool by_rank,
+                      struct fault_words fault)
 {
     const int words = 3 * (int)(by_rank ? ranks * experts : experts);
-    return LAUNCH(split_rounds, 1, THREADS, words * (int)sizeof(int), stream, split, received, ranks, experts, rounds,
-                  room, piece, by_rank, fault);
+    return LAUNCH(split_rounds, 1, THREADS, words * (int)sizeof(int), stream, split, seen, received, ranks, experts,
+                  rounds, room, piece, by_rank, fault);
 }
 
 /* One block for the rows to one expert of one rank. Where the numbers cannot be true nothing has a place. */

@@ -271,6 +271,8 @@ static void test_line(void **state)
                             .load_most = 9,
                             .load_mean = 4,
                             .dropped = 6,
+                            .further_rounds = 3,
+                            .room_needed = 1.5,
                             .split = {1, 2, 3, 4, 5, 6, 3}};
     struct step_report back;
 
@@ -279,7 +281,7 @@ static void test_line(void **state)
     assert_true(metrics_parse_step(line.data, &back));
     assert_true(isnan(back.loss) && back.loss_max == 1.5 && back.tflops == 0.25 && back.mfu_causal == 0.125);
     assert_true(back.memory_bytes == 77 && back.planned_bytes == 76 && back.load_most == 9 && back.load_mean == 4);
-    assert_true(back.dropped == 6);
+    assert_true(back.dropped == 6 && back.further_rounds == 3 && back.room_needed == 1.5);
     assert_memory_equal(&back.split, &r.split, sizeof r.split);
     buf_clear(&line);
     r.split = step_split_none();

@@ -145,8 +145,9 @@ static void test_split(void **state)
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         struct program p = {.layout = l};
         struct sums want = {0};
-        double last = 0, busiest = -1, memory = 0;
+        double last = 0, busiest = -1, memory = 0, rounds = 0, rows = 0;
         int slowest = -1;
+        p.rows_even = 1 + random_below(&seed, 1000);
         report_init(&p.report, l, 1 + random_below(&seed, 40), l->canonical);
         double *report = make_report(&p, l, &seed, &want);
         for (int rank = 0; rank < l->mesh.world; rank++) {
@@ -159,6 +160,8 @@ static void test_split(void **state)
             v[REPORT_MEMORY] = ldexp(1 + random_below(&seed, 100), 30);
             last = fmax(last, v[REPORT_ARRIVED]);
             memory = fmax(memory, v[REPORT_MEMORY]);
+            rounds += v[REPORT_ROUNDS] = random_below(&seed, 9);
+            rows = fmax(rows, v[REPORT_ROWS] = random_below(&seed, 3000));
             if (part * 1.5 + compute > busiest) {
                 busiest = part * 1.5 + compute;
                 slowest = rank;
@@ -171,6 +174,8 @@ static void test_split(void **state)
         near(out.split.communication, last - busiest);
         assert_int_equal(out.split.slowest, slowest);
         assert_int_equal(out.memory_bytes, (uint64_t)memory);
+        assert_true(out.further_rounds == rounds);
+        near(out.room_needed, rows / (double)p.rows_even);
         report[p.report.values + random_below(&seed, l->mesh.world) * REPORT_VALUES + REPORT_WAITED] = NAN;
         out = read_report(&p, l, report);
         assert_true(out.split.slowest == -1 && isnan(step_split_total(&out.split)) && out.memory_bytes > 0);
