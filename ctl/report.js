@@ -16,7 +16,7 @@
                 ["checkpoint_ms", "checkpoint"], ["straggler_ms", "waiting for stragglers"]]},
         {id: "slowest", title: "Slowest rank (that the others waited for longest)", ranks: true, zero: true},
         {id: "tflops", title: "TFLOP/s of a worker", curves: [["tflops", "TFLOP/s"]], zero: true, some: true},
-        {id: "mfu", title: "MFU", curves: [["mfu", "MFU"], ["mfu_causal", "causal"]], zero: true, some: true},
+        {id: "mfu", title: "MFU, %", curves: [["mfu", "MFU"], ["mfu_causal", "causal"]], zero: true, some: true, scale: 100},
         {id: "experts", title: "Tokens of an expert in a step", zero: true,
             curves: [["expert_tokens_mean", "mean"], ["expert_tokens_min", "fewest"], ["expert_tokens_max", "most"]]},
         {id: "dropped", title: "Tokens dropped, as experts had no room", zero: true, some: true, curves: [["expert_tokens_dropped", "dropped"]]},

@@ -134,9 +134,8 @@ static void put_facts(const struct report_page *p, struct buf *out)
     put_fact(out, "recoveries", text);
     uint32_t slowest;
     if (curves_slowest(c, 1, &slowest) > 0) {
-        (void)snprintf(text, sizeof(text), "%u (%.0f %% of steps)", slowest,
-                       100 * (double)c->ranks[slowest].steps / (double)c->splits);
-        put_fact(out, "slowest rank", text);
+        (void)snprintf(text, sizeof(text), "rank %u", slowest);
+        put_fact(out, "waited for longest", text);
     }
     if (c->skipped_steps > 0) {
         (void)snprintf(text, sizeof(text), "%u", c->skipped_steps);

@@ -262,6 +262,7 @@ static void test_page(void **state)
     assert_non_null(strstr(text.data,
                            "<b>rank 2</b>: it was the slowest in 100000 of 1000000 steps, busy 11.0 ms in each, "
                            "and the others waited 30.0 ms for it"));
+    assert_non_null(strstr(text.data, "<dt>waited for longest</dt><dd>rank 2</dd>"));
     assert_non_null(strstr(text.data, "<td>compute</td><td class=\"n\">10.0</td><td class=\"n\">62.7 %</td>"));
     curves_free(&c);
     history_free(&t);
