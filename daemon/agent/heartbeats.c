@@ -119,7 +119,7 @@ void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_action
     /* Heartbeats go out and no answer comes back: a new session may do better. */
     if (c->registered && c->answered && !c->ending && now - c->contact_at >= DEAF_MS) {
         c->ending = true;
-        agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer beats";
+        agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer heartbeats";
     }
 }
 

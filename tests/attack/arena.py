@@ -76,7 +76,7 @@ class Arena(Cluster):
     """A Cluster, of which n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
 
     def __init__(self, config='[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n'):
-        """The machine is busy with attackers: beats and steps may be late by what would be a hang on an idle one."""
+        """The machine is busy with attackers: heartbeats and steps may be late by what would be a hang on an idle one."""
         super().__init__(slots={"n1": 3, "n2": 3}, config=config)
 
     def __enter__(self):

@@ -203,7 +203,7 @@ class Frames:
 
 
 class Datagrams:
-    """A socket for PeerMessages to agents, and beats to a coordinator."""
+    """A socket for PeerMessages to agents, and heartbeats to a coordinator."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -149,8 +149,8 @@ class Attacker:
 def forge_heartbeats(a):
     """To the coordinator: what was heard on the way, again and changed."""
     port = int(a.c.tcp.rsplit(":", 1)[1])
-    beats = [data for up, data in list(a.c.link.captured) if up][-50:]
-    for data in beats:
+    heartbeats = [data for up, data in list(a.c.link.captured) if up][-50:]
+    for data in heartbeats:
         a.socket.sendto(data, ("127.0.0.1", port))  # once more, from elsewhere: the answer comes where there is no use for it
     heard = 0
     a.socket.settimeout(0.2)
@@ -160,15 +160,15 @@ def forge_heartbeats(a):
             heard += 1
     except OSError:
         pass
-    assert heard <= len(beats)
-    for data in beats:
+    assert heard <= len(heartbeats)
+    for data in heartbeats:
         m = datagrams.internal["PeerMessage"].FromString(data)
         m.heartbeat.number += 1 << 20
         a.socket.sendto(m.SerializeToString(), ("127.0.0.1", port))
         m.ClearField("proof")
         a.socket.sendto(m.SerializeToString(), ("127.0.0.1", port))
         a.socket.sendto(prove(m, bytes(32)), ("127.0.0.1", port))
-    until("the coordinator has refused them", lambda: a.c.counter("unproved") >= 3 * len(beats), 20)
+    until("the coordinator has refused them", lambda: a.c.counter("unproved") >= 3 * len(heartbeats), 20)
     for up, data in list(a.c.link.captured)[-50:]:
         if not up:
             a.send("n3", data)
@@ -176,7 +176,7 @@ def forge_heartbeats(a):
 
 
 def with_coordinator():
-    """forged commits, asks, revocations, pings and beats, with wrong keys, keys of another epoch, and heard again: no effect"""
+    """forged commits, asks, revocations, pings and heartbeats, with wrong keys, keys of another epoch, and heard again: no effect"""
     print(f"# SEED={SEED}")
     with Tapped(slots=NODES, config=CONFIG) as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}

@@ -170,7 +170,7 @@ def line(row, timed):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--steps", type=int, default=20)
-    arguments.add_argument("--measure", type=float, default=3.0, metavar="SECONDS", help="for each kind of rank")
+    arguments.add_argument("--measure", type=float, default=3.0, metavar="SECONDS", help="for each program class")
     arguments.add_argument("--only", action="append", choices=LAYOUTS, help="a layout; may be given again")
     arguments.add_argument("--memory-only", action="store_true")
     o = arguments.parse_args()

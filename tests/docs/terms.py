@@ -3,8 +3,9 @@
 """Words that the project has given up for the field's terms (docs/glossary.md), where one comes back.
 
 A row of TERMS is a word, the term in its place, and two patterns: of the identifiers that have its private sense, and of
-comments. An identifier is matched as a whole, in lower case, between underscores: "seat" finds job_seat and n_seats.
-Strings are passed over: names of the API, of events, of keys and of the store's columns stay.
+prose: comments, strings and documents. An identifier is matched as a whole, in lower case, between underscores: "seat" finds
+job_seat and n_seats. Names of the API, of events, of keys and of the store's columns stay: LITERALS, COLUMNS, and what a
+document has in `backticks`. Passed over in documents: the glossary, and results that a check has printed.
 
 PERSON are words for people: a process, a node, a rank, a file or a message is "which" and "that", not "who". They are looked
 for in the documents, in comments and in strings. people.txt has what speaks of people, a line each: PATH: WORDS THAT STAND THERE."""
@@ -17,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("base", "proto", "state", "daemon", "ctl", "worker")
-SAME = object()  # in comments the same words as in identifiers
+SAME = object()  # in prose the same words as in identifiers
 
-# word, the field's term, identifiers, comments (None: ordinary English there)
+# word, the field's term, identifiers, prose (None: ordinary English there)
 TERMS = [
     ("seat", "rank slot", r"seats?", SAME),
     ("leaver", "departing rank", r"leavers?", SAME),
@@ -57,27 +58,39 @@ ELSEWHERE = {  # words of these rows that mean something else there
 }
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|[A-Za-z_]\w*', re.S)
 PUBLIC = {"agents_imposter"}  # counters of the API
+LITERALS = {'"leavers"', '"delegate"', '"rung"',  # of events
+            '"titan delegated"', '"titan hello"', '"titan hello accepted"',  # what keys and proofs are made with
+            '"echo hello | titan-worker tokenize -t tokenizer.json | titan-worker tokenize -t tokenizer.json -d"'}
+COLUMNS = re.compile(r"\b(leavers|delegate|rung|wish_\w+)\b")  # of the store, in SQL
+PRINTED = re.compile(r"<!-- ([\w-]+): begin -->.*?<!-- \1: end -->", re.S)  # what a check has printed
+NAMED = re.compile(r"```.*?```|`[^`]*`", re.S)
 
 
 def identifier(pattern):
     return re.compile(r"(?:^|_)(?:%s)(?:_|$)" % pattern)
 
 
-def comment(pattern):
+def words_of(pattern):
     return re.compile(r"(?<![\w.-])(?:%s)(?![\w])" % pattern, re.I)
 
 
-COMPILED = [(word, term, identifier(ids), comment(ids if words is SAME else words) if words else None)
+COMPILED = [(word, term, identifier(ids), words_of(ids if words is SAME else words) if words else None)
             for word, term, ids, words in TERMS]
 
 
 def found(path, text):
     """(word, term, line, what) of a file."""
-    for m in TOKEN.finditer(text):
+    document = path.endswith((".md", ".1", ".5", ".8"))
+    if document:
+        for passed in (PRINTED, NAMED):
+            text = passed.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    for m in re.finditer(r"[^\n]+", text) if document else TOKEN.finditer(text):
         token = m[0]
-        if token[0] in "\"'" or token in PUBLIC:
+        if token[0] == "'" or token in PUBLIC or token in LITERALS:
             continue
-        prose = token.startswith(("//", "/*"))
+        prose = document or token.startswith(("//", "/*", '"'))
+        if token[0] == '"' and path.startswith("state/"):
+            token = COLUMNS.sub("", token)
         for word, term, ids, words in COMPILED:
             pattern = words if prose else ids
             hit = pattern and pattern.search(token if prose else token.lower())
@@ -152,6 +165,8 @@ def check(files):
 
 def sources():
     files = [f for folder in FOLDERS for f in (ROOT / folder).rglob("*") if f.suffix in (".c", ".h", ".cu", ".cuh", ".proto")]
+    files += [f for f in ROOT.rglob("*.md") if not f.relative_to(ROOT).parts[0].startswith(("build", ".")) and f.name != "glossary.md"]
+    files += (ROOT / "docs/man").glob("*.[158]")
     return {str(f.relative_to(ROOT)): f.read_text() for f in files}
 
 

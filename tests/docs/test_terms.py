@@ -12,19 +12,27 @@ BACK = ["struct seat *s;", "uint32_t n_leavers;", "job_set_wish(db);", "w->blame
         "source_sealed(c);", "uint64_t unsealed;", "m->told = true;", "int rung;", "delegate_lease_ms = 1;", "bool above_delegates;", "on_hello(link);",
         "send_welcome(c);", "core_beat(c);", "int ward;", "say_job_move(c);", "session_tell(s);", "rpc_front_advance(f);", "struct channel_link *l;",
         "k->next_turn++;", "/* the ladder */", "/* a leaver's part */", "/* before the world is told */", "// who beats", "struct meeting *m;", "/* the tag of a meeting */", "/* for each kind of rank */", "/* an epoch to count by */", "/* Delegates decide. */"]
+IN_STRINGS = ['log("does not answer beats");', 'text = "a stranger";', '"the ladder: memory, replica"']
+IN_DOCUMENTS = ["Workers' meetings are proved.", "# What the world is told", "a\n\n- keys keep strangers out", "<!-- x: begin -->\n<!-- x: end -->\na beat"]
+DOCUMENTS_FINE = ["`rung` of `state.ready`", "```\n{\"leavers\": 1}\n```", "<!-- x: begin -->\na beat every 37 ms\n<!-- x: end -->", "Users are told apart."]
 FINE = ["bool shares;", "double space;", "forward(x);", "towards(y);", '"leavers"', '"told before"', "heartbeat_ms = 1;", "/* it is told to stop */",
         "/* a delegated subtree, Delegate=yes */", "rewards(r);", "int placeholders;", "c->agents_imposter++;"]
 
 
 def words_that_come_back_are_found():
-    """a word of the table is found in identifiers and comments"""
-    missed = [text for text in BACK if not list(terms.found("daemon/x.c", text))]
+    """a word of the table is found in identifiers, comments, strings and documents, and at its line"""
+    missed = [text for text in BACK + IN_STRINGS if not list(terms.found("daemon/x.c", text))]
+    missed += [text for text in IN_DOCUMENTS if not list(terms.found("docs/x.md", text))]
     assert not missed, f"not found: {missed}"
+    assert [line for _, _, line, _ in terms.found("docs/x.md", IN_DOCUMENTS[2])] == [3]
+    assert {"README.md", "docs/membership.md"} <= set(terms.sources()), "documents are not looked at"
 
 
 def others_pass():
-    """strings, public names and other words pass"""
+    """public names, names in backticks, printed results and other words pass"""
     wrong = [text for text in FINE if list(terms.found("daemon/x.c", text))]
+    wrong += [text for text in DOCUMENTS_FINE if list(terms.found("docs/x.md", text))]
+    wrong += list(terms.found("state/x.c", '"SELECT leavers, rung FROM epochs"'))
     assert not wrong, f"taken for a word of the table: {wrong}"
 
 

@@ -89,7 +89,7 @@ def of_nodes(what, profile, link, others, borne, seconds):
             agents.close()
     hours = NODES * seconds / 3600
     print(f"# nodes, {profile}, {what}: {n['silences']} silences, {n['nodes_lost']} lost in {hours:.1f} h", flush=True)
-    return {"what": f"{profile}, {what}: {NODES} nodes, {hours:.1f} node-hours, a beat every {beat} ms",
+    return {"what": f"{profile}, {what}: {NODES} nodes, {hours:.1f} node-hours, a heartbeat every {beat} ms",
             "target": "no node given up" if borne else "", "ok": n["nodes_lost"] == 0 if borne else None,
             "measured": f"given up {rate(n['nodes_lost'], hours)}; others asked {rate(n['silences'], hours)}"}
 

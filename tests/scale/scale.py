@@ -136,7 +136,7 @@ def rows_of(out, n):
         return f"median {f['median']:.0f} ms, max {f['max']:.0f} ms"
     return [
         row(f"coordinator at rest, {n} nodes", f"{out['idle_percent']:.1f} % of a core"),
-        row(f"coordinator, a job of {n} workers in steady state ({out['messages_per_s']:,.0f} messages a second, a beat every "
+        row(f"coordinator, a job of {n} workers in steady state ({out['messages_per_s']:,.0f} messages a second, a heartbeat every "
             f"{out['heartbeat_ms']} ms)", f"{out['steady_percent']:.1f} % of a core", "≤ 30 %", out["steady_percent"] <= 30),
         row("its resident memory after all", f"{out['memory_mib']:.0f} MiB"),
         row(f"{n // 10} nodes die at once: last one noticed", spread(noticed)),

@@ -194,7 +194,7 @@ def three_hosts():
         for word in (MARK, token, str(h.dir), "titan.internal", "titan.v1", "Coordinator", "spiffe", "dataset_path", "checkpoint"):
             assert word.encode() not in tcp, f"'{word}' passed in the clear"
         assert len(tcp) > 20000 and b"\x17\x03\x03" in tcp and MARK in (h.dir / f"jobs/{job}/recipe.toml").read_text()
-        # The capture would have seen it: beats name their node, with a proof beside it.
+        # The capture would have seen it: heartbeats name their node, with a proof beside it.
         assert b"n1" in udp and MARK.encode() not in udp, len(udp)
         print(f"# {len(tcp)} bytes over TCP, {len(udp)} over UDP")
 
