@@ -389,6 +389,14 @@ static void *wait_for_word(void *arg)
     return NULL;
 }
 
+/* Whether a barrier of comm ends with a failure, on a stream that is idle and has seen none. */
+static bool has_failed(struct rank *r, struct comm *comm)
+{
+    r->ops->stream_clear(r->s);
+    titan_status st = r->comm_ops->barrier(comm, r->s);
+    return (st == TITAN_OK ? r->ops->stream_sync(r->s, NULL) : st) != TITAN_OK;
+}
+
 enum { SIBLINGS = 3 };
 
 /* An update enqueued behind a collective that is aborted must not change the weights. */
@@ -437,9 +445,9 @@ static void check_death(struct rank *r, const struct comm_config *config)
     titan_status compute_st = r->ops->stream_sync(compute, &err);
     verdict(r, compute_st != TITAN_OK, "the stream that waited for it fails, too");
     (void)pthread_join(control, NULL);
-    verdict(r, r->comm_ops->async_error(r->comm, &err) != TITAN_OK, "async_error tells");
-    verdict(r, r->comm_ops->async_error(all.comm, &err) != TITAN_OK, "what was split off has failed as well");
-    verdict(r, r->comm_ops->async_error(single.comm, &err) != TITAN_OK, "and what has one member");
+    verdict(r, has_failed(r, r->comm), "the communicator has failed");
+    verdict(r, has_failed(r, all.comm), "what was split off has failed as well");
+    verdict(r, has_failed(r, single.comm), "and what has one member");
     const int64_t close_ns = clock_mono_ns();
     for (int i = 0; i < SIBLINGS; i++)
         r->comm_ops->close(siblings[i].comm);
@@ -496,7 +504,7 @@ static void check_split_death(struct rank *r)
             (void)pause();
     titan_status st = r->comm_ops->split(r->comm, members, r->world, NULL, &child, &err);
     verdict(r, (st == TITAN_EPEER || st == TITAN_EREVOKED) && !child && err.msg[0], "a split without a dead rank ends");
-    verdict(r, r->comm_ops->async_error(r->comm, &err) != TITAN_OK, "and what was to be split has failed");
+    verdict(r, has_failed(r, r->comm), "and what was to be split has failed");
     st = r->comm_ops->split(r->comm, members, r->world, NULL, &child, &err);
     verdict(r, st != TITAN_OK && !child, "it splits no more");
     (void)pthread_join(control, NULL);
@@ -589,10 +597,11 @@ static double time_product(struct rank *r, struct product *p)
     return ms_since(begin) / ROUNDS;
 }
 
-/* Learns when the other rank was killed, notes when this one's communicator knows, and revokes. */
+/* Learns when the other rank was killed, and revokes when this one's communicator has failed, or after a second. */
 struct death {
     struct rank *r;
-    int64_t killed_ns, known_ns;
+    int64_t killed_ns;
+    atomic_int known;
 };
 
 static void *wait_for_death(void *arg)
@@ -601,9 +610,8 @@ static void *wait_for_death(void *arg)
     const struct timespec look = {.tv_nsec = 20000};
     if (read(STDIN_FILENO, &d->killed_ns, sizeof d->killed_ns) != (ssize_t)sizeof d->killed_ns)
         return NULL;
-    while (d->r->comm_ops->async_error(d->r->comm, NULL) == TITAN_OK && ms_since(d->killed_ns) < 1000)
+    while (!atomic_load(&d->known) && ms_since(d->killed_ns) < 1000)
         (void)nanosleep(&look, NULL);
-    d->known_ns = clock_mono_ns();
     d->r->comm_ops->revoke(d->r->comm);
     return NULL;
 }
@@ -618,6 +626,7 @@ static void probe_death(struct rank *r, bool quick)
     struct titan_error err = {0};
     struct product product = {.n = quick ? 16 : 8192};
     struct death death = {.r = r};
+    struct event *e = NULL;
     pthread_t control;
     float *grad = device_floats(r, COUNT), *master = device_floats(r, COUNT), *m = device_floats(r, COUNT),
           *v = device_floats(r, COUNT);
@@ -628,8 +637,10 @@ static void probe_death(struct rank *r, bool quick)
     figure(r, "queued_ms", product_ms * QUEUED);
     must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
     must(r->ops->stream_sync(r->s, &err), &err, "barrier");
+    must(r->ops->event_open(r->h.dev, &e, &err), &err, "event");
     if (r->rank == 0) {
         must(r->comm_ops->all_reduce(r->comm, grad, COUNT, DTYPE_F32, r->s), &err, "all-reduce");
+        must(r->ops->event_record(e, r->s, &err), &err, "event");
         for (int i = 0; i < QUEUED; i++)
             multiply(r, &product);
         must(r->ops->adamw(r->s, master, m, v, grad, NULL, COUNT, &args), &err, "update");
@@ -640,11 +651,16 @@ static void probe_death(struct rank *r, bool quick)
     (void)fflush(stdout);
     while (r->rank != 0)
         (void)pause(); /* to be killed */
+    /* The collective ends when the communicator does. */
+    (void)r->ops->event_sync(e, NULL);
+    const int64_t known_ns = clock_mono_ns();
+    atomic_store(&death.known, 1);
     titan_status st = r->ops->stream_sync(r->s, &err);
     const int64_t quiet_ns = clock_mono_ns();
     (void)pthread_join(control, NULL);
+    r->ops->event_close(e);
     verdict(r, st == TITAN_EREVOKED || st == TITAN_EPEER, "the stream ends with the failure");
-    figure(r, "kill_to_known_ms", (double)(death.known_ns - death.killed_ns) * 1e-6);
+    figure(r, "kill_to_known_ms", (double)(known_ns - death.killed_ns) * 1e-6);
     figure(r, "kill_to_quiet_ms", (double)(quiet_ns - death.killed_ns) * 1e-6);
     r->ops->stream_clear(r->s);
     double *got = fetch(r, master, DTYPE_F32, COUNT);

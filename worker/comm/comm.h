@@ -12,8 +12,7 @@
  * - A member that dies, a lost connection or a revoke make the pending and all later operations fail quickly (a few ms)
  *   with TITAN_EPEER or TITAN_EREVOKED on their stream; buffers they touch are then undefined. Nothing exits. A
  *   communicator and all that was split from it fail, and are revoked, as one.
- * - revoke() and async_error() may be called from any thread at any time; everything else from the thread that owns
- *   the communicator.
+ * - revoke() may be called from any thread at any time; everything else from the thread that owns the communicator.
  * - Sums are done in rank order for every element (rank 0 + rank 1 + ...), in fp32 for bf16 input and in the type
  * itself for fp32 and fp64, so the result is the same on every run and every member. (NCCL: its own order.) */
 #ifndef TITAN_WORKER_COMM_COMM_H
@@ -23,7 +22,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 5
+#define TITAN_COMM_ABI 6
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024
@@ -70,8 +69,6 @@ struct comm_ops {
     /* Any thread: every pending and later operation fails with TITAN_EREVOKED. Idempotent. Peers are told by their own
      * agents; shm and tcp pass the word on as well, since an epoch is revoked as a whole. */
     void (*revoke)(struct comm *comm);
-    /* TITAN_OK, or what made the communicator unusable. */
-    titan_status (*async_error)(struct comm *comm, struct titan_error *err);
 
     /* A communicator of some members, for collectives that run beside the parent's: streams of its own, order of its
      * own. Every rank of the parent calls it at the same point, each with the group it belongs to: members are ranks of

@@ -237,18 +237,6 @@ static void comm_forget(struct comm *c, const struct stream *s)
     (void)pthread_mutex_unlock(&c->streams_lock);
 }
 
-static titan_status comm_async_error(struct comm *c, struct titan_error *err)
-{
-    comm_check(c);
-    titan_status st = comm_failed(c);
-    if (st == TITAN_OK)
-        return st;
-    (void)pthread_mutex_lock(&c->streams_lock);
-    (void)titan_fail(err, st, "%s", c->reason);
-    (void)pthread_mutex_unlock(&c->streams_lock);
-    return st;
-}
-
 /* --- forming ------------------------------------------------------------------------------------------------------ */
 
 ncclConfig_t nccl_config(const struct comm_tuning *tuning)
@@ -459,7 +447,6 @@ const struct comm_ops comm_nccl = {
     .open = comm_open,
     .close = comm_close,
     .revoke = nccl_comm_revoke,
-    .async_error = comm_async_error,
     .split = nccl_comm_split,
     .tune = comm_tune,
     .memory_alloc = nccl_memory_alloc,

@@ -365,16 +365,9 @@ static void shm_close(struct comm *c)
     free(c);
 }
 
-static titan_status shm_async_error(struct comm *c, struct titan_error *err)
-{
-    TRY(comm_core_error(&c->core, err));
-    return segment_check(&c->segment, err);
-}
-
 const struct comm_ops comm_shm = {.abi = TITAN_COMM_ABI,
                                   .name = "shm",
                                   .open = shm_open,
                                   .close = shm_close,
-                                  .async_error = shm_async_error,
                                   .split = shm_split,
                                   COMM_CORE_OPERATIONS};

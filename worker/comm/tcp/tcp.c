@@ -613,15 +613,9 @@ static void tcp_close(struct comm *c)
     close_links(c, is_child);
 }
 
-static titan_status tcp_async_error(struct comm *c, struct titan_error *err)
-{
-    return comm_core_error(&c->core, err);
-}
-
 const struct comm_ops comm_tcp = {.abi = TITAN_COMM_ABI,
                                   .name = "tcp",
                                   .open = tcp_open,
                                   .close = tcp_close,
-                                  .async_error = tcp_async_error,
                                   .split = tcp_split,
                                   COMM_CORE_OPERATIONS};

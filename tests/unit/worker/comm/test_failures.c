@@ -70,7 +70,6 @@ static void run_until_failure(struct rank_context *ctx)
     }
     sh->ended_ms[ctx->rank] = rank_ms();
     sh->status[ctx->rank] = status;
-    RANK_CHECK(ctx, ctx->ops->async_error(ctx->comm, NULL) != TITAN_OK);
     RANK_CHECK(ctx, status == TITAN_EPEER || status == TITAN_EREVOKED);
     free(a);
     free(b);
@@ -140,7 +139,6 @@ static void run_until_revoked(struct rank_context *ctx)
     float x = 0;
     (void)ctx->ops->all_reduce(ctx->comm, &x, 1, DTYPE_F32, ctx->stream);
     RANK_CHECK(ctx, rank_sync(ctx) != TITAN_OK);
-    RANK_CHECK(ctx, ctx->ops->async_error(ctx->comm, NULL) != TITAN_OK);
 }
 
 static void stopped(const struct comm_ops *ops, enum ranks_stream stream)
