@@ -61,6 +61,8 @@ result $? "sysusers makes the user of the units"
 # "group:titan-admin" is an admin by default: it is there, and its members come in without being of the daemons' group.
 grep -q '^g titan-admin ' systemd/titan.sysusers && grep -q '^SocketMode=0666$' systemd/titan-coordinator.socket
 result $? "members of titan-admin may connect"
+! grep -qE '^RemoveIPC=(yes|true|on|1)' systemd/*.service
+result $? "no unit removes the pages of workers, which are the same user's, when both daemons are down"
 ! grep -q '^PrivateUsers=' systemd/titan-coordinator.service
 result $? "the coordinator sees the users of its socket by their own numbers"
 if command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev/null; then
