@@ -143,9 +143,8 @@ def before_rows(part, results):
     return [text, ""] if text else []
 
 
-def rows(part, results):
-    out = before_rows(part, results)
-    out += ["| What | Target | Measured | Verdict |", "|---|---|---|---|"]
+def rows(results):
+    out = ["| What | Target | Measured | Verdict |", "|---|---|---|---|"]
     for r in results.get("rows", []):
         verdict = "" if r.get("ok") is None else "held" if r["ok"] else "missed"
         out.append(f"| {r['what']} | {r.get('target') or ''} | {r['measured']} | {verdict} |")
@@ -158,7 +157,7 @@ def block(part, old):
     path = BUILD / part / "results.json"
     if path.exists():
         results = json.loads(path.read_text())
-        body = "\n".join([where(results), "", *(fault(results) if part == "fault" else rows(part, results))])
+        body = "\n".join([where(results), "", *(fault(results) if part == "fault" else [*before_rows(part, results), *rows(results)])])
     else:
         kept = re.search(re.escape(begin) + r"\n(.*)\n" + re.escape(end), old, re.S)
         body = kept.group(1) if kept else f"Not measured yet: `{command}`."

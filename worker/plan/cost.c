@@ -383,6 +383,17 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
 
 /* --- what was measured -------------------------------------------------------------------------------------------- */
 
+static size_t updated_state(const struct program *p, const struct action *a)
+{
+    const struct operand *o = action_operands(p, a);
+    size_t bytes = 0;
+
+    titan_assert(a->op == OP_OPTIMISE && a->n_operands >= UPDATE_OPERANDS);
+    for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS)
+        bytes += o[k + OPERAND_OF(optimise, state)].bytes;
+    return bytes;
+}
+
 void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY_MAX])
 {
     static const char *const types[] = {"f32", "bf16", "f64", "i32", "u8"};
@@ -393,8 +404,8 @@ void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY
     titan_assert(q->dt < ARRAY_SIZE(types) && q->dt2 < ARRAY_SIZE(types));
     if (!op_is_transfer(op))
         program_print_params(p, a, &numbers);
-    if (op == OP_OPTIMISE) /* the types of masters and moments */
-        buf_printf(&numbers, " state=%zu", action_operands(p, a)[OPERAND_OF(optimise, state)].bytes);
+    if (op == OP_OPTIMISE) /* of all units of the launch: parameters, and the types of masters and moments */
+        buf_printf(&numbers, " state=%zu", updated_state(p, a));
     if (!op_is_transfer(op) && a->stream != STREAM_COMPUTE)
         buf_printf(&numbers, " on %s", program_stream_name((enum stream_id)a->stream));
     (void)snprintf(ret, COST_KEY_MAX, "%s%s%s %s%s", types[q->dt], op == OP_CAST ? "/" : "",

@@ -190,6 +190,31 @@ static void plans_ask_it_first(void **state)
     planned_close(&p);
 }
 
+/* A GPU updates several units in a launch, and the last launch has fewer of them: what one takes is not the other's. */
+static void updates_by_all_their_units(void **state)
+{
+    static const char *const sets[] = {"model.n_layers=20", NULL};
+    struct titan_error err = {0};
+    struct planned p;
+    char keys[8][COST_KEY_MAX];
+    int units[8], n = 0, unlike = 0;
+
+    (void)state;
+    assert_int_equal(planned_open(&p, 1, "h100", sets, &err), TITAN_OK);
+    const struct program *q = p.programs[0];
+    for (int i = 0; i < q->n_actions && n < 8; i++)
+        if (q->actions[i].op == OP_OPTIMISE) {
+            units[n] = q->actions[i].n_operands;
+            cost_key(q, &q->actions[i], keys[n++]);
+        }
+    for (int i = 1; i < n; i++) {
+        unlike += units[i] != units[i - 1];
+        assert_int_equal(strcmp(keys[i], keys[i - 1]) != 0, units[i] != units[i - 1]);
+    }
+    assert_true(unlike > 0);
+    planned_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +222,7 @@ int main(void)
         cmocka_unit_test(damaged),
         cmocka_unit_test(another_machine),
         cmocka_unit_test(plans_ask_it_first),
+        cmocka_unit_test(updates_by_all_their_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
