@@ -16,19 +16,19 @@ cp "$BUILD"/gpu/check_* "$dir/"
 [ ! -x "$BUILD/bin/titan-worker" ] || cp "$BUILD/bin/titan-worker" "$dir/"
 export TITAN_CUDNN=/nonexistent/libcudnn.so.9 # tests/cuda/test_cudnn.sh has its stand-in
 # As a Blackwell, which has every operation that Hopper has.
-TITAN_FAKE_MAJOR=10 TITAN_EMULATE_ORDER=up timeout 120 "$dir/check_ops" >"$dir/up.log" || bad=1
+TITAN_FAKE_MAJOR=10 TITAN_EMULATE_ORDER=up timeout 300 "$dir/check_ops" >"$dir/up.log" || bad=1
 cat "$dir/up.log"
-TITAN_FAKE_MAJOR=10 TITAN_EMULATE_ORDER=down timeout 120 "$dir/check_ops" >"$dir/down.log" || bad=1
+TITAN_FAKE_MAJOR=10 TITAN_EMULATE_ORDER=down timeout 300 "$dir/check_ops" >"$dir/down.log" || bad=1
 if cmp "$dir/up.log" "$dir/down.log"; then
     echo "ok - threads in the other order give the same results"
 else
     echo "not ok - threads in the other order give the same results" && bad=1
 fi
 for ranks in 2 4; do
-    TITAN_FAKE_ABORT_MS=200 OUT=$dir timeout 120 "$dir/check_comm" $ranks || bad=1
+    TITAN_FAKE_ABORT_MS=200 OUT=$dir timeout 300 "$dir/check_comm" $ranks || bad=1
 done
 # The model's loss, logits and gradients against PyTorch.
-TITAN_TEST_DEVICE=cuda TITAN_TEST_ONLY=tiny_fp32 timeout 120 "$dir/check_model" || bad=1
+TITAN_TEST_DEVICE=cuda TITAN_TEST_ONLY=tiny_fp32 timeout 300 "$dir/check_model" || bad=1
 
 # Training: the same losses as on the CPU, alone, on two ranks, and on some of the meshes that tests/gpu has.
 . tests/gpu/meshes.sh
@@ -36,7 +36,7 @@ train() { # train FOLDER WORKERS DEVICE WORKER [--set ...]
     local name=$1 workers=$2 device=$3 worker=$4
     shift 4
     rm -rf "${dir:?}/$name" && mkdir -p "$dir/$name"
-    TITAN_NCCL_SHARED_GPU=1 timeout 120 "$worker" run recipes/tiny.toml -n "$workers" --device "$device" \
+    TITAN_NCCL_SHARED_GPU=1 timeout 300 "$worker" run recipes/tiny.toml -n "$workers" --device "$device" \
         --dir "$dir/$name" --set training.dataset_path=base --set training.steps=3 --set training.seq_len=32 --set training.global_batch_size=4 \
         --set training.mixed_precision_param=float32 --set checkpoint.enable=false "$@" >"$dir/$name/log" 2>&1 ||
         { tail -n 5 "$dir/$name/log"; return 1; }
@@ -194,7 +194,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     done
     # A rank is killed while the other one's segments run: what is launched runs to its end, the epoch is over at once.
     rm -rf "$dir/graphs-killed" && mkdir -p "$dir/graphs-killed"
-    TITAN_NCCL_SHARED_GPU=1 TITAN_FAKE_LAUNCH_US=500 timeout 120 "$dir/titan-worker" run recipes/tiny.toml -n 2 --device cuda \
+    TITAN_NCCL_SHARED_GPU=1 TITAN_FAKE_LAUNCH_US=500 timeout 300 "$dir/titan-worker" run recipes/tiny.toml -n 2 --device cuda \
         --dir "$dir/graphs-killed" $brief $(set_keys training.dataset_path=base training.steps=10000 checkpoint.enable=false \
             compile.graph_segments=true metrics.log_freq=1) >"$dir/graphs-killed/log" 2>&1 &
     run=$!

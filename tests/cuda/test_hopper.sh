@@ -53,7 +53,7 @@ check "a block that ends before its products do" mistake no_product_wait "a bloc
 on_them() { # on_them NAME CHECKS [VARIABLE=VALUE...]
     local name=$1 checks=$2
     shift 2
-    env "$@" TITAN_TEST_ONLY="$checks" timeout 120 "$dir/check_ops" >"$dir/hopper-$name.log" 2>&1 && return
+    env "$@" TITAN_TEST_ONLY="$checks" timeout 300 "$dir/check_ops" >"$dir/hopper-$name.log" 2>&1 && return
     grep -v '^ok' "$dir/hopper-$name.log"
     return 1
 }
