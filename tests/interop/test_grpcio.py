@@ -233,7 +233,9 @@ def misuse():
           "stepz", "steps")
     session = World.tcp.channel.stream_stream("/titan.internal.Coordinator/Session", **RAW)
     fails(grpc.StatusCode.PERMISSION_DENIED, lambda: session(iter([b""]), timeout=20))
-    for name in ("GetJob", "GetRecipe", "CancelJob", "ListCheckpoints", "WatchEvents", "Logs", "Metrics"):
+    of_jobs = [name for name, method in SERVICE.items() if "job_id" in method.input_type.fields_by_name]
+    assert {"GetJob", "RemoveJob", "Logs"} <= set(of_jobs), of_jobs
+    for name in of_jobs:
         request = getattr(api, SERVICE[name].input_type.name)(job_id=4711)
         fails(grpc.StatusCode.NOT_FOUND, lambda: getattr(c, name)(request), "4711")
     assert c.Version(api.VersionRequest()).api == "titan.v1"  # and it goes on

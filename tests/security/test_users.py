@@ -24,6 +24,8 @@ private_jobs = %s
 [storage]
 data_roots = [%s]
 """
+# Methods on jobs of one's own, of the policy's table.
+OWN = set(re.findall(r'Titan/(\w+)", "..o', (SOURCE / "daemon/auth/policy.h").read_text()))
 
 
 def needs_root():
@@ -127,6 +129,8 @@ def four_commands():
         refused(w.as_user(MALLORY, "resize", w.job, 1), "its owner or an operator")
         refused(w.as_user(MALLORY, "checkpoint", w.job), "its owner or an operator")
         refused(w.as_user(MALLORY, "logs", w.job), "its owner or an operator")
+        refused(w.as_user(MALLORY, "status", w.job, "--recipe"), "its owner or an operator")
+        refused(w.as_user(MALLORY, "rm", w.job), "its owner or an operator")
         refused(w.as_user(MALLORY, "drain", node), "DrainNode is for an operator or admin")
         refused(w.as_user(MALLORY, "undrain", node), "an operator or admin")
         refused(w.as_user(MALLORY, "node", "forget", node), "an operator or admin")
@@ -136,8 +140,7 @@ def four_commands():
         refused(w.try_submit(MALLORY, "--for", "root"), "only an operator may submit for others")
         refused(w.try_submit(MALLORY, "--priority", 5), "job.priority = 5")
         assert w.daemon.status(w.job)["state"] == "RUNNING"
-        expected = {"CancelJob", "ResizeJob", "CheckpointJob", "Logs", "DrainNode", "UndrainNode", "ForgetNode", "Backup", "Audit",
-                    "CreateToken", "Submit"}
+        expected = OWN | {"DrainNode", "UndrainNode", "ForgetNode", "Backup", "Audit", "CreateToken", "Submit"}
         # A refusal is answered before its record is durable.
         until("all is on record", lambda: {e["detail"]["method"] for e in w.audit("--actor", f"uid:{MALLORY}")} == expected)
         trail = w.audit("--actor", f"uid:{MALLORY}")
@@ -215,7 +218,7 @@ def private_jobs():
     with World(private=True) as w:
         mine = w.submit(ALICE)
         for what in (("status", w.job), ("events", w.job), ("metrics", w.job), ("logs", w.job), ("checkpoints", w.job),
-                     ("cancel", w.job), ("resize", w.job, 1), ("checkpoint", w.job)):
+                     ("cancel", w.job), ("resize", w.job, 1), ("checkpoint", w.job), ("status", w.job, "--recipe"), ("rm", w.job)):
             refused(w.as_user(ALICE, *what), f"there is no job {w.job}", code=3)
         assert [j["id"] for j in json.loads(w.as_user(ALICE, "-o", "json", "list").out)["jobs"]] == [mine]
         seen = {json.loads(line)["job_id"] for line in w.as_user(ALICE, "-o", "json", "events").out.splitlines()}

@@ -103,9 +103,24 @@ static struct slot *slot_changed(struct job_cache *c, const struct change *chang
     case CHANGE_JOB_REASON:
     case CHANGE_JOB_DESIRED:
         return slot_of(c, change->job.id);
-    default:
-        return NULL;
+    case CHANGE_EVENT:
+    case CHANGE_RUN_ADD:
+    case CHANGE_RUN_MOVE:
+    case CHANGE_EPOCH_ADD:
+    case CHANGE_EPOCH_MOVE:
+    case CHANGE_EPOCH_ORIGIN:
+    case CHANGE_WORKER_ADD:
+    case CHANGE_WORKER_MOVE:
+    case CHANGE_WORKER_PID:
+    case CHANGE_CHECKPOINT_COMMIT:
+    case CHANGE_CHECKPOINT_EXPIRE:
+    case CHANGE_NODE_PUT:
+    case CHANGE_NODE_POLICY:
+    case CHANGE_LOSS_ADD:
+    case CHANGE_STORE_SETTLED:
+        break; /* rows of other tables */
     }
+    return NULL;
 }
 
 void job_cache_drop(struct job_cache *c, uint64_t id)

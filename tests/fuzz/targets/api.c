@@ -667,8 +667,7 @@ static void compare(const struct rpc_call *call, const struct view *was, bool re
         return;
     fuzz_assert(is.others == was->others && is.cluster == was->cluster);
     fuzz_assert(same_people || needs == POLICY_ENROLL); /* which uses a token up */
-    if (ok && (needs == POLICY_CANCEL_JOB || needs == POLICY_RESIZE_JOB || needs == POLICY_CHECKPOINT_JOB ||
-               needs == POLICY_LOGS))
+    if (ok && policy_look_up(needs, POLICY_BIT(POLICY_USER)) == POLICY_OWN)
         fuzz_assert(owns(call->user, call->job_id));
 }
 

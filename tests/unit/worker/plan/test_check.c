@@ -545,7 +545,7 @@ static void test_programs_pass(void **state)
 
     (void)state;
     for (int mesh = 0; mesh < 3 * 16; mesh++)
-        for (int k = 0; k < 8; k++, turn++) {
+        for (size_t k = 0; k < ARRAY_SIZE(schedules); k++, turn++) {
             const int pp = 1 << mesh / 16, dp = (1 + (mesh & 1)) * (1 + (mesh >> 1 & 1));
             const struct programs_case c = {.pp = pp,
                                             .dp_replicate = 1 + (mesh & 1),
