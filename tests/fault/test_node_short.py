@@ -21,7 +21,7 @@ KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 1, "training.global_bat
 
 def said(status, *words):
     assert status["state"] not in ("FAILED", "COMPLETED", "CANCELLED"), status
-    return all(w in status["reason"] for w in words)
+    return all(w in (status["reason"] or "") for w in words)
 
 
 def no_descriptor():
