@@ -110,9 +110,10 @@ static void take_checkpoint(const struct change *c)
     }
     CHECK_OF(c->checkpoint.job_id, "I3", c->checkpoint.epoch == j->job.status.epoch,
              "checkpoint of epoch %llu stored under epoch %llu", LL(c->checkpoint.epoch), LL(j->job.status.epoch));
-    /* An agent may tell a restored store of one that has expired since. */
+    /* An agent may tell a restored store of one that has expired since, and may come back after it was settled. */
     CHECK_OF(c->checkpoint.job_id, "I8",
-             disk_has_checkpoint(c->checkpoint.path) || (S->image.origin.term && !S->image.origin.settled),
+             disk_has_checkpoint(c->checkpoint.path) ||
+                 (S->image.origin.term && (!S->image.origin.settled || disk_had_checkpoint(c->checkpoint.path))),
              "checkpoint '%s' is listed and not durable", c->checkpoint.path);
     if (!k) {
         CHECK("sim", S->image.n_ckpts < SIM_CKPTS, "more checkpoints than the simulator keeps");
@@ -243,10 +244,13 @@ static void take_loss(const struct change *c)
     struct loss *l = &S->image.losses[S->image.n_losses++];
     *l = c->loss;
     l->node = "";
+    bool turned = false; /* its agent may have made up how the worker ended */
     for (int i = 0; i < S->plan->nodes; i++)
-        if (strcmp(S->hosts[i].name, c->loss.node) == 0)
+        if (strcmp(S->hosts[i].name, c->loss.node) == 0) {
             l->node = S->hosts[i].name;
-    CHECK("I12", l->cause != LOSS_CRASH || !S->image.lost || !S->procs[S->image.lost].faulty,
+            turned = S->hosts[i].turned;
+        }
+    CHECK("I12", l->cause != LOSS_CRASH || !S->image.lost || !S->procs[S->image.lost].faulty || turned,
           "worker %llu broke the protocol, and its node %s is charged with it", LL(S->image.lost), l->node);
     S->image.lost = 0;
 }

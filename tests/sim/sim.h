@@ -530,6 +530,8 @@ void training_break(uint32_t pick);
 void training_network_changed(void); /* barriers that waited for a cut */
 bool disk_has_checkpoint(const char *path);
 void disk_remove_checkpoint(const char *path);
+/* It has been there, and was removed. */
+bool disk_had_checkpoint(const char *path);
 
 /* --- faults.c ----------------------------------------------------------------------------------------------------- */
 void faults_begin(void);
@@ -569,6 +571,7 @@ void must_at_end(void);
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 struct disk_ckpt {
     char path[64];
+    char removed[64]; /* the path it had before it was removed */
     uint64_t step, content;
 };
 struct told {

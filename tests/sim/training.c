@@ -398,8 +398,18 @@ bool disk_has_checkpoint(const char *path)
 void disk_remove_checkpoint(const char *path)
 {
     struct disk_ckpt *k = (struct disk_ckpt *)find_checkpoint(path);
-    if (k)
-        k->path[0] = '\0';
+    if (!k)
+        return;
+    memcpy(k->removed, k->path, sizeof(k->removed));
+    k->path[0] = '\0';
+}
+
+bool disk_had_checkpoint(const char *path)
+{
+    for (int i = 0; i < S->n_ckpts; i++)
+        if (strcmp(S->ckpts[i].removed, path) == 0)
+            return true;
+    return false;
 }
 
 static void finish(struct proc *p);
