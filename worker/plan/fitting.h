@@ -9,7 +9,8 @@
  * parallelism.pipeline_parallel_microbatch_size. */
 const char *plan_batch_key(const struct recipe *r);
 /* Of that key's smaller values, those that the global batch is a multiple of, the largest with which these options have
- * programs that fit: that are not refused, and of which fits() says so (NULL: no more is asked). 0: none is. */
+ * programs that fit: that are not refused, and of which fits() says so (NULL: no more is asked). The global batch
+ * stays. 0: none is. */
 int64_t plan_fitting_batch(const struct plan_options *options,
                            bool (*fits)(const struct plan *plan, struct program *const *programs, void *with),
                            void *with);
