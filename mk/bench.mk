@@ -13,7 +13,7 @@ accuracy: $(BUILD)/bin/titan-worker ## predict steps and memory of 20 layouts fr
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/accuracy.py $(ARGS)
 
 .PHONY: turns
-turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step, kernels (OLD=path PAIRS=5 PART=kernels)
+turns: all $(fp_programs) $(bench_bins) $(BUILD)/tests/fault/wire $(BUILD)/tests/fault/shim.so ## this tree against another that is built, by turns: submits, SIGKILL to the next step, faults, kernels (OLD=path PAIRS=5 PART=system, elastic or kernels)
 	@BUILD=$(BUILD) $(PYTHON) tests/bench/turns.py $(OLD) $(or $(PAIRS),5) $(PART)
 
 PEERS_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/titan-peers
