@@ -1057,6 +1057,23 @@ static void test_channel(void **state)
     run_until_count(f, &f->closed, f->opened);
 }
 
+/* Stands in front of abseil's SetMutexDeadlockDetectionMode(OnDeadlockCycle): the first in the order of symbols. */
+static int lock_mode = -1, lock_modes;
+void set_lock_mode(int mode) __asm__("_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE");
+void set_lock_mode(int mode)
+{
+    lock_mode = mode;
+    lock_modes++;
+}
+
+/* Each of the tests before has opened the library. */
+static void test_lock_checks(void **state)
+{
+    (void)state;
+    assert_int_equal(lock_mode, 0);
+    assert_int_equal(lock_modes, 1);
+}
+
 #define WITH_SERVER(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -1078,7 +1095,7 @@ int main(void)
         WITH_SERVER(test_stale_socket),   WITH_SERVER(test_unreachable),
         WITH_SERVER(test_health),         WITH_SERVER(test_reflection),
         WITH_SERVER(test_reflection_v1),  cmocka_unit_test(test_reflection_lookup),
-        WITH_SERVER(test_channel),
+        WITH_SERVER(test_channel),        cmocka_unit_test(test_lock_checks),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
 }
