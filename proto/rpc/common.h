@@ -8,6 +8,7 @@
 #include <grpc/byte_buffer.h>
 #include <protobuf-c/protobuf-c.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <uv.h>
 
@@ -34,6 +35,7 @@ struct rpc_queue {
     struct rpc_tag *first, **last;         /* guarded by lock */
     bool drained;                          /* guarded by lock: gRPC will deliver no more */
     bool mute;                             /* guarded by lock: there is no handle to wake */
+    _Atomic uint32_t n_connections;        /* that its thread polls; of many a pause comes between two polls */
     struct rpc_tag *costly, **costly_last; /* the loop's: costly ones that wait for their turn */
     void (*done)(void *);
     void *data;

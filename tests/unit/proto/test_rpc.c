@@ -9,12 +9,14 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -1057,6 +1059,47 @@ static void test_channel(void **state)
     run_until_count(f, &f->closed, f->opened);
 }
 
+/* Stands in front of the C library's. */
+static _Atomic int pauses;
+int nanosleep(const struct timespec *time, struct timespec *rest)
+{
+    atomic_fetch_add(&pauses, 1);
+    return -clock_nanosleep(CLOCK_MONOTONIC, 0, time, rest);
+}
+
+static bool paused(struct fixture *f)
+{
+    f->replies = 0;
+    atomic_store(&pauses, 0);
+    submit(f, "", "well", 0);
+    run_until_count(f, &f->replies, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    return atomic_load(&pauses) > 0;
+}
+
+/* Between two looks at all of them the queue's thread rests, where they are many. */
+static void test_many_connections(void **state)
+{
+    enum { MANY = 300 };
+    struct fixture *f = *state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->socket);
+    int fds[MANY];
+    assert_false(paused(f));
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = socket(AF_UNIX, SOCK_STREAM, 0);
+        assert_true(fds[i] >= 0);
+        assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof(address)), 0);
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    }
+    for (int i = 0; !paused(f); i++)
+        assert_true(i < 100);
+    for (int i = 0; i < MANY; i++)
+        (void)close(fds[i]);
+    for (int i = 0; paused(f); i++)
+        assert_true(i < 100);
+}
+
 /* Stands in front of abseil's SetMutexDeadlockDetectionMode(OnDeadlockCycle): the first in the order of symbols. */
 static int lock_mode = -1, lock_modes;
 void set_lock_mode(int mode) __asm__("_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE");
@@ -1081,21 +1124,37 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        WITH_SERVER(test_unary),          WITH_SERVER(test_error),
-        WITH_SERVER(test_concurrent),     WITH_SERVER(test_costly),
-        WITH_SERVER(test_stream),         WITH_SERVER(test_back_pressure),
-        WITH_SERVER(test_bidi),           WITH_SERVER(test_send_limit),
-        WITH_SERVER(test_authorize),      WITH_SERVER(test_deadline),
-        WITH_SERVER(test_cancel),         WITH_SERVER(test_client_close),
-        WITH_SERVER(test_shutdown_hung),  WITH_SERVER(test_shutdown_drains),
-        WITH_SERVER(test_oversize),       WITH_SERVER(test_garbage_message),
-        WITH_SERVER(test_not_utf8),       cmocka_unit_test(test_nul),
-        WITH_SERVER(test_unknown_method), WITH_SERVER(test_garbage_bytes),
-        WITH_SERVER(test_late_request),   WITH_SERVER(test_taken),
-        WITH_SERVER(test_stale_socket),   WITH_SERVER(test_unreachable),
-        WITH_SERVER(test_health),         WITH_SERVER(test_reflection),
-        WITH_SERVER(test_reflection_v1),  cmocka_unit_test(test_reflection_lookup),
-        WITH_SERVER(test_channel),        cmocka_unit_test(test_lock_checks),
+        WITH_SERVER(test_unary),
+        WITH_SERVER(test_error),
+        WITH_SERVER(test_concurrent),
+        WITH_SERVER(test_costly),
+        WITH_SERVER(test_stream),
+        WITH_SERVER(test_back_pressure),
+        WITH_SERVER(test_bidi),
+        WITH_SERVER(test_send_limit),
+        WITH_SERVER(test_authorize),
+        WITH_SERVER(test_deadline),
+        WITH_SERVER(test_cancel),
+        WITH_SERVER(test_client_close),
+        WITH_SERVER(test_shutdown_hung),
+        WITH_SERVER(test_shutdown_drains),
+        WITH_SERVER(test_oversize),
+        WITH_SERVER(test_garbage_message),
+        WITH_SERVER(test_not_utf8),
+        cmocka_unit_test(test_nul),
+        WITH_SERVER(test_unknown_method),
+        WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_late_request),
+        WITH_SERVER(test_taken),
+        WITH_SERVER(test_stale_socket),
+        WITH_SERVER(test_unreachable),
+        WITH_SERVER(test_health),
+        WITH_SERVER(test_reflection),
+        WITH_SERVER(test_reflection_v1),
+        cmocka_unit_test(test_reflection_lookup),
+        WITH_SERVER(test_channel),
+        WITH_SERVER(test_many_connections),
+        cmocka_unit_test(test_lock_checks),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
 }
