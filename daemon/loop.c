@@ -52,6 +52,7 @@
 #define JOIN_WAIT_MS 60000         /* for a coordinator that does not answer */
 #define TRIM_MS 5000               /* how often it is looked whether memory can be given back */
 #define LEAVE_POLL_MS 20           /* are the workers gone? */
+#define CPU_READ_NS 1000000        /* a system call, too dear for each of 10,000 iterations a second */
 #define SLOW_ITERATION_MS 1000     /* an iteration of the loop that takes longer is told */
 #define STATUS_MS 1000             /* how often the status line for the service manager is looked at */
 
@@ -70,9 +71,10 @@ struct titand {
     uv_signal_t signals[N_SIGNALS];
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
     uv_prepare_t prepare;
-    uint64_t iteration_ns, iteration_idle_ns, iteration_cpu_ns; /* where the last iteration of the loop ended */
-    int due_ms;                                                 /* its next timer was due after; -1 = no timer */
-    uint64_t leaves_at;                                         /* when it was told to stop, in the loop's time */
+    uint64_t iteration_ns, iteration_idle_ns; /* where the last iteration of the loop ended */
+    uint64_t cpu_ns, cpu_read_ns;             /* of its thread, then: at most CPU_READ_NS before that */
+    int due_ms;                               /* its next timer was due after; -1 = no timer */
+    uint64_t leaves_at;                       /* when it was told to stop, in the loop's time */
     uint64_t started_at;
     bool serving;
     bool resident;                               /* stays in memory when that runs out */
@@ -221,25 +223,33 @@ static void on_watchdog(uv_timer_t *timer)
 
 /* Before each wait for events: how long the last iteration took, and how much later than it was due the wait before it
  * ended. Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec cpu;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    return (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
+}
+
 static void on_iteration(uv_prepare_t *handle)
 {
     struct titand *d = handle->data;
-    struct timespec cpu;
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     const uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(&d->loop);
-    const uint64_t cpu_ns = (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
     const uint64_t waited_ms = (idle - d->iteration_idle_ns) / 1000000;
     const uint64_t busy_ms = (now - d->iteration_ns) / 1000000 - waited_ms;
     const uint64_t late_ms = d->due_ms >= 0 && waited_ms > (uint64_t)d->due_ms ? waited_ms - (uint64_t)d->due_ms : 0;
     const struct slowest slowest = slowest_take();
-    if (d->iteration_ns && busy_ms + late_ms >= SLOW_ITERATION_MS)
+    const bool slow = d->iteration_ns && busy_ms + late_ms >= SLOW_ITERATION_MS;
+    if (slow)
         tlog_warn(&d->log, "an iteration of the event loop took long: nothing was answered meanwhile",
                   "ms=%" PRIu64 " woken_late_ms=%" PRIu64 " on_cpu_ms=%" PRIu64 " slowest=%s slowest_ms=%" PRId64,
-                  busy_ms + late_ms, late_ms, (cpu_ns - d->iteration_cpu_ns) / 1000000, slowest.name,
+                  busy_ms + late_ms, late_ms, (thread_cpu_ns() - d->cpu_ns) / 1000000, slowest.name,
                   slowest.ns / 1000000);
     d->iteration_ns = now;
     d->iteration_idle_ns = idle;
-    d->iteration_cpu_ns = cpu_ns;
+    if (slow || now - d->cpu_read_ns >= CPU_READ_NS) {
+        d->cpu_read_ns = now;
+        d->cpu_ns = thread_cpu_ns();
+    }
     d->due_ms = uv_backend_timeout(&d->loop);
 }
 

@@ -54,6 +54,7 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
 void origin_clear(struct origin *o)
 {
     free(o->text);
+    free(o->recipe);
     *o = (struct origin){0};
 }
 
@@ -82,14 +83,16 @@ static titan_status read_origin(struct origin *o, struct titan_error *err)
     char own[PATH_MAX];
     titan_assert(o->text);
     memset(o->granted, 0, sizeof(o->granted));
-    recipe_init(&o->recipe);
-    titan_status status = recipe_parse(&o->recipe, o->text, "recipe", err);
+    if (!o->recipe && !(o->recipe = malloc(sizeof(*o->recipe))))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    recipe_init(o->recipe);
+    titan_status status = recipe_parse(o->recipe, o->text, "recipe", err);
     if (status == TITAN_OK)
-        status = recipe_resolve(&o->recipe, err);
+        status = recipe_resolve(o->recipe, err);
     if (status == TITAN_OK && (size_t)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id) >= sizeof(own))
         status = titan_fail(err, TITAN_EINVAL, "its folder has too long a name");
     if (status == TITAN_OK)
-        status = recipe_checkpoint_folder(&o->recipe, own, o->folder, err);
+        status = recipe_checkpoint_folder(o->recipe, own, o->folder, err);
     return status == TITAN_OK ? TITAN_OK : titan_error_wrap(err, "job %" PRIu64, o->job_id);
 }
 
@@ -113,15 +116,15 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
                           "a resumed job goes on from its own checkpoints, not from those of job %" PRIu64, job);
     TRY(set_path("checkpoint.folder", r->checkpoint.folder, sizeof(r->checkpoint.folder), o->folder, err));
     grant(o, o->folder);
-    if (strcmp(r->checkpoint.initial_load_path, o->recipe.checkpoint.initial_load_path) == 0)
-        grant(o, o->recipe.checkpoint.initial_load_path);
+    if (strcmp(r->checkpoint.initial_load_path, o->recipe->checkpoint.initial_load_path) == 0)
+        grant(o, o->recipe->checkpoint.initial_load_path);
     if (folder_newest_step(o->folder, &newest, &any, NULL) != TITAN_OK || !any)
         return TITAN_OK;
     if (!r->checkpoint.enable) /* its checkpoints were written on request only: load them, and write none unasked */
         r->checkpoint.enable = r->checkpoint.load_only = true;
-    if (r->checkpoint.load_step == o->recipe.checkpoint.load_step)
+    if (r->checkpoint.load_step == o->recipe->checkpoint.load_step)
         r->checkpoint.load_step = -1;
-    if (strcmp(r->checkpoint.exclude_from_loading, o->recipe.checkpoint.exclude_from_loading) == 0)
+    if (strcmp(r->checkpoint.exclude_from_loading, o->recipe->checkpoint.exclude_from_loading) == 0)
         memset(r->checkpoint.exclude_from_loading, 0, sizeof(r->checkpoint.exclude_from_loading));
     return TITAN_OK;
 }
@@ -185,8 +188,8 @@ titan_status origin_check(const struct origin *o, const struct recipe *r, struct
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
     if (!o->resumed)
         return TITAN_OK;
-    if (recipe_hash(r) != recipe_hash(&o->recipe)) {
-        recipe_differences(r, &o->recipe, &keys);
+    if (recipe_hash(r) != recipe_hash(o->recipe)) {
+        recipe_differences(r, o->recipe, &keys);
         (void)titan_fail(err, TITAN_EINVAL, "job %" PRIu64 " is not resumed with another recipe: %s", o->job_id,
                          keys.len ? keys.data : "");
         titan_error_hint(err, "titanctl submit --from %" PRIu64 " begins a new run from its checkpoint", o->job_id);

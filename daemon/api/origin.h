@@ -20,7 +20,7 @@ struct origin {
     int64_t uid, gid;
     char jobs_dir[PATH_MAX];
     char *text;             /* its recipe, as stored; NULL until it is looked up */
-    struct recipe recipe;   /* that, resolved; filled by origin_apply */
+    struct recipe *recipe;  /* that, resolved; made by origin_apply */
     char folder[PATH_MAX];  /* of its checkpoints; likewise */
     char begins[PATH_MAX];  /* the checkpoint that "job:ID" came to; "": none, or the newest when the run begins */
     const char *granted[3]; /* paths that the caller has by this job, without a right of its own; NULL ends them */

@@ -40,7 +40,6 @@ struct submit {
     const struct paths_options *paths;
     struct arena memory;
     struct event on_record;
-    struct recipe recipe;    /* resolved */
     struct buf text;         /* printed */
     struct buf labels;       /* joined */
     struct buf warnings;     /* lines */
@@ -51,6 +50,7 @@ struct submit {
     struct titan_error held; /* with its folder; ignored when the same submit was stored before, by its key */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
+    struct recipe recipe;  /* resolved. Last, and not cleared before it is filled: most of this struct */
 };
 
 static void submit_free(struct submit *s)
@@ -315,7 +315,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     if (s->one_machine && s->resumes_step == 0 && !s->origin.resumed)
         TRY(place_check_beginning(&s->recipe, err));
     if (s->origin.whole)
-        recipe_changes(&s->recipe, &s->origin.recipe, &s->changes);
+        recipe_changes(&s->recipe, s->origin.recipe, &s->changes);
     uint64_t hash = hash_field(HASH_INIT, request->recipe);
     hash = hash_field(hash, request->name);
     hash = hash_field(hash, s->job.user);
@@ -499,8 +499,9 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
     struct titan_error err = {0};
-    struct submit *s = calloc(1, sizeof(*s));
+    struct submit *s = malloc(sizeof(*s));
     titan_assert(s);
+    memset(s, 0, offsetof(struct submit, recipe));
     api_user(c, call, &s->user);
     if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK) {
         api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);

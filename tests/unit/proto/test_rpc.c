@@ -246,7 +246,7 @@ static void run_until_count(struct fixture *f, const int *count, int wanted)
 static struct rpc_server *server_new(struct fixture *f)
 {
     const struct rpc_server_options options = {
-        .max_message_bytes = 64 * 1024, .max_queue = 16, .request_ms = 400, .authorize = on_authorize};
+        .max_message_bytes = 64 * 1024, .max_queue = 16, .request_ms = 4000, .authorize = on_authorize};
     struct rpc_server *server = NULL;
     assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, titan_descriptors,
                                      titan_descriptors_bytes, &options, &server, NULL),
@@ -399,7 +399,7 @@ static void on_costly_reply(const ProtobufCMessage *reply, const struct titan_er
 static void test_costly(void **state)
 {
     struct fixture *f = *state;
-    enum { COSTLY_CALLS = 100 };
+    enum { COSTLY_CALLS = 200 };
     Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
     for (int i = 0; i < COSTLY_CALLS; i++)
         rpc_client_call(f->client, COSTLY, &request.base, &titan__v1__get_job_response__descriptor, 0, on_costly_reply,
