@@ -41,11 +41,6 @@ void detector_set_interval(struct core *c)
             send_registration_ack(c, n);
 }
 
-static bool answers_well(const struct core *c, const struct noderec *n)
-{
-    return n->state == NODE_READY && n->session && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
-}
-
 static bool peer_of(const struct core *c, const struct noderec *n, uint64_t probe_id, struct core_peer *ret)
 {
     *ret = (struct core_peer){.port = n->peer_port, .keyed = n->keyed};
@@ -88,7 +83,9 @@ static void ask(struct core *c, struct noderec *n)
         return;
     for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
          o = o->next ? o->next : c->nodes) {
-        if (!o->peer_port || !answers_well(c, o))
+        const bool answers =
+            o->state == NODE_READY && o->session && c->now.mono_ms - o->seen_mono < c->options.suspect_ms;
+        if (!o->peer_port || !answers)
             continue;
         send_probe(c, o, n);
         n->probe.sessions[n->probe.asked++] = o->session;

@@ -115,17 +115,6 @@ static void restore_phase(struct jobrec *j)
         requeue_restored(j);
 }
 
-/* How long its workers had to stop is not stored. They may be at their last checkpoint, and are not told to hurry: what
- * their agents have heard before holds. */
-static void restore_stopping(struct jobrec *j)
-{
-    if (phase_ends(j))
-        job_end_because(j, LAST_CHECKPOINT_MS, NULL);
-    for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->state == WORKER_STOPPING)
-            worker_grant(j->workers[i], j->stop.grace_ms);
-}
-
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
 {
     c->now = now;
@@ -143,7 +132,13 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     /* What the coordinator before us heard of acting leaders' numbers while it was being queued again is not stored. */
     j->quorum.above_leaders =
         c->options.leader_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
-    restore_stopping(j);
+    /* How long its workers had to stop is not stored. They may be at their last checkpoint, and are not told to hurry:
+     * what their agents have heard before holds. */
+    if (phase_ends(j))
+        job_end_because(j, LAST_CHECKPOINT_MS, NULL);
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->state == WORKER_STOPPING)
+            worker_grant(j->workers[i], j->stop.grace_ms);
     size_claim(j, MAX(j->size.claim, MAX(j->n_members, (uint32_t)saved->n_workers)));
     j->ckpts = core_alloc((saved->n_checkpoints + 1) * sizeof(*j->ckpts));
     j->n_ckpts = j->cap_ckpts = saved->n_checkpoints;

@@ -66,13 +66,6 @@ bool job_member(struct jobrec *j, const struct workrec *w)
     return rank_slot && rank_slot < j->rank_slots + j->n_members;
 }
 
-static void add_worker(struct jobrec *j, struct workrec *w)
-{
-    const size_t at = worker_at(j, w->id);
-    titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
-    titan_assert(VEC_INSERT(j->workers, j->n_workers, j->cap_workers, at, w));
-}
-
 void job_remove_worker(struct jobrec *j, const struct workrec *w)
 {
     size_t at = worker_at(j, w->id);
@@ -131,7 +124,9 @@ struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *
     w->job = j;
     w->address = address ? core_strdup(address) : NULL;
     w->node->used++;
-    add_worker(j, w);
+    const size_t at = worker_at(j, w->id);
+    titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
+    titan_assert(VEC_INSERT(j->workers, j->n_workers, j->cap_workers, at, w));
     return w;
 }
 

@@ -4,19 +4,15 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_table.h"
 
-static bool holds_worker(const struct core *c, const struct noderec *n, const Titan__Internal__GpuState *g)
-{
-    const struct jobrec *j = g->worker_id ? core_find_job(c, g->job_id) : NULL;
-    const struct workrec *w = j ? job_worker(j, g->worker_id) : NULL;
-    return w && w->node == n;
-}
-
 uint32_t node_slots(const struct core *c, const struct noderec *n)
 {
     uint32_t out = 0;
     for (size_t i = 0; n->gpus && i < n->gpus->n_gpus; i++) {
         const Titan__Internal__GpuState *g = n->gpus->gpus[i];
-        out += g->health != TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY && g->slot < n->slots && !holds_worker(c, n, g);
+        const struct jobrec *j = g->worker_id ? core_find_job(c, g->job_id) : NULL;
+        const struct workrec *w = j ? job_worker(j, g->worker_id) : NULL;
+        const bool held = w && w->node == n;
+        out += g->health != TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY && g->slot < n->slots && !held;
     }
     return n->slots - MIN(out, n->slots);
 }

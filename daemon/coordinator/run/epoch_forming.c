@@ -172,14 +172,6 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     send_to_members(c, j, send_form);
 }
 
-/* The workers that are left and those that are starting make no legal world. */
-static void emit_waiting(struct core *c, struct jobrec *j)
-{
-    uint32_t need = size_least(j), have = size_staying(j);
-    if (need > have)
-        emit_job_waits(c, j, need - have);
-}
-
 static bool all_quiet(const struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
@@ -223,19 +215,16 @@ static bool all_confirmed(const struct core *c, const struct jobrec *j)
     return true;
 }
 
-/* Members have left the epoch, and other holders of its state have been heard. A worker that is back and is neither is
- * waited for no longer than the members were. */
-static bool all_heard(const struct core *c, struct jobrec *j)
+void epoch_try_form(struct core *c, struct jobrec *j)
 {
+    if (c->stale || !all_confirmed(c, j))
+        return;
+    /* Members have left the epoch, and other holders of its state have been heard. A worker that is back and is neither
+     * is waited for no longer than the members were. */
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
     if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->clock.epoch_deadline == INT64_MAX)
         job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
-    return quiet && heard;
-}
-
-void epoch_try_form(struct core *c, struct jobrec *j)
-{
-    if (c->stale || !all_confirmed(c, j) || !all_heard(c, j))
+    if (!quiet || !heard)
         return;
     job_clock_limit(j, INT64_MAX);
     recovery_quiet(c, j);
@@ -243,7 +232,9 @@ void epoch_try_form(struct core *c, struct jobrec *j)
     uint32_t survivors = 0, world = collect(j, members, &survivors);
     if (!quorum_decides(c, j))
         return;
-    emit_waiting(c, j);
+    uint32_t need = size_least(j), have = size_staying(j);
+    if (need > have) /* what is left and what is starting make no legal world */
+        emit_job_waits(c, j, need - have);
     if (survivors < size_min(j) && job_count_workers(j, WORKER_STARTING) > 0)
         return;
     if (world == 0) {

@@ -70,18 +70,13 @@ static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
     return w->id;
 }
 
-static uint32_t count_nodes(const struct core *c)
-{
-    uint32_t n_nodes = 0;
-    for (const struct noderec *n = c->nodes; n; n = n->next)
-        n_nodes++;
-    return n_nodes;
-}
-
 void growth_start(struct core *c, struct jobrec *j, uint32_t count)
 {
     _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
-    _cleanup_free_ struct offer *offers = core_alloc((count_nodes(c) + 1) * sizeof(*offers));
+    size_t n_nodes = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        n_nodes++;
+    _cleanup_free_ struct offer *offers = core_alloc((n_nodes + 1) * sizeof(*offers));
     uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
     titan_assert(count > 0 && !phase_stops(j) && j->device[0]);
     job_clock_starves(j, INT64_MAX);

@@ -34,12 +34,6 @@ static struct kept_member *find_member(struct jobrec *j, size_t base, uint64_t w
     return lo < b->n && b->members[b->by_id[lo]].worker_id == worker_id ? &b->members[b->by_id[lo]] : NULL;
 }
 
-static void forget_base(struct kept_epoch *b)
-{
-    free(b->members);
-    free(b->by_id);
-}
-
 const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch)
 {
     for (size_t b = 0; b < j->n_kept; b++)
@@ -127,10 +121,12 @@ void kept_trained(struct jobrec *j)
 {
     size_t kept = 0;
     for (size_t b = 0; b < j->n_kept; b++) {
-        if (j->kept[b].epoch >= j->status.epoch)
+        if (j->kept[b].epoch >= j->status.epoch) {
             j->kept[kept++] = j->kept[b];
-        else
-            forget_base(&j->kept[b]);
+            continue;
+        }
+        free(j->kept[b].members);
+        free(j->kept[b].by_id);
     }
     j->n_kept = kept;
     titan_assert(kept <= 1); /* the epoch that has made a step is the newest */

@@ -33,12 +33,6 @@ static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__M
     return true;
 }
 
-/* Its mesh has to be one of the job's. A departing worker was in one, too. */
-static bool legal_size(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    return world_set_has(&j->spec.worlds, (uint32_t)f->n_members) && f->n_departing <= j->spec.max_workers;
-}
-
 bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f,
                          leader_epochs_knows *knows)
 {
@@ -46,7 +40,8 @@ bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__In
            (f->key.len == 0 || f->key.len == sizeof(j->epoch_id.key)) && f->n_members > 0 &&
            f->n_members <= JOB_WORKERS_MAX && f->n_departing <= JOB_WORKERS_MAX &&
            f->n_state_holders <= JOB_WORKERS_MAX && f->source_epoch < f->epoch && epoch_workers_distinct(f) &&
-           epoch_holders_distinct(f) && legal_size(j, f) && all_known(c, j, f->members, f->n_members, knows) &&
+           epoch_holders_distinct(f) && world_set_has(&j->spec.worlds, (uint32_t)f->n_members) &&
+           f->n_departing <= j->spec.max_workers && all_known(c, j, f->members, f->n_members, knows) &&
            all_known(c, j, f->departing, f->n_departing, knows);
 }
 

@@ -27,12 +27,6 @@ void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
     }
 }
 
-/* Is it in the epoch to come, or reachable and of no use to it? */
-static bool counted_on(const struct workrec *w)
-{
-    return w && w->state == WORKER_READY && !w->away;
-}
-
 struct quorum {
     uint32_t unknown, all; /* of the epoch that lacks most */
     int64_t until;         /* when the leases of those are over; INT64_MAX: one is about to be published */
@@ -50,7 +44,9 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
         for (uint32_t i = 0; i < base->n; i++) {
             const struct kept_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
-            if (m->released || !m->node || counted_on(w))
+            /* It will be in the epoch to come, or can be reached and is of no use to it. */
+            const bool counted_on = w && w->state == WORKER_READY && !w->away;
+            if (m->released || !m->node || counted_on)
                 continue;
             unknown++;
             q->node = m->node;

@@ -16,14 +16,6 @@ static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
     return n;
 }
 
-static uint32_t members_leaving(const struct jobrec *j)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < j->n_members; i++)
-        n += j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker);
-    return n;
-}
-
 /* Joiners are sent the pause, too: it names the size of the epoch to come, for which they make their programs. */
 static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
@@ -86,7 +78,9 @@ void resize_plan(struct core *c, struct jobrec *j)
 {
     if (epoch_near_end(j) || any_away(j))
         return;
-    uint32_t leaving = members_leaving(j);
+    uint32_t leaving = 0;
+    for (uint32_t i = 0; i < j->n_members; i++)
+        leaving += j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker);
     bool too_many = j->n_members > size_max(j);
     if (j->n_workers == j->n_members && !leaving && !too_many) { /* after most reports */
         emit_job_blocked(c, j, NULL);

@@ -81,12 +81,6 @@ static int64_t backoff_ms(const struct jobrec *j)
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
 
-/* "24 h", "90 s" */
-static const char *window_words(struct core *c, uint32_t seconds)
-{
-    return seconds % 3600 == 0 ? batch_printf(c->out, "%u h", seconds / 3600) : batch_printf(c->out, "%u s", seconds);
-}
-
 /* Why the job fails now; NULL: it does not. */
 static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)
 {
@@ -99,8 +93,11 @@ static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cau
     uint32_t n = count(j, b.cause);
     if (n <= b.most)
         return NULL;
-    return batch_printf(c->out, "%u %s within %s; budget of %u (fault_tolerance.%s) used; last: %s", n,
-                        n == 1 ? b.one : b.many, window_words(c, j->spec.restart_window_s), b.most, b.key, words);
+    const uint32_t window_s = j->spec.restart_window_s;
+    const bool hours = window_s % 3600 == 0;
+    return batch_printf(c->out, "%u %s within %u %s; budget of %u (fault_tolerance.%s) used; last: %s", n,
+                        n == 1 ? b.one : b.many, hours ? window_s / 3600 : window_s, hours ? "h" : "s", b.most, b.key,
+                        words);
 }
 
 #define SHORT_MS 1000 /* what a node has run out of takes some time to come back */

@@ -75,14 +75,6 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
     return job_worker(j, m->worker_id) || (node_name_ok(m->node) && unheard_of(c, m->worker_id));
 }
 
-/* Epochs since the backup name workers that were in one epoch, and some that have replaced others; ids without end
- * are made up. Per job, as long as this process lives. */
-static bool believes(const struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
-    return j->n_taken + f->n_members + f->n_departing <= most;
-}
-
 /* The workers that hold its state may have come and gone since the backup. */
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
@@ -134,17 +126,12 @@ static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__
     j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
 }
 
-/* ".../step-00000120" */
-static uint64_t step_of(const char *path)
-{
-    const char *name = strrchr(path, '/');
-    uint64_t step = 0;
-    return name && sscanf(name, "/step-%20" SCNu64, &step) == 1 ? step : 0;
-}
-
 static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
 {
-    const uint64_t step = path ? step_of(path) : 0;
+    const char *name = path ? strrchr(path, '/') : NULL;
+    uint64_t step = 0;
+    if (!name || sscanf(name, "/step-%20" SCNu64, &step) != 1)
+        return;
     if (step <= (j->n_ckpts ? j->ckpts[0].step : 0) || !plausible_step(j, step) || !plausible_path(j, step, path))
         return;
     Titan__Internal__CheckpointWritten m = TITAN__INTERNAL__CHECKPOINT_WRITTEN__INIT;
@@ -165,7 +152,10 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         const Titan__Internal__FormEpoch *f = k->epochs[i];
         if (f->epoch <= j->status.epoch)
             continue;
-        if (!over && !believes(j, f)) {
+        /* Epochs since the backup name workers that were in one epoch, and some that have replaced others; ids without
+         * end are made up. Per job, as long as this process lives. */
+        const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
+        if (!over && j->n_taken + f->n_members + f->n_departing > most) {
             fence_implausible(c, n, j->id,
                               batch_printf(c->out,
                                            "more workers have been told of since the backup than it can have had, "

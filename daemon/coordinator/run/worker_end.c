@@ -33,14 +33,6 @@ void worker_forget(struct core *c, struct workrec *w)
     free(w);
 }
 
-/* What the end of a worker that was not requested counts as. */
-static enum loss_cause cause_of(const struct workrec *w, const struct exit_report *report)
-{
-    if (w->exit_cause)
-        return w->exit_cause;
-    return report ? report->cause : LOSS_NODE;
-}
-
 void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why)
 {
     struct jobrec *j = w->job;
@@ -52,7 +44,9 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
     bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
     bool drained = node_leaves(w->node);
-    enum loss_cause cause = lost ? cause_of(w, report) : LOSS_NONE;
+    enum loss_cause cause = LOSS_NONE;
+    if (lost)
+        cause = w->exit_cause ? w->exit_cause : report ? report->cause : LOSS_NODE;
     bool paid = lost && budget_paid(j, w, cause, report ? report->reason : NULL);
     bool counted = lost && !paid && !drained;
     struct noderec *node = w->node;

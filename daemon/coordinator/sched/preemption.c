@@ -27,19 +27,6 @@ static int by_priority(const void *a, const void *b)
     return x->id < y->id ? 1 : -1;
 }
 
-static bool gives_way(const struct jobrec *j, const struct jobrec *to, const char *device)
-{
-    return !phase_ends(j) && !j->requeue && j->spec.priority < to->spec.priority && strcmp(j->device, device) == 0;
-}
-
-static uint32_t usable_slots(const struct jobrec *j)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < j->n_workers; i++)
-        n += j->workers[i]->state != WORKER_STOPPING && node_accepts(j->workers[i]->node);
-    return n;
-}
-
 /* Slots on their way back: of workers that stop, of jobs that shrink already. */
 static uint32_t coming(const struct core *c, const char *device)
 {
@@ -59,9 +46,12 @@ static size_t collect_victims(const struct core *c, const struct jobrec *to, con
 {
     size_t n = 0;
     for (struct jobrec *j = c->active; j; j = j->next) {
-        if (!gives_way(j, to, device))
+        if (phase_ends(j) || j->requeue || j->spec.priority >= to->spec.priority || strcmp(j->device, device) != 0)
             continue;
-        uint32_t slots = MIN(usable_slots(j), size_max(j));
+        uint32_t usable = 0;
+        for (size_t i = 0; i < j->n_workers; i++)
+            usable += j->workers[i]->state != WORKER_STOPPING && node_accepts(j->workers[i]->node);
+        uint32_t slots = MIN(usable, size_max(j));
         uint32_t least = size_least(j);
         if (slots > 0)
             ret[n++] = (struct victim){.job = j, .slots = slots, .least = MIN(least, slots)};

@@ -520,19 +520,13 @@ void shell_set_timer(struct coordinator *c)
     uv_timer_start(&c->timer, on_timer, (uint64_t)wait, 0);
 }
 
-/* What does not wait for the store. */
-static void send_answers(struct coordinator *c, struct batch *batch)
-{
-    for (const struct batch_message *m = batch->answers; m; m = m->next)
-        session_post(c, m->session, m->message);
-    batch->answers = NULL;
-    batch->answers_tail = &batch->answers;
-}
-
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg)
 {
     take_metrics(c, batch);
-    send_answers(c, batch);
+    for (const struct batch_message *m = batch->answers; m; m = m->next) /* what does not wait for the store */
+        session_post(c, m->session, m->message);
+    batch->answers = NULL;
+    batch->answers_tail = &batch->answers;
     shell_set_timer(c);
     if (!batch->changes && !batch->messages && !batch->drops && !done) {
         batch_free(batch);

@@ -127,15 +127,6 @@ static bool take_token(const struct token *token, void *data)
     return true;
 }
 
-/* What each identity may; and what is refused is counted. */
-static titan_status open_auth(struct coordinator *c, const struct auth_options *options, struct titan_error *err)
-{
-    if (!options)
-        return TITAN_OK;
-    c->auth = auth_new(options);
-    return token_list(store_reader(c->store), take_token, c->auth, err);
-}
-
 static void init_timer(struct coordinator *c, uv_timer_t *timer)
 {
     uv_timer_init(c->loop, timer);
@@ -173,8 +164,10 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         status = open_core(c, err);
     if (status == TITAN_OK)
         status = enrol_open(c, &c->enrol, err);
-    if (status == TITAN_OK)
-        status = open_auth(c, options->auth, err);
+    if (status == TITAN_OK && options->auth) {
+        c->auth = auth_new(options->auth);
+        status = token_list(store_reader(c->store), take_token, c->auth, err);
+    }
     if (status == TITAN_OK)
         status = file_pool_open(loop, c->options.check_ms, &c->files, err);
     if (status != TITAN_OK) {

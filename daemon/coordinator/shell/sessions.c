@@ -89,18 +89,13 @@ void session_drop(struct coordinator *c, uint64_t session)
         sessions_end(c, s, &err);
 }
 
-static bool is_of(const struct agent_session *s, const char *uri)
-{
-    const struct rpc_identity *caller = s->call ? rpc_call_identity(s->call) : NULL;
-    return caller && caller->kind == RPC_ID_CERT && strcmp(caller->name, uri) == 0;
-}
-
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < SESSION_BUCKETS; i++)
         for (struct agent_session *s = c->sessions[i]; s; s = s->next) {
-            if (!is_of(s, uri))
+            const struct rpc_identity *caller = s->call ? rpc_call_identity(s->call) : NULL;
+            if (!caller || caller->kind != RPC_ID_CERT || strcmp(caller->name, uri) != 0)
                 continue;
             s->revoked = true;
             n++;

@@ -186,15 +186,6 @@ static void each_job_loss(const struct loss *l, void *data)
     titan_assert(VEC_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l));
 }
 
-static titan_status gather_losses(struct gather *g)
-{
-    const struct job *job = &g->saved.job;
-    if (job->status.restarts == 0 || job->spec.restart_window_s == 0)
-        return TITAN_OK;
-    return loss_list(g->db, job->id, g->now.wall_ms - (int64_t)job->spec.restart_window_s * 1000, each_job_loss, g,
-                     g->err);
-}
-
 /* Numbers that no job comes to, by a version that believed them or a disk that lost bits, would only be found when it
  * is too late. */
 static titan_status check_numbers(const struct gather *g, struct titan_error *err)
@@ -326,8 +317,9 @@ static bool each_job(const struct job *job, void *data)
     if (job->state != JOB_PENDING || job->status.preemptions > 0)
         g->status = gather_job(g, job->id);
     g->saved.workers = g->workers;
-    if (g->status == TITAN_OK)
-        g->status = gather_losses(g);
+    const int64_t window_ms = (int64_t)job->spec.restart_window_s * 1000;
+    if (g->status == TITAN_OK && job->status.restarts > 0 && window_ms > 0)
+        g->status = loss_list(g->db, job->id, g->now.wall_ms - window_ms, each_job_loss, g, g->err);
     g->saved.checkpoints = g->checkpoints;
     g->saved.losses = g->losses;
     if (g->status == TITAN_OK)
