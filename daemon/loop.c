@@ -311,17 +311,11 @@ static bool socket_address(int fd, char out[CONFIG_TEXT_MAX])
     return snprintf(out, CONFIG_TEXT_MAX, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port) < CONFIG_TEXT_MAX;
 }
 
-/* Agents come in over TCP only where the coordinator has a process of its own. */
-static bool takes_agents(const struct titand *d, const char *address)
-{
-    return !strncmp(address, "unix:", 5) || d->config->role == ROLE_COORDINATOR;
-}
-
-/* Where sessions come in, heartbeats do as datagrams. */
+/* Where sessions come in, heartbeats do as datagrams; over TCP only where the coordinator has a process of its own. */
 static titan_status listen_for_heartbeats(struct titand *d, const char *address, struct titan_error *err)
 {
     titan_assert(d->coordinator);
-    if (!takes_agents(d, address) || !strncmp(address, "unix:", 5))
+    if (!strncmp(address, "unix:", 5) || d->config->role != ROLE_COORDINATOR)
         return TITAN_OK;
     titan_status status = coordinator_listen(d->coordinator, address, err);
     if (status == TITAN_EINVAL)
@@ -626,16 +620,6 @@ static void raise_descriptors(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to parse
- * holds up all others. With poll() each queue has its own connections, so agents' are not where they have a queue of
- * their own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the clients'
- * port would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
-static void part_queues(const struct daemon_config *config)
-{
-    if (config->role == ROLE_DEV || config->agents_listen[0])
-        (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
-}
-
 /* A start that failed half way: close what is open, in the order of a drain. */
 static void abandon(struct titand *d)
 {
@@ -654,7 +638,12 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     log_init(&d.log, "titand", "%s", "");
     d.resident = resident_set();
     raise_descriptors();
-    part_queues(config);
+    /* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to
+     * parse holds up all others. With poll() each queue has its own connections, so agents' are not where they have a
+     * queue of their own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the
+     * clients' port would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
+    if (config->role == ROLE_DEV || config->agents_listen[0])
+        (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
     TRY(log_start_thread(err));
     TRY(claim_state_dir(&d, err));

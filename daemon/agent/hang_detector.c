@@ -84,12 +84,6 @@ static void count_steps(struct watch *w, uint64_t steps)
     w->own_ms = 0;
 }
 
-static bool works(uint32_t phase)
-{
-    return phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING ||
-           phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
-}
-
 /* Since when it stands still, and what its steps take. */
 static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
 {
@@ -108,7 +102,9 @@ static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
     }
     if (moved)
         w->moved_at = now;
-    if (moved || s->waiting > 0 || !works(s->phase)) {
+    const bool works = s->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING ||
+                       s->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING;
+    if (moved || s->waiting > 0 || !works) {
         w->still_since = now;
         if (w->reported && s->process_state != 'T' && s->process_state != 't') {
             w->reported = false;

@@ -306,13 +306,6 @@ static void finish(struct node_checks *c)
     }
 }
 
-static bool send_placement(struct node_checks *c, const struct placement *p)
-{
-    Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
-    answer.problem = (char *)p->problem;
-    return c->said(&answer, c->data);
-}
-
 static void on_listener_closed(struct reach_listener *l, void *data)
 {
     struct node_checks *c = data;
@@ -518,7 +511,9 @@ static void placement_looked(struct file_task *task)
         finish(c);
         return;
     }
-    if (!c->closing && strcmp(c->last, p->problem) != 0 && send_placement(c, p))
+    Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
+    answer.problem = p->problem;
+    if (!c->closing && strcmp(c->last, p->problem) != 0 && c->said(&answer, c->data))
         memcpy(c->last, p->problem, sizeof(c->last));
     if (!c->closing && c->last[0])
         (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);

@@ -19,15 +19,6 @@ static void link_path(const char *run_dir, char out[PATH_MAX])
     (void)snprintf(out, PATH_MAX, "%.4000s/pages", run_dir);
 }
 
-/* What the names of this directory's folders begin with: a copy of the directory has its link, and not its workers. */
-static void folder_prefix(const char *run_dir, char out[FOLDER_PREFIX])
-{
-    struct stat st = {0};
-    (void)stat(run_dir, &st);
-    (void)snprintf(out, FOLDER_PREFIX, PAGES_FOLDERS "%llx-%llx-", (unsigned long long)st.st_dev,
-                   (unsigned long long)st.st_ino);
-}
-
 /* All users may write in /dev/shm: a folder that is another user's, or open to others, is not ours. */
 static bool is_ours(const char *dir)
 {
@@ -39,7 +30,12 @@ void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *l
 {
     char link[PATH_MAX], prefix[FOLDER_PREFIX];
     link_path(run_dir, link);
-    folder_prefix(run_dir, prefix);
+    /* The folders' names begin with this directory's number: a copy of the directory has its link, and not its workers.
+     */
+    struct stat st = {0};
+    (void)stat(run_dir, &st);
+    (void)snprintf(prefix, sizeof(prefix), PAGES_FOLDERS "%llx-%llx-", (unsigned long long)st.st_dev,
+                   (unsigned long long)st.st_ino);
     ssize_t n = readlink(link, out, PATH_MAX - 1);
     out[n > 0 ? n : 0] = '\0';
     if (n > 0 && strncmp(out, prefix, strlen(prefix)) == 0 && is_ours(out))

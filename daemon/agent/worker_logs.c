@@ -212,15 +212,6 @@ static void request_dumps(struct log_request *r)
         (void)closedir(dir);
 }
 
-static void note_rank(struct log_request *r, uint64_t worker_id, int32_t rank)
-{
-    if (!r->flight)
-        (void)request_file(r, worker_id, 0);
-    for (size_t i = 0; i < r->n_files; i++)
-        if (r->files[i].worker_id == worker_id)
-            r->files[i].rank = rank;
-}
-
 /* Read JOBDIR/logs/ranks: which workers are ours, and their last rank. */
 static void request_files(struct log_request *r)
 {
@@ -240,7 +231,11 @@ static void request_files(struct log_request *r)
         char node[256];
         if (sscanf(line, "%" SCNu64 " %" SCNd32 " %255s", &worker_id, &rank, node) != 3 || strcmp(node, r->node) != 0)
             continue;
-        note_rank(r, worker_id, rank);
+        if (!r->flight)
+            (void)request_file(r, worker_id, 0);
+        for (size_t i = 0; i < r->n_files; i++)
+            if (r->files[i].worker_id == worker_id)
+                r->files[i].rank = rank;
     }
     buf_free(&text);
 }
@@ -298,14 +293,6 @@ static bool request_send(struct log_request *r)
 
 static const struct file_calls read_calls;
 
-static void request_begin(struct log_request *r)
-{
-    titan_assert(!r->reading && !r->over && r->n_pieces == 0);
-    r->ending |= r->cancelled;
-    r->reading = file_pool_add(r->owner->pool, &r->task, &read_calls, sizeof(*r), NULL) == TITAN_OK;
-    r->over = !r->reading; /* nothing can be read now: it ends */
-}
-
 /* Returns whether it is over and its end has been sent; then it is freed. */
 static bool request_step(struct log_request *r)
 {
@@ -313,7 +300,10 @@ static bool request_step(struct log_request *r)
     if (r->reading || !request_send(r))
         return false;
     if (!r->over) {
-        request_begin(r);
+        titan_assert(r->n_pieces == 0);
+        r->ending |= r->cancelled;
+        r->reading = file_pool_add(l->pool, &r->task, &read_calls, sizeof(*r), NULL) == TITAN_OK;
+        r->over = !r->reading; /* nothing can be read now: it ends */
         return false;
     }
     Titan__Internal__AgentLogChunk end = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;

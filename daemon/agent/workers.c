@@ -592,14 +592,6 @@ static void start_stop(struct worker *w, const char *reason)
         worker_start_free(&s->task);
 }
 
-static void worker_abandon(struct worker *w)
-{
-    if (w->page)
-        page_remove(w->page_path);
-    page_close(w->page);
-    free(w);
-}
-
 static titan_status worker_begin(struct worker *w, const char *recipe, const char *device, const char *run,
                                  struct titan_error *err)
 {
@@ -653,8 +645,12 @@ titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker
     status = status == TITAN_OK
                  ? worker_begin(w, recipe, device && *device ? device : set->device, run && *run ? run : directory, err)
                  : status;
-    if (status != TITAN_OK)
-        worker_abandon(w);
+    if (status != TITAN_OK) {
+        if (w->page)
+            page_remove(w->page_path);
+        page_close(w->page);
+        free(w);
+    }
     return status;
 }
 

@@ -33,13 +33,6 @@ static const char *detail_of(struct arena *memory, const struct audit_record *r)
     return arena_strdup(memory, buf_failed(&text) ? "{}" : text.data);
 }
 
-static const char *outcome_type(titan_status outcome)
-{
-    return outcome == TITAN_OK      ? EVENT_AUDIT "ok"
-           : outcome == TITAN_EPERM ? EVENT_AUDIT "refused"
-                                    : EVENT_AUDIT "failed";
-}
-
 static struct event event_of(struct arena *memory, const struct audit_record *r)
 {
     const char *method = policy_method_short(r->method);
@@ -49,7 +42,9 @@ static struct event event_of(struct arena *memory, const struct audit_record *r)
         (void)snprintf(times, sizeof(times), ", %u times", r->count);
     return (struct event){.job_id = r->job_id,
                           .at_ms = clock_wall_ms(),
-                          .type = outcome_type(r->outcome),
+                          .type = r->outcome == TITAN_OK      ? EVENT_AUDIT "ok"
+                                  : r->outcome == TITAN_EPERM ? EVENT_AUDIT "refused"
+                                                              : EVENT_AUDIT "failed",
                           .message =
                               arena_printf(memory, "%s%s%s%s%s", method, ending, times, *r->why ? ": " : "", r->why),
                           .rank = -1,
@@ -165,14 +160,6 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
 
 /* --- may it? ------------------------------------------------------------------------------------------------------ */
 
-static titan_status refuse(const struct auth_user *u, unsigned method, struct titan_error *err)
-{
-    titan_assert(method < POLICY_METHODS);
-    titan_fail(err, TITAN_EPERM, "not permitted: %s is for %s; you are %s", policy_method_short(method),
-               policy_needs(method), u->actor);
-    return TITAN_EPERM;
-}
-
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)
 {
     struct coordinator *c = data;
@@ -187,7 +174,8 @@ titan_status api_authorize(struct rpc_call *call, const struct rpc_method *metho
     }
     api_user(c, call, &u);
     if (status == TITAN_OK && policy_look_up(method->needs, u.roles) == POLICY_NO)
-        status = refuse(&u, method->needs, err);
+        status = titan_fail(err, TITAN_EPERM, "not permitted: %s is for %s; you are %s",
+                            policy_method_short(method->needs), policy_needs(method->needs), u.actor);
     if (status != TITAN_OK)
         api_failed(c, &u, method->needs, 0, err);
     return status;

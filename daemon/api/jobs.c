@@ -412,13 +412,6 @@ static bool sees_job(const struct node_jobs *of, uint64_t job_id)
     return own.all;
 }
 
-static void hide_workers(const struct node_jobs *of, const Titan__V1__Node *node)
-{
-    for (size_t i = 0; i < node->n_gpus; i++)
-        if (node->gpus[i]->job_id && !sees_job(of, node->gpus[i]->job_id))
-            node->gpus[i]->job_id = node->gpus[i]->worker_id = 0;
-}
-
 static void add_job_of_node(const struct core_placement *p, void *data)
 {
     const struct node_jobs *of = data;
@@ -447,8 +440,12 @@ void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *d
     core_nodes(r.c->core, each_node, &r);
     struct node_jobs jobs = {&r, &u, api_sees_all(r.c, &u, POLICY_LIST_JOBS)};
     core_placements(r.c->core, 0, add_job_of_node, &jobs);
-    for (size_t i = 0; i < r.n; i++)
-        hide_workers(&jobs, r.items[i]);
+    for (size_t i = 0; i < r.n; i++) {
+        const Titan__V1__Node *node = r.items[i];
+        for (size_t k = 0; k < node->n_gpus; k++)
+            if (node->gpus[k]->job_id && !sees_job(&jobs, node->gpus[k]->job_id))
+                node->gpus[k]->job_id = node->gpus[k]->worker_id = 0;
+    }
     Titan__V1__ListNodesResponse reply = TITAN__V1__LIST_NODES_RESPONSE__INIT;
     reply.n_nodes = r.n;
     reply.nodes = (Titan__V1__Node **)r.items;

@@ -228,13 +228,6 @@ static titan_status choose_owner(struct submit *s, const char *wanted, struct ti
     return TITAN_OK;
 }
 
-static titan_status check_lists(struct submit *s, const Titan__V1__SubmitRequest *request, struct titan_error *err)
-{
-    TRY(labels_join(request->labels, request->n_labels, "labels", &s->labels, err));
-    s->job.labels = s->labels.len ? s->labels.data : "";
-    return TITAN_OK;
-}
-
 static titan_status check_request(struct coordinator *c, struct submit *s, const Titan__V1__SubmitRequest *request,
                                   struct titan_error *err)
 {
@@ -244,7 +237,8 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
     if (request->resume_job)
         TRY(origin_find(c, &s->user, request->resume_job, true, &s->origin, err));
     TRY(choose_owner(s, request->user, err));
-    TRY(check_lists(s, request, err));
+    TRY(labels_join(request->labels, request->n_labels, "labels", &s->labels, err));
+    s->job.labels = s->labels.len ? s->labels.data : "";
     size_t len = strlen(request->recipe);
     if (len == 0)
         return titan_fail(err, TITAN_EINVAL, "the recipe is empty");

@@ -144,14 +144,6 @@ static titan_status read_certificate(const void *pem, size_t len, X509 **ret, st
     return *ret ? TITAN_OK : crypto_fail(err, TITAN_EINVAL, "not a certificate in PEM");
 }
 
-static titan_status write_key(EVP_PKEY *key, struct buf *out, struct titan_error *err)
-{
-    _cleanup_bio_ BIO *to = BIO_new(BIO_s_secmem());
-    if (!to || PEM_write_bio_PKCS8PrivateKey(to, key, NULL, NULL, 0, NULL, NULL) != 1)
-        return crypto_fail(err, TITAN_ENOMEM, "a key could not be written");
-    return take(to, out, err);
-}
-
 static titan_status write_certificate(X509 *x, struct buf *out, struct titan_error *err)
 {
     _cleanup_bio_ BIO *to = BIO_new(BIO_s_mem());
@@ -167,7 +159,10 @@ titan_status pki_key_make(struct buf *out, struct titan_error *err)
     _cleanup_key_ EVP_PKEY *key = EVP_EC_gen("P-256");
     if (!key)
         return crypto_fail(err, TITAN_EIO, "a key could not be made");
-    return write_key(key, out, err);
+    _cleanup_bio_ BIO *to = BIO_new(BIO_s_secmem());
+    if (!to || PEM_write_bio_PKCS8PrivateKey(to, key, NULL, NULL, 0, NULL, NULL) != 1)
+        return crypto_fail(err, TITAN_ENOMEM, "a key could not be written");
+    return take(to, out, err);
 }
 
 static bool is_p256(EVP_PKEY *key)
