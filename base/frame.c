@@ -23,17 +23,6 @@ struct frame {
     uint8_t bytes[];
 };
 
-static uint32_t load_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static void store_u32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
 /* Keep the descriptors of one recvmsg. Those beyond the limit are closed, not leaked. */
 static bool keep_fds(struct frame_reader *r, struct msghdr *msg)
 {
@@ -98,7 +87,7 @@ titan_status frame_next(struct frame_reader *r, size_t max, const uint8_t **ret_
     if (have < 4)
         return TITAN_EAGAIN;
     const uint8_t *p = (const uint8_t *)r->in.data + r->taken;
-    uint32_t prefix = load_u32(p);
+    uint32_t prefix = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
     size_t len = prefix & ~HAS_FD;
     if (len > max || len > FRAME_MAX)
         return titan_fail(err, TITAN_ELIMIT, "message of %zu bytes, at most %zu are allowed", len, max);
@@ -149,7 +138,9 @@ titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int
         free(f);
         return status;
     }
-    store_u32(f->bytes, (uint32_t)len | (fd >= 0 ? HAS_FD : 0));
+    const uint32_t prefix = (uint32_t)len | (fd >= 0 ? HAS_FD : 0);
+    for (int i = 0; i < 4; i++)
+        f->bytes[i] = (uint8_t)(prefix >> (8 * i));
     if (len)
         memcpy(f->bytes + 4, data, len);
     *(w->last ? &w->last->next : &w->first) = f;

@@ -282,17 +282,12 @@ static void store_switch(struct recipe *r, int index, bool on, bool idle)
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
-static int other_switch(const struct recipe_key *k)
-{
-    return k->other ? recipe_key_find(k->section, k->other) : -1;
-}
-
 /* A switch as true or false, as words, or as a list of words, which may be another's too. */
 static titan_status set_bool(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                              struct titan_error *err)
 {
     const struct recipe_key *k = &recipe_keys[index];
-    const int other = other_switch(k);
+    const int other = k->other ? recipe_key_find(k->section, k->other) : -1;
     struct switches s = {.key = {k, other >= 0 ? &recipe_keys[other] : NULL}};
     titan_assert(k->type == KEY_BOOL);
     s.on[SWITCH_OWN] = v->type == TOML_BOOL && v->boolean;
@@ -930,15 +925,6 @@ static bool is_default(const struct recipe *r, const struct recipe_key *k)
     return memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
 }
 
-static void print_key(const struct recipe *r, int i, struct buf *out)
-{
-    const struct recipe_key *k = &recipe_keys[i];
-    if (is_default(r, k) && default_lines[i].len)
-        buf_puts(out, default_lines[i].data);
-    else
-        print_line(r, k, out);
-}
-
 void recipe_print(const struct recipe *r, struct buf *out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -953,7 +939,10 @@ void recipe_print(const struct recipe *r, struct buf *out)
         /* The flavor's dimensions are known once it is resolved. */
         if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, i))
             continue;
-        print_key(r, i, out);
+        if (is_default(r, k) && default_lines[i].len)
+            buf_puts(out, default_lines[i].data);
+        else
+            print_line(r, k, out);
     }
 }
 

@@ -124,15 +124,6 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
 
 /* --- the model on the mesh ---------------------------------------------------------------------------------------- */
 
-/* Tokens of a sequence go out in pieces: tp each of the rank's part, and that part is cp chunks, or 2 cp where heads
- * are paired with tails. */
-static int64_t sequence_divisor(const struct recipe *r, int64_t tp)
-{
-    titan_assert(tp >= 1);
-    int64_t cp = r->parallelism.context_parallel_degree;
-    return tp * (cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1);
-}
-
 /* The first thing tensor parallelism of this degree cannot cut; NULL: it can cut everything. */
 static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *ret_value)
 {
@@ -174,7 +165,10 @@ static titan_status check_tensor(const struct recipe *r, struct titan_error *err
 static titan_status check_sequence(const struct recipe *r, const char *key, int64_t seq_len, struct titan_error *err)
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
-    int64_t divisor = sequence_divisor(r, tp), rest = seq_len % divisor;
+    /* Tokens of a sequence go out in tp pieces of the rank's share, and that share is cp chunks, or 2 cp where heads
+     * are paired with tails. */
+    int64_t chunks = cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1;
+    int64_t divisor = tp * chunks, rest = seq_len % divisor;
     titan_assert(divisor >= 1 && rest < divisor);
     if (rest == 0)
         return TITAN_OK;

@@ -27,11 +27,6 @@ static int64_t expert_params(const struct model_dims *d, int64_t experts)
     return d->dim * d->n_experts + 3 * d->dim * d->moe_hidden * (experts + d->n_shared_experts);
 }
 
-static bool is_dense(const struct model_dims *d, int64_t layer)
-{
-    return d->n_experts == 0 || layer < d->n_dense_layers;
-}
-
 /* Layers [from, to), of each of which a token passes `experts` routed experts, or which have as many. */
 static int64_t layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
@@ -84,7 +79,7 @@ double recipe_causal_flops_per_token(const struct recipe *r)
 static void layer_widths(const struct model_dims *d, double *ret_qkv, double *ret_ffn)
 {
     int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim, ffn = 0;
-    if (is_dense(d, 0))
+    if (d->n_experts == 0 || d->n_dense_layers > 0)
         ffn = d->ffn_hidden;
     if (d->n_experts)
         ffn = MAX(ffn, (d->top_k + d->n_shared_experts) * d->moe_hidden);

@@ -630,14 +630,6 @@ static titan_status refuse(const struct where *w, struct titan_error *err, const
     return titan_fail(err, TITAN_EINVAL, "%s %s: %s", text, value, range);
 }
 
-static titan_status refuse_number(const struct where *w, const struct range *r, uint64_t is, struct titan_error *err)
-{
-    char value[40], range[64];
-    (void)snprintf(value, sizeof(value), "= %" PRIu64, is);
-    (void)snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, r->lo, r->hi);
-    return refuse(w, err, value, range);
-}
-
 static titan_status refuse_signed(const struct where *w, const struct range *r, int64_t is, struct titan_error *err)
 {
     char value[40], range[64];
@@ -660,7 +652,12 @@ static titan_status check_whole(const struct where *w, const struct range *r, in
 static titan_status check_unsigned(const struct where *w, const struct range *r, uint64_t is, struct titan_error *err)
 {
     titan_assert(r->kind == RANGE_NUMBER && r->lo <= r->hi);
-    return is >= r->lo && is <= r->hi ? TITAN_OK : refuse_number(w, r, is, err);
+    if (is >= r->lo && is <= r->hi)
+        return TITAN_OK;
+    char value[40], range[64];
+    (void)snprintf(value, sizeof(value), "= %" PRIu64, is);
+    (void)snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, r->lo, r->hi);
+    return refuse(w, err, value, range);
 }
 
 static titan_status check_real(const struct where *w, const struct range *r, double is, struct titan_error *err)

@@ -317,19 +317,14 @@ struct matching {
     void *data;
 };
 
-static bool has_name(const struct job *job, const char *wanted)
-{
-    const size_t n = strlen(wanted);
-    return wanted[n - 1] == '*' ? strncmp(job->name, wanted, n - 1) == 0 : strcmp(job->name, wanted) == 0;
-}
-
 /* Name and labels, which are looked at row by row: a pattern of SQL's may take for ever. */
 static bool each_matching(const struct job *job, void *data)
 {
     struct matching *m = data;
     const struct job_filter *f = m->filter;
     titan_assert(m->left > 0);
-    if (f->name && *f->name && !has_name(job, f->name))
+    const size_t n = f->name ? strlen(f->name) : 0;
+    if (n > 0 && (f->name[n - 1] == '*' ? strncmp(job->name, f->name, n - 1) : strcmp(job->name, f->name)) != 0)
         return true;
     for (size_t i = 0; i < f->n_labels; i++)
         if (!labels_have(job->labels, f->labels[i]))

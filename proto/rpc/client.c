@@ -237,13 +237,6 @@ static void stream_pump(struct rpc_stream *stream)
     batch(&stream->base, ops, n, &stream->send_tag);
 }
 
-static void stream_recv(struct rpc_stream *stream)
-{
-    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
-    op.data.recv_message.recv_message = &stream->base.incoming;
-    batch(&stream->base, &op, 1, &stream->recv_tag);
-}
-
 /* The server's last word is in and every message before it was handed over. */
 static void stream_maybe_close(struct rpc_stream *stream)
 {
@@ -301,7 +294,9 @@ static void stream_recv_tag(struct rpc_tag *tag, bool ok)
             stream->bad_message = true;
             call_cancel(call);
         }
-        stream_recv(stream);
+        grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
+        op.data.recv_message.recv_message = &call->incoming;
+        batch(call, &op, 1, &stream->recv_tag);
     }
     stream_maybe_close(stream);
     stream_unref(stream);
