@@ -78,12 +78,6 @@ static double distance(const struct pair *p)
     return fabs(p->loss[1] - p->loss[0]);
 }
 
-/* NaN and NaN are the same. */
-static bool same(const struct pair *p)
-{
-    return p->loss[0] == p->loss[1] || (isnan(p->loss[0]) && isnan(p->loss[1]));
-}
-
 static titan_status match(struct comparison *c, struct titan_error *err)
 {
     const struct side *a = &c->side[0], *b = &c->side[1];
@@ -104,7 +98,8 @@ static titan_status match(struct comparison *c, struct titan_error *err)
     }
     c->largest = c->first = c->n;
     for (size_t i = 0; i < c->n; i++) {
-        if (same(&c->pairs[i]))
+        const double *loss = c->pairs[i].loss;
+        if (loss[0] == loss[1] || (isnan(loss[0]) && isnan(loss[1])))
             continue;
         if (c->first == c->n)
             c->first = i;

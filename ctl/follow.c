@@ -114,13 +114,6 @@ static bool wait_for_server(struct follow *f, const struct titan_error *err)
     return true;
 }
 
-static void server_is_back(struct follow *f)
-{
-    if (f->gone_ms && f->options->progress)
-        progress_print(&f->progress, "the server is back");
-    f->gone_ms = 0;
-}
-
 /* --- what comes in ------------------------------------------------------------------------------------------------ */
 
 /* What people want to know while they watch: changes of membership, losses, checkpoints, and states with a reason. */
@@ -142,7 +135,9 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
     (void)stream;
     struct follow *f = data;
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
-    server_is_back(f);
+    if (f->gone_ms && f->options->progress)
+        progress_print(&f->progress, "the server is back");
+    f->gone_ms = 0;
     f->last_event = MAX(f->last_event, event->id);
     if (!f->options->progress)
         return;

@@ -37,14 +37,6 @@ static void listing_begin(struct listing *l)
     }
 }
 
-/* "optimizer.lr=3e-4 team=nlp". */
-static const char *labels_text(const Titan__V1__Job *job, struct buf *out)
-{
-    for (size_t i = 0; i < job->n_labels; i++)
-        buf_printf(out, "%s%s", i ? " " : "", job->labels[i]);
-    return out->len ? out->data : "";
-}
-
 static bool listing_add(const Titan__V1__Job *job, void *data)
 {
     struct listing *l = data;
@@ -69,7 +61,9 @@ static bool listing_add(const Titan__V1__Job *job, void *data)
     table_cell(t, "%s", output_ago(job->submitted_at_ms, l->now_ms, ago));
     if (l->labels) {
         _cleanup_(buf_free) struct buf labels = BUF_INIT;
-        table_cell(t, "%s", labels_text(job, &labels));
+        for (size_t i = 0; i < job->n_labels; i++) /* "optimizer.lr=3e-4 team=nlp" */
+            buf_printf(&labels, "%s%s", i ? " " : "", job->labels[i]);
+        table_cell(t, "%s", labels.len ? labels.data : "");
     }
     table_cell(t, "%s", ctl_state_final(job->state) ? "" : job->reason);
     return true;

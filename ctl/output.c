@@ -123,14 +123,6 @@ static size_t value_size(const ProtobufCFieldDescriptor *field)
     }
 }
 
-static void put_time(struct json_writer *w, const char *name, size_t len, int64_t at_ms)
-{
-    char key[64], text[32];
-    titan_assert(len < sizeof(key));
-    (void)snprintf(key, sizeof(key), "%.*s", (int)len, name);
-    json_put_string(w, key, at_ms > 0 ? clock_format(at_ms, text) : NULL);
-}
-
 void output_fields(struct json_writer *w, const ProtobufCMessage *message)
 {
     const ProtobufCMessageDescriptor *type = message->descriptor;
@@ -150,7 +142,11 @@ void output_fields(struct json_writer *w, const ProtobufCMessage *message)
                 put_value(w, NULL, field, list + k * value_size(field));
             json_end_array(w);
         } else if (field->type == PROTOBUF_C_TYPE_INT64 && len > 3 && strcmp(field->name + len - 3, "_ms") == 0) {
-            put_time(w, field->name, len - 3, *(const int64_t *)value);
+            const int64_t at_ms = *(const int64_t *)value;
+            char name[64], text[32];
+            titan_assert(len < sizeof(name));
+            (void)snprintf(name, sizeof(name), "%.*s", (int)len - 3, field->name);
+            json_put_string(w, name, at_ms > 0 ? clock_format(at_ms, text) : NULL);
         } else {
             put_value(w, field->name, field, value);
         }

@@ -49,14 +49,6 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
     return state_dir(args, "/pki", out, err);
 }
 
-static titan_status no_authority(struct titan_error *err, const char *dir)
-{
-    titan_assert(err && err->status != TITAN_OK);
-    titan_error_wrap(err, "no CA that could sign in '%.128s'", dir);
-    titan_error_hint(err, "titanctl pki init makes one; --pki-dir names the folder of one that is kept elsewhere");
-    return err->status;
-}
-
 /* --- the pieces --------------------------------------------------------------------------------------------------- */
 
 static titan_status make_authority(const char *dir, const char *cluster, struct titan_error *err)
@@ -92,8 +84,11 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_sp
     if (!pki_name_ok(spec->name))
         return titan_fail(err, TITAN_EINVAL, "'%.64s' is not a valid name: letters, digits, '.', '_', '-', at most %d",
                           spec->name, PKI_NAME_MAX);
-    if (authority_load(ca_dir, &a, err) != TITAN_OK)
-        return no_authority(err, ca_dir);
+    if (authority_load(ca_dir, &a, err) != TITAN_OK) {
+        titan_error_wrap(err, "no CA that could sign in '%.128s'", ca_dir);
+        titan_error_hint(err, "titanctl pki init makes one; --pki-dir names the folder of one that is kept elsewhere");
+        return err->status;
+    }
     TRY(certs_in(dir, &files, err));
     TRY(certs_dir(dir, err));
     bool fresh = certs_load(&files, &c, NULL) != TITAN_OK;

@@ -443,12 +443,6 @@ static void print_doing(const struct stall_rank *m, struct buf *out)
         buf_printf(out, ", which is %.0f s older than the others'", m->older_s);
 }
 
-static void print_waiting(const struct stall *s, const char *in, struct buf *out)
-{
-    print_ranks(s->waiting, s->n_waiting, out);
-    buf_printf(out, " %s waited %.3g s%s", s->n_waiting == 1 ? "has" : "have", s->waited_s, in);
-}
-
 /* What others have begun in its place. */
 static void print_others(const struct stall *s, bool sizes, struct buf *out)
 {
@@ -511,7 +505,9 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         buf_printf(out, " for %.3g s, and no rank waits for another", s->waited_s);
     } else {
         buf_puts(out, "; ");
-        print_waiting(s, s->what->kind == FLIGHT_COLLECTIVE ? " in it" : "", out);
+        print_ranks(s->waiting, s->n_waiting, out);
+        buf_printf(out, " %s waited %.3g s%s", s->n_waiting == 1 ? "has" : "have", s->waited_s,
+                   s->what->kind == FLIGHT_COLLECTIVE ? " in it" : "");
         for (int i = 0; s->kind != STALL_HELD && i < MIN(s->n_missing, RANKS_SAID_MAX); i++)
             print_doing(&s->missing[i], out);
     }

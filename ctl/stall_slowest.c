@@ -28,28 +28,18 @@ struct tally {
     int collectives;
 };
 
-static int members_of(const struct flight_group *g)
-{
-    int n = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(g->members); i++)
-        n += __builtin_popcountll(g->members[i]);
-    return n;
-}
-
-/* Of name and members: that two groups have the same is not to be expected. */
-static uint64_t key_of(const struct flight_group *g)
-{
-    return hash_bytes(hash_text(HASH_INIT, g->name), g->members, sizeof(g->members));
-}
-
 static bool add_dump(struct tally *t, const struct flight_copy *c)
 {
     uint64_t keys[FLIGHT_GROUPS];
     int members[FLIGHT_GROUPS];
     titan_assert(c->rank >= 0 && c->rank < FLIGHT_RANKS_MAX);
     for (int g = 0; g < FLIGHT_GROUPS; g++) {
-        keys[g] = key_of(&c->groups[g]);
-        members[g] = members_of(&c->groups[g]);
+        const struct flight_group *group = &c->groups[g];
+        /* Of name and members: that two groups have the same is not to be expected. */
+        keys[g] = hash_bytes(hash_text(HASH_INIT, group->name), group->members, sizeof(group->members));
+        members[g] = 0;
+        for (size_t i = 0; i < ARRAY_SIZE(group->members); i++)
+            members[g] += __builtin_popcountll(group->members[i]);
     }
     for (int i = 0; i < c->n; i++) {
         const struct flight_entry *e = &c->entries[i];

@@ -33,15 +33,6 @@ static void put_losses(struct buf *out, const Titan__V1__Job *job)
     buf_puts(out, "\n");
 }
 
-/* "loss 2.3456, perplexity 10.44, 1.2345 bits per byte, after step 300" */
-static void put_validation(struct buf *out, const Titan__V1__Evaluation *v)
-{
-    buf_printf(out, "  %-12s loss %.4f, perplexity %.2f", "validation", v->loss, v->perplexity);
-    if (isfinite(v->bits_per_byte))
-        buf_printf(out, ", %.4f bits per byte", v->bits_per_byte);
-    buf_printf(out, ", after step %llu\n", (unsigned long long)v->step);
-}
-
 static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
 {
     char count[UNITS_TEXT];
@@ -54,8 +45,13 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
     buf_printf(out, "  %-12s %llu of %llu\n", "step", (unsigned long long)job->step, (unsigned long long)job->steps);
     if (isfinite(job->loss) && job->step > 0)
         buf_printf(out, "  %-12s %.4f\n", "loss", job->loss);
-    if (job->validation)
-        put_validation(out, job->validation);
+    const Titan__V1__Evaluation *v = job->validation;
+    if (v) {
+        buf_printf(out, "  %-12s loss %.4f, perplexity %.2f", "validation", v->loss, v->perplexity);
+        if (isfinite(v->bits_per_byte))
+            buf_printf(out, ", %.4f bits per byte", v->bits_per_byte);
+        buf_printf(out, ", after step %llu\n", (unsigned long long)v->step);
+    }
     if (job->tokens_per_second > 0)
         buf_printf(out, "  %-12s %s tokens/s\n", "speed", format_count(job->tokens_per_second, count));
     if (job->mfu > 0)

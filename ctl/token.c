@@ -31,11 +31,6 @@ static titan_status create(struct ctl *ctl, const struct args *args, struct tita
     return TITAN_OK;
 }
 
-static const char *state_of(const Titan__V1__Token *t)
-{
-    return t->revoked_at_ms ? "revoked" : t->expires_at_ms <= clock_wall_ms() ? "expired" : "valid";
-}
-
 static void print_table(const struct ctl *ctl, const Titan__V1__ListTokensResponse *reply)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -43,11 +38,12 @@ static void print_table(const struct ctl *ctl, const Titan__V1__ListTokensRespon
     table_begin(&t, (const char *const[]){"ID", "NAME", "ROLE", "STATE", "EXPIRES", "CREATED BY", NULL});
     for (size_t i = 0; i < reply->n_tokens; i++) {
         const Titan__V1__Token *token = reply->tokens[i];
+        const bool expired = token->expires_at_ms <= clock_wall_ms();
         char at[32];
         table_cell(&t, "%s", token->id);
         table_cell(&t, "%s", token->name);
         table_cell(&t, "%s", token->role);
-        table_cell(&t, "%s", state_of(token));
+        table_cell(&t, "%s", token->revoked_at_ms ? "revoked" : expired ? "expired" : "valid");
         table_cell(&t, "%s", clock_format(token->expires_at_ms, at));
         table_cell(&t, "%s", token->created_by);
     }

@@ -89,13 +89,6 @@ static void put_text(struct frame *f, const char *before, const char *format, ..
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
-static void put_curve(const struct top_screen *s, const struct top_job *job, struct table_out *t)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    plot_spark(job->losses, job->n_losses, (int)MIN(job->n_losses, (size_t)CURVE), s->unicode, &text);
-    table_cell(t, "%s", text.data ? text.data : "");
-}
-
 /* Columns that a narrow terminal has no room for are left out, the least telling first. */
 static void put_jobs(struct frame *f, int rows)
 {
@@ -130,8 +123,11 @@ static void put_jobs(struct frame *f, int rows)
             table_cell(&t, "%.4f", job->loss); /* NaN is what a diverged run has */
         else
             table_cell(&t, "-");
-        if (curve)
-            put_curve(s, job, &t);
+        if (curve) {
+            _cleanup_(buf_free) struct buf text = BUF_INIT;
+            plot_spark(job->losses, job->n_losses, (int)MIN(job->n_losses, (size_t)CURVE), s->unicode, &text);
+            table_cell(&t, "%s", text.data ? text.data : "");
+        }
         if (rate)
             table_cell(&t, "%s", job->tokens_per_second > 0 ? format_count(job->tokens_per_second, count) : "-");
         if (mfu && job->mfu > 0)
