@@ -702,14 +702,6 @@ static bool piece_needed(const struct piece *box, const struct wanted *wanted)
     return false;
 }
 
-static bool file_needed(const struct manifest_file *file, const struct wanted *wanted)
-{
-    for (int p = 0; p < file->npieces; p++)
-        if (piece_needed(&file->pieces[p].box, wanted))
-            return true;
-    return false;
-}
-
 static void close_safetensors(struct safetensors **st)
 {
     safetensors_close(*st);
@@ -748,8 +740,10 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
         assert_inside(specs, nspecs, &pieces[i]);
     TRY(sort_wanted(&m, map, pieces, npieces, &wanted, err));
     for (int f = 0; f < m.nfiles; f++) {
-        titan_status status =
-            file_needed(&m.files[f], &wanted) ? load_file(at, &m, &m.files[f], &wanted, err) : TITAN_OK;
+        bool needed = false;
+        for (int p = 0; p < m.files[f].npieces && !needed; p++)
+            needed = piece_needed(&m.files[f].pieces[p].box, &wanted);
+        titan_status status = needed ? load_file(at, &m, &m.files[f], &wanted, err) : TITAN_OK;
         if (status != TITAN_OK) {
             (void)titan_error_wrap(err, "'%s'", path);
             return status;

@@ -74,17 +74,6 @@ static int compare_shards(const void *a, const void *b)
     return strcmp(((const struct shard *)a)->name, ((const struct shard *)b)->name);
 }
 
-static const struct shard *find_shard(const struct hf_weights *w, const char *name)
-{
-    const struct shard wanted = {.name = (char *)(uintptr_t)name};
-    return bsearch(&wanted, w->shards, w->n, sizeof *w->shards, compare_shards);
-}
-
-static bool plain_name(const struct json *value)
-{
-    return value->type == JSON_STRING && value->string[0] && value->string[0] != '.' && !strchr(value->string, '/');
-}
-
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -96,7 +85,7 @@ static titan_status open_shards(struct hf_weights *w, int at, const struct json 
     _cleanup_free_ const char **names = NULL;
     size_t n = 0, cap = 0;
     for (const struct json *m = map->first; m; m = m->next) {
-        if (!plain_name(m))
+        if (m->type != JSON_STRING || !m->string[0] || m->string[0] == '.' || strchr(m->string, '/'))
             return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "': tensor '%.100s' is in no file with a plain name",
                               m->key);
         if (!VEC_PUSH(names, n, cap, (const char *)m->string))
@@ -115,7 +104,8 @@ static titan_status open_shards(struct hf_weights *w, int at, const struct json 
 static titan_status check_index(struct hf_weights *w, const struct json *map, struct titan_error *err)
 {
     for (const struct json *m = map->first; m; m = m->next, w->n_indexed++) {
-        const struct shard *s = find_shard(w, m->string);
+        const struct shard wanted = {.name = m->string};
+        const struct shard *s = bsearch(&wanted, w->shards, w->n, sizeof *w->shards, compare_shards);
         if (!s || !safetensors_find(s->st, m->key))
             return titan_fail(err, TITAN_ECORRUPT, "tensor '%.100s' is not in '%s', where '" INDEX_NAME "' has it",
                               m->key, m->string);
@@ -244,12 +234,6 @@ struct checking {
     size_t n_missing;
 };
 
-/* Read as 16 or 32 bits of a float; anything else is a quantized file. */
-static bool is_float(const struct safetensors_tensor *t)
-{
-    return strcmp(t->dtype, "F32") == 0 || strcmp(t->dtype, "BF16") == 0 || strcmp(t->dtype, "F16") == 0;
-}
-
 static titan_status check_one(struct checking *c, const char *name, int ndim, const int64_t *shape, bool optional,
                               struct titan_error *err)
 {
@@ -268,7 +252,8 @@ static titan_status check_one(struct checking *c, const char *name, int ndim, co
                           " * %" PRId64,
                           name, t->ndim, t->ndim > 0 ? t->shape[0] : 1, t->ndim > 1 ? t->shape[1] : 1, ndim, shape[0],
                           ndim > 1 ? shape[1] : 1);
-    if (!is_float(t))
+    /* Anything else is a quantized file. */
+    if (strcmp(t->dtype, "F32") != 0 && strcmp(t->dtype, "BF16") != 0 && strcmp(t->dtype, "F16") != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", name, t->dtype);
     return TITAN_OK;
 }

@@ -52,15 +52,6 @@ static bool is_bias(const struct load *l, int spec)
 
 /* --- from a checkpoint -------------------------------------------------------------------------------------------- */
 
-static titan_status check_recipe(const struct load *l, struct titan_error *err)
-{
-    if (l->source.from == LOAD_OTHER || l->info.recipe_hash == l->source.recipe_hash)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
-    titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
-    return TITAN_ECONFLICT;
-}
-
 /* Without moments a run can begin, and it can be over. */
 static titan_status check_moments(const struct load *l, struct titan_error *err)
 {
@@ -143,7 +134,11 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
     if (l->source.from == LOAD_OTHER)
         TRY(find_other(l, err));
     TRY(checkpoint_read_info(l->path, &l->info, err));
-    TRY(check_recipe(l, err));
+    if (l->source.from != LOAD_OTHER && l->info.recipe_hash != l->source.recipe_hash) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
+        titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
+        return TITAN_ECONFLICT;
+    }
     TRY(check_moments(l, err));
     TRY(leave_out(l, err));
     return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &l->apart.watch, err),

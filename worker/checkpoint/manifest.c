@@ -72,18 +72,13 @@ static bool parse_hex(const char *text, int digits, uint64_t *ret)
     return text[digits] == '\0';
 }
 
-static bool is_dtype(const char *word, int version)
-{
-    return strcmp(word, "F32") == 0 ||
-           (version >= VERSION_ALIKE && (strcmp(word, "BF16") == 0 || strcmp(word, "F16") == 0));
-}
-
 /* Before version 4 the first tensor says it for all. */
 static titan_status parse_dtype(const struct json *member, struct manifest *m, struct tensor_spec *spec,
                                 struct titan_error *err)
 {
     const char *dtype = json_string(member, "dtype", ""), *first = m->info.dtype;
-    if (!is_dtype(dtype, m->version))
+    const bool half = strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
+    if (strcmp(dtype, "F32") != 0 && !(m->version >= VERSION_ALIKE && half))
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', which version %d has not", spec->name, dtype,
                           m->version);
     if (m->version < VERSION && first[0] && strcmp(dtype, first) != 0)

@@ -41,12 +41,6 @@ titan_status comm_core_init_child(struct comm_core *child, const struct comm_cor
     return comm_core_init(child, parent->transport, rank, n, parent->device, err);
 }
 
-static void free_request(struct comm_request *r)
-{
-    free(r->parts);
-    free(r);
-}
-
 /* With the lock held. */
 static void drop_request(struct comm_core *core, struct comm_request *r)
 {
@@ -57,15 +51,8 @@ static void drop_request(struct comm_core *core, struct comm_request *r)
         core->requests = r->next;
     if (r->next)
         r->next->prev = r->prev;
-    free_request(r);
-}
-
-static void unlink_request(struct comm_request *r)
-{
-    struct comm_core *core = r->core;
-    (void)pthread_mutex_lock(&core->lock);
-    drop_request(core, r);
-    (void)pthread_mutex_unlock(&core->lock);
+    free(r->parts);
+    free(r);
 }
 
 static void link_request(struct comm_request *r)
@@ -222,7 +209,9 @@ static titan_status run_request(void *arg, struct titan_error *err)
     }
     if (status != TITAN_OK && err)
         *err = local;
-    unlink_request(r);
+    (void)pthread_mutex_lock(&core->lock);
+    drop_request(core, r);
+    (void)pthread_mutex_unlock(&core->lock);
     return status;
 }
 

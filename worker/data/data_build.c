@@ -463,22 +463,17 @@ static titan_status finish_shard(struct build *b, struct titan_error *err)
     return failpoint("data.state", err);
 }
 
-static titan_status open_shard(struct build *b, struct titan_error *err)
-{
-    titan_assert(!b->writer);
-    char path[PATH_MAX];
-    shard_path(b->opt->out, b->now.set.n, path);
-    return shard_writer_open(path, b->now.set.width, b->now.set.tokenizer_hash, b->now.set.eos, &b->writer, err);
-}
-
 /* The ids of one piece up to `end`. */
 static titan_status write_ids(struct build *b, const struct piece *p, uint64_t from, uint64_t end,
                               struct titan_error *err)
 {
     titan_assert(from <= end && end <= p->n_ids);
     const uint32_t width = b->now.set.width;
-    if (!b->writer)
-        TRY(open_shard(b, err));
+    if (!b->writer) {
+        char path[PATH_MAX];
+        shard_path(b->opt->out, b->now.set.n, path);
+        TRY(shard_writer_open(path, width, b->now.set.tokenizer_hash, b->now.set.eos, &b->writer, err));
+    }
     return shard_writer_add(b->writer, p->ids + from * width, end - from, (uint32_t)p->id_max, err);
 }
 

@@ -54,12 +54,6 @@ static void on_progress(void *arg, const struct build_progress *now)
     draw(line, now, (double)(at - line->began_ns) / 1e9);
 }
 
-static void clear_line(const struct progress_line *line)
-{
-    if (line->live && line->shown)
-        (void)fputs("\r\033[K", stderr);
-}
-
 /* --- build -------------------------------------------------------------------------------------------------------- */
 
 static titan_status read_format(const struct args *args, enum build_files *ret, struct titan_error *err)
@@ -72,12 +66,6 @@ static titan_status read_format(const struct args *args, enum build_files *ret, 
             return TITAN_OK;
     }
     return titan_fail(err, TITAN_EINVAL, "--format is auto, text or jsonl, not '%.64s'", text);
-}
-
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 static void print_report(const struct build_report *r, const char *out, double seconds)
@@ -157,14 +145,17 @@ static titan_status build(const struct args *args, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL, "data build needs --tokenizer, --out and at least one INPUT");
     TRY(read_json(args, &json, err));
     TRY(read_format(args, &o.files, err));
-    TRY(args_int(args, "threads", 1, 1024, MIN(cores(), 1024), &threads, err));
+    cpu_set_t set;
+    const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    TRY(args_int(args, "threads", 1, 1024, MIN(cores, 1024), &threads, err));
     TRY(args_int(args, "shard-tokens", 1, INT64_C(1) << 40, BUILD_SHARD_TOKENS, &o.shard_tokens, err));
     TRY(tokenizer_open(o.tokenizer_name, &tokenizer, err));
     o.threads = (int)threads;
     o.tokenizer = tokenizer;
     const titan_status status = data_build(&o, &report, err);
     tokenizer_close(tokenizer);
-    clear_line(&line);
+    if (line.live && line.shown)
+        (void)fputs("\r\033[K", stderr);
     TRY(status);
     (json ? print_report_json : print_report)(&report, o.out, (double)(clock_mono_ns() - line.began_ns) / 1e9);
     return TITAN_OK;

@@ -34,13 +34,6 @@ static bool is_bytes(const struct dataset_options *o)
     return strcmp(o->tokenizer_name, "bytes") == 0;
 }
 
-static void note_left_out(struct dataset *ds, const struct data_files *files)
-{
-    if (files->left_out > 0 && ds->left_out == 0)
-        ds->first_left_out = files->first_left;
-    ds->left_out += files->left_out;
-}
-
 static titan_status open_shards(struct corpus *c, const char *path, const struct dataset_options *o,
                                 struct titan_error *err)
 {
@@ -74,7 +67,9 @@ static titan_status open_bytes(struct dataset *ds, struct corpus *c, const char 
     _cleanup_(data_files_clear) struct data_files files = {0};
     TRY(data_files_add(&files, path, err));
     TRY(corpus_open_text(c, path, &files, err));
-    note_left_out(ds, &files);
+    if (files.left_out > 0 && ds->left_out == 0)
+        ds->first_left_out = files.first_left;
+    ds->left_out += files.left_out;
     return TITAN_OK;
 }
 
@@ -91,14 +86,6 @@ static bool is_kind(const struct dataset_source *source, const char *kind)
 static bool is_c4(const struct dataset_source *source)
 {
     return is_kind(source, "c4") || is_kind(source, "c4_test") || is_kind(source, "c4_validation");
-}
-
-static void put_build_command(const struct dataset_source *source, const struct dataset_options *o,
-                              struct titan_error *err)
-{
-    if (err)
-        titan_error_hint(err, "make tokens of it once: titanctl data build --tokenizer '%.40s' --out DIR%s '%.60s'",
-                         o->tokenizer_name, is_c4(source) ? " --bos" : "", source->path);
 }
 
 /* A folder for the tokens: in the cache, by what they are made of, or a temporary one. */
@@ -136,7 +123,9 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
         (void)titan_fail(err, TITAN_EINVAL,
                          "'%s' is about %" PRIu64 " MiB of text; up to %" PRIu64 " MiB are tokenised when a run starts",
                          source->path, bytes >> 20, TOKENISE_BYTES_MAX >> 20);
-        put_build_command(source, o, err);
+        if (err)
+            titan_error_hint(err, "make tokens of it once: titanctl data build --tokenizer '%.40s' --out DIR%s '%.60s'",
+                             o->tokenizer_name, is_c4(source) ? " --bos" : "", source->path);
         return TITAN_EINVAL;
     }
     TRY(place_tokens(o, hash, ret_folder, err));

@@ -68,15 +68,6 @@ static titan_status load_sample(struct loader *l, uint64_t first, int64_t i, int
     return TITAN_OK;
 }
 
-static uint64_t count_bytes(const uint16_t *token_bytes, const int32_t *targets, int64_t n)
-{
-    uint64_t bytes = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        bytes += targets[i] >= 0 ? token_bytes[targets[i]] : 0;
-    return bytes;
-}
-
 titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err)
 {
     const struct sequence_cut *cut = &l->opt.cut;
@@ -94,8 +85,9 @@ titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *er
         }
         l->counts[slot] =
             (double)batch_fill(cut, l->opt.cp_rank, l->inputs, l->targets, l->starts, l->tokens + slot * each);
-        if (l->opt.token_bytes)
-            l->bytes += count_bytes(l->opt.token_bytes, l->tokens + slot * each + n, n);
+        const int32_t *targets = l->tokens + slot * each + n;
+        for (int64_t i = 0; i < n && l->opt.token_bytes; i++)
+            l->bytes += targets[i] >= 0 ? l->opt.token_bytes[targets[i]] : 0;
     }
     if (l->opt.log)
         (void)fflush(l->opt.log);

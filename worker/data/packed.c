@@ -156,13 +156,6 @@ static titan_status unzstd_some(struct packed *p, uint8_t *out, size_t n, size_t
     return TITAN_OK;
 }
 
-/* Between two members gzip files may be padded with zeros. */
-static void skip_padding(struct packed *p)
-{
-    while (p->packing == PACKING_GZIP && p->between && p->place > p->have && p->used < p->have && !p->input[p->used])
-        p->used++;
-}
-
 static titan_status unpack(struct packed *p, uint8_t *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
     for (*ret_got = 0; *ret_got == 0;) {
@@ -171,7 +164,10 @@ static titan_status unpack(struct packed *p, uint8_t *out, size_t n, size_t *ret
             TRY(read_file(p, p->input, INPUT_BYTES, &p->have, err));
             p->ended = p->have == 0;
         }
-        skip_padding(p);
+        /* Between two members gzip files may be padded with zeros. */
+        while (p->packing == PACKING_GZIP && p->between && p->place > p->have && p->used < p->have &&
+               !p->input[p->used])
+            p->used++;
         if (p->used == p->have && p->ended && p->between)
             return TITAN_OK;
         if (p->used == p->have && !p->ended)

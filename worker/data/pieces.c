@@ -275,21 +275,17 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
     return give(r, n, ret, err);
 }
 
-static titan_status open_next(struct piece_reader *r, struct titan_error *err)
-{
-    titan_assert(!r->packed && r->file < r->opt.files->n);
-    TRY(packed_open(r->opt.files->file[r->file].path, &r->packed, err));
-    r->ended = r->begun = r->skips = false;
-    r->n = r->line = 0;
-    return r->opt.lines[r->file] ? skip_lines(r, err) : TITAN_OK;
-}
-
 titan_status data_piece_reader_next(struct piece_reader *r, struct piece *ret, bool *ret_any, struct titan_error *err)
 {
     *ret_any = false;
     while (!*ret_any && r->file < r->opt.files->n) {
-        if (!r->packed)
-            TRY(open_next(r, err));
+        if (!r->packed) {
+            TRY(packed_open(r->opt.files->file[r->file].path, &r->packed, err));
+            r->ended = r->begun = r->skips = false;
+            r->n = r->line = 0;
+            if (r->opt.lines[r->file])
+                TRY(skip_lines(r, err));
+        }
         TRY(r->opt.lines[r->file] ? next_lines(r, ret, ret_any, err) : next_text(r, ret, ret_any, err));
     }
     return TITAN_OK;

@@ -25,14 +25,9 @@
 
 /* --- one file ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t round_up(uint64_t n)
-{
-    return (n + 7) & ~UINT64_C(7);
-}
-
 uint64_t shard_index_at(const struct shard_header *h)
 {
-    return SHARD_HEADER_BYTES + round_up(h->tokens * h->width);
+    return SHARD_HEADER_BYTES + ((h->tokens * h->width + 7) & ~UINT64_C(7));
 }
 
 static titan_status damaged(const char *path, const char *what, struct titan_error *err)

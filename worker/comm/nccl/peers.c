@@ -47,13 +47,6 @@ static void drop(struct nccl_peers *p, int i)
     p->ranks[i] = p->ranks[p->n];
 }
 
-static void drop_rank(struct nccl_peers *p, int rank)
-{
-    for (int i = p->n - 1; i >= 0; i--)
-        if (p->ranks[i] == rank)
-            drop(p, i);
-}
-
 static void say(struct nccl_peers *p, uint8_t word)
 {
     for (int i = 0; i < p->n; i++)
@@ -64,7 +57,9 @@ void nccl_peers_add(struct nccl_peers *p, int fd, int rank)
 {
     titan_assert(fd >= 0 && rank >= 0);
     (void)pthread_mutex_lock(&p->lock);
-    drop_rank(p, rank);
+    for (int i = p->n - 1; i >= 0; i--)
+        if (p->ranks[i] == rank)
+            drop(p, i);
     if (p->n < p->capacity) {
         p->polls[p->n] = (struct pollfd){.fd = fd, .events = POLLIN};
         p->ranks[p->n++] = rank;

@@ -148,13 +148,6 @@ static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t
     progress_wait_end();
 }
 
-static void ring_bell(struct segment_rank *r)
-{
-    atomic_fetch_add(&r->bell, 1);
-    if (atomic_load(&r->sleeping) > 0)
-        futex_wake(&r->bell, INT32_MAX);
-}
-
 /* End every sleep, so that all look at what has changed. */
 static void poke_all(struct segment *seg)
 {
@@ -195,11 +188,6 @@ titan_status segment_check(const struct segment *seg, struct titan_error *err)
 
 /* --- which members are still there -------------------------------------------------------------------------------- */
 
-static int open_pidfd(pid_t pid)
-{
-    return (int)syscall(SYS_pidfd_open, pid, 0);
-}
-
 /* Has the process of this rank of the root ended? Ended but not yet waited for counts. Any thread of this process. */
 static bool process_ended(struct segment *root, int r)
 {
@@ -209,7 +197,7 @@ static bool process_ended(struct segment *root, int r)
         return false; /* the number means nothing here */
     int fd = atomic_load(&root->pidfds[r]);
     if (fd < 0) {
-        int mine = open_pidfd(peer->pid);
+        int mine = (int)syscall(SYS_pidfd_open, peer->pid, 0);
         if (mine < 0)
             return errno == ESRCH;
         if (atomic_compare_exchange_strong(&root->pidfds[r], &fd, mine))
@@ -344,7 +332,10 @@ void segment_channel_advance(struct segment *seg, enum channel_end end, int peer
     size_t index;
     struct segment_channel *ch = channel_at(seg, end, peer, &index);
     atomic_fetch_add(end == CHANNEL_SEND ? &ch->head : &ch->tail, 1);
-    ring_bell(&seg->ranks[peer]);
+    struct segment_rank *r = &seg->ranks[peer];
+    atomic_fetch_add(&r->bell, 1);
+    if (atomic_load(&r->sleeping) > 0)
+        futex_wake(&r->bell, INT32_MAX);
 }
 
 uint32_t segment_bell(const struct segment *seg)

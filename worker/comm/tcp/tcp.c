@@ -503,12 +503,6 @@ static titan_status open_links(struct comm *c, const struct comm_config *config,
     return connect_links(c, &all, err);
 }
 
-/* Different for every rendezvous of an epoch: a bijection of the count, mixed with the parent's. */
-static uint64_t tag_of(const struct comm *parent)
-{
-    return hash_mix(parent->tag + parent->splits * HASH_STEP);
-}
-
 static titan_status split_links(struct comm *c, struct comm *parent, const int *members, int n,
                                 const atomic_int *abort_flag, struct titan_error *err)
 {
@@ -519,7 +513,8 @@ static titan_status split_links(struct comm *c, struct comm *parent, const int *
         links[i] = parent->links[members[i]].fd;
     }
     c->mesh = parent->mesh;
-    c->tag = tag_of(parent);
+    /* Different for every rendezvous of an epoch: a bijection of the count, mixed with the parent's. */
+    c->tag = hash_mix(parent->tag + parent->splits * HASH_STEP);
     struct rendezvous_options some = {
         .tag = c->tag, .members = c->names, .n = n, .links = links, .in = &parent->core, .abort_flag = abort_flag};
     return connect_links(c, &some, err);
