@@ -712,15 +712,6 @@ static titan_status refuse(const struct builder *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-static int most_executions(const struct builder *b, int *ret_cells)
-{
-    const struct schedule *s = b->opt->schedule;
-    const int cells = s ? s->n_cells[b->pp_rank] : (int)(2 * b->share_max);
-
-    *ret_cells = cells;
-    return cells * b->model->n_units; /* more than there will be */
-}
-
 static titan_status alloc_units(struct builder *b, struct titan_error *err)
 {
     const size_t slots = (size_t)b->share_max;
@@ -759,9 +750,10 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
 {
     const size_t units = (size_t)b->model->n_units, slots = (size_t)b->share_max;
     const size_t passes = (size_t)b->layout->stages * slots;
-    int cells;
+    const struct schedule *s = b->opt->schedule;
+    const int cells = s ? s->n_cells[b->pp_rank] : (int)(2 * b->share_max);
 
-    b->executions = calloc((size_t)most_executions(b, &cells), sizeof *b->executions);
+    b->executions = calloc((size_t)cells * units, sizeof *b->executions); /* more than there will be */
     b->cells = calloc((size_t)cells + 1, sizeof *b->cells);
     b->units = calloc(units, sizeof *b->units);
     b->local = calloc(units, sizeof *b->local);

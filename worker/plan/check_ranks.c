@@ -327,14 +327,6 @@ static titan_status refuse_stuck(const struct run *w, int line, int *others)
                       text[2]);
 }
 
-static titan_status check_ended(const struct run *w, int *others)
-{
-    for (int line = 0; line < w->r->n * STREAM_COUNT; line++)
-        if (head_of(w, line))
-            return refuse_stuck(w, line, others);
-    return TITAN_OK;
-}
-
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static void free_run(struct run *w)
@@ -405,7 +397,10 @@ static titan_status check_run(const struct ranks *r)
         w.is_ready[line] = false;
         run_line(&w, line, others);
     }
-    return check_ended(&w, others);
+    for (int line = 0; line < r->n * STREAM_COUNT; line++)
+        if (head_of(&w, line))
+            return refuse_stuck(&w, line, others);
+    return TITAN_OK;
 }
 
 titan_status programs_check(const struct program *const *by_kind, int n, struct titan_error *err)

@@ -415,14 +415,6 @@ static struct tensor stage_state(struct builder *b, int unit)
     return staged;
 }
 
-static void update_offloaded(struct builder *b, struct updates *updates, int unit, struct tensor staged)
-{
-    add_update(b, updates, unit, staged.buffer);
-    b->e.stream = STREAM_COPY;
-    emit_copy(&b->e, state_of(b, unit, b->units[unit].state), staged);
-    b->e.stream = STREAM_COMPUTE;
-}
-
 static int next_unit(const struct builder *b, int unit)
 {
     do
@@ -445,10 +437,14 @@ static void update_units(struct builder *b)
             if (next_unit(b, u) < units)
                 ahead = stage_state(b, next_unit(b, u));
         }
-        if (b->opt->offload)
-            update_offloaded(b, &updates, u, staged);
-        else
+        if (b->opt->offload) {
+            add_update(b, &updates, u, staged.buffer);
+            b->e.stream = STREAM_COPY;
+            emit_copy(&b->e, state_of(b, u, b->units[u].state), staged);
+            b->e.stream = STREAM_COMPUTE;
+        } else {
             add_update(b, &updates, u, b->units[u].state);
+        }
         staged = ahead;
     }
     emit_updates(b, &updates);

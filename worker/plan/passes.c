@@ -323,22 +323,16 @@ static bool worth_it(const struct bucketing *k, int a, int b)
            cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y);
 }
 
-static double channel_bytes(const struct program *p, enum op op, int channel)
-{
-    double sum = 0;
-    for (int i = 0; i < p->n_actions; i++)
-        if (p->actions[i].op == op && p->actions[i].channel == channel)
-            sum += (double)action_sent_bytes(p, &p->actions[i]);
-    return sum;
-}
-
 /* Into the earlier action (gathers) or the later one (reductions: all inputs must be there). */
 static titan_status bucket_channel(struct bucketing *k, enum op op, int channel, struct titan_error *err)
 {
     struct program *p = k->p;
     int open = NONE, place = 0;
 
-    k->total = channel_bytes(p, op, channel);
+    k->total = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].op == op && p->actions[i].channel == channel)
+            k->total += (double)action_sent_bytes(p, &p->actions[i]);
     for (int i = 0; i < p->n_actions; i++) {
         struct action *a = &p->actions[i];
         if (a->op != op || a->channel != channel || !is_bucketable(a))
@@ -418,14 +412,6 @@ static bool is_reduction(const struct action *a)
     return a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE;
 }
 
-/* For every buffer the last action that touches it. */
-static void last_touches(const struct program *p, int *ret)
-{
-    for (int i = 0; i < p->n_actions; i++)
-        for (int k = 0; k < p->actions[i].n_operands; k++)
-            ret[action_operands(p, &p->actions[i])[k].buffer] = i;
-}
-
 /* RELEASE of what action `from` of the program is the last to read. */
 static titan_status append_releases(struct program *p, int from, const int *last, struct action *out, int *n_out,
                                     int params, struct titan_error *err)
@@ -487,7 +473,9 @@ titan_status pass_hold(struct program *p, const struct pass_options *options, st
         free(out);
         return no_memory(err);
     }
-    last_touches(p, last);
+    for (int i = 0; i < p->n_actions; i++)
+        for (int k = 0; k < p->actions[i].n_operands; k++)
+            last[action_operands(p, &p->actions[i])[k].buffer] = i;
     const titan_status status = hold(p, last, out, &n, err);
     if (status == TITAN_OK) {
         p->actions = out;
@@ -528,13 +516,6 @@ static titan_status put(struct pieces *k, const struct action *a, struct titan_e
     return VEC_PUSH(k->out, k->n_out, k->cap_out, *a) ? TITAN_OK : no_memory(err);
 }
 
-static void cut_operand(struct operand *o, int piece, int n)
-{
-    titan_assert(piece < n && o->bytes % (size_t)n == 0);
-    o->bytes /= (size_t)n;
-    o->offset += (size_t)piece * o->bytes;
-}
-
 /* Piece of a transfer: both sides in row blocks. */
 static titan_status put_transfer(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
@@ -547,8 +528,13 @@ static titan_status put_transfer(struct pieces *k, const struct action *a, int p
     TRY(append_params(p, &params, &part.params, err));
     part.operand = p->n_operands;
     TRY(append_operands(p, a->operand, a->n_operands, err));
-    for (int i = 0; i < part.n_operands; i++)
-        cut_operand(&p->operands[part.operand + i], piece, k->n);
+    titan_assert(piece < k->n);
+    for (int i = 0; i < part.n_operands; i++) {
+        struct operand *o = &p->operands[part.operand + i];
+        titan_assert(o->bytes % (size_t)k->n == 0);
+        o->bytes /= (size_t)k->n;
+        o->offset += (size_t)piece * o->bytes;
+    }
     return put(k, &part, err);
 }
 

@@ -100,14 +100,6 @@ static void draw_legend(const struct canvas *c)
     }
 }
 
-static int lanes_of(const struct simulation *s)
-{
-    int n = 0;
-    for (int r = 0; r < s->n; r++)
-        n += __builtin_popcount(s->ranks[r].program->streams | 1u << STREAM_COMPUTE);
-    return n;
-}
-
 static void put_escaped(const char *text, struct buf *out)
 {
     for (; *text; text++)
@@ -129,7 +121,10 @@ static void put_escaped(const char *text, struct buf *out)
 void picture_write(const struct simulation *s, const char *title, struct buf *out)
 {
     struct canvas c = {.s = s, .out = out, .y = TOP, .scale = WIDTH / MAX(s->step, 1e-12)};
-    const double height = TOP + lanes_of(s) * LANE + s->n * GAP + 30;
+    int lanes = 0;
+    for (int r = 0; r < s->n; r++)
+        lanes += __builtin_popcount(s->ranks[r].program->streams | 1u << STREAM_COMPUTE);
+    const double height = TOP + lanes * LANE + s->n * GAP + 30;
 
     buf_printf(out,
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\">\n"

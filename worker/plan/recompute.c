@@ -63,11 +63,6 @@ static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct 
     return true;
 }
 
-static bool reports(const struct action *a)
-{
-    return a->op == OP_CHECK || a->op == OP_LOSS_SUM;
-}
-
 /* Backwards from what is needed: an action is taken when it writes something live, and makes live what it reads. An
  * action that changes a kept buffer in place would change it twice: that one is made anew then. Returns false when such
  * a buffer was found: once more, it was live for the actions behind, too. */
@@ -81,7 +76,7 @@ static bool again_mark(struct again *g)
         bool taken = false;
         for (int k = 0; k < a->n_operands; k++)
             taken |= (o[k].access & ACCESS_WRITE) && again_find(g, o[k].buffer)->live;
-        if (!taken || reports(a))
+        if (!taken || a->op == OP_CHECK || a->op == OP_LOSS_SUM)
             continue;
         g->taken[i - g->from] = true;
         for (int k = 0; k < a->n_operands; k++) {
@@ -111,12 +106,6 @@ static int again_operand(struct again *g, const struct operand *o)
     return b->copy;
 }
 
-/* A token's choice is counted once, and so are a row that is dropped and a round. */
-static bool counts_again(const struct action *a, const struct operand *o)
-{
-    return (a->op == OP_ROUTE || a->op == OP_PERMUTE || a->op == OP_SPLIT_ROUNDS) && o->access == ACCESS_UPDATE;
-}
-
 static void again_write(struct again *g, int i)
 {
     const struct program *p = g->e->p;
@@ -129,7 +118,9 @@ static void again_write(struct again *g, int i)
     a->phase = PHASE_RECOMPUTE;
     for (int k = 0; k < p->actions[i].n_operands; k++) {
         struct operand o = action_operands(p, &p->actions[i])[k];
-        if (counts_again(a, &o))
+        /* A token's choice is counted once, and so are a row that is dropped and a round. */
+        const bool counts = a->op == OP_ROUTE || a->op == OP_PERMUTE || a->op == OP_SPLIT_ROUNDS;
+        if (counts && o.access == ACCESS_UPDATE)
             continue;
         o.buffer = again_operand(g, &o);
         emit_operand_like(g->e, o);

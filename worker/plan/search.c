@@ -170,17 +170,13 @@ static titan_status forecast_of(const struct search *s, const struct candidate *
     return status;
 }
 
-static int64_t share_of(const struct candidate *c)
-{
-    return c->recipe.training.global_batch_size / recipe_microbatch_rows(&c->recipe) /
-           (c->mesh.dp_replicate * c->mesh.dp_shard);
-}
-
 /* Once a pipeline is full, each further microbatch takes the same time: long steps are continued from two short ones.
  */
 static titan_status measure(const struct search *s, struct candidate *c, struct titan_error *err)
 {
-    const int64_t share = share_of(c), fewer = 2 * c->mesh.pp + 2, more = 3 * c->mesh.pp + 4;
+    const int64_t rows = recipe_microbatch_rows(&c->recipe) * (c->mesh.dp_replicate * c->mesh.dp_shard);
+    const int64_t share = c->recipe.training.global_batch_size / rows;
+    const int64_t fewer = 2 * c->mesh.pp + 2, more = 3 * c->mesh.pp + 4;
     const bool cut = share > more;
     struct forecast f = {0}, g = {0};
 

@@ -48,11 +48,6 @@ struct placer {
     struct level level[LEVELS_MAX]; /* the first is one slice of all time */
 };
 
-static bool in_arena(const struct buffer *b)
-{
-    return !buffer_is_external(b->kind) && b->first >= 0;
-}
-
 static void placer_free(struct placer *s)
 {
     free(s->order);
@@ -72,11 +67,13 @@ static bool placer_init(struct placer *s, struct program *p)
     s->order = malloc(((size_t)p->n_buffers + 1) * sizeof(struct buffer *));
     if (!s->order)
         return false;
-    for (int i = 0; i < p->n_buffers; i++)
-        if (in_arena(&p->buffers[i])) {
-            s->order[s->n++] = &p->buffers[i];
-            alive += p->buffers[i].last - p->buffers[i].first + 1;
-        }
+    for (int i = 0; i < p->n_buffers; i++) {
+        struct buffer *b = &p->buffers[i];
+        if (buffer_is_external(b->kind) || b->first < 0)
+            continue;
+        s->order[s->n++] = b;
+        alive += b->last - b->first + 1;
+    }
     const int64_t least = MAX(alive / (s->n + 1), 16); /* stride of the lowest level */
     for (int64_t stride = p->n_actions + 1; s->n_levels == 0 || (stride >= least && s->n_levels < LEVELS_MAX);
          stride /= SPREAD) {
@@ -89,13 +86,6 @@ static bool placer_init(struct placer *s, struct program *p)
     }
     titan_assert(s->n_levels >= 1 && s->level[0].n == 1);
     return true;
-}
-
-static void forget_all(struct placer *s)
-{
-    for (int l = 0; l < s->n_levels; l++)
-        for (int k = 0; k < s->level[l].n; k++)
-            s->level[l].slices[k].n = s->level[l].slices[k].n_sorted = 0;
 }
 
 /* The smallest slice that has all of a buffer's life. */
@@ -124,11 +114,6 @@ static size_t first_fit(const struct slice *slice, const struct buffer *b)
         at = MAX(at, q->to);
     }
     return at;
-}
-
-static bool slice_add(struct slice *slice, const struct placed *entry)
-{
-    return VEC_PUSH(slice->list, slice->n, slice->cap, *entry);
 }
 
 static int by_address(const void *x, const void *y)
@@ -162,25 +147,23 @@ static bool note_placed(struct placer *s, const struct buffer *b)
 
     for (int l = 0; l < s->n_levels; l++) {
         const int stride = s->level[l].stride;
-        for (int k = MAX(b->first / stride - 1, 0); k <= b->last / stride; k++)
-            if (!slice_add(&s->level[l].slices[k], &entry))
+        for (int k = MAX(b->first / stride - 1, 0); k <= b->last / stride; k++) {
+            struct slice *slice = &s->level[l].slices[k];
+            if (!VEC_PUSH(slice->list, slice->n, slice->cap, entry))
                 return false;
+        }
     }
     return true;
-}
-
-static int compare_doubles(double a, double b)
-{
-    return a < b ? 1 : a > b ? -1 : 0;
 }
 
 static int by_size_and_life(const void *x, const void *y)
 {
     const struct buffer *a = *(struct buffer *const *)x, *b = *(struct buffer *const *)y;
     const double size_a = (double)a->bytes, size_b = (double)b->bytes;
-    const int order =
-        compare_doubles(size_a * size_a * (a->last - a->first + 1), size_b * size_b * (b->last - b->first + 1));
-    return order != 0 ? order : a->first != b->first ? a->first - b->first : (a > b) - (a < b);
+    const double of_a = size_a * size_a * (a->last - a->first + 1), of_b = size_b * size_b * (b->last - b->first + 1);
+    if (of_a < of_b || of_a > of_b)
+        return of_a < of_b ? 1 : -1;
+    return a->first != b->first ? a->first - b->first : (a > b) - (a < b);
 }
 
 static int by_size(const void *x, const void *y)
@@ -193,7 +176,9 @@ static int by_size(const void *x, const void *y)
 
 static titan_status place_in_order(struct placer *s, int (*order)(const void *, const void *), struct titan_error *err)
 {
-    forget_all(s);
+    for (int l = 0; l < s->n_levels; l++)
+        for (int k = 0; k < s->level[l].n; k++)
+            s->level[l].slices[k].n = s->level[l].slices[k].n_sorted = 0;
     qsort(s->order, (size_t)s->n, sizeof(struct buffer *), order);
     s->p->arena_bytes = 0;
     for (int i = 0; i < s->n; i++) {

@@ -45,12 +45,6 @@ static void must_follow(void *arg, int earlier)
     *done = MAX(*done, earlier);
 }
 
-static void merge_clocks(struct clock *into, const struct clock *from)
-{
-    for (int s = 0; s < STREAM_COUNT; s++)
-        into->done[s] = MAX(into->done[s], from->done[s]);
-}
-
 /* What is needed and not known yet, the latest first since it is likely to bring the others along. */
 static int next_wait(const struct hazards *h, const struct clock *now)
 {
@@ -73,7 +67,8 @@ static titan_status wait_for(struct hazards *h, struct action *a, struct titan_e
         if (!VEC_PUSH(p->waits, p->n_waits, p->cap_waits, w))
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
         p->actions[w].signal = true;
-        merge_clocks(now, &h->clocks[h->at[w]]);
+        for (int s = 0; s < STREAM_COUNT; s++)
+            now->done[s] = MAX(now->done[s], h->clocks[h->at[w]].done[s]);
         now->done[p->actions[w].stream] = MAX(now->done[p->actions[w].stream], w);
     }
     a->n_waits = p->n_waits - a->wait;

@@ -11,11 +11,6 @@ static int64_t round_up(int64_t n)
     return (n + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
 }
 
-static int64_t numel_of(const struct local_tensor *t)
-{
-    return t->rows * t->cols;
-}
-
 /* Coded tensors of the unit in the order in which they lie. */
 static int by_place(const struct layout *l, const struct model_unit *u, uint64_t tensors, int ret[CODED_MAX])
 {
@@ -46,7 +41,7 @@ static void find_runs(const struct layout *l, int unit, struct coded *c)
         if (done < to)
             c->runs[c->n_runs++] = (struct coded_run){.from = done, .to = to};
         if (i < c->n)
-            done = to + numel_of(&l->tensors[order[i]]);
+            done = to + l->tensors[order[i]].rows * l->tensors[order[i]].cols;
     }
 }
 

@@ -458,15 +458,10 @@ int64_t layout_bias_offset(const struct model *model, int layer)
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-static int n_specs(const struct model *model)
-{
-    return 3 * model->n_tensors + balanced_layers(model);
-}
-
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n, struct titan_error *err)
 {
     static const char *const prefix[3] = {"", "optim.m.", "optim.v."};
-    const int n = n_specs(model);
+    const int n = 3 * model->n_tensors + balanced_layers(model);
     struct tensor_spec *specs = calloc((size_t)n, sizeof *specs);
 
     if (!specs)
