@@ -536,12 +536,6 @@ static titan_status listen_for_peers(struct link *l, const char *host, struct ti
     return status;
 }
 
-static void progress_start(struct worker_page *page)
-{
-    progress_attach(
-        &(struct progress_counters){.actions = &page->actions, .waiting = &page->waiting, .busy_ns = &page->busy_ns});
-}
-
 static titan_status member_start(struct link *l, const struct link_options *o, struct titan_error *err)
 {
     const struct member_host host = {
@@ -607,7 +601,8 @@ titan_status membership_link_open(const struct link_options *o, struct membershi
         link_free(l);
         return status;
     }
-    progress_start(l->page);
+    progress_attach(&(struct progress_counters){
+        .actions = &l->page->actions, .waiting = &l->page->waiting, .busy_ns = &l->page->busy_ns});
     recorder_start(l, o);
     *ret = &l->base;
     return TITAN_OK;

@@ -149,17 +149,6 @@ struct listing {
     char why[WORDS * sizeof(double)];
 };
 
-static bool is_damage(titan_status status)
-{
-    return status == TITAN_ECORRUPT || status == TITAN_ENOTFOUND;
-}
-
-/* It is there, and may be fine: no right to read it, a share that is not there, a disk with a fault. */
-static bool is_unreadable(titan_status status)
-{
-    return status == TITAN_EPERM || status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_EUNREACHABLE;
-}
-
 static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
 {
     return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
@@ -168,12 +157,23 @@ static titan_status gather_bytes(struct restore *r, const void *mine, size_t siz
 
 static enum outcome outcome_of(titan_status status)
 {
-    return is_damage(status)              ? DAMAGED
-           : status == TITAN_EUNSUPPORTED ? INCOMPLETE
-           : status == TITAN_ETIMEDOUT    ? STALLED
-           : status == TITAN_EPERM        ? FORBIDDEN
-           : is_unreadable(status)        ? UNREADABLE
-                                          : LOADED;
+    switch (status) {
+    case TITAN_ECORRUPT:
+    case TITAN_ENOTFOUND:
+        return DAMAGED;
+    case TITAN_EUNSUPPORTED:
+        return INCOMPLETE;
+    case TITAN_ETIMEDOUT:
+        return STALLED;
+    case TITAN_EPERM:
+        return FORBIDDEN;
+    case TITAN_EIO: /* it may be fine: a share that is not there, a disk with a fault */
+    case TITAN_ELIMIT:
+    case TITAN_EUNREACHABLE:
+        return UNREADABLE;
+    default:
+        return LOADED;
+    }
 }
 
 /* A fault may be seen by some ranks only: all have to know. *ret_by: one that has seen it. */

@@ -154,13 +154,6 @@ static titan_status flush(struct transfer *t)
     return TITAN_OK;
 }
 
-static titan_status note_parcel(struct transfer *t, struct parcel p, struct titan_error *err)
-{
-    if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, p))
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    return TITAN_OK;
-}
-
 /* A box that fits in a message; here: its place in this rank's state, to pack it or to unpack it. */
 static titan_status carry(struct transfer *t, struct parcel here, struct titan_error *err)
 {
@@ -171,7 +164,11 @@ static titan_status carry(struct transfer *t, struct parcel here, struct titan_e
         TRY(flush(t));
     const struct parcel packed = in_message(&here, t->message + t->used);
     t->used += n;
-    return t->rank == t->receiver ? note_parcel(t, here, err) : copy_box(t, &packed, &here);
+    if (t->rank != t->receiver)
+        return copy_box(t, &packed, &here);
+    if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, here))
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    return TITAN_OK;
 }
 
 /* What the pieces x of old and y of the new state have in common. */

@@ -60,13 +60,6 @@ static titan_status upload_keys(struct exec *e, enum table which, struct titan_e
     return upload(e, which, index, (size_t)(cp * e->tokens) * sizeof *index, err);
 }
 
-static titan_status open_table(struct exec *e, enum table which, struct titan_error *err)
-{
-    if (e->tables[which])
-        return TITAN_OK;
-    return which == TABLE_COS || which == TABLE_SIN ? upload_rope(e, err) : upload_keys(e, which, err);
-}
-
 static titan_status open_arena(struct exec *e, struct titan_error *err)
 {
     const struct device_handle *const d = e->opt.device;
@@ -99,9 +92,10 @@ static titan_status bind_buffers(struct exec *e, struct titan_error *err)
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         if (b->kind == BUF_TABLE) {
-            if (b->first >= 0)
-                TRY(open_table(e, (enum table)b->unit, err));
-            e->address[i] = e->tables[b->unit];
+            const enum table which = (enum table)b->unit;
+            if (b->first >= 0 && !e->tables[which])
+                TRY(which == TABLE_COS || which == TABLE_SIN ? upload_rope(e, err) : upload_keys(e, which, err));
+            e->address[i] = e->tables[which];
         } else if (buffer_is_external(b->kind)) {
             e->address[i] = e->opt.bind(e->opt.arg, b);
         } else {
@@ -426,15 +420,6 @@ static titan_status sum_squares(const struct call *c, double *report, const floa
     return c->ops->block_sums(c->s, out, gradient, (size_t)n, (size_t)u->block, true);
 }
 
-static titan_status sum_masters(const struct call *c, double *out)
-{
-    const struct layout *l = c->e->p->layout;
-
-    for (int u = 0; c->e->batch->masters && u < l->model->n_units; u++)
-        TRY(add_sum(c, out + u, c->e->batch->masters[u], layout_counted(l, u, c->e->opt.rank), true));
-    return TITAN_OK;
-}
-
 static titan_status sum_report(const struct call *c, double *report)
 {
     const struct exec *e = c->e;
@@ -453,7 +438,9 @@ static titan_status sum_report(const struct call *c, double *report)
         memcpy(values, e->batch->values, REPORT_SAID * sizeof(double));
         TRY(c->ops->copy(c->s, report + r->values + e->opt.rank * REPORT_VALUES, values, REPORT_SAID * sizeof(double)));
     }
-    TRY(sum_masters(c, report + r->masters));
+    const struct layout *l = e->p->layout;
+    for (int u = 0; e->batch->masters && u < l->model->n_units; u++)
+        TRY(add_sum(c, report + r->masters + u, e->batch->masters[u], layout_counted(l, u, e->opt.rank), true));
     if (e->p->mesh.world == 1)
         return TITAN_OK;
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);

@@ -29,15 +29,6 @@ static enum flight_kind kind_of(enum op op)
                                   : FLIGHT_ACTION;
 }
 
-/* The rank of the epoch that is this pp rank beside us. */
-static int world_rank(const struct exec *e, int pp_rank)
-{
-    int at[AXIS_COUNT];
-    memcpy(at, e->at, sizeof at);
-    at[AXIS_PP] = pp_rank;
-    return mesh_rank(&e->p->mesh, at);
-}
-
 titan_status recorder_open(struct exec *e, struct titan_error *err)
 {
     const struct program *const p = e->p;
@@ -57,8 +48,12 @@ titan_status recorder_open(struct exec *e, struct titan_error *err)
                                      .microbatch = a->microbatch,
                                      .peer = -1,
                                      .kind = (uint8_t)kind};
-        if (kind == FLIGHT_SEND || kind == FLIGHT_RECEIVE)
-            what->peer = world_rank(e, a->peer);
+        if (kind == FLIGHT_SEND || kind == FLIGHT_RECEIVE) { /* the rank of the epoch that is this pp rank beside us */
+            int at[AXIS_COUNT];
+            memcpy(at, e->at, sizeof at);
+            at[AXIS_PP] = a->peer;
+            what->peer = mesh_rank(&p->mesh, at);
+        }
         if (kind == FLIGHT_RECEIVE)
             what->bytes = action_operands(p, a)[0].bytes;
         if (kind != FLIGHT_ACTION)

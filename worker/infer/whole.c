@@ -59,12 +59,6 @@ static void drop(struct whole_model *w, void *ptr)
         w->ops->release(w->device->dev, ptr);
 }
 
-static titan_status open_layout(struct whole_model *w, struct titan_error *err)
-{
-    const struct layout_options options = {.model = w->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
-    return layout_open(&options, &w->layout, err);
-}
-
 static titan_status open_memory(struct whole_model *w, struct titan_error *err)
 {
     w->grads = calloc((size_t)w->model->n_units, sizeof *w->grads);
@@ -77,8 +71,9 @@ static titan_status open_memory(struct whole_model *w, struct titan_error *err)
 
 static titan_status open_parts(struct whole_model *w, struct titan_error *err)
 {
+    const struct layout_options options = {.model = w->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
     TRY(w->ops->stream_open(w->device->dev, "model", true, &w->stream, err));
-    TRY(open_layout(w, err));
+    TRY(layout_open(&options, &w->layout, err));
     return open_memory(w, err);
 }
 

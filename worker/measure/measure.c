@@ -140,12 +140,6 @@ static titan_status find_ranks(struct measurement *m, struct titan_error *err)
     return status;
 }
 
-/* Without opening it: what a device starts does not outlive a fork. */
-static bool is_gpu(const char *device)
-{
-    return strcmp(device, "cuda") == 0 || (strcmp(device, "auto") == 0 && access("/dev/nvidiactl", F_OK) == 0);
-}
-
 static titan_status measure_operations(struct measurement *m, struct titan_error *err)
 {
     const struct measure_options *o = m->options;
@@ -154,7 +148,9 @@ static titan_status measure_operations(struct measurement *m, struct titan_error
 
     TRY(find_ranks(m, err));
     m->at_once = MIN(MIN(o->world, MAX(1, cores / o->threads)), MEASURE_MEMBERS_MAX);
-    if (is_gpu(o->recipe->device.name))
+    /* Without opening it: what a device starts does not outlive a fork. */
+    const char *device = o->recipe->device.name;
+    if (strcmp(device, "cuda") == 0 || (strcmp(device, "auto") == 0 && access("/dev/nvidiactl", F_OK) == 0))
         m->at_once = 1;
     for (m->first = 0; m->first < m->n_ranks; m->first += m->at_once) {
         TRY(open_barrier(m, m->at_once, err));

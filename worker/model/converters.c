@@ -42,12 +42,6 @@ static bool is_linear_layer(const struct model_tensor *t)
     }
 }
 
-/* Sides of its matrix are multiples of what the products take. */
-static bool sides_fit(const struct model_tensor *t, int64_t step)
-{
-    return t->shape[0] % step == 0 && t->shape[1] % step == 0;
-}
-
 /* Does a word of the list occur in the layer's name ("layers.0.attention.wq")? */
 static bool is_filtered(const char *filter, const struct model_tensor *t)
 {
@@ -103,8 +97,9 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     c->codes = r->float8.enable_fsdp_float8_all_gather && how == float8_recipes;
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
-        c->converted[i] = is_linear_layer(t) && sides_fit(t, mx ? MX_BLOCK : 16) && !is_filtered(filter, t) &&
-                          (mx || !is_small(r, t));
+        const int64_t step = mx ? MX_BLOCK : 16; /* what the products take */
+        const bool fits = t->shape[0] % step == 0 && t->shape[1] % step == 0;
+        c->converted[i] = is_linear_layer(t) && fits && !is_filtered(filter, t) && (mx || !is_small(r, t));
     }
     *ret = c;
     return TITAN_OK;

@@ -57,13 +57,6 @@ static int cores_count(void)
     return MAX(cores, 1);
 }
 
-/* A rule and not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on AMD:
- * twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX it was measured slower than fp32. */
-static bool bf16_is_fast(const struct cpu_isa *isa)
-{
-    return isa->amx_bf16 || (isa->avx512_bf16 && isa->amd);
-}
-
 static void info_fill(struct device *dev)
 {
     const struct cpu_isa *isa = &dev->isa;
@@ -80,7 +73,9 @@ static void info_fill(struct device *dev)
         snprintf(info->name + strlen(info->name), sizeof(info->name) - strlen(info->name), ", %d threads",
                  dev->threads);
     info->host_memory = true;
-    info->bf16_fast = bf16_is_fast(isa);
+    /* A rule and not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on
+     * AMD: twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX it was measured slower than fp32. */
+    info->bf16_fast = isa->amx_bf16 || (isa->avx512_bf16 && isa->amd);
     info->float8 = info->mxfp8 = true;
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     const struct cpu_peak peak = cpu_peak_measure(isa);

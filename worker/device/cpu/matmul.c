@@ -122,11 +122,6 @@ static uint64_t shape_hash(const struct matmul_shape *s)
     return h;
 }
 
-static dnnl_data_type_t dnnl_type(uint8_t dt)
-{
-    return dt == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
 /* Row-major (rows, cols) seen through an optional transpose. */
 static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed,
                               uint8_t dt)
@@ -134,7 +129,7 @@ static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols
     titan_assert(rows > 0 && cols > 0 && ld >= (transposed ? rows : cols));
     dnnl_dims_t dims = {rows, cols};
     dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
-    return dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dt), strides);
+    return dnnl_memory_desc_init_by_strides(md, 2, dims, dt == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32, strides);
 }
 
 static dnnl_status_t attributes(dnnl_primitive_attr_t *ret, bool accumulate)
@@ -322,21 +317,14 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
     return status;
 }
 
-/* k = 0: the product is nothing. */
-static void clear_rows(const struct matmul_args *a)
-{
-    const struct matmul_shape *s = &a->shape;
-    titan_assert(s->k == 0);
-    for (int64_t i = 0; i < s->m && !s->accumulate; i++)
-        memset(at_mut(a->c, i * s->ldc, s->c_dt), 0, (size_t)s->n * dtype_bytes(s->c_dt));
-}
-
 titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args *a)
 {
-    titan_assert(a->shape.m > 0 && a->shape.n > 0 && a->shape.k >= 0);
+    const struct matmul_shape *s = &a->shape;
+    titan_assert(s->m > 0 && s->n > 0 && s->k >= 0);
     struct matmul_cache *cache = ctx->dev->matmul;
-    if (a->shape.k == 0) {
-        clear_rows(a);
+    if (s->k == 0) { /* the product is nothing */
+        for (int64_t i = 0; i < s->m && !s->accumulate; i++)
+            memset(at_mut(a->c, i * s->ldc, s->c_dt), 0, (size_t)s->n * dtype_bytes(s->c_dt));
         return TITAN_OK;
     }
     pthread_mutex_lock(&cache->lock);
