@@ -196,7 +196,7 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
     struct simulation *s = NULL;
     struct forecast f = {0};
 
-    titan_assert(p->machine && plan->kinds >= 1);
+    titan_assert(p->machine && plan->classes >= 1);
     TRY(plan_programs(plan, &programs, err));
     titan_status status = forecast_make(plan, programs, &p->cost, &f, &s, err);
     f.table = p->cost.table ? p->table_path : NULL;
@@ -205,7 +205,7 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
     if (status == TITAN_OK && !forecast_fits(&f))
         f.fitting_batch = plan_fitting_batch(&plan->opt, forecast_fits_in, p);
     if (status == TITAN_OK && p->print)
-        for (int k = 0; k < plan->kinds; k++)
+        for (int k = 0; k < plan->classes; k++)
             program_print(programs[k], out);
     if (status == TITAN_OK && p->json)
         forecast_json(&f, out);
@@ -364,7 +364,7 @@ titan_status planner_check(const struct recipe *recipe, int world, struct buf *o
         status = plan_programs(plan, &programs, err);
     if (status == TITAN_OK)
         status = add_evaluation(&options, NULL, err);
-    for (int k = 0; status == TITAN_OK && out && k < plan->kinds; k++)
+    for (int k = 0; status == TITAN_OK && out && k < plan->classes; k++)
         program_print(programs[k], out);
     if (programs)
         plan_free_programs(plan, programs);

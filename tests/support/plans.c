@@ -61,10 +61,10 @@ void planned_close(struct planned *p)
     p->model = NULL;
 }
 
-titan_status planned_draft(const struct planned *p, int kind, struct program **ret, struct titan_error *err)
+titan_status planned_draft(const struct planned *p, int class, struct program **ret, struct titan_error *err)
 {
     struct build_options draft = p->plan->build;
 
     draft.draft = true;
-    return program_build(&draft, program_kind_rank(&p->plan->build, kind), ret, err);
+    return program_build(&draft, program_class_rank(&p->plan->build, class), ret, err);
 }

@@ -9,7 +9,7 @@ struct planned {
     struct recipe recipe;
     struct model *model;
     struct plan *plan;
-    struct program **programs; /* of all kinds, checked */
+    struct program **programs; /* of all classes, checked */
     struct cost cost;
 };
 
@@ -18,8 +18,8 @@ struct planned {
 titan_status planned_open(struct planned *ret, int world, const char *machine, const char *const *sets,
                           struct titan_error *err) TITAN_MUST_USE;
 void planned_close(struct planned *p);
-/* The program of a kind as built: no pass has run, program_finish has not either. */
-titan_status planned_draft(const struct planned *p, int kind, struct program **ret,
+/* The program of a class as built: no pass has run, program_finish has not either. */
+titan_status planned_draft(const struct planned *p, int class, struct program **ret,
                            struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -128,14 +128,14 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .keep_products = c->keep_products,
                                         .draft = c->fuse,
                                         .forward_only = c->forward_only};
-    p->n = program_kinds(&p->options);
-    p->kinds = calloc((size_t)p->n, sizeof(struct program *));
+    p->n = program_classes(&p->options);
+    p->classes = calloc((size_t)p->n, sizeof(struct program *));
     for (int k = 0; k < p->n; k++) {
-        TRY(program_build(&p->options, program_kind_rank(&p->options, k), &p->kinds[k], err));
+        TRY(program_build(&p->options, program_class_rank(&p->options, k), &p->classes[k], err));
         if (!c->fuse)
             continue;
-        TRY(pass_fuse(p->kinds[k], &(struct pass_options){0}, err));
-        TRY(program_finish(p->kinds[k], err));
+        TRY(pass_fuse(p->classes[k], &(struct pass_options){0}, err));
+        TRY(program_finish(p->classes[k], err));
     }
     return TITAN_OK;
 }
@@ -151,9 +151,9 @@ titan_status programs_open(const struct programs_case *c, struct programs *ret, 
 
 void programs_close(struct programs *p)
 {
-    for (int k = 0; p->kinds && k < p->n; k++)
-        program_close(p->kinds[k]);
-    free(p->kinds);
+    for (int k = 0; p->classes && k < p->n; k++)
+        program_close(p->classes[k]);
+    free(p->classes);
     free(p->checkpointing);
     layout_close(p->layout);
     schedule_close(p->schedule);

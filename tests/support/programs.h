@@ -31,7 +31,7 @@ struct programs {
     enum checkpointing *checkpointing;
     struct build_options options;
     int n;
-    struct program **kinds; /* finished, not checked */
+    struct program **classes; /* finished, not checked */
 };
 
 /* "pp2 dp1x2 cp1 tp2 1F1B ..." */

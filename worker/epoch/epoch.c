@@ -61,10 +61,10 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
         return no_room(e->t, err);
     TRY(status);
     titan_assert(p->plan->mesh.world == e->view.world);
-    for (int k = 0; k < p->plan->kinds; k++)
+    for (int k = 0; k < p->plan->classes; k++)
         p->channels |= p->programs[k]->channels;
     p->hash = plan_hash(p->plan, p->programs);
-    p->program = TAKE(p->programs[program_kind(&p->plan->build, e->view.rank)]);
+    p->program = TAKE(p->programs[program_class(&p->plan->build, e->view.rank)]);
     p->streams = p->program->streams;
     p->memory_bytes = epoch_device_bytes(p->program);
     tree_share(p->plan->build.microbatches, mesh_batch_size(&p->plan->mesh),

@@ -20,7 +20,7 @@
 struct epoch_plan {
     struct plan *plan;
     struct program *program;   /* this rank's */
-    struct program **programs; /* of all kinds but this rank's, until the executor is open */
+    struct program **programs; /* of all classes but this rank's, until the executor is open */
     uint32_t channels;         /* bits: those that any rank's program uses, in a step or in an evaluation */
     uint32_t streams;          /* likewise, of this rank */
     uint64_t hash;             /* plan_hash of a step's */

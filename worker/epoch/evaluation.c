@@ -49,9 +49,9 @@ titan_status evaluation_make_plan(struct epoch *e, struct titan_error *err)
         return TITAN_OK;
     if (plan_ahead_take(e->t->evaluator.ahead, e->view.world, &v->plan, &programs, err) != TITAN_OK)
         return titan_error_wrap(err, "an evaluation");
-    for (int k = 0; k < v->plan->kinds; k++)
+    for (int k = 0; k < v->plan->classes; k++)
         e->plan.channels |= programs[k]->channels;
-    v->program = TAKE(programs[program_kind(&v->plan->build, e->view.rank)]);
+    v->program = TAKE(programs[program_class(&v->plan->build, e->view.rank)]);
     plan_free_programs(v->plan, programs);
     e->plan.streams |= v->program->streams;
     e->plan.memory_bytes = MAX(e->plan.memory_bytes, epoch_device_bytes(v->program));

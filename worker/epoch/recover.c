@@ -180,7 +180,7 @@ static titan_status open_replica(struct epoch *e, struct titan_error *err)
     const int owner = (e->view.rank - shift + world) % world;
 
     TRY(open_shard(e, owner, &e->state.shards.copy, err));
-    const struct program *owners = e->plan.programs[program_kind(&e->plan.plan->build, owner)];
+    const struct program *owners = e->plan.programs[program_class(&e->plan.plan->build, owner)];
     const struct buddy_options options = {.device = &t->device,
                                           .rank = e->view.rank,
                                           .world = world,

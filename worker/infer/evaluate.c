@@ -105,7 +105,7 @@ static titan_status open_program(struct evaluation_tool *e, struct titan_error *
                                          .evaluation = true};
 
     TRY(plan_open(&options, &e->plan, err));
-    titan_assert(e->plan->kinds == 1);
+    titan_assert(e->plan->classes == 1);
     return plan_programs(e->plan, &e->programs, err);
 }
 

@@ -20,7 +20,7 @@
 struct measurement {
     const struct measure_options *options;
     struct board *board; /* shared with the processes */
-    int *ranks, n_ranks; /* one of each kind */
+    int *ranks, n_ranks; /* one of each program class */
     int at_once;         /* processes that replay together */
     int first;           /* of ranks, of the round under way */
     int memfd;           /* segment of the members under way */
@@ -92,7 +92,7 @@ static titan_status run_processes(const struct measurement *m, process_fn fn, in
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-/* Places that no kind is left for go to the first ones again: a run's cores are all busy. */
+/* Places that no class is left for go to the first ones again: a run's cores are all busy. */
 static titan_status replay_one(const struct measurement *m, int index, int n, struct titan_error *err)
 {
     const struct measure_options *o = m->options;
@@ -130,11 +130,11 @@ static titan_status find_ranks(struct measurement *m, struct titan_error *err)
         .recipe = o->recipe, .model = model, .world = o->world, .dt = plan_compute_type(o->recipe, false)};
     titan_status status = plan_open(&options, &plan, err);
     if (status == TITAN_OK) {
-        m->ranks = calloc((size_t)plan->kinds, sizeof *m->ranks);
+        m->ranks = calloc((size_t)plan->classes, sizeof *m->ranks);
         status = m->ranks ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "measure: out of memory");
     }
-    for (; status == TITAN_OK && m->n_ranks < plan->kinds; m->n_ranks++)
-        m->ranks[m->n_ranks] = program_kind_rank(&plan->build, m->n_ranks);
+    for (; status == TITAN_OK && m->n_ranks < plan->classes; m->n_ranks++)
+        m->ranks[m->n_ranks] = program_class_rank(&plan->build, m->n_ranks);
     plan_close(plan);
     model_close(model);
     return status;

@@ -50,7 +50,7 @@ static titan_status open_programs(struct replay *r, struct titan_error *err)
     options.world = o->world;
     TRY(plan_open(&options, &r->plan, err));
     TRY(plan_programs(r->plan, &r->programs, err));
-    r->program = r->programs[program_kind(&r->plan->build, o->rank)];
+    r->program = r->programs[program_class(&r->plan->build, o->rank)];
     return TITAN_OK;
 }
 

@@ -189,15 +189,15 @@ static bool next_layers(const struct block *k, const struct unit_buffers *u, enu
                         enum linear_product product, int *at, struct layers *ret)
 {
     const int first = model_find(k->layout->model, u->unit, role);
-    bool apart = false;
+    bool alone = false;
 
     titan_assert(first >= 0 && *at >= 0);
     for (int i = 0; i < count; i++)
-        apart |= converted(k, first + i, product) != 0;
+        alone |= converted(k, first + i, product) != 0;
     ret->from = *at == 0 ? 0 : ret->from + ret->rows;
     ret->rows = 0;
     ret->converted = *at < count ? converted(k, first + *at, product) : 0;
-    const int end = apart ? MIN(*at + 1, count) : count;
+    const int end = alone ? MIN(*at + 1, count) : count;
     ret->first = first + *at;
     ret->count = end - *at;
     for (; *at < end; ++*at)
@@ -314,7 +314,7 @@ static void gate_and_up(struct block *k, const struct unit_buffers *u, int64_t f
     const int64_t n = block_tokens_local(k);
     struct tensor *s = saved->t;
 
-    if (k->apart) {
+    if (k->split_gate_up) {
         s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
         s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
         block_linear(k, u, ROLE_W1, 1, s[SAVED_GATE], s[SAVED_XN2]);

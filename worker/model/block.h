@@ -26,10 +26,11 @@ struct block {
     bool masked;                 /* attention within documents, or cp > 1: masks and positions from TOKENS */
     bool ring;                   /* context parallel: keys go round instead of being gathered */
     enum attention_order order;  /* of attention without masks; with masks it is fixed */
-    bool apart;                  /* gate and up are two products: one can be kept, the other computed again */
+    bool split_gate_up;          /* gate and up are two products: one can be kept, the other computed again */
     int loss_chunks;
-    double expert_room;     /* rows that shared experts take at a time, in even shares; 0: as many as there can be */
-    double expert_capacity; /* rows that an expert takes of a rank's tokens, in even shares; 0: all of them */
+    double
+        expert_parallel_room; /* rows that shared experts take at a time, in even shares; 0: as many as there can be */
+    double expert_capacity;   /* rows that an expert takes of a rank's tokens, in even shares; 0: all of them */
     /* The rows of each rank of an expert group stay apart, in products and in gradients: sums are those of a rank that
      * has all experts. */
     bool by_rank;
@@ -158,7 +159,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
                           const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
 void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, const struct layer_back *back);
 /* In how many rounds a layer's experts take their rows. With more than one, layer_wgrad() reads their parameters and
- * exchanges rows. Of k it reads layout, b, t, expert_room and expert_capacity. */
+ * exchanges rows. Of k it reads layout, b, t, expert_parallel_room and expert_capacity. */
 int64_t experts_rounds(const struct block *k);
 /* Rows of a microbatch that a rank's experts get if all get equally many. Of k it reads the same. */
 int64_t experts_rows_even(const struct block *k);

@@ -11,11 +11,11 @@ struct sizes {
     int ep;
     bool cut; /* experts are, over tp: each tp rank has all of their tokens and a part of their width */
     int64_t ns, c, m;
-    int64_t e, here, top_k; /* experts in all, on this rank, of a token */
-    int64_t each;           /* rows that an expert takes of a rank's tokens at most */
-    int64_t rows, room;     /* for experts, of this rank's tokens; rows that its experts take in one round */
-    int64_t rounds;         /* enough for the most rows that its experts can get */
-    int parts;              /* in which these lie apart */
+    int64_t e, here, top_k;   /* experts in all, on this rank, of a token */
+    int64_t each;             /* rows that an expert takes of a rank's tokens at most */
+    int64_t rows, round_rows; /* for experts, of this rank's tokens; rows that its experts take in one round */
+    int64_t rounds;           /* enough for the most rows that its experts can get */
+    int parts;                /* in which these lie apart */
 };
 
 /* So few rounds that a program stays readable. */
@@ -28,13 +28,13 @@ static int64_t ceil_div(int64_t a, int64_t b)
 
 /* Most rows that the experts of a rank can get, or as many as there is room for at a time. A round that is full may
  * leave a rest of less than EXPERT_SPLIT rows free. */
-static int64_t room_of(const struct block *k, int ep, int64_t rows, int64_t most)
+static int64_t round_rows_of(const struct block *k, int ep, int64_t rows, int64_t most)
 {
     titan_assert(ep >= 1 && rows >= 0 && most >= 0);
-    if (ep == 1 || k->expert_room <= 0)
+    if (ep == 1 || k->expert_parallel_room <= 0)
         return most;
     const int64_t least = MAX(2 * EXPERT_SPLIT, ceil_div(most, ROUNDS_MAX) + EXPERT_SPLIT - 1);
-    return MIN(most, MAX(least, (int64_t)ceil(k->expert_room * (double)rows)));
+    return MIN(most, MAX(least, (int64_t)ceil(k->expert_parallel_room * (double)rows)));
 }
 
 /* Of n tokens, each of which chooses top_k experts of e, the most rows that one of these takes. */
@@ -60,7 +60,7 @@ static struct sizes sizes_of(const struct block *k)
     titan_assert(d->n_experts > 0 && d->n_experts % ep == 0 && d->moe_hidden % cut == 0);
     const int64_t each = capacity_of(k, ns, d->top_k, d->n_experts);
     const int64_t rows = MIN(ns * d->top_k, d->n_experts * each);
-    const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each), room = room_of(k, ep, rows, most);
+    const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each), round_rows = round_rows_of(k, ep, rows, most);
     return (struct sizes){.ep = ep,
                           .cut = cut > 1,
                           .ns = ns,
@@ -71,9 +71,9 @@ static struct sizes sizes_of(const struct block *k)
                           .top_k = d->top_k,
                           .each = each,
                           .rows = rows,
-                          .room = room,
+                          .round_rows = round_rows,
                           .parts = experts_parts(k),
-                          .rounds = room >= most ? 1 : ceil_div(most, room - EXPERT_SPLIT + 1)};
+                          .rounds = round_rows >= most ? 1 : ceil_div(most, round_rows - EXPERT_SPLIT + 1)};
 }
 
 int experts_parts(const struct block *k)
@@ -145,7 +145,7 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
     if (z.rounds == 1)
         return received;
     s[SAVED_RECEIVED] = new_table(k, "received_in_rounds", z.ep, z.rounds * z.here);
-    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, k->seen ? *k->seen : TENSOR_NONE, .room = z.room,
+    EMIT(k->e, split_rounds, s[SAVED_RECEIVED], received, k->seen ? *k->seen : TENSOR_NONE, .room = z.round_rows,
          .flags = order_flags(k));
     s[SAVED_SENT] = new_table(k, "sent_in_rounds", z.ep, z.rounds * z.here);
     emit_all_to_all(k->e, CHANNEL_EP, s[SAVED_SENT], s[SAVED_RECEIVED]);
@@ -182,7 +182,7 @@ static struct round round_of(struct block *k, const struct layer_saved *saved, s
         r.sent = new_table(k, "rank_rows", 1, z.ep);
         EMIT(k->e, place_round, r.place_sent, r.origin, r.sent, s[SAVED_SENT], .rounds = z.rounds, .round = number);
     }
-    r.place_here = new_table(k, "place_here", z.room, 1);
+    r.place_here = new_table(k, "place_here", z.round_rows, 1);
     r.counts = new_table(k, "expert_rows_here", z.parts, z.here);
     r.received = new_table(k, "rank_rows_here", 1, z.ep);
     EMIT(k->e, permute_received, r.place_here, r.counts, r.received, tensor_cols(received, number * z.here, z.here),
@@ -234,9 +234,9 @@ static struct tensor exchange(struct block *k, enum buffer_kind kind, const char
         leaving = block_new(k, kind, name, z.rows, z.c);
         EMIT(k->e, scatter_rows, leaving, rows, r->place_sent, TENSOR_NONE, .flags = 0);
     }
-    const struct tensor arrived = block_new(k, kind, name, z.room, z.c);
+    const struct tensor arrived = block_new(k, kind, name, z.round_rows, z.c);
     emit_all_to_all_v(k->e, CHANNEL_EP, arrived, r->received, leaving, r->sent, r->expected);
-    const struct tensor sorted = block_new(k, kind, name, z.room, z.c);
+    const struct tensor sorted = block_new(k, kind, name, z.round_rows, z.c);
     EMIT(k->e, scatter_rows, sorted, arrived, r->place_here, TENSOR_NONE, .flags = 0);
     return sorted;
 }
@@ -251,7 +251,7 @@ static void exchange_back(struct block *k, enum buffer_kind kind, const char *na
         *all = rows;
         return;
     }
-    const struct tensor by_rank = block_new(k, kind, name, z.room, z.c);
+    const struct tensor by_rank = block_new(k, kind, name, z.round_rows, z.c);
     EMIT(k->e, combine_rows, by_rank, rows, r->place_here, TENSOR_NONE, .flags = OP_KEEP);
     const struct tensor back = block_new(k, kind, name, z.rows, z.c);
     emit_all_to_all_v(k->e, CHANNEL_EP, back, r->sent, by_rank, r->received, r->expected);
@@ -276,8 +276,8 @@ static struct pass run_experts(struct block *k, const struct unit_buffers *u, co
 {
     const struct sizes z = sizes_of(k);
     const struct pass x = {.rows = rows,
-                           .gu = block_new(k, BUF_ACTIVATION, "rows_gu", z.room, 2 * z.m),
-                           .act = block_new(k, BUF_ACTIVATION, "rows_act", z.room, z.m)};
+                           .gu = block_new(k, BUF_ACTIVATION, "rows_gu", z.round_rows, 2 * z.m),
+                           .act = block_new(k, BUF_ACTIVATION, "rows_act", z.round_rows, z.m)};
     const struct tensor gate = tensor_cols(x.gu, 0, z.m), up = tensor_cols(x.gu, z.m, z.m);
 
     EMIT(k->e, matmul_grouped, gate, rows, block_param(k, u, ROLE_W1, 1), r->counts, .rows = r->expected,
@@ -308,7 +308,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
     for (int64_t q = 0; q < z.rounds; q++) {
         const struct round r = round_of(k, saved, received, q);
         const struct pass x = run_experts(k, u.experts, &r, exchange(k, BUF_ACTIVATION, "rows", &r, rows));
-        const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.room, z.c);
+        const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.round_rows, z.c);
         EMIT(k->e, matmul_grouped, out, x.act, block_param(k, u.experts, ROLE_W2, 1), r.counts, .rows = r.expected,
              .flags = OP_TB);
         exchange_back(k, BUF_ACTIVATION, "rows_out", &r, out, &s[SAVED_ROWS_OUT]);
@@ -338,8 +338,8 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
 /* A round as it was in forward. Rounds behind the first are rare: they are computed again where they are needed. */
-static struct round round_again(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                                int64_t number, struct tensor rows, struct pass *ret)
+static struct round recompute_round(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                    int64_t number, struct tensor rows, struct pass *ret)
 {
     const struct tensor *s = saved->t;
 
@@ -353,7 +353,7 @@ static struct round round_again(struct block *k, const struct unit_buffers *u, c
 }
 
 /* All rows of forward, for rounds that are computed again. */
-static struct tensor rows_again(struct block *k, const struct layer_saved *saved)
+static struct tensor recomputed_rows(struct block *k, const struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
     const struct tensor *s = saved->t;
@@ -370,10 +370,10 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
                                      const struct pass *x, struct tensor drows)
 {
     const struct sizes z = sizes_of(k);
-    const struct tensor dact = block_new(k, BUF_DACTIVATION, "drows_act", z.room, z.m);
+    const struct tensor dact = block_new(k, BUF_DACTIVATION, "drows_act", z.round_rows, z.m);
 
     EMIT(k->e, matmul_grouped, dact, drows, block_param(k, u, ROLE_W2, 1), r->counts, .rows = r->expected, .flags = 0);
-    const struct tensor dgu = block_new(k, BUF_DACTIVATION, "drows_gu", z.room, 2 * z.m);
+    const struct tensor dgu = block_new(k, BUF_DACTIVATION, "drows_gu", z.round_rows, 2 * z.m);
     EMIT(k->e, swiglu_dgrad, tensor_cols(dgu, 0, z.m), tensor_cols(dgu, z.m, z.m), dact, tensor_cols(x->gu, 0, z.m),
          tensor_cols(x->gu, z.m, z.m), z.ep > 1 ? r->counts : TENSOR_NONE);
     return dgu;
@@ -411,14 +411,14 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
         z.cut ? emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy of all", dy) : dy; /* of all that are routed */
     const struct tensor dout = block_new(k, BUF_DACTIVATION, "drows_out", z.rows, z.c);
     EMIT(k->e, scatter_rows, dout, dall, s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
-    const struct tensor rows = rows_again(k, saved);
+    const struct tensor rows = recomputed_rows(k, saved);
     struct tensor drows = TENSOR_NONE;
     for (int64_t q = 0; q < z.rounds; q++) {
         struct pass x;
-        const struct round r = round_again(k, u.experts, saved, q, rows, &x);
+        const struct round r = recompute_round(k, u.experts, saved, q, rows, &x);
         const struct tensor arrived = exchange(k, BUF_DACTIVATION, "drows_out", &r, dout);
         const struct tensor dgu = run_experts_dgu(k, u.experts, &r, &x, arrived);
-        const struct tensor dx = block_new(k, BUF_DACTIVATION, "drows", z.room, z.c);
+        const struct tensor dx = block_new(k, BUF_DACTIVATION, "drows", z.round_rows, z.c);
         EMIT(k->e, matmul_grouped, dx, tensor_cols(dgu, 0, z.m), block_param(k, u.experts, ROLE_W1, 1), r.counts,
              .rows = r.expected, .flags = 0);
         EMIT(k->e, matmul_grouped, dx, tensor_cols(dgu, z.m, z.m), block_param(k, u.experts, ROLE_W3, 1), r.counts,
@@ -477,7 +477,7 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
                    const struct layer_back *back)
 {
     const struct tensor *g = back->t;
-    const struct tensor rows = rows_again(k, saved);
+    const struct tensor rows = recomputed_rows(k, saved);
 
     for (int part = 0; part < experts_parts(k); part++) {
         const struct unit_buffers p = part_of(u.experts, part);
@@ -485,7 +485,7 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
     }
     for (int64_t q = 0; q < experts_rounds(k); q++) {
         struct pass x;
-        const struct round r = round_again(k, u.experts, saved, q, rows, &x);
+        const struct round r = recompute_round(k, u.experts, saved, q, rows, &x);
         struct tensor drows = g[BACK_DROWS], dgu = g[BACK_DROWS_GU];
         if (q > 0) {
             drows = exchange(k, BUF_DACTIVATION, "drows_out", &r, g[BACK_DROWS_OUT]);

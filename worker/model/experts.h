@@ -8,10 +8,10 @@
  * rows and router, are parts of sums, which a reduce-scatter makes whole. The gate's product, scores and weights are
  * fp32; a router chooses top_k experts by score + bias (device.h). Rows are sorted by expert; with expert parallelism
  * they travel to the rank of the expert and are sorted by expert once more, and come back the same way. Buffers have
- * room for the worst case, all ranks' tokens on this rank's experts, or for block.expert_room even shares; what travels
- * are the rows there are. Rows beyond that room come in further rounds, as many as the worst case needs: dispatch,
- * experts, way back one after the other in the same memory. Of these nothing is kept for backward, which computes them
- * again. Sums run in the order of one round: on the CPU every bit is the same.
+ * room for the worst case, all ranks' tokens on this rank's experts, or for block.expert_parallel_room even shares;
+ * what travels are the rows there are. Rows beyond that room come in further rounds, as many as the worst case needs:
+ * dispatch, experts, way back one after the other in the same memory. Of these nothing is kept for backward, which
+ * computes them again. Sums run in the order of one round: on the CPU every bit is the same.
  *
  * block.expert_capacity: an expert takes so many rows of the tokens that one rank has of a microbatch, those of the
  * first tokens: a token's fate depends on none behind it, and on choices alone, so it is the same for every ep, dp and

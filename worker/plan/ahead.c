@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "worker/plan/fitting.h"
 
-/* A plan with the programs of all kinds; world 0: none. */
+/* A plan with the programs of all classes; world 0: none. */
 struct planned {
     int world;
     struct plan *plan;

@@ -16,7 +16,7 @@ struct measured {
 };
 
 static titan_status measure(const struct build_options *options, const struct cost *cost, enum checkpointing mode,
-                            bool apart, struct measured *ret, struct titan_error *err)
+                            bool split_gate_up, struct measured *ret, struct titan_error *err)
 {
     const int layers = (int)options->layout->model->dims.n_layers;
     _cleanup_free_ enum checkpointing *all = malloc((size_t)layers * sizeof *all);
@@ -31,7 +31,7 @@ static titan_status measure(const struct build_options *options, const struct co
         all[l] = mode;
     with.checkpointing = all;
     with.draft = true;
-    with.apart = apart;
+    with.split_gate_up = split_gate_up;
     TRY(program_build(&with, 0, &p, err));
     (void)program_peak(p, bytes, NULL);
     *ret = (struct measured){.bytes = (double)bytes[MEMORY_ACTIVATIONS]};
@@ -102,9 +102,9 @@ titan_status budget_choose(const struct build_options *options, const struct cos
     int count[MODES];
 
     titan_assert(cost->machine);
-    for (int apart = 0; apart < 2; apart++)
+    for (int split_gate_up = 0; split_gate_up < 2; split_gate_up++)
         for (int mode = 0; mode < MODES; mode++)
-            TRY(measure(options, cost, (enum checkpointing)mode, apart, &m[apart][mode], err));
+            TRY(measure(options, cost, (enum checkpointing)mode, split_gate_up, &m[split_gate_up][mode], err));
     const double least = m[0][CHECKPOINT_FULL].bytes;
     best_mix(m, layers, least + budget * (m[0][CHECKPOINT_NONE].bytes - least), count);
     spread(count, layers, ret);

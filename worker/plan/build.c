@@ -3,7 +3,7 @@
  *
  *   program_build
  *     plan_cells      the rank's line of the schedule -> cells -> executions of units
- *     plan_uses       when each execution's parameters are gathered and let go
+ *     plan_param_uses  when each execution's parameters are gathered and let go
  *     emit_cell       receive, executions, send (pipeline.c)
  *       emit_execution  forward, input gradient, weight gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update; forward-only, the agreement alone */
@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 
 /* Use of one unit's parameters by an execution. */
-struct use {
+struct param_use {
     int unit; /* NONE: no use */
     bool needed, gather, release;
     int source; /* number of the use with the gather that brings them; its full is the buffer */
@@ -29,7 +29,7 @@ struct use {
 struct execution {
     enum cell_kind kind;
     int stage, slot;
-    struct use use[EXECUTION_UNITS];
+    struct param_use use[EXECUTION_UNITS];
     bool adds[EXECUTION_UNITS];   /* to the unit's gradient */
     bool closes[EXECUTION_UNITS]; /* as the last one of this slot */
     bool ends[EXECUTION_UNITS];   /* as the last one of the step */
@@ -90,35 +90,35 @@ static int pp_rank_of(const struct build_options *o, int rank)
     return coords[AXIS_PP];
 }
 
-int program_kind(const struct build_options *options, int rank)
+int program_class(const struct build_options *options, int rank)
 {
     const int batch_rank = mesh_batch_rank(&options->layout->mesh, rank);
 
     return pp_rank_of(options, rank) * shares(options) + share_kind(options, batch_rank);
 }
 
-int program_kinds(const struct build_options *options)
+int program_classes(const struct build_options *options)
 {
     return options->layout->mesh.size[AXIS_PP] * shares(options);
 }
 
-int program_kind_rank(const struct build_options *options, int kind)
+int program_class_rank(const struct build_options *options, int class)
 {
     int rank = 0;
 
-    titan_assert(kind >= 0 && kind < program_kinds(options));
-    while (program_kind(options, rank) != kind)
+    titan_assert(class >= 0 && class < program_classes(options));
+    while (program_class(options, rank) != class)
         rank++;
     return rank;
 }
 
-int program_kind_leader(const struct build_options *options, int kind)
+int program_class_leader(const struct build_options *options, int class)
 {
-    const int n = shares(options), first = kind / n * n;
+    const int n = shares(options), first = class / n * n;
     int64_t from, count, most = 0;
     int leader = first;
 
-    titan_assert(kind >= 0 && kind < program_kinds(options));
+    titan_assert(class >= 0 && class < program_classes(options));
     if (!options->canonical || options->forward_only)
         return first + n - 1;
     for (int b = 0; b < n; b++) {
@@ -170,15 +170,16 @@ static void add_execution(struct builder *b, const struct cell *cell, int unit)
     struct execution *x = &b->executions[b->n_executions++];
     const enum unit_kind kind = kind_of(b, unit);
     const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
-    const bool again = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
+    const bool recomputes = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
     const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
     const int units[EXECUTION_UNITS] = {unit, second_unit(b, unit)};
 
     titan_assert(unit >= 0 && unit < b->model->n_units);
     *x = (struct execution){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
     for (int i = 0; i < EXECUTION_UNITS; i++) {
-        const bool reads = needed || (again && i == 1);
-        x->use[i] = (struct use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
+        const bool reads = needed || (recomputes && i == 1);
+        x->use[i] =
+            (struct param_use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
         x->adds[i] = adds && units[i] != NONE;
     }
 }
@@ -244,7 +245,7 @@ static titan_status plan_closings(struct builder *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-static struct use *use_number(struct builder *b, int number)
+static struct param_use *param_use_at(struct builder *b, int number)
 {
     titan_assert(number >= 0 && number < b->n_executions * EXECUTION_UNITS);
     return &b->executions[number / EXECUTION_UNITS].use[number % EXECUTION_UNITS];
@@ -258,7 +259,7 @@ static bool keeps(const struct builder *b, int use, int before)
     return b->opt->reshard == RESHARD_DEFAULT && before / EXECUTION_UNITS == use / EXECUTION_UNITS - 1;
 }
 
-static titan_status plan_uses(struct builder *b, struct titan_error *err)
+static titan_status plan_param_uses(struct builder *b, struct titan_error *err)
 {
     _cleanup_free_ int *before = malloc((size_t)b->model->n_units * sizeof *before);
 
@@ -267,15 +268,15 @@ static titan_status plan_uses(struct builder *b, struct titan_error *err)
     for (int u = 0; u < b->model->n_units; u++)
         before[u] = NONE;
     for (int i = 0; i < b->n_executions * EXECUTION_UNITS; i++) {
-        struct use *const use = use_number(b, i);
+        struct param_use *const use = param_use_at(b, i);
         if (!use->needed)
             continue;
         const int last = before[use->unit];
         use->gather = last == NONE || !keeps(b, i, last);
         use->release = true; /* until a later one takes it over */
-        use->source = use->gather ? i : use_number(b, last)->source;
+        use->source = use->gather ? i : param_use_at(b, last)->source;
         if (!use->gather)
-            use_number(b, last)->release = false;
+            param_use_at(b, last)->release = false;
         before[use->unit] = i;
     }
     return TITAN_OK;
@@ -353,7 +354,7 @@ static int gather_coded(struct builder *b, int unit)
 static void join_runs(struct builder *b, const struct execution *x)
 {
     for (int j = 0; j < EXECUTION_UNITS; j++) {
-        const struct use *const use = &x->use[j];
+        const struct param_use *const use = &x->use[j];
         const struct coded *const c = use->gather ? &b->units[use->unit].coded : NULL;
         for (int i = 0; c && i < c->n_runs; i++) {
             const struct coded_run *const run = &c->runs[i];
@@ -374,7 +375,7 @@ static void join_runs(struct builder *b, const struct execution *x)
 static void emit_gathers(struct builder *b, struct execution *x)
 {
     for (int j = 0; j < EXECUTION_UNITS; j++) {
-        struct use *const use = &x->use[j];
+        struct param_use *const use = &x->use[j];
         if (!use->gather)
             continue;
         builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
@@ -385,16 +386,16 @@ static void emit_gathers(struct builder *b, struct execution *x)
     }
 }
 
-static int params_of(struct builder *b, const struct use *use)
+static int params_of(struct builder *b, const struct param_use *use)
 {
     titan_assert(!use->needed || use->source != NONE);
-    return use->needed ? use_number(b, use->source)->full : NONE;
+    return use->needed ? param_use_at(b, use->source)->full : NONE;
 }
 
 static void emit_releases(struct builder *b, const struct execution *x)
 {
     for (int j = 0; j < EXECUTION_UNITS; j++) {
-        const struct use *use = &x->use[j];
+        const struct param_use *use = &x->use[j];
         if (!use->release || unit_group_size(b, use->unit) == 1)
             continue;
         titan_assert(use->needed && use->source != NONE);
@@ -432,7 +433,7 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
 }
 
 /* Without its gradient. */
-static struct unit_buffers parameters_of(struct builder *b, const struct use *use)
+static struct unit_buffers parameters_of(struct builder *b, const struct param_use *use)
 {
     struct unit_buffers u = {.unit = use->unit, .params = params_of(b, use), .grads = NONE};
 
@@ -654,9 +655,9 @@ static double capacity_of(const struct build_options *o)
 }
 
 /* Without drops there can be more rows; an evaluation takes them in rounds of a step's room, not in more memory. */
-static double room_of(const struct build_options *o)
+static double expert_parallel_room_of(const struct build_options *o)
 {
-    return o->forward_only && o->expert_room <= 0 ? o->expert_capacity : o->expert_room;
+    return o->forward_only && o->expert_parallel_room <= 0 ? o->expert_capacity : o->expert_parallel_room;
 }
 
 static void init_builder(struct builder *b, const struct build_options *o, int rank)
@@ -673,7 +674,7 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     const struct block k = {.layout = o->layout,
                             .b = o->b,
                             .t = o->t,
-                            .expert_room = room_of(o),
+                            .expert_parallel_room = expert_parallel_room_of(o),
                             .expert_capacity = capacity_of(o),
                             .by_rank = o->canonical};
     b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
@@ -804,12 +805,12 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
 }
 
 /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
-static bool any_parts_products(const struct builder *b)
+static bool splits_gate_up(const struct builder *b)
 {
     for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only; l++)
         if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
             return true;
-    return b->opt->apart;
+    return b->opt->split_gate_up;
 }
 
 static void init_block(struct builder *b)
@@ -826,9 +827,9 @@ static void init_block(struct builder *b)
                           .masked = o->masked,
                           .order = o->order,
                           .ring = o->ring,
-                          .apart = any_parts_products(b),
+                          .split_gate_up = splits_gate_up(b),
                           .loss_chunks = o->loss_chunks,
-                          .expert_room = room_of(o),
+                          .expert_parallel_room = expert_parallel_room_of(o),
                           .expert_capacity = capacity_of(o),
                           .by_rank = o->canonical,
                           .round_robin = o->round_robin,
@@ -922,7 +923,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     b->e.p->forward_only = b->opt->forward_only;
     plan_cells(b);
     TRY(plan_closings(b, err));
-    TRY(plan_uses(b, err));
+    TRY(plan_param_uses(b, err));
     TRY(pipeline_plan(b, err));
     init_block(b);
     add_state(b);

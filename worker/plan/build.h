@@ -51,10 +51,10 @@ struct build_options {
     bool masked, ring;        /* of struct block */
     enum attention_order order;
     int loss_chunks;
-    double expert_room, expert_capacity; /* of struct block */
-    bool round_robin;                    /* of struct block */
-    const struct converters *converters; /* NULL: none */
-    const struct device_ops *ops;        /* sizes of work */
+    double expert_parallel_room, expert_capacity; /* of struct block */
+    bool round_robin;                             /* of struct block */
+    const struct converters *converters;          /* NULL: none */
+    const struct device_ops *ops;                 /* sizes of work */
     struct device *dev;
     int64_t microbatches; /* of the global batch */
     enum reshard reshard;
@@ -64,22 +64,22 @@ struct build_options {
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* of every layer */
     int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
-    bool apart;           /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
+    bool split_gate_up;   /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
     bool update_together; /* an OPTIMISE is of several units where nothing waits for one of them */
     bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, nor canonical, but for the order
                           of experts' rows */
     bool draft;        /* unfinished (program_finish): passes come first */
 };
 
-/* The program of this rank's kind. */
+/* The program of this rank's class. */
 titan_status program_build(const struct build_options *options, int rank, struct program **ret,
                            struct titan_error *err) TITAN_MUST_USE;
-/* Ranks with equal numbers have the same program: 0 <= kind < program_kinds(). */
-int program_kind(const struct build_options *options, int rank);
-int program_kinds(const struct build_options *options);
+/* Ranks with equal numbers have the same program: 0 <= class < program_classes(). */
+int program_class(const struct build_options *options, int rank);
+int program_classes(const struct build_options *options);
 /* The lowest rank of a program class. */
-int program_kind_rank(const struct build_options *options, int kind);
+int program_class_rank(const struct build_options *options, int class);
 /* The class on the same pp rank with the largest share: what must be alike on all of them is decided by its program. */
-int program_kind_leader(const struct build_options *options, int kind);
+int program_class_leader(const struct build_options *options, int class);
 
 #endif

@@ -26,6 +26,6 @@
 titan_status program_check(const struct program *p, uint64_t memory_bytes, struct titan_error *err) TITAN_MUST_USE;
 /* All program classes, in the order of their numbers (build.h): as many for each pp rank, one pp rank's after the
  * other. Each has passed program_check. TITAN_EBUG names kind, pp rank and action. */
-titan_status programs_check(const struct program *const *by_kind, int n, struct titan_error *err) TITAN_MUST_USE;
+titan_status programs_check(const struct program *const *by_class, int n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

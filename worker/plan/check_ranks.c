@@ -14,8 +14,8 @@
 #define P2P_CHANNELS (CHANNEL_COUNT - CHANNEL_FORWARD_NEXT)
 
 struct ranks {
-    const struct program *const *kinds;
-    int n, pp, shares; /* kind = pp rank * shares + share */
+    const struct program *const *classes;
+    int n, pp, shares; /* class = pp rank * shares + share */
     struct titan_error *err;
 };
 
@@ -74,9 +74,9 @@ static bool same_collective(const struct program *p, const struct action *a, con
     return true;
 }
 
-static titan_status check_same(const struct ranks *r, int kind, int other, enum channel channel)
+static titan_status check_same(const struct ranks *r, int class, int other, enum channel channel)
 {
-    const struct program *p = r->kinds[kind], *q = r->kinds[other];
+    const struct program *p = r->classes[class], *q = r->classes[other];
     char here[WHERE_MAX], there[WHERE_MAX];
     int i = NONE, j = NONE;
 
@@ -86,11 +86,12 @@ static titan_status check_same(const struct ranks *r, int kind, int other, enum 
         if (i >= p->n_actions && j >= q->n_actions)
             return TITAN_OK;
         if (i >= p->n_actions || j >= q->n_actions || !same_collective(p, &p->actions[i], q, &q->actions[j]))
-            return titan_fail(r->err, TITAN_EBUG,
-                              "collectives on %s differ: kind %d, %s (%zu bytes), against kind %d, %s (%zu bytes)",
-                              channel_name(channel), kind, where(p, i, here),
-                              i < p->n_actions ? action_sent_bytes(p, &p->actions[i]) : 0, other, where(q, j, there),
-                              j < q->n_actions ? action_sent_bytes(q, &q->actions[j]) : 0);
+            return titan_fail(
+                r->err, TITAN_EBUG,
+                "collectives on %s differ: program class %d, %s (%zu bytes), against program class %d, %s (%zu bytes)",
+                channel_name(channel), class, where(p, i, here),
+                i < p->n_actions ? action_sent_bytes(p, &p->actions[i]) : 0, other, where(q, j, there),
+                j < q->n_actions ? action_sent_bytes(q, &q->actions[j]) : 0);
     }
 }
 
@@ -99,7 +100,7 @@ static titan_status check_collectives(const struct ranks *r)
     for (int k = 0; k < r->n; k++)
         for (int c = 0; c < CHANNEL_FORWARD_NEXT; c++) {
             const int first = c == CHANNEL_WORLD ? 0 : k / r->shares * r->shares;
-            if (k != first && mixes(&r->kinds[k]->mesh, (enum channel)c))
+            if (k != first && mixes(&r->classes[k]->mesh, (enum channel)c))
                 TRY(check_same(r, k, first, (enum channel)c));
         }
     return TITAN_OK;
@@ -117,7 +118,7 @@ static int next_transfer(const struct program *p, int i, enum op op, enum channe
 
 static titan_status check_messages(const struct ranks *r, int sender, int receiver, enum channel channel)
 {
-    const struct program *p = r->kinds[sender], *q = r->kinds[receiver];
+    const struct program *p = r->classes[sender], *q = r->classes[receiver];
     char here[WHERE_MAX], there[WHERE_MAX];
     int i = NONE, j = NONE;
 
@@ -163,12 +164,12 @@ struct line {
 
 struct run {
     const struct ranks *r;
-    size_t *base;      /* per kind: number of its first action */
-    bool *over;        /* per action of all kinds */
+    size_t *base;      /* per class: number of its first action */
+    bool *over;        /* per action of all classes */
     int *next;         /* per action: the next of its stream */
     int *waiters;      /* per action: first line that waits for it, NONE */
-    int *decide;       /* per kind */
-    struct line *line; /* [kind][stream] */
+    int *decide;       /* per class */
+    struct line *line; /* [class][stream] */
     int *ready;        /* lines to look at */
     int n_ready;
     bool *is_ready;
@@ -176,7 +177,7 @@ struct run {
 
 static const struct program *program_of(const struct run *w, int line)
 {
-    return w->r->kinds[line / STREAM_COUNT];
+    return w->r->classes[line / STREAM_COUNT];
 }
 
 static const struct action *head_of(const struct run *w, int line)
@@ -218,7 +219,7 @@ static void finish(struct run *w, int line)
 /* An action of the same kind that a line's head must wait for, NONE. */
 static int obstacle(const struct run *w, int line)
 {
-    const int kind = line / STREAM_COUNT;
+    const int class = line / STREAM_COUNT;
     const struct program *p = program_of(w, line);
     const struct action *a = head_of(w, line);
 
@@ -226,8 +227,8 @@ static int obstacle(const struct run *w, int line)
     for (int k = 0; k < a->n_waits; k++)
         if (!w->over[number(w, line, p->waits[a->wait + k])])
             return p->waits[a->wait + k];
-    if (w->line[line].at > w->decide[kind] && !w->over[number(w, line, w->decide[kind])])
-        return w->decide[kind];
+    if (w->line[line].at > w->decide[class] && !w->over[number(w, line, w->decide[class])])
+        return w->decide[class];
     return NONE;
 }
 
@@ -236,7 +237,7 @@ static int obstacle(const struct run *w, int line)
 static void partners(const struct run *w, int line, int *ret, int *ret_n)
 {
     const struct ranks *r = w->r;
-    const int kind = line / STREAM_COUNT, share = kind % r->shares;
+    const int class = line / STREAM_COUNT, share = class % r->shares;
     const struct action *a = head_of(w, line);
 
     *ret_n = 0;
@@ -245,12 +246,12 @@ static void partners(const struct run *w, int line, int *ret, int *ret_n)
         ret[(*ret_n)++] = (a->peer * r->shares + share) * STREAM_COUNT + first + a->channel - CHANNEL_FORWARD_NEXT;
         return;
     }
-    if (a->channel < 0 || !mixes(&r->kinds[kind]->mesh, (enum channel)a->channel))
+    if (a->channel < 0 || !mixes(&r->classes[class]->mesh, (enum channel)a->channel))
         return;
     const bool world = a->channel == CHANNEL_WORLD;
-    const int from = world ? 0 : kind - share, to = world ? r->n : from + r->shares;
+    const int from = world ? 0 : class - share, to = world ? r->n : from + r->shares;
     for (int k = from; k < to; k++)
-        if (k != kind)
+        if (k != class)
             ret[(*ret_n)++] = k * STREAM_COUNT + a->stream;
 }
 
@@ -261,7 +262,7 @@ static bool has_begun(const struct run *w, int line, const struct action *with)
     return w->line[line].begun && a && a->channel == with->channel;
 }
 
-/* Go on with a line as far as it goes. others: room for lines of all kinds. */
+/* Go on with a line as far as it goes. others: room for lines of all classes. */
 static void run_line(struct run *w, int line, int *others)
 {
     struct line *l = &w->line[line];
@@ -349,7 +350,7 @@ static titan_status alloc_run(struct run *w)
     w->base = calloc(n, sizeof *w->base);
     for (size_t k = 0; w->base && k < n; k++) {
         w->base[k] = actions;
-        actions += (size_t)w->r->kinds[k]->n_actions;
+        actions += (size_t)w->r->classes[k]->n_actions;
     }
     w->over = calloc(actions + 1, sizeof *w->over);
     w->next = calloc(actions + 1, sizeof *w->next);
@@ -363,20 +364,20 @@ static titan_status alloc_run(struct run *w)
     return TITAN_OK;
 }
 
-static void load_kind(struct run *w, int kind)
+static void load_class(struct run *w, int class)
 {
-    const struct program *p = w->r->kinds[kind];
+    const struct program *p = w->r->classes[class];
 
-    w->decide[kind] = p->n_actions;
+    w->decide[class] = p->n_actions;
     for (int s = 0; s < STREAM_COUNT; s++)
-        w->line[kind * STREAM_COUNT + s] = (struct line){.at = p->n_actions, .next_waiter = NONE};
+        w->line[class * STREAM_COUNT + s] = (struct line){.at = p->n_actions, .next_waiter = NONE};
     for (int i = p->n_actions - 1; i >= 0; i--) {
-        struct line *l = &w->line[kind * STREAM_COUNT + p->actions[i].stream];
-        w->next[w->base[kind] + (size_t)i] = l->at;
-        w->waiters[w->base[kind] + (size_t)i] = NONE;
+        struct line *l = &w->line[class * STREAM_COUNT + p->actions[i].stream];
+        w->next[w->base[class] + (size_t)i] = l->at;
+        w->waiters[w->base[class] + (size_t)i] = NONE;
         l->at = i;
         if (p->actions[i].op == OP_DECIDE)
-            w->decide[kind] = i;
+            w->decide[class] = i;
     }
 }
 
@@ -389,7 +390,7 @@ static titan_status check_run(const struct ranks *r)
     if (!others)
         return titan_fail(r->err, TITAN_ENOMEM, "checking programs: out of memory");
     for (int k = 0; k < r->n; k++)
-        load_kind(&w, k);
+        load_class(&w, k);
     for (int line = 0; line < r->n * STREAM_COUNT; line++)
         look_at(&w, line);
     while (w.n_ready > 0) {
@@ -403,15 +404,15 @@ static titan_status check_run(const struct ranks *r)
     return TITAN_OK;
 }
 
-titan_status programs_check(const struct program *const *by_kind, int n, struct titan_error *err)
+titan_status programs_check(const struct program *const *by_class, int n, struct titan_error *err)
 {
-    const int pp = by_kind[0]->mesh.size[AXIS_PP];
-    const struct ranks r = {.kinds = by_kind, .n = n, .pp = pp, .shares = n / pp, .err = err};
+    const int pp = by_class[0]->mesh.size[AXIS_PP];
+    const struct ranks r = {.classes = by_class, .n = n, .pp = pp, .shares = n / pp, .err = err};
 
     titan_assert(n > 0);
     for (int k = 0; k < n; k++)
-        if (n % pp != 0 || by_kind[k]->pp_rank != k / r.shares)
-            return titan_fail(err, TITAN_EBUG, "program %d of %d is pp rank %d's", k, n, by_kind[k]->pp_rank);
+        if (n % pp != 0 || by_class[k]->pp_rank != k / r.shares)
+            return titan_fail(err, TITAN_EBUG, "program %d of %d is pp rank %d's", k, n, by_class[k]->pp_rank);
     TRY(check_collectives(&r));
     TRY(check_pipeline(&r));
     return check_run(&r);

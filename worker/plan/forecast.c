@@ -14,10 +14,10 @@
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* One program for each pp rank: of the kinds that rank has, the first, which has the largest share. */
+/* One program for each pp rank: of the classes that rank has, the first, which has the largest share. */
 static void pick_programs(const struct plan *plan, struct program *const *programs, const struct program **ret)
 {
-    for (int k = plan->kinds - 1; k >= 0; k--) {
+    for (int k = plan->classes - 1; k >= 0; k--) {
         const int r = programs[k]->pp_rank;
         titan_assert(r >= 0 && r < plan->mesh.size[AXIS_PP]);
         if (!ret[r] || programs[k]->share >= ret[r]->share)
@@ -111,7 +111,7 @@ static int by_time(const void *x, const void *y)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-/* Of all ranks; those of one kind are in step. */
+/* Of all ranks; those of one class are in step. */
 static size_t list_demands(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                            struct demand *ret)
 {
@@ -249,7 +249,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs)
 {
     titan_assert(evaluation->opt.evaluation && evaluation->mesh.size[AXIS_PP] == f->n);
-    for (int k = 0; k < evaluation->kinds; k++) {
+    for (int k = 0; k < evaluation->classes; k++) {
         struct forecast_memory need = {0};
         measure_memory(evaluation, f->machine, programs[k], &need);
         titan_assert(need.pp_rank >= 0 && need.pp_rank < f->n);
@@ -313,8 +313,8 @@ static void print_head(const struct forecast *f, struct buf *out)
     if (f->plan->schedule)
         buf_printf(out, "pipeline    %s, %d stages on %d ranks, bubble %.1f %%\n", f->plan->schedule->name,
                    f->plan->schedule->stages, m->size[AXIS_PP], 100 * f->bubble);
-    buf_printf(out, "program     %d kind%s of rank, up to %ld actions, hash %016lx\n", f->plan->kinds,
-               f->plan->kinds == 1 ? "" : "s", (long)f->actions, (unsigned long)f->hash);
+    buf_printf(out, "program     %d class%s of ranks, up to %ld actions, hash %016lx\n", f->plan->classes,
+               f->plan->classes == 1 ? "" : "es", (long)f->actions, (unsigned long)f->hash);
     if (f->table)
         buf_printf(out, "costs       measured for %ld of %ld operations and transfers, %s\n", f->measured, f->costed,
                    f->table);
@@ -540,7 +540,7 @@ void forecast_json(const struct forecast *f, struct buf *out)
     for (int a = 0; a < AXIS_COUNT; a++)
         buf_printf(out, "\"%s\":%d,", mesh_axis_name((enum mesh_axis)a), m->size[a]);
     buf_printf(out, "\"ep\":%d},\"tokens\":%.0f,\"microbatches\":%ld,\"kinds\":%d,\"actions\":%ld,", m->ep, f->tokens,
-               (long)f->plan->build.microbatches, f->plan->kinds, (long)f->actions);
+               (long)f->plan->build.microbatches, f->plan->classes, (long)f->actions);
     buf_printf(out, "\"step_seconds\":%.6f,\"tokens_per_second_per_device\":%.3f,\"mfu\":%.5f,\"bubble\":%.5f,",
                f->step, f->tokens_per_second, f->mfu, f->bubble);
     buf_printf(out, "\"memory_bytes\":%lu,\"fits\":%s,", (unsigned long)f->machine->memory_bytes,

@@ -48,12 +48,12 @@ struct forecast {
     int64_t fitting_batch; /* of one that does not fit: a batch that does (plan_fitting_batch) */
 };
 
-/* programs: of all kinds (plan_programs). *ret_simulation is the caller's to close where not NULL. */
+/* programs: of all classes (plan_programs). *ret_simulation is the caller's to close where not NULL. */
 titan_status forecast_make(const struct plan *plan, struct program *const *programs, const struct cost *cost,
                            struct forecast *ret, struct simulation **ret_simulation,
                            struct titan_error *err) TITAN_MUST_USE;
-/* The recipe evaluates, with these programs of all kinds (plan_options.evaluation): where one needs more memory than a
- * step, that is what the rank needs. */
+/* The recipe evaluates, with these programs of all classes (plan_options.evaluation): where one needs more memory than
+ * a step, that is what the rank needs. */
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs);
 void forecast_clear(struct forecast *f);
 /* Is there so much memory? */

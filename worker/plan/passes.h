@@ -13,8 +13,8 @@
 struct pass_options {
     const struct cost *cost;
     uint64_t memory_bytes;  /* a pass that would need more of the device is weakened or left out; 0 = no limit */
-    struct program *leader; /* as built, of the kind that decides for all of its group (program_kind_leader); it is used
-                               up. NULL: the program itself decides */
+    struct program *leader; /* as built, of the class that decides for all of its group (program_class_leader); it is
+                               used up. NULL: the program itself decides */
 };
 
 /* Does the program's peak stay within memory, with what is not of the arena? */

@@ -176,7 +176,7 @@ static void set_build_options(struct plan *plan)
                                                   : r->numerics.deterministic ? ATTENTION_REPEATABLE
                                                                               : ATTENTION_ANY,
                                          .loss_chunks = (int)r->training.loss_chunks,
-                                         .expert_room = r->parallelism.expert_parallel_room,
+                                         .expert_parallel_room = r->parallelism.expert_parallel_room,
                                          .expert_capacity = recipe_expert_capacity(r),
                                          .round_robin = r->debug.moe_force_load_balance,
                                          .converters = plan->converters,
@@ -262,7 +262,7 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
         set_evaluation_options(plan);
     TRY(open_schedule(plan, err));
     plan->build.schedule = plan->schedule;
-    plan->kinds = program_kinds(&plan->build);
+    plan->classes = program_classes(&plan->build);
     return apply_budget(plan, err);
 }
 
@@ -321,14 +321,14 @@ static titan_status rewrite(const struct plan *plan, struct program *p, struct t
     return r->compile.fuse ? pass_fuse(p, &options, err) : TITAN_OK;
 }
 
-static titan_status draft_program(const struct plan *plan, int kind, struct program **ret, struct titan_error *err)
+static titan_status draft_program(const struct plan *plan, int class, struct program **ret, struct titan_error *err)
 {
     struct build_options draft = plan->build;
     struct program *p = NULL;
 
-    titan_assert(kind >= 0 && kind < plan->kinds);
+    titan_assert(class >= 0 && class < plan->classes);
     draft.draft = true;
-    TRY(program_build(&draft, program_kind_rank(&draft, kind), &p, err));
+    TRY(program_build(&draft, program_class_rank(&draft, class), &p, err));
     const titan_status status = rewrite(plan, p, err);
     if (status != TITAN_OK) {
         program_close(p);
@@ -338,17 +338,17 @@ static titan_status draft_program(const struct plan *plan, int kind, struct prog
     return TITAN_OK;
 }
 
-static titan_status run_passes(const struct plan *plan, struct program *p, int kind, struct titan_error *err)
+static titan_status run_passes(const struct plan *plan, struct program *p, int class, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
     const struct cost cost = cost_of(plan);
-    const int leader = program_kind_leader(&plan->build, kind);
+    const int leader = program_class_leader(&plan->build, class);
     struct pass_options options = {.cost = &cost, .memory_bytes = memory_for_program(plan)};
 
-    titan_assert(leader >= 0 && leader < plan->kinds);
+    titan_assert(leader >= 0 && leader < plan->classes);
     const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
     if (buckets) {
-        if (leader != kind)
+        if (leader != class)
             TRY(draft_program(plan, leader, &options.leader, err));
         const titan_status status = pass_bucket(p, &options, err);
         program_close(options.leader);
@@ -364,11 +364,11 @@ static titan_status run_passes(const struct plan *plan, struct program *p, int k
 
 titan_status plan_program(const struct plan *plan, int rank, struct program **ret, struct titan_error *err)
 {
-    const int kind = program_kind(&plan->build, rank);
+    const int class = program_class(&plan->build, rank);
     struct program *p = NULL;
 
-    TRY(draft_program(plan, kind, &p, err));
-    const titan_status status = run_passes(plan, p, kind, err);
+    TRY(draft_program(plan, class, &p, err));
+    const titan_status status = run_passes(plan, p, class, err);
     titan_assert(p->layout == plan->layout);
     if (status != TITAN_OK) {
         program_close(p);
@@ -380,19 +380,19 @@ titan_status plan_program(const struct plan *plan, int rank, struct program **re
 
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err)
 {
-    struct program **programs = calloc((size_t)plan->kinds, sizeof(struct program *));
+    struct program **programs = calloc((size_t)plan->classes, sizeof(struct program *));
     titan_status status = TITAN_OK;
     const uint64_t room = plan->opt.memory_free ? plan->opt.memory_free : plan->opt.memory_bytes;
 
     if (!programs)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
-    for (int k = 0; status == TITAN_OK && k < plan->kinds; k++) {
-        status = plan_program(plan, program_kind_rank(&plan->build, k), &programs[k], err);
+    for (int k = 0; status == TITAN_OK && k < plan->classes; k++) {
+        status = plan_program(plan, program_class_rank(&plan->build, k), &programs[k], err);
         if (status == TITAN_OK)
             status = program_check(programs[k], room, err);
     }
     if (status == TITAN_OK)
-        status = programs_check((const struct program *const *)programs, plan->kinds, err);
+        status = programs_check((const struct program *const *)programs, plan->classes, err);
     if (status != TITAN_OK) {
         plan_free_programs(plan, programs);
         return status;
@@ -405,8 +405,8 @@ uint64_t plan_hash(const struct plan *plan, struct program *const *programs)
 {
     uint64_t hash = HASH_INIT;
 
-    titan_assert(plan->kinds > 0);
-    for (int k = 0; k < plan->kinds; k++)
+    titan_assert(plan->classes > 0);
+    for (int k = 0; k < plan->classes; k++)
         hash = hash_word(hash, program_hash(programs[k]));
     return hash_mix(hash);
 }
@@ -437,7 +437,7 @@ size_t plan_snapshot_bytes(const struct plan *plan)
 
 void plan_free_programs(const struct plan *plan, struct program **programs)
 {
-    for (int k = 0; programs && k < plan->kinds; k++)
+    for (int k = 0; programs && k < plan->classes; k++)
         program_close(programs[k]);
     free(programs);
 }

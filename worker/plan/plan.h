@@ -33,7 +33,7 @@ struct plan {
     struct converters *converters;     /* NULL: none */
     struct sequence_cut cut;           /* of a microbatch */
     struct build_options build;
-    int kinds;
+    int classes;
 };
 
 /* What a run on the device plans with; world is open. The machine and its memory are the model's, the same for all
@@ -46,12 +46,13 @@ enum dtype plan_compute_type(const struct recipe *recipe, bool bf16_fast);
 titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err) TITAN_MUST_USE;
 void plan_close(struct plan *plan); /* NULL is fine */
 
-/* The finished program of this rank's kind, after the recipe's passes. */
+/* The finished program of this rank's class, after the recipe's passes. */
 titan_status plan_program(const struct plan *plan, int rank, struct program **ret,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Programs of all kinds, each checked and all together; *ret is an array of plan->kinds, owned (plan_free_programs). */
+/* Programs of all classes, each checked and all together; *ret is an array of plan->classes, owned
+ * (plan_free_programs). */
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err) TITAN_MUST_USE;
-/* Over the programs of all kinds (program_hash): a run logs it, a plan prints it, wherever it was made. */
+/* Over the programs of all classes (program_hash): a run logs it, a plan prints it, wherever it was made. */
 uint64_t plan_hash(const struct plan *plan, struct program *const *programs);
 /* Host memory that a rank keeps the copy of another's part in (elastic/buddy.h): masters, moments, gradients; 0: it
  * keeps none. Of the largest part. */

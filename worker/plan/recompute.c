@@ -9,34 +9,35 @@
 #define NONE (-1)
 
 /* A buffer that the actions at hand define: their first access to it is a write. */
-struct again_buffer {
+struct recompute_buffer {
     int id, copy; /* copy: NONE until one is made */
     bool defined, kept, live;
 };
 
-struct again {
+struct recompute {
     struct emitter *e;
     int from, to;
-    struct again_buffer *buffers; /* sorted by id */
+    struct recompute_buffer *buffers; /* sorted by id */
     int n;
     bool *taken; /* per action */
 };
 
 static int by_id(const void *x, const void *y)
 {
-    const struct again_buffer *a = x, *b = y;
+    const struct recompute_buffer *a = x, *b = y;
     return (a->id > b->id) - (a->id < b->id);
 }
 
-static struct again_buffer *again_find(const struct again *g, int id)
+static struct recompute_buffer *recompute_find(const struct recompute *g, int id)
 {
     titan_assert(g->n > 0);
-    const struct again_buffer key = {.id = id};
+    const struct recompute_buffer key = {.id = id};
     return bsearch(&key, g->buffers, (size_t)g->n, sizeof key, by_id);
 }
 
 /* Which buffers occur, which of them are defined here, which are kept. */
-static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct action *a, int buffer), void *arg)
+static bool recompute_collect(struct recompute *g, bool (*keep)(void *arg, const struct action *a, int buffer),
+                              void *arg)
 {
     const struct program *p = g->e->p;
     const int first = p->actions[g->from].operand;
@@ -48,7 +49,7 @@ static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct 
     if (!g->taken || !g->buffers)
         return false;
     for (int k = first; k < end; k++)
-        g->buffers[n++] = (struct again_buffer){.id = p->operands[k].buffer, .copy = NONE};
+        g->buffers[n++] = (struct recompute_buffer){.id = p->operands[k].buffer, .copy = NONE};
     qsort(g->buffers, (size_t)n, sizeof *g->buffers, by_id);
     for (int k = 0; k < n; k++)
         if (g->n == 0 || g->buffers[g->n - 1].id != g->buffers[k].id)
@@ -56,7 +57,7 @@ static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct 
     for (int i = g->to - 1; i >= g->from; i--) /* backwards: the first access has the last word */
         for (int k = p->actions[i].n_operands - 1; k >= 0; k--) {
             const struct operand *o = &action_operands(p, &p->actions[i])[k];
-            struct again_buffer *b = again_find(g, o->buffer);
+            struct recompute_buffer *b = recompute_find(g, o->buffer);
             b->defined = o->access == ACCESS_WRITE && !buffer_is_external(p->buffers[b->id].kind);
             b->kept = b->defined && keep && keep(arg, &p->actions[i], b->id);
         }
@@ -66,7 +67,7 @@ static bool again_collect(struct again *g, bool (*keep)(void *arg, const struct 
 /* Backwards from what is needed: an action is taken when it writes something live, and makes live what it reads. An
  * action that changes a kept buffer in place would change it twice: that one is made anew then. Returns false when such
  * a buffer was found: once more, it was live for the actions behind, too. */
-static bool again_mark(struct again *g)
+static bool recompute_mark(struct recompute *g)
 {
     const struct program *p = g->e->p;
 
@@ -75,12 +76,12 @@ static bool again_mark(struct again *g)
         const struct operand *o = action_operands(p, a);
         bool taken = false;
         for (int k = 0; k < a->n_operands; k++)
-            taken |= (o[k].access & ACCESS_WRITE) && again_find(g, o[k].buffer)->live;
+            taken |= (o[k].access & ACCESS_WRITE) && recompute_find(g, o[k].buffer)->live;
         if (!taken || a->op == OP_CHECK || a->op == OP_LOSS_SUM)
             continue;
         g->taken[i - g->from] = true;
         for (int k = 0; k < a->n_operands; k++) {
-            struct again_buffer *b = again_find(g, o[k].buffer);
+            struct recompute_buffer *b = recompute_find(g, o[k].buffer);
             if (b->kept && o[k].access == ACCESS_UPDATE) {
                 b->kept = false;
                 b->live = true;
@@ -95,9 +96,9 @@ static bool again_mark(struct again *g)
 
 /* Where a taken action's operand goes: what is not live but written goes to a copy, too, kept buffers stay as they
  * are. */
-static int again_operand(struct again *g, const struct operand *o)
+static int recompute_operand(struct recompute *g, const struct operand *o)
 {
-    struct again_buffer *b = again_find(g, o->buffer);
+    struct recompute_buffer *b = recompute_find(g, o->buffer);
 
     if (!b->defined || (b->kept && !(o->access & ACCESS_WRITE)))
         return b->id;
@@ -106,7 +107,7 @@ static int again_operand(struct again *g, const struct operand *o)
     return b->copy;
 }
 
-static void again_write(struct again *g, int i)
+static void recompute_write(struct recompute *g, int i)
 {
     const struct program *p = g->e->p;
     struct action *a = emit_action_like(g->e, i);
@@ -122,12 +123,12 @@ static void again_write(struct again *g, int i)
         const bool counts = a->op == OP_ROUTE || a->op == OP_PERMUTE || a->op == OP_SPLIT_ROUNDS;
         if (counts && o.access == ACCESS_UPDATE)
             continue;
-        o.buffer = again_operand(g, &o);
+        o.buffer = recompute_operand(g, &o);
         emit_operand_like(g->e, o);
     }
 }
 
-static void again_free(struct again *g)
+static void recompute_free(struct recompute *g)
 {
     free(g->buffers);
     free(g->taken);
@@ -136,27 +137,27 @@ static void again_free(struct again *g)
 void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
                        void *arg, struct tensor *const *needed, int n)
 {
-    _cleanup_(again_free) struct again g = {.e = e, .from = from, .to = to};
+    _cleanup_(recompute_free) struct recompute g = {.e = e, .from = from, .to = to};
 
     if (e->status != TITAN_OK || from == to)
         return;
     titan_assert(from >= 0 && from < to && to <= e->p->n_actions);
-    if (!again_collect(&g, keep, arg)) {
+    if (!recompute_collect(&g, keep, arg)) {
         e->status = TITAN_ENOMEM;
         return;
     }
     for (int i = 0; i < n; i++) {
-        struct again_buffer *b = again_find(&g, needed[i]->buffer);
+        struct recompute_buffer *b = recompute_find(&g, needed[i]->buffer);
         if (b && b->defined && !b->kept)
             b->live = true;
     }
-    while (!again_mark(&g))
+    while (!recompute_mark(&g))
         ;
     for (int i = from; i < to; i++)
         if (g.taken[i - from])
-            again_write(&g, i);
+            recompute_write(&g, i);
     for (int i = 0; i < n && e->status == TITAN_OK; i++) {
-        const struct again_buffer *b = again_find(&g, needed[i]->buffer);
+        const struct recompute_buffer *b = recompute_find(&g, needed[i]->buffer);
         titan_assert(!b || !b->live || b->copy != NONE);
         if (b && b->live)
             needed[i]->buffer = b->copy;

@@ -83,7 +83,7 @@ struct shape {
     int64_t sequences;    /* 0: B */
     bool ring, documents; /* documents: masks within them, also on one rank */
     int loss_chunks;
-    double room;                                         /* block.expert_room */
+    double room;                                         /* block.expert_parallel_room */
     enum { KEEP_ALL, KEEP_PRODUCTS, KEEP_NOTHING } keep; /* of the forward; the rest is computed again */
 };
 
@@ -225,7 +225,7 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
                           .masked = is_masked(s),
                           .ring = s->ring,
                           .loss_chunks = s->loss_chunks,
-                          .expert_room = s->room,
+                          .expert_parallel_room = s->room,
                           .ops = ops,
                           .dev = dev};
     declare(w, s);

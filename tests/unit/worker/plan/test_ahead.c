@@ -46,7 +46,7 @@ static struct plan_ahead *open_ahead(void)
 
 static void print_all(const struct plan *plan, struct program *const *programs, struct buf *out)
 {
-    for (int k = 0; k < plan->kinds; k++)
+    for (int k = 0; k < plan->classes; k++)
         program_print(programs[k], out);
     assert_false(buf_failed(out));
 }
@@ -118,7 +118,7 @@ static uint64_t needed(const struct plan_options *options)
 
     assert_int_equal(plan_open(options, &plan, NULL), TITAN_OK);
     assert_int_equal(plan_programs(plan, &programs, NULL), TITAN_OK);
-    for (int k = 0; k < plan->kinds; k++) {
+    for (int k = 0; k < plan->classes; k++) {
         const struct program *p = programs[k];
         uint64_t bytes = p->arena_bytes;
         for (int i = 0; i < p->n_buffers; i++)

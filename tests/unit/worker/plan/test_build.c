@@ -159,7 +159,7 @@ static void assert_runs(const struct programs_case *c)
     for (int share = 0; share < shares; share++) {
         struct machine_rank ranks[8] = {0};
         for (int r = 0; r < c->pp; r++) {
-            ranks[r].p = p.kinds[r * shares + share];
+            ranks[r].p = p.classes[r * shares + share];
             assert_int_equal(ranks[r].p->pp_rank, r);
             ranks[r].done = calloc((size_t)ranks[r].p->n_actions, sizeof *ranks[r].done);
             ranks[r].next = calloc(STREAM_COUNT, sizeof *ranks[r].next);
@@ -249,7 +249,7 @@ static void test_sending_stops_nobody(void **state)
                                       .schedule = "Interleaved1F1B"},
               &p);
     for (int r = 0; r < 2; r++) {
-        const struct program *k = p.kinds[r];
+        const struct program *k = p.classes[r];
         int *const cell = malloc((size_t)k->n_actions * sizeof *cell), sends = 0, stops = 0;
         number_cells(k, cell);
         for (int i = 0; i < k->n_actions; i++) {
@@ -267,7 +267,7 @@ static void test_sending_stops_nobody(void **state)
     programs_close(&p);
 }
 
-/* --- kinds -------------------------------------------------------------------------------------------------------- */
+/* --- classes -------------------------------------------------------------------------------------------------------- */
 
 static void test_kinds(void **state)
 {
@@ -281,15 +281,15 @@ static void test_kinds(void **state)
     assert_int_equal(p.n, 4); /* shares of 2 and 3 */
     int64_t total = 0;
     for (int rank = 0; rank < 48; rank++) {
-        const int kind = program_kind(&p.options, rank);
+        const int class = program_class(&p.options, rank);
         int coords[AXIS_COUNT];
         mesh_coords(&p.layout->mesh, rank, coords);
-        assert_true(kind >= 0 && kind < p.n && program_kind_rank(&p.options, kind) <= rank);
-        assert_int_equal(program_kind(&p.options, program_kind_rank(&p.options, kind)), kind);
-        assert_int_equal(p.kinds[kind]->pp_rank, coords[AXIS_PP]);
-        assert_int_equal(p.kinds[kind]->share_max, 3);
+        assert_true(class >= 0 && class < p.n && program_class_rank(&p.options, class) <= rank);
+        assert_int_equal(program_class(&p.options, program_class_rank(&p.options, class)), class);
+        assert_int_equal(p.classes[class]->pp_rank, coords[AXIS_PP]);
+        assert_int_equal(p.classes[class]->share_max, 3);
         if (coords[AXIS_PP] == 0 && coords[AXIS_CP] == 0 && coords[AXIS_TP] == 0)
-            total += p.kinds[kind]->share;
+            total += p.classes[class]->share;
     }
     assert_int_equal(total, 16);
     programs_close(&p);
@@ -340,7 +340,7 @@ static float canonical_sum(int dp_replicate, int dp_shard, int cp, int tp, int e
                                       .canonical = true},
               &p);
     const int together = MAX(ep, 1), parts = ep ? cp * tp : cp;
-    const struct tree_sum *any = ep ? &p.kinds[0]->sum_experts : &p.kinds[0]->sum;
+    const struct tree_sum *any = ep ? &p.classes[0]->sum_experts : &p.classes[0]->sum;
     for (int at = 0, next = 0; at < dp_replicate * dp_shard * parts; at++) { /* a rank that has tokens */
         const int c = at % parts;
         struct tree_stack own = {.leaves = microbatches};
@@ -356,7 +356,7 @@ static float canonical_sum(int dp_replicate, int dp_shard, int cp, int tp, int e
         assert_true(next <= (at / together + 1) * any->slices);
     }
     for (int k = 0; k < p.n; k++) { /* every rank adds alike */
-        const struct tree_sum *other = ep ? &p.kinds[k]->sum_experts : &p.kinds[k]->sum;
+        const struct tree_sum *other = ep ? &p.classes[k]->sum_experts : &p.classes[k]->sum;
         assert_int_equal(other->n, any->n);
         assert_memory_equal(other->adds, any->adds, (size_t)any->n * sizeof *any->adds);
     }
@@ -460,27 +460,27 @@ static void test_gathers(void **state)
         c.reshard = RESHARD_ALWAYS;
         open_case(&c, &p);
         /* forward everything, backward the layers; the head does both in one execution */
-        assert_int_equal(count_ops(p.kinds[0], OP_ALL_GATHER, -1), 3 * (units + units - 2));
-        assert_int_equal(count_ops(p.kinds[0], OP_RELEASE, -1), 3 * (units + units - 2));
-        assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), 1 + prefetch);
+        assert_int_equal(count_ops(p.classes[0], OP_ALL_GATHER, -1), 3 * (units + units - 2));
+        assert_int_equal(count_ops(p.classes[0], OP_RELEASE, -1), 3 * (units + units - 2));
+        assert_int_equal(most_alive(p.classes[0], BUF_FULL, NULL), 1 + prefetch);
         programs_close(&p);
     }
     c.reshard = RESHARD_NEVER;
     open_case(&c, &p);
-    assert_int_equal(count_ops(p.kinds[0], OP_ALL_GATHER, -1), units);
-    assert_int_equal(count_ops(p.kinds[0], OP_RELEASE, -1), units);
-    assert_int_equal(count_ops(p.kinds[0], OP_REDUCE_SCATTER, -1), units);
-    assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), units);
-    assert_int_equal(most_alive(p.kinds[0], BUF_GRAD, NULL), units);
+    assert_int_equal(count_ops(p.classes[0], OP_ALL_GATHER, -1), units);
+    assert_int_equal(count_ops(p.classes[0], OP_RELEASE, -1), units);
+    assert_int_equal(count_ops(p.classes[0], OP_REDUCE_SCATTER, -1), units);
+    assert_int_equal(most_alive(p.classes[0], BUF_FULL, NULL), units);
+    assert_int_equal(most_alive(p.classes[0], BUF_GRAD, NULL), units);
     programs_close(&p);
 
     /* A unit's whole gradient is gone before the next one's but one. */
     c.reshard = RESHARD_DEFAULT;
     c.reduce = REDUCE_DEFAULT;
     open_case(&c, &p);
-    assert_int_equal(count_ops(p.kinds[0], OP_REDUCE_SCATTER, -1), 3 * units);
-    assert_true(most_alive(p.kinds[0], BUF_GRAD, NULL) <= 2);
-    assert_int_equal(most_alive(p.kinds[0], BUF_GRAD_SHARD, NULL), units);
+    assert_int_equal(count_ops(p.classes[0], OP_REDUCE_SCATTER, -1), 3 * units);
+    assert_true(most_alive(p.classes[0], BUF_GRAD, NULL) <= 2);
+    assert_int_equal(most_alive(p.classes[0], BUF_GRAD_SHARD, NULL), units);
     programs_close(&p);
 }
 
@@ -500,8 +500,8 @@ static void test_in_flight(void **state)
         struct programs p;
         open_case(&c, &p);
         for (int r = 0; r < pp; r++) {
-            assert_int_equal(most_alive(p.kinds[r], BUF_TOKENS, NULL), pp - r);
-            assert_int_equal(most_alive(p.kinds[r], BUF_TOKENS, NULL), schedule_in_flight(p.schedule, r));
+            assert_int_equal(most_alive(p.classes[r], BUF_TOKENS, NULL), pp - r);
+            assert_int_equal(most_alive(p.classes[r], BUF_TOKENS, NULL), schedule_in_flight(p.schedule, r));
         }
         programs_close(&p);
     }
@@ -525,13 +525,13 @@ static void test_recomputation(void **state)
     c.checkpointing = CHECKPOINT_NONE;
     open_case(&c, &kept);
     int again = 0;
-    for (int i = 0; i < p.kinds[0]->n_actions; i++)
-        again += p.kinds[0]->actions[i].op == OP_ATTENTION && p.kinds[0]->actions[i].phase == PHASE_RECOMPUTE;
+    for (int i = 0; i < p.classes[0]->n_actions; i++)
+        again += p.classes[0]->actions[i].op == OP_ATTENTION && p.classes[0]->actions[i].phase == PHASE_RECOMPUTE;
     assert_int_equal(again, 2 * 4);
-    assert_int_equal(count_ops(p.kinds[0], OP_ATTENTION, -1), 2 * count_ops(kept.kinds[0], OP_ATTENTION, -1));
-    assert_int_equal(most_alive(p.kinds[0], BUF_ACTIVATION, "xn1"), 1);
-    assert_int_equal(most_alive(kept.kinds[0], BUF_ACTIVATION, "xn1"), 4);
-    assert_int_equal(most_alive(p.kinds[0], BUF_FULL, NULL), most_alive(kept.kinds[0], BUF_FULL, NULL));
+    assert_int_equal(count_ops(p.classes[0], OP_ATTENTION, -1), 2 * count_ops(kept.classes[0], OP_ATTENTION, -1));
+    assert_int_equal(most_alive(p.classes[0], BUF_ACTIVATION, "xn1"), 1);
+    assert_int_equal(most_alive(kept.classes[0], BUF_ACTIVATION, "xn1"), 4);
+    assert_int_equal(most_alive(p.classes[0], BUF_FULL, NULL), most_alive(kept.classes[0], BUF_FULL, NULL));
     programs_close(&p);
     programs_close(&kept);
 }
@@ -576,9 +576,9 @@ static void test_recomputation_without_products(void **state)
         open_case(&all, &kept);
         for (int k = 0; k < OP_COUNT; k++)
             if (op_class((enum op)k) == OP_CLASS_PRODUCT || op_class((enum op)k) == OP_CLASS_ATTENTION)
-                assert_int_equal(count_ops(p.kinds[0], (enum op)k, -1), count_ops(kept.kinds[0], (enum op)k, -1));
-        assert_true(count_ops(p.kinds[0], OP_SWIGLU, -1) > count_ops(kept.kinds[0], OP_SWIGLU, -1));
-        assert_true(program_peak(p.kinds[0], NULL, NULL) < program_peak(kept.kinds[0], NULL, NULL));
+                assert_int_equal(count_ops(p.classes[0], (enum op)k, -1), count_ops(kept.classes[0], (enum op)k, -1));
+        assert_true(count_ops(p.classes[0], OP_SWIGLU, -1) > count_ops(kept.classes[0], OP_SWIGLU, -1));
+        assert_true(program_peak(p.classes[0], NULL, NULL) < program_peak(kept.classes[0], NULL, NULL));
         programs_close(&p);
         programs_close(&kept);
     }
@@ -605,16 +605,16 @@ static void test_sync_point(void **state)
         c.microbatches = 8;
         open_case(&c, &p);
         for (int k = 0; k < p.n; k++) {
-            const int at = program_sync_point(p.kinds[k]);
-            assert_in_range(at, 0, p.kinds[k]->n_actions - 1);
-            assert_int_equal(p.kinds[k]->actions[at].op, cases[i].first);
+            const int at = program_sync_point(p.classes[k]);
+            assert_in_range(at, 0, p.classes[k]->n_actions - 1);
+            assert_int_equal(p.classes[k]->actions[at].op, cases[i].first);
         }
         programs_close(&p);
     }
     struct programs_case one = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1, .microbatches = 8};
     struct programs p;
     open_case(&one, &p);
-    assert_int_equal(program_sync_point(p.kinds[0]), -1);
+    assert_int_equal(program_sync_point(p.classes[0]), -1);
     programs_close(&p);
 }
 

@@ -59,13 +59,13 @@ static struct program *clone(const struct program *p)
     return q;
 }
 
-static titan_status check_all(struct program *const *kinds, int n, struct titan_error *err)
+static titan_status check_all(struct program *const *classes, int n, struct titan_error *err)
 {
     titan_status status = TITAN_OK;
 
     for (int k = 0; status == TITAN_OK && k < n; k++)
-        status = program_check(kinds[k], 0, err);
-    return status == TITAN_OK ? programs_check((const struct program *const *)kinds, n, err) : status;
+        status = program_check(classes[k], 0, err);
+    return status == TITAN_OK ? programs_check((const struct program *const *)classes, n, err) : status;
 }
 
 /* --- ways to break a program -------------------------------------------------------------------------------------- */
@@ -461,7 +461,7 @@ struct tally {
 
 static void break_once(const struct programs *p, int kind, const struct mutation *m, int at, struct tally *tally)
 {
-    struct program *const whole = p->kinds[kind];
+    struct program *const whole = p->classes[kind];
     struct program *broken = clone(whole);
     struct titan_error err = {0};
 
@@ -472,14 +472,14 @@ static void break_once(const struct programs *p, int kind, const struct mutation
     }
     if (!m->as_it_stands)
         assert_int_equal(program_finish(broken, &err), TITAN_OK);
-    p->kinds[kind] = broken;
-    const titan_status status = check_all(p->kinds, p->n, &err);
-    p->kinds[kind] = whole;
+    p->classes[kind] = broken;
+    const titan_status status = check_all(p->classes, p->n, &err);
+    p->classes[kind] = whole;
     tally->tried++;
     tally->found += status == TITAN_EBUG;
     const struct action *a = &whole->actions[at];
     if (status != TITAN_EBUG)
-        print_error("%s: kind %d, action %d (%s, %s, unit %d, microbatch %d)%s was not found\n", m->name, kind, at,
+        print_error("%s: program class %d, action %d (%s, %s, unit %d, microbatch %d)%s was not found\n", m->name, kind, at,
                     op_name((enum op)a->op), phase_name((enum phase)a->phase), a->unit, a->microbatch, what);
     else if (!strstr(err.msg, "action ") && !strstr(err.msg, "unit ") && !strstr(err.msg, "there is no DECIDE"))
         fail_msg("%s: the message names nothing: %s", m->name, err.msg);
@@ -498,10 +498,10 @@ static void break_case(const struct programs_case *c, struct tally *tally)
         const int before = tally[m].tried;
         for (int tries = 0; !all && tries < 40 * PLACES && tally[m].tried < before + PLACES; tries++) {
             const int kind = draw(p.n);
-            break_once(&p, kind, &mutations[m], draw(p.kinds[kind]->n_actions), &tally[m]);
+            break_once(&p, kind, &mutations[m], draw(p.classes[kind]->n_actions), &tally[m]);
         }
         for (int kind = 0; all && kind < p.n; kind++)
-            for (int at = 0; at < p.kinds[kind]->n_actions; at++)
+            for (int at = 0; at < p.classes[kind]->n_actions; at++)
                 break_once(&p, kind, &mutations[m], at, &tally[m]);
     }
     programs_close(&p);
@@ -531,7 +531,7 @@ static void expect_sound(const struct programs_case *c)
     char name[200];
 
     programs_name(c, name, sizeof name);
-    if (programs_open(c, &p, &err) != TITAN_OK || check_all(p.kinds, p.n, &err) != TITAN_OK)
+    if (programs_open(c, &p, &err) != TITAN_OK || check_all(p.classes, p.n, &err) != TITAN_OK)
         fail_msg("%s: %s", name, err.msg);
     programs_close(&p);
 }
@@ -582,15 +582,15 @@ static void test_an_evaluation_changes_nothing(void **state)
 
     (void)state;
     assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
-    p.kinds[0]->forward_only = true;
-    assert_int_equal(program_check(p.kinds[0], 0, &err), TITAN_EBUG);
+    p.classes[0]->forward_only = true;
+    assert_int_equal(program_check(p.classes[0], 0, &err), TITAN_EBUG);
     assert_non_null(strstr(err.msg, "is no part of an evaluation"));
     programs_close(&p);
     struct programs_case forward = c;
     forward.forward_only = true;
     assert_int_equal(programs_open(&forward, &p, &err), TITAN_OK);
-    p.kinds[0]->forward_only = false;
-    assert_int_equal(program_check(p.kinds[0], 0, &err), TITAN_EBUG);
+    p.classes[0]->forward_only = false;
+    assert_int_equal(program_check(p.classes[0], 0, &err), TITAN_EBUG);
     programs_close(&p);
 }
 
@@ -604,7 +604,7 @@ static void test_too_little_memory(void **state)
 
     (void)state;
     assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
-    const struct program *q = p.kinds[0];
+    const struct program *q = p.classes[0];
     for (int i = 0; i < q->n_buffers; i++)
         need += buffer_is_external(q->buffers[i].kind) ? q->buffers[i].bytes : 0;
     need += q->arena_bytes;

@@ -46,8 +46,8 @@ static void open_programs(const struct programs_case *c, struct programs *p)
 static titan_status check_all(const struct programs *p, struct titan_error *err)
 {
     for (int k = 0; k < p->n; k++)
-        TRY(program_check(p->kinds[k], 0, err));
-    return programs_check((const struct program *const *)p->kinds, p->n, err);
+        TRY(program_check(p->classes[k], 0, err));
+    return programs_check((const struct program *const *)p->classes, p->n, err);
 }
 
 static void test_sound(void **state)
@@ -199,8 +199,8 @@ static void test_broken_parts(void **state)
         struct programs p;
         struct titan_error err = {0};
         open_programs(&c, &p);
-        break_parts(p.kinds[0], sum);
-        titan_status status = program_finish(p.kinds[0], &err);
+        break_parts(p.classes[0], sum);
+        titan_status status = program_finish(p.classes[0], &err);
         if (status == TITAN_OK)
             status = check_all(&p, &err);
         if (status != TITAN_EBUG)
@@ -216,8 +216,8 @@ static void check_broken(const struct programs_case *c, enum op op, int n, enum 
     struct programs p;
     struct titan_error err = {0};
     open_programs(c, &p);
-    break_action(p.kinds[0], nth(p.kinds[0], op, n), way);
-    titan_status status = program_finish(p.kinds[0], &err);
+    break_action(p.classes[0], nth(p.classes[0], op, n), way);
+    titan_status status = program_finish(p.classes[0], &err);
     if (status == TITAN_OK)
         status = check_all(&p, &err);
     if (status != TITAN_EBUG)

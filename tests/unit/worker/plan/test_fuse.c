@@ -85,9 +85,9 @@ static void open_case(const struct programs_case *c, bool fuse, struct programs 
     if (programs_open(&with, ret, &err) != TITAN_OK)
         fail_msg("%s: %s", name, err.msg);
     for (int k = 0; k < ret->n; k++)
-        if (program_check(ret->kinds[k], 0, &err) != TITAN_OK)
+        if (program_check(ret->classes[k], 0, &err) != TITAN_OK)
             fail_msg("%s: %s", name, err.msg);
-    if (programs_check((const struct program *const *)ret->kinds, ret->n, &err) != TITAN_OK)
+    if (programs_check((const struct program *const *)ret->classes, ret->n, &err) != TITAN_OK)
         fail_msg("%s: %s", name, err.msg);
 }
 
@@ -169,7 +169,7 @@ static void a_fused_program_is_the_plain_one(void **state)
         open_case(&cases[i], true, &fused);
         assert_int_equal(plain.n, fused.n);
         for (int k = 0; k < plain.n; k++) {
-            struct program *p = plain.kinds[k], *q = fused.kinds[k];
+            struct program *p = plain.classes[k], *q = fused.classes[k];
             for (int s = 0; s < STREAM_COUNT; s++)
                 same_stream(p, q, s);
             assert_true(q->n_actions < p->n_actions);
@@ -190,7 +190,7 @@ static void all_that_can_be_are_fused(void **state)
 
     (void)state;
     open_case(&cases[0], true, &p);
-    const struct program *q = p.kinds[0];
+    const struct program *q = p.classes[0];
     assert_int_equal(count(q, OP_ADD_RMSNORM, -1), 2 * 8);
     assert_int_equal(count(q, OP_ADD, -1), 0);
     assert_int_equal(count(q, OP_RMSNORM, -1), 2); /* behind the embedding */
@@ -201,18 +201,18 @@ static void all_that_can_be_are_fused(void **state)
     programs_close(&p);
 
     open_case(&cases[1], true, &p); /* 2 microbatches here; a layer's first sum is computed again */
-    assert_int_equal(count(p.kinds[0], OP_ADD_RMSNORM, PHASE_RECOMPUTE), 2 * 4);
+    assert_int_equal(count(p.classes[0], OP_ADD_RMSNORM, PHASE_RECOMPUTE), 2 * 4);
     programs_close(&p);
 
     open_case(&cases[2], true, &p); /* a vocabulary in parts */
-    assert_int_equal(count(p.kinds[0], OP_LOSS, -1), 0);
-    assert_true(count(p.kinds[0], OP_LOSS_STATS, -1) > 0);
+    assert_int_equal(count(p.classes[0], OP_LOSS, -1), 0);
+    assert_true(count(p.classes[0], OP_LOSS_STATS, -1) > 0);
     programs_close(&p);
 
     open_case(&cases[3], true, &p); /* a stage's last sum is sent: no norm reads it here */
-    assert_int_equal(count(p.kinds[0], OP_ADD_RMSNORM, PHASE_FORWARD) + count(p.kinds[0], OP_ADD, PHASE_FORWARD),
+    assert_int_equal(count(p.classes[0], OP_ADD_RMSNORM, PHASE_FORWARD) + count(p.classes[0], OP_ADD, PHASE_FORWARD),
                      4 * 4);
-    assert_true(count(p.kinds[0], OP_ADD, PHASE_FORWARD) > 0);
+    assert_true(count(p.classes[0], OP_ADD, PHASE_FORWARD) > 0);
     programs_close(&p);
 }
 
@@ -297,10 +297,10 @@ static void only_neighbours_that_fit_are_fused(void **state)
         struct programs p;
         struct titan_error err = {0};
         assert_int_equal(programs_open(c, &p, &err), TITAN_OK);
-        spoil(p.kinds[0], (enum way)way);
-        assert_int_equal(pass_fuse(p.kinds[0], &(struct pass_options){0}, &err), TITAN_OK);
-        norms[way] = count(p.kinds[0], OP_ADD_RMSNORM, -1);
-        grads[way] = count(p.kinds[0], OP_ADD_RMSNORM_DGRAD, -1);
+        spoil(p.classes[0], (enum way)way);
+        assert_int_equal(pass_fuse(p.classes[0], &(struct pass_options){0}, &err), TITAN_OK);
+        norms[way] = count(p.classes[0], OP_ADD_RMSNORM, -1);
+        grads[way] = count(p.classes[0], OP_ADD_RMSNORM_DGRAD, -1);
         programs_close(&p);
     }
     for (int way = AS_IT_IS + 1; way < NOT_ADDED; way++)
@@ -321,7 +321,7 @@ static void open_crowded(struct programs *ret)
     c.forward_only = true;
     if (programs_open(&c, ret, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
-    struct program *const p = ret->kinds[0];
+    struct program *const p = ret->classes[0];
     const int i = find_two(p, OP_ADD, OP_RMSNORM);
     p->buffers[action_operands(p, &p->actions[i])[OPERAND_OF(add, b)].buffer].bytes += 1 << 24;
     p->buffers[action_operands(p, &p->actions[i + 1])[OPERAND_OF(rmsnorm, out)].buffer].bytes += 1 << 24;
@@ -334,10 +334,10 @@ static int fused_within(uint64_t bytes)
     struct titan_error err = {0};
 
     open_crowded(&p);
-    const int before = p.kinds[0]->n_actions;
-    assert_int_equal(pass_fuse(p.kinds[0], &options, &err), TITAN_OK);
-    const int fewer = before - p.kinds[0]->n_actions;
-    assert_int_equal(fewer, count(p.kinds[0], OP_ADD_RMSNORM, -1) + count(p.kinds[0], OP_LOSS, -1));
+    const int before = p.classes[0]->n_actions;
+    assert_int_equal(pass_fuse(p.classes[0], &options, &err), TITAN_OK);
+    const int fewer = before - p.classes[0]->n_actions;
+    assert_int_equal(fewer, count(p.classes[0], OP_ADD_RMSNORM, -1) + count(p.classes[0], OP_LOSS, -1));
     programs_close(&p);
     return fewer;
 }
@@ -350,7 +350,7 @@ static void a_memory_limit_is_kept(void **state)
 
     (void)state;
     open_crowded(&p);
-    struct program *const q = p.kinds[0];
+    struct program *const q = p.classes[0];
     const size_t less = program_peak(q, NULL, NULL);
     for (int i = 0; i < q->n_buffers; i++)
         if (buffer_is_external(q->buffers[i].kind))

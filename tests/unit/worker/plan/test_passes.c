@@ -181,8 +181,8 @@ static void every_setting_computes_the_same(void **state)
             (void)snprintf(what, sizeof what, "case %zu, bucketing %s, reorder %s, async %s, fuse %d", i,
                            settings[k].bucketing, settings[k].reorder, settings[k].async, settings[k].fuse);
             open_plan(&p, cases[i].world, "h100", cases[i].sets, &settings[k]);
-            assert_int_equal(p.plan->kinds, plain.plan->kinds);
-            for (int kind = 0; kind < p.plan->kinds; kind++) {
+            assert_int_equal(p.plan->classes, plain.plan->classes);
+            for (int kind = 0; kind < p.plan->classes; kind++) {
                 same_computations(plain.programs[kind], p.programs[kind], what);
                 same_bytes(plain.programs[kind], p.programs[kind], what);
             }
@@ -354,8 +354,8 @@ static void unequal_shares_bucket_alike(void **state)
         for (int k = 0; cases[i][k]; k++)
             sets[2 + k] = cases[i][k];
         open_plan(&p, 3, "h100", sets, &greedy);
-        assert_true(p.plan->kinds > 1);
-        for (int k = 1; k < p.plan->kinds; k++) {
+        assert_true(p.plan->classes > 1);
+        for (int k = 1; k < p.plan->classes; k++) {
             const struct transfers a = count(p.programs[0], OP_ALL_GATHER, CHANNEL_GATHER),
                                    b = count(p.programs[k], OP_ALL_GATHER, CHANNEL_GATHER);
             assert_int_equal(a.actions, b.actions);
