@@ -32,8 +32,8 @@ static titan_status put_step(struct db *db, const struct metric *m, uint64_t kep
                   m->learning_rate, m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch,
                   (int64_t)m->world_size, m->memory_bytes, (int64_t)m->skipped_steps, m->loss_max, s->data, s->compute,
                   s->communication, s->checkpoint, s->stragglers, s->slowest_busy, (int64_t)s->slowest, m->tflops,
-                  m->mfu_causal, m->load_least, m->load_most, m->load_mean, m->dropped, m->further_rounds,
-                  m->room_needed, kept);
+                  m->mfu_causal, m->expert_tokens_min, m->expert_tokens_max, m->expert_tokens_mean, m->dropped,
+                  m->further_rounds, m->room_needed, kept);
 }
 
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
@@ -67,9 +67,9 @@ static bool parse_line(const char *line, size_t len, struct metric *m, struct me
                          .world_size = (uint32_t)json_int(j, "world_size", 0),
                          .memory_bytes = (uint64_t)memory,
                          .split = step_split_parse(j),
-                         .load_least = json_real(j, "expert_tokens_min", 0),
-                         .load_most = json_real(j, "expert_tokens_max", 0),
-                         .load_mean = json_real(j, "expert_tokens_mean", 0),
+                         .expert_tokens_min = json_real(j, "expert_tokens_min", 0),
+                         .expert_tokens_max = json_real(j, "expert_tokens_max", 0),
+                         .expert_tokens_mean = json_real(j, "expert_tokens_mean", 0),
                          .dropped = json_real(j, "expert_tokens_dropped", 0),
                          .further_rounds = json_real(j, "expert_further_rounds", 0),
                          .room_needed = json_real(j, "expert_room_needed", 0),
@@ -173,9 +173,9 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
                       .slowest = (int)col_int(stmt, 25)},
             .tflops = col_real(stmt, 26),
             .mfu_causal = col_real(stmt, 27),
-            .load_least = col_real(stmt, 28),
-            .load_most = col_real(stmt, 29),
-            .load_mean = col_real(stmt, 30),
+            .expert_tokens_min = col_real(stmt, 28),
+            .expert_tokens_max = col_real(stmt, 29),
+            .expert_tokens_mean = col_real(stmt, 30),
             .dropped = col_real(stmt, 31),
             .further_rounds = col_real(stmt, 32),
             .room_needed = col_real(stmt, 33),

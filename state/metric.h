@@ -12,10 +12,10 @@ struct metric {
     uint64_t job_id, step;
     int64_t at_ms;
     double loss, loss_max, grad_norm, learning_rate, tokens_per_second, step_ms;
-    double tflops, mfu, mfu_causal;          /* of a worker; 0: not known */
-    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
-    double dropped;                          /* rows for experts that had no room for them */
-    double further_rounds, room_needed;      /* of experts' rows; room 0: rounds are not counted */
+    double tflops, mfu, mfu_causal;                                  /* of a worker; 0: not known */
+    double expert_tokens_min, expert_tokens_max, expert_tokens_mean; /* tokens of an expert; mean 0: there are none */
+    double dropped;                                                  /* rows for experts that had no room for them */
+    double further_rounds, room_needed; /* of experts' rows; room 0: rounds are not counted */
     uint64_t tokens, epoch;
     uint32_t world_size;
     uint64_t memory_bytes;

@@ -102,9 +102,9 @@ static Titan__V1__StepSplit split_message(const struct step_split *s)
 static Titan__V1__ExpertLoad experts_message(const struct metric *x)
 {
     Titan__V1__ExpertLoad m = TITAN__V1__EXPERT_LOAD__INIT;
-    m.least = x->load_least;
-    m.most = x->load_most;
-    m.mean = x->load_mean;
+    m.least = x->expert_tokens_min;
+    m.most = x->expert_tokens_max;
+    m.mean = x->expert_tokens_mean;
     m.dropped = x->dropped;
     m.further_rounds = x->further_rounds;
     m.room_needed = x->room_needed;
@@ -138,7 +138,7 @@ static bool each_metric(const struct metric *x, void *data)
     if (x->split.slowest >= 0)
         m.split = &split;
     Titan__V1__ExpertLoad experts = experts_message(x);
-    if (x->load_mean > 0)
+    if (x->expert_tokens_mean > 0)
         m.experts = &experts;
     ((struct watcher *)data)->again = true;
     return send_row(data, &m.base, x->step);

@@ -13,7 +13,7 @@
 
 /* Expert biases of the owner's stages move with the report. */
 struct balance {
-    int64_t bias, loads, experts; /* places in the state's biases and in the report; how many */
+    int64_t bias, expert_tokens, experts; /* places in the state's biases and in the report; how many */
     float rate;
 };
 
@@ -32,7 +32,7 @@ struct buddy {
     int64_t room_n;      /* elements of each of the four */
     struct balance *balances;
     int n_balances;
-    float *host_loads, *loads; /* (biases) from the report; on the device */
+    float *host_expert_tokens, *expert_tokens; /* (biases) from the report; on the device */
 };
 
 /* --- owners and buddies ------------------------------------------------------------------------------------------- */
@@ -130,7 +130,7 @@ static titan_status find_balances(struct buddy *b, struct titan_error *err)
             continue;
         const int64_t bias = layout_bias_offset(m, m->units[a->unit].layer);
         b->balances[b->n_balances++] = (struct balance){.bias = bias,
-                                                        .loads = p->report.loads + bias,
+                                                        .expert_tokens = p->report.expert_tokens + bias,
                                                         .experts = action_params(p, a)->balance.E,
                                                         .rate = (float)action_params(p, a)->balance.rate};
     }
@@ -152,8 +152,8 @@ static titan_status alloc_room(struct buddy *b, struct titan_error *err)
                           err));
     if (biases == 0)
         return TITAN_OK;
-    TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_loads, err));
-    return b->ops->alloc(d->dev, biases, (void **)&b->loads, err);
+    TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_expert_tokens, err));
+    return b->ops->alloc(d->dev, biases, (void **)&b->expert_tokens, err);
 }
 
 static titan_status open_parts(struct buddy *b, struct titan_error *err)
@@ -227,10 +227,10 @@ void buddy_close(struct buddy *b)
         b->ops->release(dev, b->grads);
     if (b->room)
         b->ops->release(dev, b->room);
-    if (b->host_loads)
-        b->ops->release_host(dev, b->host_loads);
-    if (b->loads)
-        b->ops->release(dev, b->loads);
+    if (b->host_expert_tokens)
+        b->ops->release_host(dev, b->host_expert_tokens);
+    if (b->expert_tokens)
+        b->ops->release(dev, b->expert_tokens);
     free(b->balances);
     free(b->units);
     free(b);
@@ -369,12 +369,13 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
 
 static titan_status balance(const struct buddy *b, const struct balance *x, const double *report)
 {
-    float *const to = b->host_loads + x->bias;
+    float *const to = b->host_expert_tokens + x->bias;
 
     for (int64_t i = 0; i < x->experts; i++)
-        to[i] = (float)report[x->loads + i];
-    TRY(b->ops->copy(b->receiving, b->loads + x->bias, to, (size_t)x->experts * sizeof *to));
-    return b->ops->router_balance(b->receiving, b->opt.copy->biases + x->bias, b->loads + x->bias, x->experts, x->rate);
+        to[i] = (float)report[x->expert_tokens + i];
+    TRY(b->ops->copy(b->receiving, b->expert_tokens + x->bias, to, (size_t)x->experts * sizeof *to));
+    return b->ops->router_balance(b->receiving, b->opt.copy->biases + x->bias, b->expert_tokens + x->bias, x->experts,
+                                  x->rate);
 }
 
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *report, struct titan_error *err)

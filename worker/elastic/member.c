@@ -901,10 +901,10 @@ void member_progress(struct member *m, const struct step_report *r, int64_t wall
     }
     progress.tflops = r->tflops;
     progress.mfu_causal = r->mfu_causal;
-    if (r->load_mean > 0) {
-        experts.least = r->load_least;
-        experts.most = r->load_most;
-        experts.mean = r->load_mean;
+    if (r->expert_tokens_mean > 0) {
+        experts.least = r->expert_tokens_min;
+        experts.most = r->expert_tokens_max;
+        experts.mean = r->expert_tokens_mean;
         experts.dropped = r->dropped;
         experts.further_rounds = r->further_rounds;
         experts.room_needed = r->room_needed;

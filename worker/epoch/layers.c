@@ -56,10 +56,10 @@ static void put_norms(struct json_writer *w, const struct model *m, const char *
     json_end_object(w);
 }
 
-static void put_loads(struct json_writer *w, const struct epoch *e)
+static void put_expert_tokens(struct json_writer *w, const struct epoch *e)
 {
     const struct model *m = e->t->model;
-    const double *const loads = exec_report(e->exec) + e->plan.program->report.loads;
+    const double *const expert_tokens = exec_report(e->exec) + e->plan.program->report.expert_tokens;
 
     json_begin_object(w, "expert_tokens");
     for (int u = 0; u < m->n_units; u++) {
@@ -67,7 +67,7 @@ static void put_loads(struct json_writer *w, const struct epoch *e)
             continue;
         json_begin_array(w, m->units[u].name);
         for (int64_t i = 0; i < m->dims.n_experts; i++)
-            json_put_real(w, NULL, loads[layout_bias_offset(m, m->units[u].layer) + i]);
+            json_put_real(w, NULL, expert_tokens[layout_bias_offset(m, m->units[u].layer) + i]);
         json_end_array(w);
     }
     json_end_object(w);
@@ -86,8 +86,8 @@ static titan_status append_line(const struct epoch *e, uint64_t step, const stru
     put_norms(&w, m, "grad_norm", n->gradients);
     if (e->layers.masters)
         put_norms(&w, m, "param_norm", n->masters);
-    if (layout_loads(m) > 0)
-        put_loads(&w, e);
+    if (layout_all_experts(m) > 0)
+        put_expert_tokens(&w, e);
     json_end_object(&w);
     buf_puts(&line, "\n");
     if (buf_failed(&line))

@@ -106,14 +106,12 @@ static void write_split_event(const struct epoch *e, const struct step_report *r
     publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
-static void write_load_event(const struct epoch *e, const struct step_report *r)
+static void write_expert_tokens_event(const struct epoch *e, const struct step_report *r)
 {
-    const struct event_scalar scalars[] = {{"tokens_per_expert/min", r->load_least},
-                                           {"tokens_per_expert/max", r->load_most},
-                                           {"tokens_per_expert/mean", r->load_mean},
-                                           {"tokens_per_expert/dropped", r->dropped},
-                                           {"tokens_per_expert/further_rounds", r->further_rounds},
-                                           {"tokens_per_expert/room_needed", r->room_needed}};
+    const struct event_scalar scalars[] = {
+        {"tokens_per_expert/min", r->expert_tokens_min},         {"tokens_per_expert/max", r->expert_tokens_max},
+        {"tokens_per_expert/mean", r->expert_tokens_mean},       {"tokens_per_expert/dropped", r->dropped},
+        {"tokens_per_expert/further_rounds", r->further_rounds}, {"tokens_per_expert/room_needed", r->room_needed}};
     publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
@@ -139,8 +137,8 @@ static void write_step_event(const struct epoch *e, const struct step_report *r)
     publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
     if (r->split.slowest >= 0)
         write_split_event(e, r);
-    if (r->load_mean > 0)
-        write_load_event(e, r);
+    if (r->expert_tokens_mean > 0)
+        write_expert_tokens_event(e, r);
 }
 
 static void write_step(const struct epoch *e, const struct step_report *r)
@@ -179,9 +177,9 @@ void publish_note_step(struct epoch *e)
                                          .mfu_causal = share_of_peak(e->t, causal),
                                          .step_ms = seconds * 1e3,
                                          .split = o->split,
-                                         .load_least = o->load_least,
-                                         .load_most = o->load_most,
-                                         .load_mean = o->load_mean,
+                                         .expert_tokens_min = o->expert_tokens_min,
+                                         .expert_tokens_max = o->expert_tokens_max,
+                                         .expert_tokens_mean = o->expert_tokens_mean,
                                          .dropped = o->dropped,
                                          .further_rounds = o->further_rounds,
                                          .room_needed = o->room_needed,

@@ -141,8 +141,10 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
                            (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
         TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->reports[i], err));
-    const size_t loads = (size_t)(r->size - r->loads);
-    return loads > 0 ? d->ops->alloc_host(d->dev, loads * sizeof(float), (void **)&e->host_loads, err) : TITAN_OK;
+    const size_t expert_tokens = (size_t)(r->size - r->expert_tokens);
+    return expert_tokens > 0
+               ? d->ops->alloc_host(d->dev, expert_tokens * sizeof(float), (void **)&e->host_expert_tokens, err)
+               : TITAN_OK;
 }
 
 /* What follows AGREE needs no peer: that is what lets a prepared step be finished by any rank with the report. */
@@ -283,8 +285,8 @@ void exec_close(struct exec *e)
     for (int i = 0; i < 2; i++)
         if (e->reports[i])
             e->ops->release_host(dev, e->reports[i]);
-    if (e->host_loads)
-        e->ops->release_host(dev, e->host_loads);
+    if (e->host_expert_tokens)
+        e->ops->release_host(dev, e->host_expert_tokens);
     if (e->host_tokens)
         e->ops->release_host(dev, e->host_tokens);
     lookahead_close(e->ops, &e->lookahead);
@@ -328,25 +330,26 @@ static titan_status load_tokens(const struct call *c, int32_t *tokens)
     return c->ops->copy(c->s, tokens, pinned + at, bytes);
 }
 
-/* Where the loads of a unit's experts stand in the report. */
-static int64_t loads_place(const struct call *c)
+/* Where the tokens of a unit's experts stand in the report. */
+static int64_t expert_tokens_place(const struct call *c)
 {
     const struct model *m = c->e->p->layout->model;
-    return c->e->p->report.loads + layout_bias_offset(m, m->units[c->a->unit].layer);
+    return c->e->p->report.expert_tokens + layout_bias_offset(m, m->units[c->a->unit].layer);
 }
 
-static titan_status report_loads(const struct call *c, double *report, const float *load, const float *dropped,
-                                 int64_t n)
+static titan_status report_expert_tokens(const struct call *c, double *report, const float *expert_tokens,
+                                         const float *dropped, int64_t n)
 {
     const struct report *const r = &c->e->p->report;
-    double *const to = report + loads_place(c);
+    double *const to = report + expert_tokens_place(c);
 
     if (c->e->p->mesh.cut_experts && c->e->at[AXIS_TP] != 0) /* all tp ranks have routed the same tokens */
         return TITAN_OK;
-    TRY(c->ops->block_sums(c->s, to, load, (size_t)n, 1, false));
+    TRY(c->ops->block_sums(c->s, to, expert_tokens, (size_t)n, 1, false));
     if (!dropped)
         return TITAN_OK;
-    return c->ops->block_sums(c->s, report + r->drops + (loads_place(c) - r->loads) / n, dropped, 1, 1, false);
+    return c->ops->block_sums(c->s, report + r->drops + (expert_tokens_place(c) - r->expert_tokens) / n, dropped, 1, 1,
+                              false);
 }
 
 static titan_status report_rounds(const struct call *c, double *report, const float *seen, int64_t n)
@@ -359,18 +362,18 @@ static titan_status report_rounds(const struct call *c, double *report, const fl
 }
 
 /* The host has the report since DECIDE, and does not touch it again before the next one. */
-static titan_status balance_experts(const struct call *c, float *bias, float *loads, int64_t n, float rate)
+static titan_status balance_experts(const struct call *c, float *bias, float *expert_tokens, int64_t n, float rate)
 {
     const struct exec *e = c->e;
-    const double *from = e->reports[e->newest] + loads_place(c);
-    float *const to = e->host_loads + (loads_place(c) - e->p->report.loads);
+    const double *from = e->reports[e->newest] + expert_tokens_place(c);
+    float *const to = e->host_expert_tokens + (expert_tokens_place(c) - e->p->report.expert_tokens);
 
     if (!e->update)
         return TITAN_OK;
     for (int64_t i = 0; i < n; i++)
         to[i] = (float)from[i];
-    TRY(c->ops->copy(c->s, loads, to, (size_t)n * sizeof *to));
-    return c->ops->router_balance(c->s, bias, loads, n, rate);
+    TRY(c->ops->copy(c->s, expert_tokens, to, (size_t)n * sizeof *to));
+    return c->ops->router_balance(c->s, bias, expert_tokens, n, rate);
 }
 
 /* --- the report --------------------------------------------------------------------------------------------------- */

@@ -68,14 +68,14 @@ struct exec {
     struct event **events; /* of every action that signals, otherwise NULL */
     struct event *joined[STREAM_COUNT];
     void *tables[TABLE_COUNT];
-    int64_t *norms;       /* per unit: where its sums stand in the report */
-    double *scratch;      /* device: partial sums of one operation of the compute stream */
-    double *host_header;  /* counts, orders and values, out */
-    double *reports[2];   /* in: the last step's, and room for the next one's, which may fail on its way */
-    float *host_loads;    /* of the experts, from the report */
-    int32_t *host_tokens; /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
-    int agree;            /* index of AGREE; DECIDE follows it. n_actions: the program has none */
-    int sync_point;       /* program_sync_point */
+    int64_t *norms;            /* per unit: where its sums stand in the report */
+    double *scratch;           /* device: partial sums of one operation of the compute stream */
+    double *host_header;       /* counts, orders and values, out */
+    double *reports[2];        /* in: the last step's, and room for the next one's, which may fail on its way */
+    float *host_expert_tokens; /* of the experts, from the report */
+    int32_t *host_tokens;      /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
+    int agree;                 /* index of AGREE; DECIDE follows it. n_actions: the program has none */
+    int sync_point;            /* program_sync_point */
     struct final *finals;
     int n_finals;
     struct recorded *recorded; /* [n_actions]; NULL: there is no flight recorder */

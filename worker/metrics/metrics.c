@@ -150,10 +150,10 @@ static void begin_step(struct json_writer *w, const struct step_report *r)
     json_put_uint(w, "skipped_steps", r->skipped_steps);
     if (r->split.slowest >= 0)
         step_split_print(&r->split, w);
-    if (r->load_mean > 0) {
-        json_put_real(w, "expert_tokens_min", r->load_least);
-        json_put_real(w, "expert_tokens_max", r->load_most);
-        json_put_real(w, "expert_tokens_mean", r->load_mean);
+    if (r->expert_tokens_mean > 0) {
+        json_put_real(w, "expert_tokens_min", r->expert_tokens_min);
+        json_put_real(w, "expert_tokens_max", r->expert_tokens_max);
+        json_put_real(w, "expert_tokens_mean", r->expert_tokens_mean);
         json_put_real(w, "expert_tokens_dropped", r->dropped);
         json_put_real(w, "expert_further_rounds", r->further_rounds);
         json_put_real(w, "expert_room_needed", r->room_needed);
@@ -188,9 +188,9 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
                                 .mfu_causal = json_real(j, "mfu_causal", 0),
                                 .step_ms = json_real(j, "step_ms", 0),
                                 .split = step_split_parse(j),
-                                .load_least = json_real(j, "expert_tokens_min", 0),
-                                .load_most = json_real(j, "expert_tokens_max", 0),
-                                .load_mean = json_real(j, "expert_tokens_mean", 0),
+                                .expert_tokens_min = json_real(j, "expert_tokens_min", 0),
+                                .expert_tokens_max = json_real(j, "expert_tokens_max", 0),
+                                .expert_tokens_mean = json_real(j, "expert_tokens_mean", 0),
                                 .dropped = json_real(j, "expert_tokens_dropped", 0),
                                 .further_rounds = json_real(j, "expert_further_rounds", 0),
                                 .room_needed = json_real(j, "expert_room_needed", 0),

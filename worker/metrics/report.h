@@ -15,9 +15,9 @@ struct step_report {
     double mfu, mfu_causal;           /* recipe_flops_per_token, recipe_causal_flops_per_token */
     double step_ms;
     struct step_split split;
-    double load_least, load_most, load_mean; /* tokens of an expert; mean 0: there are none */
-    double dropped;                          /* rows for experts that had no room for them */
-    double further_rounds, room_needed;      /* of experts' rows; room 0: rounds are not counted */
+    double expert_tokens_min, expert_tokens_max, expert_tokens_mean; /* tokens of an expert; mean 0: there are none */
+    double dropped;                                                  /* rows for experts that had no room for them */
+    double further_rounds, room_needed; /* of experts' rows; room 0: rounds are not counted */
     int world;
     uint64_t memory_bytes;  /* measured, the most of any rank since the epoch began */
     uint64_t planned_bytes; /* of this rank's device memory */

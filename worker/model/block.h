@@ -39,9 +39,9 @@ struct block {
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */
-    /* Of each unit with experts: bias (E) of their choice, and where choices are counted load (E) and, with
+    /* Of each unit with experts: bias (E) of their choice, and where choices are counted expert_tokens (E) and, with
      * expert_capacity, dropped (1); NULL: none. */
-    const struct tensor *bias, *load, *dropped;
+    const struct tensor *bias, *expert_tokens, *dropped;
     /* Where rounds are counted, of all units: how many there were behind the first, the most rows (2); none. */
     const struct tensor *seen;
 };

@@ -130,7 +130,7 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
     s[SAVED_CHOSEN] = new_table(k, "chosen", z.ns, z.top_k);
     s[SAVED_WEIGHTS] = block_new_f32(k, BUF_ACTIVATION, "router_weights", z.ns, z.top_k);
     EMIT(k->e, route, s[SAVED_CHOSEN], s[SAVED_WEIGHTS], s[SAVED_LOGITS], k->round_robin ? tokens->index : TENSOR_NONE,
-         of_unit(k->bias, u.experts->unit), of_unit(k->load, u.experts->unit), .groups = d->n_expert_groups,
+         of_unit(k->bias, u.experts->unit), of_unit(k->expert_tokens, u.experts->unit), .groups = d->n_expert_groups,
          .top_groups = d->n_limited_groups, .group_top_k = d->group_top_k, .scale = d->route_scale,
          .flags = routing_flags(k));
     s[SAVED_PLACE] = new_table(k, "place", z.ns, z.top_k);

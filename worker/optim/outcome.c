@@ -93,16 +93,16 @@ static double read_max_loss(const struct report *r, const struct mesh *mesh, con
     return most;
 }
 
-static void read_loads(const struct report *r, const double *report, struct step_outcome *out)
+static void read_expert_tokens(const struct report *r, const double *report, struct step_outcome *out)
 {
-    for (int64_t i = r->loads; i < r->size; i++) {
-        out->load_least = i == r->loads ? report[i] : fmin(out->load_least, report[i]);
-        out->load_most = fmax(out->load_most, report[i]);
-        out->load_mean += report[i];
+    for (int64_t i = r->expert_tokens; i < r->size; i++) {
+        out->expert_tokens_min = i == r->expert_tokens ? report[i] : fmin(out->expert_tokens_min, report[i]);
+        out->expert_tokens_max = fmax(out->expert_tokens_max, report[i]);
+        out->expert_tokens_mean += report[i];
     }
-    if (r->size > r->loads)
-        out->load_mean /= (double)(r->size - r->loads);
-    for (int64_t i = r->drops; i < r->loads; i++)
+    if (r->size > r->expert_tokens)
+        out->expert_tokens_mean /= (double)(r->size - r->expert_tokens);
+    for (int64_t i = r->drops; i < r->expert_tokens; i++)
         out->dropped += report[i];
 }
 
@@ -197,7 +197,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     out.loss_max = read_max_loss(r, &layout->mesh, report);
     out.split = read_split(r, report);
     out.memory_bytes = read_memory(r, report);
-    read_loads(r, report, &out);
+    read_expert_tokens(r, report, &out);
     read_rounds(program, report, &out);
     out.orders = outcome_orders(r, report);
     TRY(read_norm(r, layout, report, &out, err));

@@ -12,16 +12,17 @@
 #include "worker/program/program.h"
 
 struct step_outcome {
-    double tokens;                           /* counted in the global batch */
-    double loss;                             /* mean over them */
-    double loss_max;                         /* of the ranks that read different samples, each the mean over its own */
-    double grad_norm;                        /* of the mean gradient, before clipping */
-    unsigned orders;                         /* bits any rank was given */
-    bool finite;                             /* loss and norm are */
-    double load_least, load_most, load_mean; /* tokens of an expert, over all layers; 0: there are none */
-    double dropped;                          /* rows for experts that had no room for them */
-    double further_rounds;                   /* of experts, of all ranks, layers and microbatches */
-    double room_needed;                      /* even shares of rows with which there were none; 0: not counted */
+    double tokens;    /* counted in the global batch */
+    double loss;      /* mean over them */
+    double loss_max;  /* of the ranks that read different samples, each the mean over its own */
+    double grad_norm; /* of the mean gradient, before clipping */
+    unsigned orders;  /* bits any rank was given */
+    bool finite;      /* loss and norm are */
+    double expert_tokens_min, expert_tokens_max,
+        expert_tokens_mean; /* tokens of an expert, over all layers; 0: there are none */
+    double dropped;         /* rows for experts that had no room for them */
+    double further_rounds;  /* of experts, of all ranks, layers and microbatches */
+    double room_needed;     /* even shares of rows with which there were none; 0: not counted */
     struct step_split split;
     uint64_t memory_bytes; /* measured, the most of any rank; 0: not known */
     int bad_unit;          /* where the first value that is not finite arose, forward or backward; -1: none */

@@ -762,13 +762,13 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     b->tokens = calloc(slots, sizeof *b->tokens);
     b->stages = calloc(passes, sizeof *b->stages);
     b->bias = calloc(units, sizeof *b->bias);
-    b->load = calloc(units, sizeof *b->load);
+    b->expert_tokens = calloc(units, sizeof *b->expert_tokens);
     b->dropped = calloc(units, sizeof *b->dropped);
     if (!b->executions || !b->cells || !b->units || !b->local || !b->reduced || !b->tokens || !b->stages || !b->bias ||
-        !b->load || !b->dropped)
+        !b->expert_tokens || !b->dropped)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     forget(b->bias, units);
-    forget(b->load, units);
+    forget(b->expert_tokens, units);
     forget(b->dropped, units);
     for (size_t i = 0; i < slots; i++)
         b->tokens[i].all = TENSOR_NONE;
@@ -790,7 +790,7 @@ static void free_builder(struct builder *b)
     free(b->local);
     free(b->reduced);
     free(b->bias);
-    free(b->load);
+    free(b->expert_tokens);
     free(b->dropped);
     free(b->tokens);
     free(b->stages);
@@ -837,7 +837,7 @@ static void init_block(struct builder *b)
                           .ops = o->ops,
                           .dev = o->dev,
                           .bias = b->bias,
-                          .load = b->load,
+                          .expert_tokens = b->expert_tokens,
                           .dropped = b->dropped,
                           .seen = &b->seen};
     for (int i = 0; i < TABLE_COUNT; i++)
@@ -880,17 +880,17 @@ static void add_biases(struct builder *b)
             b->bias[u] = emit_tensor(&b->e, BUF_BIAS, "expert_bias", DTYPE_F32, 1, experts);
         if (b->opt->forward_only)
             continue;
-        b->load[u] = emit_tensor(&b->e, BUF_LOAD, "expert_load", DTYPE_F32, 1, experts);
-        EMIT(&b->e, zero, b->load[u]);
+        b->expert_tokens[u] = emit_tensor(&b->e, BUF_EXPERT_TOKENS, "expert_load", DTYPE_F32, 1, experts);
+        EMIT(&b->e, zero, b->expert_tokens[u]);
         if (b->k.expert_capacity <= 0)
             continue;
-        b->dropped[u] = emit_tensor(&b->e, BUF_LOAD, "rows dropped", DTYPE_F32, 1, 1);
+        b->dropped[u] = emit_tensor(&b->e, BUF_EXPERT_TOKENS, "rows dropped", DTYPE_F32, 1, 1);
         EMIT(&b->e, zero, b->dropped[u]);
     }
     if (b->rounds == 1 || b->opt->forward_only)
         return;
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    b->seen = emit_tensor(&b->e, BUF_LOAD, "rounds seen", DTYPE_F32, 1, REPORT_VALUES - REPORT_SAID);
+    b->seen = emit_tensor(&b->e, BUF_EXPERT_TOKENS, "rounds seen", DTYPE_F32, 1, REPORT_VALUES - REPORT_SAID);
     EMIT(&b->e, zero, b->seen);
 }
 

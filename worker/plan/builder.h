@@ -61,12 +61,12 @@ struct builder {
     struct cell_plan *cells;
     struct execution *executions;
     int n_cells, n_executions, next_gather;
-    struct layer_pass *layers;            /* [local unit][slot] */
-    struct stage_pass *stages;            /* [stage][slot] */
-    struct block_tokens *tokens;          /* [slot]; all.buffer NONE: not loaded yet */
-    int *local;                           /* [model units]: number among this rank's, NONE */
-    struct tensor *bias, *load, *dropped; /* [model units]: of experts (struct block), none */
-    struct tensor seen;                   /* of struct block */
+    struct layer_pass *layers;                     /* [local unit][slot] */
+    struct stage_pass *stages;                     /* [stage][slot] */
+    struct block_tokens *tokens;                   /* [slot]; all.buffer NONE: not loaded yet */
+    int *local;                                    /* [model units]: number among this rank's, NONE */
+    struct tensor *bias, *expert_tokens, *dropped; /* [model units]: of experts (struct block), none */
+    struct tensor seen;                            /* of struct block */
     /* pipeline.c's own */
     struct inbox inboxes[P2P_CHANNELS];
     double **starts; /* [pp rank][cell]: when cells begin by the schedule */

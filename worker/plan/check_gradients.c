@@ -485,7 +485,7 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
 {
     const struct checker *c = g->c;
     const bool counts = a->op == OP_EXPERT_LOAD;
-    const struct operand *own = &o[counts ? OPERAND_OF(expert_load, load) : OPERAND_OF(balance, bias)];
+    const struct operand *own = &o[counts ? OPERAND_OF(expert_load, expert_tokens) : OPERAND_OF(balance, bias)];
     bool *const done = a->unit < 0 ? NULL : counts ? &g->units[a->unit].counted : &g->units[a->unit].balanced;
 
     if (!done || c->model->units[a->unit].kind != UNIT_EXPERTS || *done)
@@ -542,7 +542,7 @@ static titan_status evaluate(const struct gradients *g, const struct action *a, 
         return REFUSE(c, "comes after the decision");
     for (int k = 0; k < a->n_operands; k++) {
         const struct buffer *b = &c->p->buffers[o[k].buffer];
-        const bool trains = b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_LOAD;
+        const bool trains = b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_EXPERT_TOKENS;
         if (o[k].access & ACCESS_WRITE && (trains || buffer_is_external(b->kind)))
             return REFUSE(c, "operand %d: an evaluation writes to %s #%d", k, buffer_kind_name(b->kind), o[k].buffer);
     }

@@ -87,7 +87,7 @@ static int execution_of(const struct values *v, const struct action *a)
 /* Sums that go on from execution to execution: the first one begins them, others add. */
 static bool accumulates(const struct buffer *b)
 {
-    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_LOAD;
+    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_EXPERT_TOKENS;
 }
 
 /* What there is no reason to write twice. */

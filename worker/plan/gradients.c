@@ -339,13 +339,13 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 /* --- the end of the step ------------------------------------------------------------------------------------------ */
 
 /* How often each expert was chosen is a sum over all ranks that had tokens: the report carries it. */
-static void report_loads(struct builder *b)
+static void report_expert_tokens(struct builder *b)
 {
     for (int u = 0; u < b->model->n_units; u++) {
-        if (!tensor_exists(b->load[u]))
+        if (!tensor_exists(b->expert_tokens[u]))
             continue;
         builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
-        EMIT(&b->e, expert_load, b->report, b->load[u], b->dropped[u]);
+        EMIT(&b->e, expert_load, b->report, b->expert_tokens[u], b->dropped[u]);
     }
     if (!tensor_exists(b->seen))
         return;
@@ -360,7 +360,7 @@ static void balance_experts(struct builder *b)
         if (!tensor_exists(b->bias[u]))
             continue;
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-        const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->load[u].cols);
+        const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->expert_tokens[u].cols);
         EMIT(&b->e, balance, b->bias[u], all, .rate = b->model->dims.balance_rate);
     }
 }
@@ -459,7 +459,7 @@ void gradients_update(struct builder *b)
         titan_assert(tensor_exists(b->units[b->reduced[i]].reduced) || b->e.status != TITAN_OK);
         EMIT(&b->e, norm, b->report, b->units[b->reduced[i]].reduced);
     }
-    report_loads(b);
+    report_expert_tokens(b);
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, agree, b->report);
     EMIT(&b->e, decide, b->report);

@@ -143,12 +143,12 @@ void report_init(struct report *ret, const struct layout *layout, int64_t microb
     for (int u = 0; u < units; u++)
         r.size += report_norms(&r, layout, u);
     r.drops = r.size;
-    r.size += layout_loads(layout->model) / MAX(layout->model->dims.n_experts, 1);
-    r.loads = r.size;
-    r.size += layout_loads(layout->model);
+    r.size += layout_all_experts(layout->model) / MAX(layout->model->dims.n_experts, 1);
+    r.expert_tokens = r.size;
+    r.size += layout_all_experts(layout->model);
     titan_assert(r.losses < r.counts && r.counts < r.orders && r.orders < r.values && r.values < r.masters &&
                  r.masters < r.checks && r.checks < r.norms);
-    titan_assert(r.norms <= r.drops && r.drops <= r.loads && r.loads <= r.size);
+    titan_assert(r.norms <= r.drops && r.drops <= r.expert_tokens && r.expert_tokens <= r.size);
     *ret = r;
 }
 

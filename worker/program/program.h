@@ -52,7 +52,7 @@ enum memory_kind {
     X(DACTIVATION, false, MEMORY_ACTIVATIONS) /* gradient of one */                                                    \
     X(GRAD, false, MEMORY_GRADIENTS)                                                                                   \
     X(GRAD_SHARD, false, MEMORY_GRADIENTS)                                                                             \
-    X(LOAD, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */            \
+    X(EXPERT_TOKENS, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */   \
     X(WORK, false, MEMORY_BUFFERS)                                                                                     \
     X(EXCHANGE, false, MEMORY_BUFFERS)                                                                                 \
     X(REPORT, false, MEMORY_BUFFERS)
@@ -138,7 +138,7 @@ struct tree_sum {
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
- *   loads                      at layout_bias_offset: how often each expert was chosen; a sum over ranks */
+ *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define REPORT_ORDERS 3
 /* A rank's step begins where it leaves the agreement of the one before. Milliseconds; REPORT_WAITED is NaN where it was
  * not measured. */
@@ -157,7 +157,7 @@ struct report {
     int64_t microbatches; /* of the global batch */
     int world, cp, units;
     bool canonical;
-    int64_t losses, counts, orders, values, masters, checks, norms, drops, loads; /* first index of each */
+    int64_t losses, counts, orders, values, masters, checks, norms, drops, expert_tokens; /* first index of each */
     int64_t size;
 };
 

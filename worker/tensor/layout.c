@@ -445,7 +445,7 @@ int64_t layout_biases(const struct model *model)
     return balanced_layers(model) * model->dims.n_experts;
 }
 
-int64_t layout_loads(const struct model *model)
+int64_t layout_all_experts(const struct model *model)
 {
     return mixture_layers(model) * model->dims.n_experts;
 }

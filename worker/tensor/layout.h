@@ -98,7 +98,7 @@ titan_status layout_specs(const struct model *model, struct tensor_spec **ret, i
 /* Expert biases (models with a balance_rate): every rank has room for those of all layers, and keeps those of its own
  * stages, whole: n_experts numbers a layer. */
 int64_t layout_biases(const struct model *model);                 /* elements, 0: none */
-int64_t layout_loads(const struct model *model);                  /* experts of all layers, with biases or without */
+int64_t layout_all_experts(const struct model *model);            /* experts of all layers, with biases or without */
 int64_t layout_bias_offset(const struct model *model, int layer); /* where a layer's begin, of either */
 
 /* What several ranks can hold alike: the cut tensors of a unit's range (dp_replicate ranks), the whole ones (also tp or

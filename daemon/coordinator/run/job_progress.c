@@ -29,9 +29,9 @@ static void take_experts(struct metric *m, const Titan__Internal__ExpertLoad *e)
 {
     if (!e)
         return;
-    m->load_least = e->least;
-    m->load_most = e->most;
-    m->load_mean = e->mean;
+    m->expert_tokens_min = e->least;
+    m->expert_tokens_max = e->most;
+    m->expert_tokens_mean = e->mean;
     m->dropped = e->dropped;
     m->further_rounds = e->further_rounds;
     m->room_needed = e->room_needed;

@@ -705,9 +705,9 @@ static void test_metrics(void **state)
     m.split = (struct step_split){1, 2, 3, 4, 5, 6, 7};
     m.tflops = 0.5;
     m.mfu_causal = 0.25;
-    m.load_least = 1;
-    m.load_most = 9;
-    m.load_mean = 4;
+    m.expert_tokens_min = 1;
+    m.expert_tokens_max = 9;
+    m.expert_tokens_mean = 4;
     m.dropped = 6;
     m.further_rounds = 11;
     m.room_needed = 1.5;
@@ -723,7 +723,8 @@ static void test_metrics(void **state)
     assert_true(s.last.loss == 3.5 && s.last.epoch == 2 && s.last.tokens == UINT64_C(1) << 40);
     assert_true(step_split_total(&s.last.split) == 15 && s.last.split.slowest_busy == 6 && s.last.split.slowest == 7);
     assert_true(s.last.tflops == 0.5 && s.last.mfu_causal == 0.25);
-    assert_true(s.last.load_least == 1 && s.last.load_most == 9 && s.last.load_mean == 4 && s.last.dropped == 6);
+    assert_true(s.last.expert_tokens_min == 1 && s.last.expert_tokens_max == 9 && s.last.expert_tokens_mean == 4 &&
+                s.last.dropped == 6);
     assert_true(s.last.further_rounds == 11 && s.last.room_needed == 1.5);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
     int listed = s.n; /* after steps that there cannot be: none, not all */
@@ -746,7 +747,8 @@ static void test_metrics(void **state)
     assert_int_equal(s.n, 3);
     assert_true(s.last.step == 3 && s.last.loss == 4.5 && s.last.loss_max == 5 && s.last.tokens == 7);
     assert_true(s.last.split.stragglers == 5 && s.last.split.slowest == 9);
-    assert_true(s.last.tflops == 2 && s.last.mfu_causal == 0 && s.last.load_least == 3 && s.last.load_mean == 5.5);
+    assert_true(s.last.tflops == 2 && s.last.mfu_causal == 0 && s.last.expert_tokens_min == 3 &&
+                s.last.expert_tokens_mean == 5.5);
     assert_true(s.last.dropped == 8 && s.last.further_rounds == 12 && s.last.room_needed == 1.25);
     assert_int_equal(metric_list(db, 1, 1, 1, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 3.5);

@@ -46,7 +46,7 @@ struct fixture {
     float **values; /* of every unit: masters, which are the shard too, and room for both moments */
     float *biases;
     int32_t tokens[MICROBATCHES][5][B * T];
-    double counts[MICROBATCHES], loads[LAYERS_MIXED][E], drops[LAYERS_MIXED];
+    double counts[MICROBATCHES], expert_tokens[LAYERS_MIXED][E], drops[LAYERS_MIXED];
     bool skip;
 };
 
@@ -73,7 +73,7 @@ static void fill(struct fixture *f)
         const struct model_tensor *t = &f->model->tensors[i];
         model_init_tensor(f->model, 7, i, 0, t->numel, f->values[t->unit] + f->layout->tensors[i].offset);
     }
-    f->biases = room(f, (size_t)layout_loads(f->model));
+    f->biases = room(f, (size_t)layout_all_experts(f->model));
     for (int m = 0; m < MICROBATCHES; m++)
         for (int i = 0; i < B * T; i++) {
             f->tokens[m][0][i] = i % 2 ? (m * B * T + i) * 37 % 512 : i % 12; /* some are frequent */
@@ -159,29 +159,29 @@ static void run_step(struct fixture *f)
     const double *report = NULL;
     must(exec_gradients(f->exec, &batch, &err), &err);
     must(exec_agree(f->exec, &report, &err), &err);
-    assert_int_equal(f->program->report.size - f->program->report.loads, LAYERS_MIXED * E);
-    memcpy(f->loads, report + f->program->report.loads, sizeof f->loads);
+    assert_int_equal(f->program->report.size - f->program->report.expert_tokens, LAYERS_MIXED * E);
+    memcpy(f->expert_tokens, report + f->program->report.expert_tokens, sizeof f->expert_tokens);
     memcpy(f->drops, report + f->program->report.drops, sizeof f->drops);
     must(exec_update(f->exec, f->skip ? NULL : &frozen, &err), &err);
     must(f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], &err), &err);
 }
 
 /* Most of an expert, in means; 1 is even. */
-static double imbalance(const double *loads)
+static double imbalance(const double *expert_tokens)
 {
     double most = 0;
     for (int e = 0; e < E; e++)
-        most = fmax(most, loads[e]);
+        most = fmax(most, expert_tokens[e]);
     return most * E / (MICROBATCHES * B * T * TOP_K);
 }
 
 /* One step's change, from the paper's rule and TorchTitan's centering. */
-static void expected_change(const double *loads, double *ret)
+static void expected_change(const double *expert_tokens, double *ret)
 {
     const double mean = (double)(MICROBATCHES * B * T * TOP_K) / E;
     double sum = 0;
     for (int e = 0; e < E; e++) {
-        ret[e] = loads[e] < mean ? RATE : loads[e] > mean ? -RATE : 0;
+        ret[e] = expert_tokens[e] < mean ? RATE : expert_tokens[e] > mean ? -RATE : 0;
         sum += ret[e];
     }
     for (int e = 0; e < E; e++)
@@ -198,14 +198,14 @@ static void test_rule(void **state)
         run_step(&f);
         for (int l = 0; l < LAYERS_MIXED; l++) {
             double change[E], all = 0;
-            expected_change(f.loads[l], change);
+            expected_change(f.expert_tokens[l], change);
             for (int e = 0; e < E; e++) {
-                all += f.loads[l][e];
+                all += f.expert_tokens[l][e];
                 want[l][e] += change[e];
                 assert_true(fabs(f.biases[l * E + e] - want[l][e]) < 1e-8);
             }
             assert_true(all == MICROBATCHES * B * T * TOP_K);
-            assert_true(imbalance(f.loads[l]) > 1.1); /* there is something to do */
+            assert_true(imbalance(f.expert_tokens[l]) > 1.1); /* there is something to do */
         }
     }
     close_step(&f);
@@ -219,14 +219,14 @@ static void test_becomes_even(void **state)
     open_step(&f, CHECKPOINT_NONE);
     run_step(&f);
     for (int l = 0; l < LAYERS_MIXED; l++)
-        first[l] = imbalance(f.loads[l]);
+        first[l] = imbalance(f.expert_tokens[l]);
     for (int step = 0; step < 80; step++)
         run_step(&f);
     for (int step = 0; step < 20; step++) { /* a frequent token goes here and there: on average */
         run_step(&f);
         for (int l = 0; l < LAYERS_MIXED; l++)
             for (int e = 0; e < E; e++)
-                late[l][e] += f.loads[l][e] / 20;
+                late[l][e] += f.expert_tokens[l][e] / 20;
     }
     for (int l = 0; l < LAYERS_MIXED; l++) {
         const double last = imbalance(late[l]);
@@ -248,10 +248,10 @@ static void test_skipped(void **state)
     run_step(&f);
     assert_memory_equal(before, f.biases, sizeof before);
     double skipped[LAYERS_MIXED][E];
-    memcpy(skipped, f.loads, sizeof skipped);
+    memcpy(skipped, f.expert_tokens, sizeof skipped);
     f.skip = false;
     run_step(&f); /* counts anew: the same choices, as nothing has moved */
-    assert_memory_equal(skipped, f.loads, sizeof skipped);
+    assert_memory_equal(skipped, f.expert_tokens, sizeof skipped);
     assert_memory_not_equal(before, f.biases, sizeof before);
     close_step(&f);
 }
@@ -265,8 +265,8 @@ static void test_counted_once(void **state)
         open_step(&f, (enum checkpointing)mode);
         run_step(&f);
         if (mode == CHECKPOINT_NONE)
-            memcpy(want, f.loads, sizeof want);
-        assert_memory_equal(want, f.loads, sizeof want);
+            memcpy(want, f.expert_tokens, sizeof want);
+        assert_memory_equal(want, f.expert_tokens, sizeof want);
         close_step(&f);
     }
 }
@@ -280,14 +280,14 @@ static void test_counted_without_balance(void **state)
     (void)state;
     open_step(&f, CHECKPOINT_NONE);
     run_step(&f);
-    memcpy(want, f.loads, sizeof want);
+    memcpy(want, f.expert_tokens, sizeof want);
     close_step(&f);
     plain.balance_rate = 0;
     open_model(&f, &plain, 0, CHECKPOINT_FULL);
     assert_int_equal(layout_biases(f.model), 0);
     for (int step = 0; step < 2; step++) {
         run_step(&f);
-        assert_memory_equal(want, f.loads, sizeof want);
+        assert_memory_equal(want, f.expert_tokens, sizeof want);
     }
     close_step(&f);
 }
@@ -309,7 +309,7 @@ static void test_dropped(void **state)
                 const double room = ceil(capacities[i] * (B * T * TOP_K) / E);
                 double want = 0;
                 for (int e = 0; e < E; e++)
-                    want += fmax(f.loads[l][e] - MICROBATCHES * room, 0);
+                    want += fmax(f.expert_tokens[l][e] - MICROBATCHES * room, 0);
                 assert_true(f.drops[l] == want);
                 all += want;
             }

@@ -267,9 +267,9 @@ static void test_line(void **state)
                             .mfu_causal = 0.125,
                             .memory_bytes = 77,
                             .planned_bytes = 76,
-                            .load_least = 1,
-                            .load_most = 9,
-                            .load_mean = 4,
+                            .expert_tokens_min = 1,
+                            .expert_tokens_max = 9,
+                            .expert_tokens_mean = 4,
                             .dropped = 6,
                             .further_rounds = 3,
                             .room_needed = 1.5,
@@ -280,7 +280,8 @@ static void test_line(void **state)
     assert_non_null(strstr(line.data, "\"loss\":null,\"loss_max\":1.5,"));
     assert_true(metrics_parse_step(line.data, &back));
     assert_true(isnan(back.loss) && back.loss_max == 1.5 && back.tflops == 0.25 && back.mfu_causal == 0.125);
-    assert_true(back.memory_bytes == 77 && back.planned_bytes == 76 && back.load_most == 9 && back.load_mean == 4);
+    assert_true(back.memory_bytes == 77 && back.planned_bytes == 76 && back.expert_tokens_max == 9 &&
+                back.expert_tokens_mean == 4);
     assert_true(back.dropped == 6 && back.further_rounds == 3 && back.room_needed == 1.5);
     assert_memory_equal(&back.split, &r.split, offsetof(struct step_split, slowest)); /* behind it is padding */
     assert_int_equal(back.split.slowest, r.split.slowest);
