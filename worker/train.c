@@ -7,7 +7,7 @@
  *         run_step   gradients, the commit point, the optimizer
  *         evaluate   the loss on the validation data
  *
- * A step is committed when any rank has the report that exec_agree sums: everything that can fail because of a peer
+ * A step is committed when any rank has the statistics that exec_agree sums: everything that can fail because of a peer
  * comes before. An epoch that is revoked in the middle of a step leaves the state of the last committed one, and, where
  * the step was prepared, what it takes to finish it (finish_step; docs/membership.md, "What a worker holds").
  *
@@ -33,9 +33,10 @@ static titan_status open_epoch(struct epoch *e, struct titan_error *err);
 static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_error *err);
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err);
 static titan_status run_step(struct epoch *e, struct titan_error *err);
-static titan_status decide(struct epoch *e, const double *report, const struct update **ret, struct titan_error *err);
+static titan_status decide(struct epoch *e, const double *statistics, const struct update **ret,
+                           struct titan_error *err);
 static titan_status commit_step(struct epoch *e, struct titan_error *err);
-static titan_status finish_step(struct epoch *last, const double *report, struct titan_error *err);
+static titan_status finish_step(struct epoch *last, const double *statistics, struct titan_error *err);
 
 titan_status train(const struct train_options *options, struct titan_error *err)
 {
@@ -214,7 +215,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
                                      .masters = layers_masters(e),
                                      .waits = publish_splits_step(e)};
     const struct update *update = NULL;
-    const double *report = NULL;
+    const double *statistics = NULL;
     const int64_t idle_ns = progress_idle_ns();
 
     titan_assert(e->state.installed && e->state.shards.own->step < (uint64_t)e->t->recipe->training.steps);
@@ -229,9 +230,9 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     if (e->state.buddy)
         TRY(buddy_settle(e->state.buddy, err)); /* the replica's rank has the gradients too */
     step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
-    TRY(exec_agree(e->exec, &report, err)); /* the commit point: from here on no peer is needed */
+    TRY(exec_agree(e->exec, &statistics, err)); /* the commit point: from here on no peer is needed */
     step_clock_begin(clock);
-    TRY(decide(e, report, &update, err));
+    TRY(decide(e, statistics, &update, err));
     checkpoints_await_copy(e);              /* one that was started has copied what the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
     TRY(profile_end_step(e, err));
@@ -245,22 +246,23 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     return status;
 }
 
-/* The update of this step, out of the summed report and so the same on every rank. *ret: NULL where loss or gradients
+/* The update of this step, out of the summed statistics and so the same on every rank. *ret: NULL where loss or gradients
  * are not finite: the step is skipped. */
-static titan_status decide(struct epoch *e, const double *report, const struct update **ret, struct titan_error *err)
+static titan_status decide(struct epoch *e, const double *statistics, const struct update **ret,
+                           struct titan_error *err)
 {
     const struct recipe *r = e->t->recipe;
     const struct train_state *state = e->state.shards.own;
     struct step *const s = &e->step;
     const uint64_t step = state->step + 1;
 
-    titan_assert(report);
-    TRY(outcome_read(e->plan.program, e->plan.plan->layout, report, &s->outcome, err));
+    titan_assert(statistics);
+    TRY(outcome_read(e->plan.program, e->plan.plan->layout, statistics, &s->outcome, err));
     s->learning_rate = optim_rate(r, (int64_t)step);
     s->update = update_of_recipe(r, s->learning_rate, step - state->skipped, s->outcome.tokens,
                                  optim_clip_factor(s->outcome.grad_norm, r->training.max_norm));
     *ret = s->outcome.finite ? &s->update : NULL;
-    return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, report, err) : TITAN_OK;
+    return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, statistics, err) : TITAN_OK;
 }
 
 /* Counts the step; its update is enqueued, or was skipped. Too many skipped ones in a row end the run. */
@@ -278,15 +280,15 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
     return o->finite ? TITAN_OK : publish_skipped_step(e, err);
 }
 
-/* Finishes a prepared step of an epoch that is over, from the commit point on, with another rank's report of it. */
-static titan_status finish_step(struct epoch *last, const double *report, struct titan_error *err)
+/* Finishes a prepared step of an epoch that is over, from the commit point on, with another rank's statistics of it. */
+static titan_status finish_step(struct epoch *last, const double *statistics, struct titan_error *err)
 {
     const struct update *update = NULL;
 
-    titan_assert(report);
+    titan_assert(statistics);
     titan_assert(exec_prepared(last->exec) && last->state.installed && !atomic_load(&last->checkpoints.writer));
-    exec_resume(last->exec, report);
-    TRY(decide(last, report, &update, err));
+    exec_resume(last->exec, statistics);
+    TRY(decide(last, statistics, &update, err));
     TRY(exec_update(last->exec, update, err));
     TRY(last->t->device.ops->stream_sync(last->t->streams[STREAM_COMPUTE], err));
     if (last->state.buddy)

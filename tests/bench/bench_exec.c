@@ -95,10 +95,10 @@ static const struct update update = {
 
 static titan_status run_step(struct exec *exec, const struct exec_batch *batch, struct titan_error *err)
 {
-    const double *report = NULL;
+    const double *statistics = NULL;
 
     TRY(exec_gradients(exec, batch, err));
-    TRY(exec_agree(exec, &report, err));
+    TRY(exec_agree(exec, &statistics, err));
     return exec_update(exec, &update, err);
 }
 

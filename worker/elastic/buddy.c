@@ -11,9 +11,9 @@
 
 #define CHUNK ((size_t)16 << 20) /* bytes of a message when the copy is filled */
 
-/* Expert biases of the owner's stages move with the report. */
+/* Expert biases of the owner's stages move with the statistics. */
 struct balance {
-    int64_t bias, expert_tokens, experts; /* places in the state's biases and in the report; how many */
+    int64_t bias, expert_tokens, experts; /* places in the state's biases and in the statistics; how many */
     float rate;
 };
 
@@ -32,7 +32,7 @@ struct buddy {
     int64_t room_n;      /* elements of each of the four */
     struct balance *balances;
     int n_balances;
-    float *host_expert_tokens, *expert_tokens; /* (biases) from the report; on the device */
+    float *host_expert_tokens, *expert_tokens; /* (biases) from the statistics; on the device */
 };
 
 /* --- owners and buddies ------------------------------------------------------------------------------------------- */
@@ -130,7 +130,7 @@ static titan_status find_balances(struct buddy *b, struct titan_error *err)
             continue;
         const int64_t bias = layout_bias_offset(m, m->units[a->unit].layer);
         b->balances[b->n_balances++] = (struct balance){.bias = bias,
-                                                        .expert_tokens = p->report.expert_tokens + bias,
+                                                        .expert_tokens = p->statistics.expert_tokens + bias,
                                                         .experts = action_params(p, a)->balance.E,
                                                         .rate = (float)action_params(p, a)->balance.rate};
     }
@@ -367,18 +367,19 @@ static titan_status update_unit(const struct buddy *b, const struct update *upda
     return b->staged ? b->ops->copy(b->receiving, values, used, bytes) : TITAN_OK;
 }
 
-static titan_status balance(const struct buddy *b, const struct balance *x, const double *report)
+static titan_status balance(const struct buddy *b, const struct balance *x, const double *statistics)
 {
     float *const to = b->host_expert_tokens + x->bias;
 
     for (int64_t i = 0; i < x->experts; i++)
-        to[i] = (float)report[x->expert_tokens + i];
+        to[i] = (float)statistics[x->expert_tokens + i];
     TRY(b->ops->copy(b->receiving, b->expert_tokens + x->bias, to, (size_t)x->experts * sizeof *to));
     return b->ops->router_balance(b->receiving, b->opt.copy->biases + x->bias, b->expert_tokens + x->bias, x->experts,
                                   x->rate);
 }
 
-titan_status buddy_update(struct buddy *b, const struct update *update, const double *report, struct titan_error *err)
+titan_status buddy_update(struct buddy *b, const struct update *update, const double *statistics,
+                          struct titan_error *err)
 {
     (void)err;
     if (failpoint("buddy.update", NULL) != TITAN_OK) /* the copy drifts */
@@ -386,7 +387,7 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
     for (int i = 0; i < b->n_units; i++)
         TRY(update_unit(b, update, b->units[i]));
     for (int i = 0; i < b->n_balances; i++)
-        TRY(balance(b, &b->balances[i], report));
+        TRY(balance(b, &b->balances[i], statistics));
     return TITAN_OK;
 }
 

@@ -53,8 +53,8 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
-/* The copy, as OPTIMISE and BALANCE do it for the part itself; report: of the step. Enqueued. */
-titan_status buddy_update(struct buddy *b, const struct update *update, const double *report,
+/* The copy, as OPTIMISE and BALANCE do it for the part itself; statistics: of the step. Enqueued. */
+titan_status buddy_update(struct buddy *b, const struct update *update, const double *statistics,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Until the copy has its update. */
 titan_status buddy_sync(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;

@@ -45,7 +45,7 @@ static struct holding describe(const struct brought *b)
 {
     const struct train_state *own = b->parts.own, *copy = b->parts.copy;
 
-    titan_assert(b->report_size >= 0 && (b->report_size == 0 || b->report));
+    titan_assert(b->statistics_size >= 0 && (b->statistics_size == 0 || b->statistics));
     if (!own)
         return (struct holding){.owner = -1};
     return (struct holding){.present = 1,
@@ -58,7 +58,7 @@ static struct holding describe(const struct brought *b)
                             .owner = copy ? copy->rank : -1,
                             .owner_total = copy ? (double)copy->total : 0,
                             .prepared = b->prepared,
-                            .report_size = (double)b->report_size,
+                            .statistics_size = (double)b->statistics_size,
                             .published = b->published};
 }
 
@@ -106,7 +106,7 @@ static bool is_given(const struct holdings *h, int a, bool own)
     return found;
 }
 
-/* The furthest step, the rank that has its report, those a step behind. */
+/* The furthest step, the rank that has its statistics, those a step behind. */
 static titan_status compare_steps(struct holdings *h, struct titan_error *err)
 {
     const struct holding *furthest = NULL;
@@ -117,7 +117,7 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
     if (!furthest)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds any part");
     titan_assert(furthest->present != 0);
-    h->report_from = -1;
+    h->statistics_from = -1;
     h->step = (uint64_t)furthest->step;
     h->tokens = (uint64_t)furthest->tokens;
     h->skipped = (uint64_t)furthest->skipped;
@@ -132,15 +132,15 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
                               x->step, furthest->step);
         h->behind += !there;
         h->published = h->published || (there && x->published != 0);
-        if (there && x->report_size > 0 && h->report_from < 0) {
-            h->report_from = h->holder[a];
-            h->report_size = (int64_t)x->report_size;
+        if (there && x->statistics_size > 0 && h->statistics_from < 0) {
+            h->statistics_from = h->holder[a];
+            h->statistics_size = (int64_t)x->statistics_size;
         }
     }
-    if (h->behind > 0 && h->report_from < 0)
-        return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank has the report of step %lu any more",
+    if (h->behind > 0 && h->statistics_from < 0)
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank has the statistics of step %lu any more",
                           (unsigned long)h->step);
-    titan_assert(h->report_from < h->ranks && h->behind < h->view->holders);
+    titan_assert(h->statistics_from < h->ranks && h->behind < h->view->holders);
     return TITAN_OK;
 }
 

@@ -4,7 +4,8 @@
  * When the state of an epoch comes from the memory of its members (and departing ranks: all ranks of the communicator
  * the state moves over), each says what it holds of the source epoch: its own part and, as a buddy, the copy of its
  * owner's. All have the same table then and come to the same verdict: what every part is taken from, which recovery
- * source that is (docs/membership.md), and which has yet to finish a prepared step with the report of one that has. */
+ * source that is (docs/membership.md), and which has yet to finish a prepared step with the statistics of one that has.
+ */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
 #define TITAN_WORKER_ELASTIC_HOLDINGS_H
 
@@ -23,15 +24,15 @@ void parts_close(struct parts *parts); /* leaves nothing */
 /* What it brings into the next one. */
 struct brought {
     struct parts parts;
-    bool prepared;        /* the step after own's */
-    const double *report; /* of own's step, for others to finish it with; NULL: it is not there */
-    int64_t report_size;  /* doubles */
-    bool published;       /* this worker has published own's step, as rank 0 */
+    bool prepared;            /* the step after own's */
+    const double *statistics; /* of own's step, for others to finish it with; NULL: it is not there */
+    int64_t statistics_size;  /* doubles */
+    bool published;           /* this worker has published own's step, as rank 0 */
 };
 
 /* Doubles carry it: exact up to 2^53. */
 struct holding {
-    double present, rank, world, total, step, tokens, skipped, owner, owner_total, prepared, report_size, published;
+    double present, rank, world, total, step, tokens, skipped, owner, owner_total, prepared, statistics_size, published;
 };
 
 struct holdings {
@@ -45,8 +46,8 @@ struct holdings {
     enum recovery_source recovery_source;
     uint64_t step, tokens, skipped; /* of the furthest */
     int behind;                     /* ranks that have it prepared only */
-    int report_from;                /* a rank that has the report of that step */
-    int64_t report_size;
+    int statistics_from;            /* a rank that has the statistics of that step */
+    int64_t statistics_size;
     bool published; /* by one that is here */
 };
 

@@ -36,48 +36,49 @@ static titan_status open_source(struct restore *r, struct titan_error *err)
     return status;
 }
 
-/* The report of the furthest step, from one rank that has it to all: they are the ones to know that it is wanted. */
-static titan_status share_report(struct restore *r, double *report, struct titan_error *err)
+/* The statistics of the furthest step, from one rank that has it to all: they are the ones to know that it is wanted.
+ */
+static titan_status share_statistics(struct restore *r, double *statistics, struct titan_error *err)
 {
     const struct holdings *h = &r->holdings;
     const struct device_ops *dev = r->device->ops;
-    const size_t bytes = (size_t)h->report_size * sizeof *report;
-    const bool mine = h->report_from == r->view->rank;
+    const size_t bytes = (size_t)h->statistics_size * sizeof *statistics;
+    const bool mine = h->statistics_from == r->view->rank;
     void *memory = NULL;
 
-    titan_assert(h->report_from >= 0 && h->report_size > 0);
+    titan_assert(h->statistics_from >= 0 && h->statistics_size > 0);
     titan_assert(r->comm);
     TRY(dev->alloc(r->device->dev, bytes, &memory, err));
-    titan_status status = mine ? dev->copy(r->s, memory, report, bytes) : TITAN_OK;
+    titan_status status = mine ? dev->copy(r->s, memory, statistics, bytes) : TITAN_OK;
     if (status == TITAN_OK)
-        status = r->ops->broadcast(r->comm, memory, bytes, h->report_from, r->s);
+        status = r->ops->broadcast(r->comm, memory, bytes, h->statistics_from, r->s);
     if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
         status = dev->stream_sync(r->s, err);
     if (status == TITAN_OK && !mine)
-        status = dev->copy(r->s, report, memory, bytes);
+        status = dev->copy(r->s, statistics, memory, bytes);
     const titan_status sync = dev->stream_sync(r->s, err);
     dev->release(r->device->dev, memory);
     return status != TITAN_OK ? status : sync;
 }
 
-static titan_status roll_forward(struct restore *r, const double *report, struct titan_error *err)
+static titan_status roll_forward(struct restore *r, const double *statistics, struct titan_error *err)
 {
     const struct holdings *h = &r->holdings;
     const struct train_state *own = r->brought.parts.own;
-    _cleanup_free_ double *room = malloc((size_t)h->report_size * sizeof *room + 1);
+    _cleanup_free_ double *room = malloc((size_t)h->statistics_size * sizeof *room + 1);
 
     if (!room)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    titan_assert(h->report_from != r->view->rank || report);
-    if (h->report_from == r->view->rank)
-        memcpy(room, report, (size_t)h->report_size * sizeof *room);
-    TRY(share_report(r, room, err));
+    titan_assert(h->statistics_from != r->view->rank || statistics);
+    if (h->statistics_from == r->view->rank)
+        memcpy(room, statistics, (size_t)h->statistics_size * sizeof *room);
+    TRY(share_statistics(r, room, err));
     TRY(failpoint("state.report", err));
     r->rolled_forward = true;
     if (!own || own->step == h->step)
         return TITAN_OK;
     tlog_info(r->log, "a prepared step is finished", "step=%lu report_of_rank=%d", (unsigned long)h->step,
-              h->report_from);
+              h->statistics_from);
     TRY(r->finish(r->arg, room, err));
     titan_assert(own->step == h->step);
     return failpoint("state.finished", err);
@@ -119,7 +120,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     r->covered = true;
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
-        TRY(roll_forward(r, r->brought.report, err));
+        TRY(roll_forward(r, r->brought.statistics, err));
     return compare_parts(r, err);
 }
 

@@ -148,14 +148,14 @@ static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation
 
     mesh_coords(&v->plan->mesh, e->view.rank, coords);
     for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_orders & heard); step++) {
-        const double *report = NULL;
+        const double *statistics = NULL;
         TRY(loader_load(&v->loader, step, err));
         const struct exec_batch batch = {.tokens = v->loader.tokens,
                                          .counts = v->loader.counts,
                                          .orders = checkpoint_heed(e->t->recipe, m->ops->orders(m))};
-        TRY(exec_evaluate(v->exec, &batch, &report, err));
-        outcome_add(&v->program->report, report, ret);
-        *ret_orders |= outcome_orders(&v->program->report, report);
+        TRY(exec_evaluate(v->exec, &batch, &statistics, err));
+        outcome_add(&v->program->statistics, statistics, ret);
+        *ret_orders |= outcome_orders(&v->program->statistics, statistics);
         if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one of those that read the same samples */
             ret->bytes += (double)v->loader.bytes;
         TRY(failpoint("evaluation.step", err));

@@ -59,7 +59,7 @@ static void put_norms(struct json_writer *w, const struct model *m, const char *
 static void put_expert_tokens(struct json_writer *w, const struct epoch *e)
 {
     const struct model *m = e->t->model;
-    const double *const expert_tokens = exec_report(e->exec) + e->plan.program->report.expert_tokens;
+    const double *const expert_tokens = exec_statistics(e->exec) + e->plan.program->statistics.expert_tokens;
 
     json_begin_object(w, "expert_tokens");
     for (int u = 0; u < m->n_units; u++) {
@@ -123,16 +123,16 @@ static void write_events(const struct epoch *e, uint64_t step, int64_t at_ms, co
 void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
 {
     const size_t units = (size_t)e->t->model->n_units;
-    const double *report = exec_report(e->exec);
+    const double *statistics = exec_statistics(e->exec);
     struct titan_error why = {0};
 
-    if (e->view.rank != 0 || !e->t->recipe->metrics.log_layers || !publish_logs_step(e, step) || !report)
+    if (e->view.rank != 0 || !e->t->recipe->metrics.log_layers || !publish_logs_step(e, step) || !statistics)
         return;
     _cleanup_free_ double *both = calloc(2 * units, sizeof *both);
     if (!both)
         return;
     const struct norms n = {both, both + units};
-    outcome_unit_norms(e->plan.program, e->plan.plan->layout, report, n.gradients, n.masters);
+    outcome_unit_norms(e->plan.program, e->plan.plan->layout, statistics, n.gradients, n.masters);
     write_events(e, step, at_ms, &n);
     if (!e->layers.failed && append_line(e, step, &n, &why) != TITAN_OK) {
         e->layers.failed = true;

@@ -21,7 +21,7 @@ titan_status layers_open(struct epoch *e, struct titan_error *err) TITAN_MUST_US
 void layers_close(struct epoch *e);
 /* For the batch of the step under way; NULL: its masters are not asked for. */
 const float *const *layers_masters(const struct epoch *e);
-/* The last step agreed on; the executor has its report still. Rank 0; others do nothing. A file that cannot be
+/* The last step agreed on; the executor has its statistics still. Rank 0; others do nothing. A file that cannot be
  * written is a line in the log. */
 void layers_write(struct epoch *e, uint64_t step, int64_t at_ms);
 

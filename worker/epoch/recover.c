@@ -33,8 +33,8 @@ struct brought recover_held(const struct trainer *t)
     titan_assert(last->exec && b.parts.own && b.parts.own->epoch == last->view.epoch);
     b.published = last->view.rank == 0 && !publish_is_pending(last);
     b.prepared = exec_prepared(last->exec);
-    b.report = exec_report(last->exec);
-    b.report_size = b.report ? last->plan.program->report.size : 0;
+    b.statistics = exec_statistics(last->exec);
+    b.statistics_size = b.statistics ? last->plan.program->statistics.size : 0;
     return b;
 }
 
@@ -99,14 +99,14 @@ static void report_unreadable(void *arg, const char *path, const char *why)
     m->ops->checkpoint_failed(m, 0, path, why, true);
 }
 
-static titan_status finish_prepared(void *arg, const double *report, struct titan_error *err)
+static titan_status finish_prepared(void *arg, const double *statistics, struct titan_error *err)
 {
     const struct epoch *e = arg;
     struct epoch *const last = e->t->held.last;
 
     if (!last || !exec_prepared(last->exec))
         return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
-    return e->state.finish(last, report, err);
+    return e->state.finish(last, statistics, err);
 }
 
 /* Before room for the new state is asked for: what the unfinished step has is given back then. */
@@ -135,7 +135,8 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
                           .finish = finish_prepared,
                           .arg = e};
     TRY(restore_agree(r, err));
-    if (r->covered && !r->holdings.published && e->view.rank == 0 && t->held.last && exec_report(t->held.last->exec))
+    if (r->covered && !r->holdings.published && e->view.rank == 0 && t->held.last &&
+        exec_statistics(t->held.last->exec))
         publish_keep(t, t->held.last);
     return TITAN_OK;
 }

@@ -20,8 +20,8 @@ struct held_state {
     struct epoch *last;     /* of `installed`, over: what finishing its last step takes; NULL: it has run none */
 };
 
-/* Finish the prepared step of the epoch that was the last, with the report another rank has of it. */
-typedef titan_status (*finish_step_fn)(struct epoch *last, const double *report, struct titan_error *err);
+/* Finish the prepared step of the epoch that was the last, with the statistics another rank has of it. */
+typedef titan_status (*finish_step_fn)(struct epoch *last, const double *statistics, struct titan_error *err);
 
 /* Within an epoch. Written by recover.c only. */
 struct epoch_state {

@@ -27,9 +27,9 @@ void step_clock_arrive(struct step_clock *c, int64_t waited_ns, const struct dev
     const int64_t arrived = parts[STEP_COMPUTE] + parts[STEP_DATA] + parts[STEP_CHECKPOINT] + parts[STEP_WAIT];
 
     titan_assert(arrived >= 0);
-    c->values[REPORT_ARRIVED] = (double)arrived * 1e-6;
-    c->values[REPORT_WAITED] = waited_ns < 0 ? (double)NAN : (double)(parts[STEP_WAIT] + waited_ns) * 1e-6;
-    c->values[REPORT_DATA] = (double)parts[STEP_DATA] * 1e-6;
-    c->values[REPORT_CHECKPOINT] = (double)parts[STEP_CHECKPOINT] * 1e-6;
-    c->values[REPORT_MEMORY] = (double)device->ops->memory_peak(device->dev, false);
+    c->values[STATISTICS_ARRIVED] = (double)arrived * 1e-6;
+    c->values[STATISTICS_WAITED] = waited_ns < 0 ? (double)NAN : (double)(parts[STEP_WAIT] + waited_ns) * 1e-6;
+    c->values[STATISTICS_DATA] = (double)parts[STEP_DATA] * 1e-6;
+    c->values[STATISTICS_CHECKPOINT] = (double)parts[STEP_CHECKPOINT] * 1e-6;
+    c->values[STATISTICS_MEMORY] = (double)device->ops->memory_peak(device->dev, false);
 }

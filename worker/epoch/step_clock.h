@@ -11,7 +11,7 @@ enum step_part { STEP_COMPUTE, STEP_DATA, STEP_CHECKPOINT, STEP_WAIT, STEP_EVALU
 struct step_clock {
     int64_t lap_ns; /* when the last one ended */
     int64_t parts_ns[STEP_PARTS];
-    double values[REPORT_SAID]; /* for the agreement */
+    double values[STATISTICS_SAID]; /* for the agreement */
 };
 
 /* A step begins: now, or where the last agreement was left. */

@@ -121,11 +121,11 @@ static titan_status open_events(struct exec *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status open_report(struct exec *e, struct titan_error *err)
+static titan_status open_statistics(struct exec *e, struct titan_error *err)
 {
     const struct device_handle *d = e->opt.device;
     const struct layout *l = e->p->layout;
-    const struct report *r = &e->p->report;
+    const struct step_statistics *r = &e->p->statistics;
     int64_t at = r->norms, most = 1;
 
     e->norms = calloc((size_t)l->model->n_units, sizeof *e->norms);
@@ -133,21 +133,21 @@ static titan_status open_report(struct exec *e, struct titan_error *err)
         return no_memory(err);
     for (int u = 0; u < l->model->n_units; u++) {
         e->norms[u] = at;
-        at += report_norms(r, l, u);
+        at += statistics_norms(r, l, u);
         most = MAX(most, l->units[u].shard / NORM_BLOCK + 1);
     }
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
-    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + REPORT_ORDERS + REPORT_SAID) * sizeof(double),
+    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + STATISTICS_ORDERS + STATISTICS_SAID) * sizeof(double),
                            (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
-        TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->reports[i], err));
+        TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->statistics[i], err));
     const size_t expert_tokens = (size_t)(r->size - r->expert_tokens);
     return expert_tokens > 0
                ? d->ops->alloc_host(d->dev, expert_tokens * sizeof(float), (void **)&e->host_expert_tokens, err)
                : TITAN_OK;
 }
 
-/* What follows AGREE needs no peer: that is what lets a prepared step be finished by any rank with the report. */
+/* What follows AGREE needs no peer: that is what lets a prepared step be finished by any rank with the statistics. */
 static titan_status find_agree(struct exec *e, struct titan_error *err)
 {
     e->agree = e->p->n_actions;
@@ -228,7 +228,7 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     TRY(lookahead_open(e->opt.device, &e->lookahead, err));
     TRY(segments_open(e, err));
     TRY(recorder_open(e, err));
-    TRY(open_report(e, err));
+    TRY(open_statistics(e, err));
     return exec_warm_up(e, err);
 }
 
@@ -247,8 +247,8 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
     e->p = p;
     e->ops = options->device->ops;
     mesh_coords(&p->mesh, options->rank, e->at);
-    tree_share(p->report.microbatches, mesh_batch_size(&p->mesh), mesh_batch_rank(&p->mesh, options->rank), &e->from,
-               &to);
+    tree_share(p->statistics.microbatches, mesh_batch_size(&p->mesh), mesh_batch_rank(&p->mesh, options->rank),
+               &e->from, &to);
     e->tokens = options->cut.b * options->cut.t / p->mesh.size[AXIS_CP];
     const titan_status status = open_parts(e, err);
     if (status != TITAN_OK) {
@@ -283,8 +283,8 @@ void exec_close(struct exec *e)
     if (e->host_header)
         e->ops->release_host(dev, e->host_header);
     for (int i = 0; i < 2; i++)
-        if (e->reports[i])
-            e->ops->release_host(dev, e->reports[i]);
+        if (e->statistics[i])
+            e->ops->release_host(dev, e->statistics[i]);
     if (e->host_expert_tokens)
         e->ops->release_host(dev, e->host_expert_tokens);
     if (e->host_tokens)
@@ -330,43 +330,43 @@ static titan_status load_tokens(const struct call *c, int32_t *tokens)
     return c->ops->copy(c->s, tokens, pinned + at, bytes);
 }
 
-/* Where the tokens of a unit's experts stand in the report. */
+/* Where the tokens of a unit's experts stand in the statistics. */
 static int64_t expert_tokens_place(const struct call *c)
 {
     const struct model *m = c->e->p->layout->model;
-    return c->e->p->report.expert_tokens + layout_bias_offset(m, m->units[c->a->unit].layer);
+    return c->e->p->statistics.expert_tokens + layout_bias_offset(m, m->units[c->a->unit].layer);
 }
 
-static titan_status report_expert_tokens(const struct call *c, double *report, const float *expert_tokens,
-                                         const float *dropped, int64_t n)
+static titan_status sum_expert_tokens(const struct call *c, double *statistics, const float *expert_tokens,
+                                      const float *dropped, int64_t n)
 {
-    const struct report *const r = &c->e->p->report;
-    double *const to = report + expert_tokens_place(c);
+    const struct step_statistics *const r = &c->e->p->statistics;
+    double *const to = statistics + expert_tokens_place(c);
 
     if (c->e->p->mesh.cut_experts && c->e->at[AXIS_TP] != 0) /* all tp ranks have routed the same tokens */
         return TITAN_OK;
     TRY(c->ops->block_sums(c->s, to, expert_tokens, (size_t)n, 1, false));
     if (!dropped)
         return TITAN_OK;
-    return c->ops->block_sums(c->s, report + r->drops + (expert_tokens_place(c) - r->expert_tokens) / n, dropped, 1, 1,
-                              false);
+    return c->ops->block_sums(c->s, statistics + r->drops + (expert_tokens_place(c) - r->expert_tokens) / n, dropped, 1,
+                              1, false);
 }
 
-static titan_status report_rounds(const struct call *c, double *report, const float *seen, int64_t n)
+static titan_status sum_rounds(const struct call *c, double *statistics, const float *seen, int64_t n)
 {
     const struct exec *e = c->e;
-    double *const to = report + e->p->report.values + e->opt.rank * REPORT_VALUES + REPORT_SAID;
+    double *const to = statistics + e->p->statistics.values + e->opt.rank * STATISTICS_VALUES + STATISTICS_SAID;
 
-    titan_assert(n == REPORT_VALUES - REPORT_SAID);
+    titan_assert(n == STATISTICS_VALUES - STATISTICS_SAID);
     return c->ops->block_sums(c->s, to, seen, (size_t)n, 1, false);
 }
 
-/* The host has the report since DECIDE, and does not touch it again before the next one. */
+/* The host has the statistics since DECIDE, and does not touch it again before the next one. */
 static titan_status balance_experts(const struct call *c, float *bias, float *expert_tokens, int64_t n, float rate)
 {
     const struct exec *e = c->e;
-    const double *from = e->reports[e->newest] + expert_tokens_place(c);
-    float *const to = e->host_expert_tokens + (expert_tokens_place(c) - e->p->report.expert_tokens);
+    const double *from = e->statistics[e->newest] + expert_tokens_place(c);
+    float *const to = e->host_expert_tokens + (expert_tokens_place(c) - e->p->statistics.expert_tokens);
 
     if (!e->update)
         return TITAN_OK;
@@ -376,7 +376,7 @@ static titan_status balance_experts(const struct call *c, float *bias, float *ex
     return c->ops->router_balance(c->s, bias, expert_tokens, n, rate);
 }
 
-/* --- the report --------------------------------------------------------------------------------------------------- */
+/* --- the statistics --------------------------------------------------------------------------------------------------- */
 
 /* *out += the sum of x (n), or of its squares. */
 static titan_status add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)
@@ -390,28 +390,29 @@ static titan_status add_sum(const struct call *c, double *out, const float *x, i
 /* Where a number of this rank's slot stands: [cp][microbatches]. */
 static int64_t microbatch_place(const struct exec *e, int64_t slot)
 {
-    return e->at[AXIS_CP] * e->p->report.microbatches + e->from + slot;
+    return e->at[AXIS_CP] * e->p->statistics.microbatches + e->from + slot;
 }
 
-static titan_status sum_losses(const struct call *c, double *report, const float *losses, int64_t n)
+static titan_status sum_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
 {
     if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same */
         return TITAN_OK;
-    return add_sum(c, report + c->e->p->report.losses + microbatch_place(c->e, c->a->microbatch), losses, n, false);
+    return add_sum(c, statistics + c->e->p->statistics.losses + microbatch_place(c->e, c->a->microbatch), losses, n,
+                   false);
 }
 
 /* The norm's rstd of a unit's input tells whether that was finite, at the cost of one number a token. */
-static titan_status check_input(const struct call *c, double *report, const float *rstd, int64_t n)
+static titan_status check_input(const struct call *c, double *statistics, const float *rstd, int64_t n)
 {
-    return add_sum(c, report + c->e->p->report.checks + c->a->unit, rstd, n, false);
+    return add_sum(c, statistics + c->e->p->statistics.checks + c->a->unit, rstd, n, false);
 }
 
-static titan_status sum_squares(const struct call *c, double *report, const float *gradient)
+static titan_status sum_squares(const struct call *c, double *statistics, const float *gradient)
 {
     const struct exec *e = c->e;
     const struct layout *l = e->p->layout;
     const struct unit_layout *u = &l->units[c->a->unit];
-    double *out = report + e->norms[c->a->unit];
+    double *out = statistics + e->norms[c->a->unit];
     const int64_t n = layout_counted(l, c->a->unit, e->opt.rank);
 
     if (!e->p->canonical)
@@ -423,38 +424,39 @@ static titan_status sum_squares(const struct call *c, double *report, const floa
     return c->ops->block_sums(c->s, out, gradient, (size_t)n, (size_t)u->block, true);
 }
 
-static titan_status sum_report(const struct call *c, double *report)
+static titan_status sum_statistics(const struct call *c, double *statistics)
 {
     const struct exec *e = c->e;
-    const struct report *r = &e->p->report;
+    const struct step_statistics *r = &e->p->statistics;
     const size_t share = (size_t)e->p->share;
-    double *const counts = e->host_header, *const orders = counts + share, *const values = orders + REPORT_ORDERS;
+    double *const counts = e->host_header, *const orders = counts + share, *const values = orders + STATISTICS_ORDERS;
 
     for (size_t i = 0; i < share; i++)
         counts[i] = e->batch->counts[i];
-    for (int i = 0; i < REPORT_ORDERS; i++)
+    for (int i = 0; i < STATISTICS_ORDERS; i++)
         orders[i] = e->batch->orders >> i & 1;
     if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
-        TRY(c->ops->copy(c->s, report + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
-    TRY(c->ops->copy(c->s, report + r->orders, orders, REPORT_ORDERS * sizeof(double)));
+        TRY(c->ops->copy(c->s, statistics + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
+    TRY(c->ops->copy(c->s, statistics + r->orders, orders, STATISTICS_ORDERS * sizeof(double)));
     if (e->batch->values) {
-        memcpy(values, e->batch->values, REPORT_SAID * sizeof(double));
-        TRY(c->ops->copy(c->s, report + r->values + e->opt.rank * REPORT_VALUES, values, REPORT_SAID * sizeof(double)));
+        memcpy(values, e->batch->values, STATISTICS_SAID * sizeof(double));
+        TRY(c->ops->copy(c->s, statistics + r->values + e->opt.rank * STATISTICS_VALUES, values,
+                         STATISTICS_SAID * sizeof(double)));
     }
     const struct layout *l = e->p->layout;
     for (int u = 0; e->batch->masters && u < l->model->n_units; u++)
-        TRY(add_sum(c, report + r->masters + u, e->batch->masters[u], layout_counted(l, u, e->opt.rank), true));
+        TRY(add_sum(c, statistics + r->masters + u, e->batch->masters[u], layout_counted(l, u, e->opt.rank), true));
     if (e->p->mesh.world == 1)
         return TITAN_OK;
-    return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], report, (size_t)r->size, DTYPE_F64, c->s);
+    return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], statistics, (size_t)r->size, DTYPE_F64, c->s);
 }
 
 /* The second of the two places where the host waits for the device. */
-static titan_status take_decision(const struct call *c, const double *report)
+static titan_status take_decision(const struct call *c, const double *statistics)
 {
     const struct exec *e = c->e;
 
-    TRY(c->ops->copy(c->s, e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof(double)));
+    TRY(c->ops->copy(c->s, e->statistics[1 - e->newest], statistics, (size_t)e->p->statistics.size * sizeof(double)));
     TRY(e->ops->stream_sync(c->s, c->err));
     return failpoint("exec.agreed", c->err);
 }

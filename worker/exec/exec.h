@@ -4,14 +4,14 @@
  * The executor knows no model structure and no parallelism beyond the program's actions: it binds buffers to memory
  * (arena, tables, what the caller gives), walks the array, enqueues each action on its stream and places an event where
  * another stream waits. What differs between ranks of one program class it takes from the rank: samples, first row of
- * the vocabulary, place in the report.
+ * the vocabulary, place in the statistics.
  *
  * A training step is three calls. exec_gradients runs everything that comes before the program's AGREE and returns when
- * it has succeeded here. exec_agree sums the report over all ranks: it is the step's commit point, the last thing that
- * needs a peer. exec_update updates the state, and needs no peer.
+ * it has succeeded here. exec_agree sums the statistics over all ranks: it is the step's commit point, the last thing
+ * that needs a peer. exec_update updates the state, and needs no peer.
  *
  * One thread. Up to the commit point a failure (TITAN_EREVOKED, TITAN_EPEER, ...) leaves parameters and moments as they
- * were. When exec_agree has begun the step is *prepared*: should it fail, any rank's report finishes the step
+ * were. When exec_agree has begun the step is *prepared*: should it fail, any rank's statistics finish the step
  * (exec_resume, exec_update), with the communicators gone. */
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
@@ -41,8 +41,8 @@ struct exec_options {
      * wanted. */
     titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
                             struct titan_error *err);
-    /* Every rank has begun this step, so each has the report of the one before (program_sync_point). Once a step, on
-     * the thread of a stream, before exec_gradients returns TITAN_OK; it must not call the device. Not when alone.
+    /* Every rank has begun this step, so each has the statistics of the one before (program_sync_point). Once a step,
+     * on the thread of a stream, before exec_gradients returns TITAN_OK; it must not call the device. Not when alone.
      * NULL: not wanted. */
     titan_status (*met)(void *arg, struct titan_error *err);
     void *arg;
@@ -67,7 +67,7 @@ struct exec_batch {
     const int32_t *tokens; /* [slot][BATCH_ROWS][N], host: as LOAD wants them */
     const double *counts;  /* [slot] counted tokens of this cp rank */
     unsigned orders;       /* bits, see elastic/membership.h */
-    const double *values;  /* [REPORT_SAID] of this rank, as they are when exec_agree begins; NULL: it says nothing */
+    const double *values;  /* [STATISTICS_SAID] of this rank, when exec_agree begins; NULL: it says nothing */
     /* [units] this rank's, fp32 on the device, as they are when exec_agree begins; NULL: no norms of them. */
     const float *const *masters;
     bool waits; /* measure exec_waited_ns: on a device with a queue, two calls of the host for each wait */
@@ -99,9 +99,9 @@ titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *a
 /* Forward, backward and reductions of every microbatch; on return they have succeeded. batch: borrowed until exec_agree
  * has returned. The program has an AGREE. A step that was not finished is forgotten. */
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
-/* The commit point, after exec_gradients: *ret_report is the report (program.h), summed over all ranks, the same on
- * each; valid until the second exec_agree after this one. */
-titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_error *err) TITAN_MUST_USE;
+/* The commit point, after exec_gradients: *ret_statistics are the statistics (program.h), summed over all ranks, the
+ * same on each; valid until the second exec_agree after this one. */
+titan_status exec_agree(struct exec *e, const double **ret_statistics, struct titan_error *err) TITAN_MUST_USE;
 /* The optimizer, after exec_agree or exec_resume: every unit of this rank's shard is updated. NULL: the step is
  * skipped, the state stays as it is. It may still be running on the compute stream on return. */
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
@@ -118,16 +118,16 @@ titan_status exec_take_times(struct exec *e, bool on, struct titan_error *err) T
 /* Of the last step that was timed, when its streams are idle; NULL: none was. */
 const struct exec_times *exec_times(const struct exec *e);
 
-/* The step has begun to agree and has no report: exec_resume can finish it. */
+/* The step has begun to agree and has no statistics: exec_resume can finish it. */
 bool exec_prepared(const struct exec *e);
-/* In place of exec_agree's sum, the report another rank has of the prepared step. The streams must be idle and without
- * failures. */
-void exec_resume(struct exec *e, const double *report);
-/* The report (program->report.size) of the last step that was agreed on; NULL: none was. */
-const double *exec_report(const struct exec *e);
+/* In place of exec_agree's sum, the statistics another rank has of the prepared step. The streams must be idle and
+ * without failures. */
+void exec_resume(struct exec *e, const double *statistics);
+/* The statistics (program->statistics.size) of the last step that was agreed on; NULL: none was. */
+const double *exec_statistics(const struct exec *e);
 
-/* A step of a forward-only program: *ret_report as of exec_agree. */
-titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_report,
+/* A step of a forward-only program: *ret_statistics as of exec_agree. */
+titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_statistics,
                            struct titan_error *err) TITAN_MUST_USE;
 /* The whole of a program without AGREE (inference). It may still be running on return. */
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;

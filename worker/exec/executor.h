@@ -12,8 +12,8 @@ enum exec_stage {
     EXEC_IDLE,     /* no step has begun, or the last one's update is enqueued */
     EXEC_REDUCING, /* actions before AGREE are being enqueued */
     EXEC_REDUCED,  /* all of them have succeeded here */
-    EXEC_PREPARED, /* nothing but the report is needed any more */
-    EXEC_AGREED,   /* the report is here: the step is committed */
+    EXEC_PREPARED, /* nothing but the statistics is needed any more */
+    EXEC_AGREED,   /* the statistics is here: the step is committed */
 };
 
 /* A gradient shard: the action that is the last to write to it, and the NORM that reads it. */
@@ -68,11 +68,11 @@ struct exec {
     struct event **events; /* of every action that signals, otherwise NULL */
     struct event *joined[STREAM_COUNT];
     void *tables[TABLE_COUNT];
-    int64_t *norms;            /* per unit: where its sums stand in the report */
+    int64_t *norms;            /* per unit: where its sums stand in the statistics */
     double *scratch;           /* device: partial sums of one operation of the compute stream */
     double *host_header;       /* counts, orders and values, out */
-    double *reports[2];        /* in: the last step's, and room for the next one's, which may fail on its way */
-    float *host_expert_tokens; /* of the experts, from the report */
+    double *statistics[2];     /* in: the last step's, and room for the next one's, which may fail on its way */
+    float *host_expert_tokens; /* of the experts, from the statistics */
     int32_t *host_tokens;      /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
     int agree;                 /* index of AGREE; DECIDE follows it. n_actions: the program has none */
     int sync_point;            /* program_sync_point */
@@ -84,8 +84,8 @@ struct exec {
     enum exec_stage stage;
     const struct exec_batch *batch; /* of the step under way */
     const struct update *update;    /* NULL: the step is skipped */
-    int newest;                     /* which of reports is the last step's */
-    bool has_report;
+    int newest;                     /* which of statistics is the last step's */
+    bool has_statistics;
     int next_final;
     int64_t wait_since_ns, waited_ns; /* written on the compute stream */
     struct lookahead lookahead;

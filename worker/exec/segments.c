@@ -2,11 +2,11 @@
 /* segments.c - runs of actions that the host enqueues with one call (struct run in executor.h).
  *
  * Runs are of what comes before the agreement, on the compute stream, with arguments that are the same in every step:
- * tokens, the agreement on the report, learning rates and the step's number belong to actions that stay by themselves.
- * So nothing in a run changes, and none is ever updated. A run ends where another stream waits for it, before it waits
- * for another one, and after as many actions as lie between two marks of lookahead.c: what is enqueued and has not run
- * is no more than without runs, and a revoke is over as soon. They are found and kept in an executor's second step: in
- * the first, all is made that libraries make once. */
+ * tokens, the agreement on the statistics, learning rates and the step's number belong to actions that stay by
+ * themselves. So nothing in a run changes, and none is ever updated. A run ends where another stream waits for it,
+ * before it waits for another one, and after as many actions as lie between two marks of lookahead.c: what is enqueued
+ * and has not run is no more than without runs, and a revoke is over as soon. They are found and kept in an executor's
+ * second step: in the first, all is made that libraries make once. */
 #include <stdlib.h>
 
 #include "base/cleanup.h"

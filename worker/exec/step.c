@@ -230,15 +230,15 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
     return TITAN_OK;
 }
 
-static void take_report(struct exec *e)
+static void take_statistics(struct exec *e)
 {
     titan_assert(e->stage == EXEC_PREPARED);
     e->newest = 1 - e->newest;
-    e->has_report = true;
+    e->has_statistics = true;
     e->stage = EXEC_AGREED;
 }
 
-titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_error *err)
+titan_status exec_agree(struct exec *e, const double **ret_statistics, struct titan_error *err)
 {
     titan_assert(e->stage == EXEC_REDUCED);
     TRY(failpoint("exec.reduced", err));
@@ -246,19 +246,19 @@ titan_status exec_agree(struct exec *e, const double **ret_report, struct titan_
     TRY(failpoint("exec.prepared", err));
     TRY(run_action(e, e->agree, err));     /* AGREE: the sum over all ranks is enqueued */
     TRY(run_action(e, e->agree + 1, err)); /* DECIDE: the host has it */
-    take_report(e);
+    take_statistics(e);
     e->batch = NULL;
-    *ret_report = e->reports[e->newest];
+    *ret_statistics = e->statistics[e->newest];
     return TITAN_OK;
 }
 
-void exec_resume(struct exec *e, const double *report)
+void exec_resume(struct exec *e, const double *statistics)
 {
     titan_assert(e->stage == EXEC_PREPARED);
-    titan_assert(report != e->reports[1 - e->newest]);
-    memcpy(e->reports[1 - e->newest], report, (size_t)e->p->report.size * sizeof *report);
+    titan_assert(statistics != e->statistics[1 - e->newest]);
+    memcpy(e->statistics[1 - e->newest], statistics, (size_t)e->p->statistics.size * sizeof *statistics);
     e->done = e->agree + 1; /* whatever had begun has ended with its epoch */
-    take_report(e);
+    take_statistics(e);
 }
 
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err)
@@ -315,17 +315,17 @@ bool exec_prepared(const struct exec *e)
     return e->stage == EXEC_PREPARED;
 }
 
-const double *exec_report(const struct exec *e)
+const double *exec_statistics(const struct exec *e)
 {
-    return e->has_report ? e->reports[e->newest] : NULL;
+    return e->has_statistics ? e->statistics[e->newest] : NULL;
 }
 
-titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_report,
+titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_statistics,
                            struct titan_error *err)
 {
     titan_assert(e->p->forward_only);
     TRY(exec_gradients(e, batch, err));
-    TRY(exec_agree(e, ret_report, err));
+    TRY(exec_agree(e, ret_statistics, err));
     return exec_update(e, NULL, err);
 }
 

@@ -166,11 +166,11 @@ static titan_status run_steps(struct evaluation_tool *e, struct evaluation_sums 
 {
     titan_assert(e->held_out.steps > 0 && e->programs[0]->forward_only);
     for (uint64_t step = 1; step <= e->held_out.steps; step++) {
-        const double *report = NULL;
+        const double *statistics = NULL;
         TRY(loader_load(&e->loader, step, err));
         const struct exec_batch batch = {.tokens = e->loader.tokens, .counts = e->loader.counts};
-        TRY(exec_evaluate(e->exec, &batch, &report, err));
-        outcome_add(&e->programs[0]->report, report, ret);
+        TRY(exec_evaluate(e->exec, &batch, &statistics, err));
+        outcome_add(&e->programs[0]->statistics, statistics, ret);
         ret->bytes += (double)e->loader.bytes;
         if (e->options->progress)
             e->options->progress(e->options->arg, step, e->held_out.steps);

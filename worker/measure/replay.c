@@ -171,10 +171,10 @@ static titan_status run_step(struct replay *r, uint64_t number, struct titan_err
 {
     const struct exec_batch batch = {.tokens = r->tokens, .counts = r->counts};
     const struct update update = update_of_recipe(r->options->recipe, 1e-4, number, 1000, 1);
-    const double *report = NULL;
+    const double *statistics = NULL;
 
     TRY(exec_gradients(r->exec, &batch, err));
-    TRY(exec_agree(r->exec, &report, err));
+    TRY(exec_agree(r->exec, &statistics, err));
     TRY(exec_update(r->exec, &update, err));
     return exec_wait_for_update(r->exec, err);
 }

@@ -395,7 +395,7 @@ static struct tensor second_half(struct block *k, struct layer_units u, const st
 }
 
 struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
-                            struct tensor report, struct layer_saved *saved)
+                            struct tensor statistics, struct layer_saved *saved)
 {
     struct tensor *s = saved->t;
 
@@ -405,8 +405,8 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     s[SAVED_X] = x;
     /* xn1 (N,C) */
     s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u.own, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
-    if (tensor_exists(report))
-        EMIT(k->e, check, report, s[SAVED_RSTD1]);
+    if (tensor_exists(statistics))
+        EMIT(k->e, check, statistics, s[SAVED_RSTD1]);
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
@@ -496,7 +496,7 @@ static enum tensor_role output_role(const struct block *k)
 struct head {
     struct tensor xn, dxn;   /* (N,C); dxn none without gradients */
     struct unit_buffers out; /* with the matrix (V,C); of its gradient the first piece may be the unit's first */
-    struct tensor report, losses;
+    struct tensor statistics, losses;
 };
 
 static void head_piece(struct block *k, const struct head *head, const struct block_tokens *tokens, int64_t from,
@@ -514,8 +514,8 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     titan_assert(from >= 0 && n > 0 && from + n <= head->xn.rows);
     block_linear(k, &out, output_role(k), 1, logits, xn);
     losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
-    if (tensor_exists(head->report))
-        EMIT(k->e, loss_sum, head->report, losses);
+    if (tensor_exists(head->statistics))
+        EMIT(k->e, loss_sum, head->statistics, losses);
     if (!gradient)
         return;
     /* The gradient is that of the sum over tokens; the mean over the global batch is the optimizer's factor. */
@@ -543,7 +543,8 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, st
 }
 
 struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
-                        const struct block_tokens *tokens, struct tensor x, struct tensor report, struct tensor losses)
+                        const struct block_tokens *tokens, struct tensor x, struct tensor statistics,
+                        struct tensor losses)
 {
     const struct block_sizes z = block_sizes(k);
     const struct unit_buffers *out = output_unit(k, u, tied);
@@ -553,12 +554,12 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
     struct head head = {.xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd),
                         .dxn = TENSOR_NONE,
                         .out = *out,
-                        .report = report,
+                        .statistics = statistics,
                         .losses = losses};
 
     titan_assert(pieces >= 1 && rows >= 1 && pieces * rows >= z.n);
-    if (tensor_exists(report))
-        EMIT(k->e, check, report, rstd);
+    if (tensor_exists(statistics))
+        EMIT(k->e, check, statistics, rstd);
     if (gradient) {
         const enum phase phase = k->e->phase;
         head.dxn = block_new(k, BUF_DACTIVATION, "dxn", z.n, z.c);

@@ -151,9 +151,9 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
 struct layer_units {
     const struct unit_buffers *own, *experts;
 };
-/* y (Ns,C). report: the executor's report buffer; none: no CHECK (recomputation). */
+/* y (Ns,C). statistics: the executor's statistics buffer; none: no CHECK (recomputation). */
 struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
-                            struct tensor report, struct layer_saved *saved);
+                            struct tensor statistics, struct layer_saved *saved);
 /* dx (Ns,C) */
 struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                           const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
@@ -172,7 +172,8 @@ int experts_parts(const struct block *k);
  * parallel): 3 numbers a token are exchanged. Returns dx (Ns,C), none without grads. losses: (N) fp32 where the caller
  * wants them (OUTPUT), otherwise none. tied: the embedding's buffers, NULL otherwise. */
 struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
-                        const struct block_tokens *tokens, struct tensor x, struct tensor report, struct tensor losses);
+                        const struct block_tokens *tokens, struct tensor x, struct tensor statistics,
+                        struct tensor losses);
 /* logits (n,V) of rows [from, from+n) of x into a tensor of the caller's; tp and cp must be 1. */
 void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
                  struct tensor logits);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcome.c - a report into loss, norm and orders. */
+/* outcome.c - statistics of a step into loss, norm and orders. */
 #include "worker/optim/outcome.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #define CLIP_EPS 1e-6 /* as in PyTorch's clip_grad_norm_ */
 
 /* Over the microbatches of each cp rank, then over these in order. */
-static double sum_parts(const struct report *r, const double *values)
+static double sum_parts(const struct step_statistics *r, const double *values)
 {
     double sum = 0;
 
@@ -41,7 +41,7 @@ static double experts_norm(const struct layout *l, int unit, const double *sums)
 }
 
 /* Squares of a unit's gradient. */
-static double unit_norm(const struct report *r, const struct layout *l, int unit, const double *sums)
+static double unit_norm(const struct step_statistics *r, const struct layout *l, int unit, const double *sums)
 {
     double sum = 0;
 
@@ -56,11 +56,11 @@ static double unit_norm(const struct report *r, const struct layout *l, int unit
     return sum;
 }
 
-static void unit_norms(const struct report *r, const struct layout *l, const double *sums, double *ret)
+static void unit_norms(const struct step_statistics *r, const struct layout *l, const double *sums, double *ret)
 {
     for (int u = 0; u < r->units; u++) {
         ret[u] = unit_norm(r, l, u, sums);
-        sums += report_norms(r, l, u);
+        sums += statistics_norms(r, l, u);
     }
 }
 
@@ -71,7 +71,7 @@ static double one_nan(double value)
 }
 
 /* NaN where any of them is, and where there are none. */
-static double read_max_loss(const struct report *r, const struct mesh *mesh, const double *report)
+static double read_max_loss(const struct step_statistics *r, const struct mesh *mesh, const double *statistics)
 {
     const int readers = mesh_batch_size(mesh);
     double most = (double)NAN;
@@ -82,8 +82,8 @@ static double read_max_loss(const struct report *r, const struct mesh *mesh, con
         int64_t from, to;
         tree_share(r->microbatches, readers, i % readers, &from, &to);
         for (int64_t m = first + from; m < first + to; m++) {
-            loss += report[r->losses + m];
-            tokens += report[r->counts + m];
+            loss += statistics[r->losses + m];
+            tokens += statistics[r->counts + m];
         }
         if (tokens > 0 && isnan(loss))
             return (double)NAN;
@@ -93,44 +93,44 @@ static double read_max_loss(const struct report *r, const struct mesh *mesh, con
     return most;
 }
 
-static void read_expert_tokens(const struct report *r, const double *report, struct step_outcome *out)
+static void read_expert_tokens(const struct step_statistics *r, const double *statistics, struct step_outcome *out)
 {
     for (int64_t i = r->expert_tokens; i < r->size; i++) {
-        out->expert_tokens_min = i == r->expert_tokens ? report[i] : fmin(out->expert_tokens_min, report[i]);
-        out->expert_tokens_max = fmax(out->expert_tokens_max, report[i]);
-        out->expert_tokens_mean += report[i];
+        out->expert_tokens_min = i == r->expert_tokens ? statistics[i] : fmin(out->expert_tokens_min, statistics[i]);
+        out->expert_tokens_max = fmax(out->expert_tokens_max, statistics[i]);
+        out->expert_tokens_mean += statistics[i];
     }
     if (r->size > r->expert_tokens)
         out->expert_tokens_mean /= (double)(r->size - r->expert_tokens);
     for (int64_t i = r->drops; i < r->expert_tokens; i++)
-        out->dropped += report[i];
+        out->dropped += statistics[i];
 }
 
-static void read_rounds(const struct program *p, const double *report, struct step_outcome *out)
+static void read_rounds(const struct program *p, const double *statistics, struct step_outcome *out)
 {
-    const struct report *r = &p->report;
+    const struct step_statistics *r = &p->statistics;
 
     for (int rank = 0; rank < r->world; rank++) {
-        const double *const v = report + r->values + rank * REPORT_VALUES;
-        out->further_rounds += v[REPORT_ROUNDS];
+        const double *const v = statistics + r->values + rank * STATISTICS_VALUES;
+        out->further_rounds += v[STATISTICS_ROUNDS];
         if (p->rows_even > 0)
-            out->room_needed = fmax(out->room_needed, v[REPORT_ROWS] / (double)p->rows_even);
+            out->room_needed = fmax(out->room_needed, v[STATISTICS_ROWS] / (double)p->rows_even);
     }
 }
 
-static struct step_split read_split(const struct report *r, const double *report)
+static struct step_split read_split(const struct step_statistics *r, const double *statistics)
 {
     struct step_split s = {.slowest = -1, .slowest_busy = -1};
     double busy = 0, arrived = 0;
 
     titan_assert(r->world >= 1 && r->values < r->masters);
     for (int rank = 0; rank < r->world; rank++) {
-        const double *const v = report + r->values + rank * REPORT_VALUES;
-        const double mine = v[REPORT_ARRIVED] - v[REPORT_WAITED];
-        s.data += v[REPORT_DATA] / r->world;
-        s.checkpoint += v[REPORT_CHECKPOINT] / r->world;
+        const double *const v = statistics + r->values + rank * STATISTICS_VALUES;
+        const double mine = v[STATISTICS_ARRIVED] - v[STATISTICS_WAITED];
+        s.data += v[STATISTICS_DATA] / r->world;
+        s.checkpoint += v[STATISTICS_CHECKPOINT] / r->world;
         busy += mine / r->world;
-        arrived = MAX(arrived, v[REPORT_ARRIVED]);
+        arrived = MAX(arrived, v[STATISTICS_ARRIVED]);
         if (mine > s.slowest_busy) {
             s.slowest = rank;
             s.slowest_busy = mine;
@@ -144,23 +144,23 @@ static struct step_split read_split(const struct report *r, const double *report
     return s;
 }
 
-static uint64_t read_memory(const struct report *r, const double *report)
+static uint64_t read_memory(const struct step_statistics *r, const double *statistics)
 {
     double most = 0;
 
     for (int rank = 0; rank < r->world; rank++)
-        most = fmax(most, report[r->values + rank * REPORT_VALUES + REPORT_MEMORY]);
+        most = fmax(most, statistics[r->values + rank * STATISTICS_VALUES + STATISTICS_MEMORY]);
     return (uint64_t)most;
 }
 
-static titan_status read_norm(const struct report *r, const struct layout *l, const double *report,
+static titan_status read_norm(const struct step_statistics *r, const struct layout *l, const double *statistics,
                               struct step_outcome *out, struct titan_error *err)
 {
     _cleanup_free_ double *units = calloc((size_t)r->units, sizeof *units);
 
     if (!units)
         return titan_fail(err, TITAN_ENOMEM, "step: out of memory");
-    unit_norms(r, l, report + r->norms, units);
+    unit_norms(r, l, statistics + r->norms, units);
     for (int u = 0; u < r->units; u++)
         if (!isfinite(units[u])) /* backward runs from the last unit to the first */
             out->bad_unit = u;
@@ -169,55 +169,55 @@ static titan_status read_norm(const struct report *r, const struct layout *l, co
 }
 
 /* A loss that is not finite: the unit before the first one with a bad input, or the head. */
-static int bad_forward(const struct report *r, const double *report)
+static int bad_forward(const struct step_statistics *r, const double *statistics)
 {
     for (int u = 1; u < r->units; u++)
-        if (!isfinite(report[r->checks + u]))
+        if (!isfinite(statistics[r->checks + u]))
             return u - 1;
     return r->units - 1;
 }
 
-unsigned outcome_orders(const struct report *r, const double *report)
+unsigned outcome_orders(const struct step_statistics *r, const double *statistics)
 {
     unsigned orders = 0;
 
-    for (int b = 0; b < REPORT_ORDERS; b++)
-        orders |= report[r->orders + b] != 0 ? 1u << b : 0;
+    for (int b = 0; b < STATISTICS_ORDERS; b++)
+        orders |= statistics[r->orders + b] != 0 ? 1u << b : 0;
     return orders;
 }
 
-titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
+titan_status outcome_read(const struct program *program, const struct layout *layout, const double *statistics,
                           struct step_outcome *ret, struct titan_error *err)
 {
-    const struct report *r = &program->report;
+    const struct step_statistics *r = &program->statistics;
     struct step_outcome out = {.bad_unit = -1};
 
-    out.tokens = sum_parts(r, report + r->counts);
-    out.loss = one_nan(sum_parts(r, report + r->losses) / out.tokens);
-    out.loss_max = read_max_loss(r, &layout->mesh, report);
-    out.split = read_split(r, report);
-    out.memory_bytes = read_memory(r, report);
-    read_expert_tokens(r, report, &out);
-    read_rounds(program, report, &out);
-    out.orders = outcome_orders(r, report);
-    TRY(read_norm(r, layout, report, &out, err));
+    out.tokens = sum_parts(r, statistics + r->counts);
+    out.loss = one_nan(sum_parts(r, statistics + r->losses) / out.tokens);
+    out.loss_max = read_max_loss(r, &layout->mesh, statistics);
+    out.split = read_split(r, statistics);
+    out.memory_bytes = read_memory(r, statistics);
+    read_expert_tokens(r, statistics, &out);
+    read_rounds(program, statistics, &out);
+    out.orders = outcome_orders(r, statistics);
+    TRY(read_norm(r, layout, statistics, &out, err));
     if (!isfinite(out.loss))
-        out.bad_unit = bad_forward(r, report);
+        out.bad_unit = bad_forward(r, statistics);
     out.finite = isfinite(out.loss) && isfinite(out.grad_norm);
     *ret = out;
     return TITAN_OK;
 }
 
-void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *report,
+void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *statistics,
                         double *ret_gradients, double *ret_masters)
 {
-    const struct report *r = &program->report;
-    const double tokens = sum_parts(r, report + r->counts);
+    const struct step_statistics *r = &program->statistics;
+    const double tokens = sum_parts(r, statistics + r->counts);
 
-    unit_norms(r, layout, report + r->norms, ret_gradients);
+    unit_norms(r, layout, statistics + r->norms, ret_gradients);
     for (int u = 0; u < r->units; u++) {
         ret_gradients[u] = one_nan(sqrt(ret_gradients[u]) / tokens);
-        ret_masters[u] = sqrt(report[r->masters + u]);
+        ret_masters[u] = sqrt(statistics[r->masters + u]);
     }
 }
 
@@ -228,11 +228,11 @@ double optim_clip_factor(double grad_norm, double max_norm)
     return MIN(1.0, max_norm / (grad_norm + CLIP_EPS));
 }
 
-void outcome_add(const struct report *r, const double *report, struct evaluation_sums *to)
+void outcome_add(const struct step_statistics *r, const double *statistics, struct evaluation_sums *to)
 {
     for (int64_t i = 0; i < r->microbatches; i++)
         for (int c = 0; c < r->cp; c++) {
-            to->loss += report[r->losses + c * r->microbatches + i];
-            to->tokens += report[r->counts + c * r->microbatches + i];
+            to->loss += statistics[r->losses + c * r->microbatches + i];
+            to->tokens += statistics[r->counts + c * r->microbatches + i];
         }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcome.h - what the report of a step (program/program.h), summed over all ranks, says: loss, tokens, gradient norm,
- * orders.
+/* outcome.h - what the statistics of a step (program/program.h), summed over all ranks, says: loss, tokens, gradient
+ * norm, orders.
  *
- * Every rank has the same report and computes the same outcome. Sums run in one fixed tree over microbatches, and
+ * Every rank has the same statistics and computes the same outcome. Sums run in one fixed tree over microbatches, and
  * (canonical) over blocks of parameters in their global order, so they do not depend on the data-parallel and
  * expert-parallel degrees. */
 #ifndef TITAN_WORKER_OPTIM_OUTCOME_H
@@ -34,18 +34,18 @@ struct evaluation_sums {
     double tokens, bytes;
 };
 
-titan_status outcome_read(const struct program *program, const struct layout *layout, const double *report,
+titan_status outcome_read(const struct program *program, const struct layout *layout, const double *statistics,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Norms of each unit (report.units numbers): of its mean gradient before clipping, and of its masters as the step found
- * them. */
-void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *report,
+/* Norms of each unit (statistics.units numbers): of its mean gradient before clipping, and of its masters as the step
+ * found them. */
+void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *statistics,
                         double *ret_gradients, double *ret_masters);
 /* Bits that any rank was given. */
-unsigned outcome_orders(const struct report *r, const double *report);
+unsigned outcome_orders(const struct step_statistics *r, const double *statistics);
 /* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */
 double optim_clip_factor(double grad_norm, double max_norm);
 /* Losses and tokens of one more step, sample after sample: what holds nothing adds nothing, so the sums are the same
  * however many ranks share the samples out. */
-void outcome_add(const struct report *r, const double *report, struct evaluation_sums *to);
+void outcome_add(const struct step_statistics *r, const double *statistics, struct evaluation_sums *to);
 
 #endif

@@ -474,14 +474,14 @@ static void forward(struct builder *b, const struct execution *x)
     } else if (kind_of(b, unit) == UNIT_HEAD) {
         const bool tied = x->use[1].unit != NONE;
         const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
-        pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->report, TENSOR_NONE);
+        pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->statistics, TENSOR_NONE);
     } else {
         struct layer_pass *const layer = layer_pass(b, unit, x->slot);
         const bool experts = x->use[1].unit != NONE;
         const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer->from = b->e.p->n_actions;
-        pass->x = layer_forward(&b->k, units, tokens, pass->x, b->report, &layer->saved);
+        pass->x = layer_forward(&b->k, units, tokens, pass->x, b->statistics, &layer->saved);
         layer->to = b->e.p->n_actions;
         for (int j = 0; j < EXECUTION_UNITS; j++)
             layer->params[j] = params_of(b, &x->use[j]);
@@ -890,7 +890,7 @@ static void add_biases(struct builder *b)
     if (b->rounds == 1 || b->opt->forward_only)
         return;
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    b->seen = emit_tensor(&b->e, BUF_EXPERT_TOKENS, "rounds seen", DTYPE_F32, 1, REPORT_VALUES - REPORT_SAID);
+    b->seen = emit_tensor(&b->e, BUF_EXPERT_TOKENS, "rounds seen", DTYPE_F32, 1, STATISTICS_VALUES - STATISTICS_SAID);
     EMIT(&b->e, zero, b->seen);
 }
 
@@ -898,18 +898,18 @@ static void begin_step(struct builder *b)
 {
     struct program *const p = b->e.p;
 
-    report_init(&p->report, b->layout, b->opt->microbatches, b->opt->canonical);
+    statistics_init(&p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    const size_t bytes = (size_t)p->report.size * sizeof(double);
-    b->report = tensor_at(emit_buffer(&b->e, BUF_REPORT, "report", bytes), 0, DTYPE_F64, 1, p->report.size);
-    EMIT(&b->e, zero, b->report);
+    const size_t bytes = (size_t)p->statistics.size * sizeof(double);
+    b->statistics = tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", bytes), 0, DTYPE_F64, 1, p->statistics.size);
+    EMIT(&b->e, zero, b->statistics);
 }
 
 static void agree(struct builder *b)
 {
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    EMIT(&b->e, agree, b->report);
-    EMIT(&b->e, decide, b->report);
+    EMIT(&b->e, agree, b->statistics);
+    EMIT(&b->e, decide, b->statistics);
 }
 
 static titan_status build(struct builder *b, struct titan_error *err)

@@ -53,7 +53,7 @@ struct builder {
     int expert_parts;
     struct emitter e;
     struct block k;
-    struct tensor report;
+    struct tensor statistics;
     struct unit_state *units; /* [model units] */
     int n_reduced;
     int *reduced; /* units in the order of their reductions */

@@ -21,7 +21,8 @@ static titan_status check_forms(const struct checker *c, const struct action *a)
     for (int k = 0; k < takes; k++) {
         const struct operand_form *f = &forms[k];
         const struct buffer *b = &c->p->buffers[o[k].buffer];
-        const size_t known = f->shape == FORM_REPORT ? (size_t)c->p->report.size * sizeof(double) : form_bytes(f);
+        const size_t known =
+            f->shape == FORM_STATISTICS ? (size_t)c->p->statistics.size * sizeof(double) : form_bytes(f);
         const size_t bytes = known == SIZE_MAX ? b->bytes : known;
         if (o[k].access != f->access)
             return REFUSE(c, "operand %s (%s #%d) has access %u, not %u", f->name, buffer_kind_name(b->kind),

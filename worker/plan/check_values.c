@@ -87,7 +87,8 @@ static int execution_of(const struct values *v, const struct action *a)
 /* Sums that go on from execution to execution: the first one begins them, others add. */
 static bool accumulates(const struct buffer *b)
 {
-    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_REPORT || b->kind == BUF_EXPERT_TOKENS;
+    return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_STATISTICS ||
+           b->kind == BUF_EXPERT_TOKENS;
 }
 
 /* What there is no reason to write twice. */
@@ -272,8 +273,8 @@ static uint64_t hash_of_params(const struct checker *c, const struct plain_actio
     return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
 }
 
-/* Nothing reads what goes to the report before the end: it is counted. */
-static void count_report(const struct values *v, const struct action *a, const struct op_params *q)
+/* Nothing reads what goes to the statistics before the end: it is counted. */
+static void count_statistics(const struct values *v, const struct action *a, const struct op_params *q)
 {
     if (a->microbatch < 0)
         return;
@@ -310,7 +311,7 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
             TRY(write_operand(v, a, &o[k], k, execution, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
-    count_report(v, a, x->params);
+    count_statistics(v, a, x->params);
     v->hash[place] = h;
     v->exact[place] = mix(h, owner);
     v->execution[place] = execution != NONE && counts(c, a, o) ? execution : NONE;
@@ -440,7 +441,7 @@ static bool covered(const struct values *v, int unit, int phase)
 }
 
 /* Every unit's input is looked at, every token's loss reported. */
-static titan_status check_report(const struct values *v, int unit, int slot)
+static titan_status check_statistics(const struct values *v, int unit, int slot)
 {
     struct checker *c = v->c;
     const enum unit_kind kind = c->model->units[unit].kind;
@@ -460,7 +461,7 @@ static titan_status check_unit(const struct values *v, int unit)
     struct checker *c = v->c;
 
     for (int s = 0; is_mine(c, unit) && s < c->p->share; s++)
-        TRY(check_report(v, unit, s));
+        TRY(check_statistics(v, unit, s));
 
     for (int phase = 0; phase < EXECUTION_PHASES; phase++) {
         for (int s = 0; s < c->p->share_max; s++) {

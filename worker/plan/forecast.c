@@ -82,7 +82,7 @@ static void measure_time(const struct simulated_rank *k, const struct cost *cost
 static void measure_bytes(const struct simulated_rank *k, double ret[TRAFFIC_COUNT])
 {
     static const int kind_of_group[GROUP_COUNT] = {
-        [GROUP_WORLD] = TRAFFIC_REPORT,
+        [GROUP_WORLD] = TRAFFIC_STATISTICS,
         [GROUP_PP] = AXIS_PP,
         [GROUP_REPLICATE] = AXIS_DP_REPLICATE,
         [GROUP_FSDP] = AXIS_DP_SHARD,
@@ -280,7 +280,7 @@ void forecast_clear(struct forecast *f)
 
 static const char *traffic_name(int kind)
 {
-    return kind == TRAFFIC_REPORT ? "report" : kind == TRAFFIC_EP ? "ep" : mesh_axis_name((enum mesh_axis)kind);
+    return kind == TRAFFIC_STATISTICS ? "report" : kind == TRAFFIC_EP ? "ep" : mesh_axis_name((enum mesh_axis)kind);
 }
 
 /* --- for people --------------------------------------------------------------------------------------------------- */

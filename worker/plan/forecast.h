@@ -26,8 +26,8 @@ struct forecast_time {
     double idle;                                        /* the rest: pipeline bubble, the end of the step */
 };
 
-/* What is sent, by the mesh's axes and two more: between experts' ranks, and the step's report over all ranks. */
-enum { TRAFFIC_EP = AXIS_COUNT, TRAFFIC_REPORT, TRAFFIC_COUNT };
+/* What is sent, by the mesh's axes and two more: between experts' ranks, and the step's statistics over all ranks. */
+enum { TRAFFIC_EP = AXIS_COUNT, TRAFFIC_STATISTICS, TRAFFIC_COUNT };
 
 struct forecast {
     const struct plan *plan;

@@ -338,19 +338,19 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 
 /* --- the end of the step ------------------------------------------------------------------------------------------ */
 
-/* How often each expert was chosen is a sum over all ranks that had tokens: the report carries it. */
-static void report_expert_tokens(struct builder *b)
+/* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carries it. */
+static void sum_expert_tokens(struct builder *b)
 {
     for (int u = 0; u < b->model->n_units; u++) {
         if (!tensor_exists(b->expert_tokens[u]))
             continue;
         builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
-        EMIT(&b->e, expert_load, b->report, b->expert_tokens[u], b->dropped[u]);
+        EMIT(&b->e, expert_load, b->statistics, b->expert_tokens[u], b->dropped[u]);
     }
     if (!tensor_exists(b->seen))
         return;
     builder_stamp(b, PHASE_REDUCE, NONE, NONE, NONE);
-    EMIT(&b->e, expert_rounds, b->report, b->seen);
+    EMIT(&b->e, expert_rounds, b->statistics, b->seen);
 }
 
 /* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */
@@ -457,12 +457,12 @@ void gradients_update(struct builder *b)
         builder_stamp(b, PHASE_REDUCE, b->reduced[i], b->layout->units[b->reduced[i]].stage, NONE);
         sum_subtrees(b, b->reduced[i]);
         titan_assert(tensor_exists(b->units[b->reduced[i]].reduced) || b->e.status != TITAN_OK);
-        EMIT(&b->e, norm, b->report, b->units[b->reduced[i]].reduced);
+        EMIT(&b->e, norm, b->statistics, b->units[b->reduced[i]].reduced);
     }
-    report_expert_tokens(b);
+    sum_expert_tokens(b);
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
-    EMIT(&b->e, agree, b->report);
-    EMIT(&b->e, decide, b->report);
+    EMIT(&b->e, agree, b->statistics);
+    EMIT(&b->e, decide, b->statistics);
     update_units(b);
     balance_experts(b);
 }

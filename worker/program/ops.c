@@ -112,7 +112,7 @@ int op_forms(enum op op, const struct op_params *params, int members, int given,
 #define BYTES(bytes) .shape = FORM_BYTES, .rows = 1, .cols = (bytes), .ld = (bytes)
 #define ROWS(c) .shape = FORM_ROWS, .cols = (c), .ld = (c)
 #define WHOLE .shape = FORM_WHOLE
-#define REPORT .shape = FORM_REPORT
+#define STATISTICS .shape = FORM_STATISTICS
 #include "worker/program/ops.def"
     default:
         break;

@@ -111,7 +111,7 @@ enum form_shape {
     FORM_BYTES,  /* cols of them */
     FORM_ROWS,   /* of cols elements, as many as the buffer has */
     FORM_WHOLE,  /* all of the buffer */
-    FORM_REPORT
+    FORM_STATISTICS
 };
 #define ANY_TYPE (-1)
 

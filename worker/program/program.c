@@ -122,26 +122,26 @@ double action_wire_bytes(const struct program *p, const struct action *a)
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
-void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical)
+void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical)
 {
     const int units = layout->model->n_units;
-    struct report r = {.microbatches = microbatches,
-                       .world = layout->mesh.world,
-                       .cp = layout->mesh.size[AXIS_CP],
-                       .units = units,
-                       .canonical = canonical};
+    struct step_statistics r = {.microbatches = microbatches,
+                                .world = layout->mesh.world,
+                                .cp = layout->mesh.size[AXIS_CP],
+                                .units = units,
+                                .canonical = canonical};
 
     titan_assert(microbatches >= 1 && r.cp >= 1 && units >= 1);
     r.losses = 0;
     r.counts = r.losses + r.cp * microbatches;
     r.orders = r.counts + r.cp * microbatches;
-    r.values = r.orders + REPORT_ORDERS;
-    r.masters = r.values + r.world * REPORT_VALUES;
+    r.values = r.orders + STATISTICS_ORDERS;
+    r.masters = r.values + r.world * STATISTICS_VALUES;
     r.checks = r.masters + units;
     r.norms = r.checks + units;
     r.size = r.norms;
     for (int u = 0; u < units; u++)
-        r.size += report_norms(&r, layout, u);
+        r.size += statistics_norms(&r, layout, u);
     r.drops = r.size;
     r.size += layout_all_experts(layout->model) / MAX(layout->model->dims.n_experts, 1);
     r.expert_tokens = r.size;
@@ -158,10 +158,10 @@ const struct tree_sum *program_tree_sum(const struct program *p, int unit)
     return p->layout->units[unit].group == GROUP_EXPERT_SHARD ? &p->sum_experts : &p->sum;
 }
 
-int64_t report_norms(const struct report *report, const struct layout *layout, int unit)
+int64_t statistics_norms(const struct step_statistics *statistics, const struct layout *layout, int unit)
 {
     titan_assert(unit >= 0 && unit < layout->model->n_units);
-    return report->canonical ? layout_unit_parts(layout, unit) * layout_unit_blocks(layout, unit) : 1;
+    return statistics->canonical ? layout_unit_parts(layout, unit) * layout_unit_blocks(layout, unit) : 1;
 }
 
 void program_close(struct program *p)

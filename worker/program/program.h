@@ -8,7 +8,7 @@
  *
  * Ranks of one program class - same pp coordinate, same number of microbatches - have the same program: nothing in it
  * depends on the other coordinates. What does (which samples, which rows of the vocabulary, where this rank's numbers
- * stand in the report) the executor fills in.
+ * stand in the statistics) the executor fills in.
  *
  * Written through emit.h by the model (model/block.h) and the builder (build.h), changed by passes, proved by check.h
  * over all kinds, executed by exec/. */
@@ -55,7 +55,7 @@ enum memory_kind {
     X(EXPERT_TOKENS, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */   \
     X(WORK, false, MEMORY_BUFFERS)                                                                                     \
     X(EXCHANGE, false, MEMORY_BUFFERS)                                                                                 \
-    X(REPORT, false, MEMORY_BUFFERS)
+    X(STATISTICS, false, MEMORY_BUFFERS)
 
 enum buffer_kind {
 #define X(name, external, memory) BUF_##name,
@@ -127,33 +127,31 @@ struct tree_sum {
     int root;
 };
 
-/* A step's report: doubles, all-reduced over the world; each number is contributed by one rank (or by several, where it
- * is a sum), the others add zero. Its layout is the same on all ranks.
- *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
- *   counts [cp][microbatches]  tokens counted
- *   orders [REPORT_ORDERS]
- *   values [world][REPORT_VALUES]  what each rank says of its step so far; from REPORT_SAID on EXPERT_ROUNDS does
+/* A step's statistics: doubles, all-reduced over the world; each number is contributed by one rank (or by several,
+ * where it is a sum), the others add zero. Its layout is the same on all ranks. losses [cp][microbatches]  sums over a
+ * microbatch's tokens on one cp rank counts [cp][microbatches]  tokens counted orders [STATISTICS_ORDERS] values
+ * [world][STATISTICS_VALUES]  what each rank says of its step so far; from STATISTICS_SAID on EXPERT_ROUNDS does
  *   masters [units]            squares of the masters, as the step found them; 0 where they were not asked for
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
  *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks */
-#define REPORT_ORDERS 3
-/* A rank's step begins where it leaves the agreement of the one before. Milliseconds; REPORT_WAITED is NaN where it was
- * not measured. */
-enum report_value {
-    REPORT_ARRIVED,    /* until it came to the agreement */
-    REPORT_WAITED,     /* of it for transfers, and with them for other ranks */
-    REPORT_DATA,       /* of it for samples */
-    REPORT_CHECKPOINT, /* of it for checkpoints */
-    REPORT_MEMORY,     /* bytes: the most that it has had since its epoch began; 0: not known */
-    REPORT_SAID,
-    REPORT_ROUNDS = REPORT_SAID, /* of experts, behind the first of each layer and microbatch */
-    REPORT_ROWS,                 /* the most that its experts got of a layer and microbatch; 0: not counted */
-    REPORT_VALUES
+#define STATISTICS_ORDERS 3
+/* A rank's step begins where it leaves the agreement of the one before. Milliseconds; STATISTICS_WAITED is NaN where it
+ * was not measured. */
+enum statistics_value {
+    STATISTICS_ARRIVED,    /* until it came to the agreement */
+    STATISTICS_WAITED,     /* of it for transfers, and with them for other ranks */
+    STATISTICS_DATA,       /* of it for samples */
+    STATISTICS_CHECKPOINT, /* of it for checkpoints */
+    STATISTICS_MEMORY,     /* bytes: the most that it has had since its epoch began; 0: not known */
+    STATISTICS_SAID,
+    STATISTICS_ROUNDS = STATISTICS_SAID, /* of experts, behind the first of each layer and microbatch */
+    STATISTICS_ROWS,                     /* the most that its experts got of a layer and microbatch; 0: not counted */
+    STATISTICS_VALUES
 };
-struct report {
+struct step_statistics {
     int64_t microbatches; /* of the global batch */
     int world, cp, units;
     bool canonical;
@@ -169,7 +167,7 @@ struct program {
     int64_t rows_even; /* of a microbatch, for a rank's experts: the even share; 0: there are no experts */
     struct mesh mesh;
     const struct layout *layout; /* borrowed */
-    struct report report;
+    struct step_statistics statistics;
     bool forward_only; /* an evaluation's: no gradients, and nothing of the state changes */
     bool canonical;
     struct tree_sum sum, sum_experts; /* of units' slices, and of experts' */
@@ -212,9 +210,9 @@ static inline const struct op_params *action_params(const struct program *p, con
 }
 
 const struct tree_sum *program_tree_sum(const struct program *p, int unit);
-void report_init(struct report *ret, const struct layout *layout, int64_t microbatches, bool canonical);
+void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical);
 /* Numbers a unit has among the norms. */
-int64_t report_norms(const struct report *report, const struct layout *layout, int unit);
+int64_t statistics_norms(const struct step_statistics *statistics, const struct layout *layout, int unit);
 
 void program_close(struct program *p); /* NULL is fine */
 /* Fill lifetimes, place the arena, derive waits and signals. Called when the actions stand, and again after a pass.

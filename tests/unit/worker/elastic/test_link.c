@@ -476,8 +476,8 @@ static void test_another_agent(void **state)
     (void)snprintf(away, sizeof(away), "%s.away", f.socket);
     assert_int_equal(rename(f.socket, away), 0);
     hang_up();
-    struct step_report report = {.step = 21, .epoch = 1, .world = 2};
-    f.m->ops->progress(f.m, &report);
+    struct step_report statistics = {.step = 21, .epoch = 1, .world = 2};
+    f.m->ops->progress(f.m, &statistics);
     f.m->ops->quiesced(f.m, &(struct quiesced){.epoch = 1, .last_step = 21, .paused = true});
     assert_int_equal(rename(away, f.socket), 0);
     registration = answer_the_call();

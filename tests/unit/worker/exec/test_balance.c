@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loss-free balancing through whole steps: the report has the choices of all microbatches, each counted once whatever
- * is computed again; biases move by the rule, against the load; with frozen weights loads become even; a skipped step
- * leaves biases alone. */
+/* Loss-free balancing through whole steps: the statistics has the choices of all microbatches, each counted once
+ * whatever is computed again; biases move by the rule, against the load; with frozen weights loads become even; a
+ * skipped step leaves biases alone. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -156,12 +156,12 @@ static void run_step(struct fixture *f)
     static const struct update frozen = {.args = {.eps = 1, .bias1 = 1, .bias2 = 1}}; /* weights stay what they are */
     struct titan_error err = {0};
     const struct exec_batch batch = {.tokens = &f->tokens[0][0][0], .counts = f->counts};
-    const double *report = NULL;
+    const double *statistics = NULL;
     must(exec_gradients(f->exec, &batch, &err), &err);
-    must(exec_agree(f->exec, &report, &err), &err);
-    assert_int_equal(f->program->report.size - f->program->report.expert_tokens, LAYERS_MIXED * E);
-    memcpy(f->expert_tokens, report + f->program->report.expert_tokens, sizeof f->expert_tokens);
-    memcpy(f->drops, report + f->program->report.drops, sizeof f->drops);
+    must(exec_agree(f->exec, &statistics, &err), &err);
+    assert_int_equal(f->program->statistics.size - f->program->statistics.expert_tokens, LAYERS_MIXED * E);
+    memcpy(f->expert_tokens, statistics + f->program->statistics.expert_tokens, sizeof f->expert_tokens);
+    memcpy(f->drops, statistics + f->program->statistics.drops, sizeof f->drops);
     must(exec_update(f->exec, f->skip ? NULL : &frozen, &err), &err);
     must(f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], &err), &err);
 }

@@ -158,10 +158,10 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* The optimizer's arguments for a step with this report. */
-static titan_status decide(struct fixture *f, const double *report, struct titan_error *err)
+/* The optimizer's arguments for a step with these statistics. */
+static titan_status decide(struct fixture *f, const double *statistics, struct titan_error *err)
 {
-    TRY(outcome_read(f->program, f->state->layout, report, &f->outcome, err));
+    TRY(outcome_read(f->program, f->state->layout, statistics, &f->outcome, err));
     f->update.args = (struct adamw_args){.lr = 1e-2f,
                                          .beta1 = 0.9f,
                                          .beta2 = 0.95f,
@@ -175,15 +175,15 @@ static titan_status decide(struct fixture *f, const double *report, struct titan
 static titan_status run(struct fixture *f, unsigned orders, struct titan_error *err)
 {
     const struct exec_batch batch = {.tokens = &f->tokens[0][0], .counts = f->counts, .orders = orders};
-    const double *report = NULL;
+    const double *statistics = NULL;
     TRY(exec_gradients(f->exec, &batch, err));
     atomic_store(&f->revoked, f->revoke == REVOKE_AGREEING);
-    TRY(exec_agree(f->exec, &report, err));
+    TRY(exec_agree(f->exec, &statistics, err));
     assert_false(exec_prepared(f->exec));
-    assert_ptr_equal(exec_report(f->exec), report);
+    assert_ptr_equal(exec_statistics(f->exec), statistics);
     if (f->fail)
         return titan_fail(err, TITAN_ECANCELLED, "the host has other plans");
-    TRY(decide(f, report, err));
+    TRY(decide(f, statistics, err));
     TRY(exec_update(f->exec, f->skip ? NULL : &f->update, err));
     return f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], err);
 }
@@ -319,13 +319,13 @@ static void test_bad_gradient(void **state)
     struct titan_error err = {0};
     struct step_outcome outcome;
 
-    const struct report *r = &f->program->report;
-    _cleanup_free_ double *report = calloc((size_t)r->size, sizeof *report);
+    const struct step_statistics *r = &f->program->statistics;
+    _cleanup_free_ double *statistics = calloc((size_t)r->size, sizeof *statistics);
     for (int m = 0; m < MICROBATCHES; m++)
-        report[r->counts + m] = 1;
+        statistics[r->counts + m] = 1;
     for (int u = 0; u <= 2; u++)
-        report[r->norms + u] = INFINITY;
-    must(outcome_read(f->program, f->state->layout, report, &outcome, &err), &err);
+        statistics[r->norms + u] = INFINITY;
+    must(outcome_read(f->program, f->state->layout, statistics, &outcome, &err), &err);
     assert_false(outcome.finite);
     assert_int_equal(outcome.bad_unit, 2);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcome.h: reports of random meshes, their numbers contributed rank by rank as the executor does, against plain sums;
- * where a value that is not finite is traced to; clipping. TITAN_TEST_SEED repeats a run. */
+/* outcome.h: statistics of random meshes, their numbers contributed rank by rank as the executor does, against plain
+ * sums; where a value that is not finite is traced to; clipping. TITAN_TEST_SEED repeats a run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,46 +50,46 @@ struct sums {
 };
 
 /* What each rank adds to the norms: squares of what it counts. */
-static void add_norms(const struct program *p, const struct layout *l, double *report, struct sums *want)
+static void add_norms(const struct program *p, const struct layout *l, double *statistics, struct sums *want)
 {
-    int64_t at = p->report.norms;
+    int64_t at = p->statistics.norms;
     for (int u = 0; u < l->model->n_units; u++) {
         for (int rank = 0; rank < l->mesh.world; rank++) {
             const int part = layout_unit_part(l, u, rank);
             const int64_t begin = layout_begin(l, u, rank), n = layout_counted(l, u, rank);
             for (int64_t i = begin; i < begin + n; i++) {
                 const double x = tensor_of(l, u, i) >= 0 ? square(u, part, i) : 0;
-                report[at + (l->canonical ? part * layout_unit_blocks(l, u) + i / l->units[u].block : 0)] += x;
+                statistics[at + (l->canonical ? part * layout_unit_blocks(l, u) + i / l->units[u].block : 0)] += x;
                 want->squares += x;
             }
         }
-        at += report_norms(&p->report, l, u);
+        at += statistics_norms(&p->statistics, l, u);
     }
-    assert_int_equal(at, p->report.drops);
+    assert_int_equal(at, p->statistics.drops);
 }
 
-static double *make_report(const struct program *p, const struct layout *l, unsigned *seed, struct sums *want)
+static double *make_statistics(const struct program *p, const struct layout *l, unsigned *seed, struct sums *want)
 {
-    const struct report *r = &p->report;
-    double *report = calloc((size_t)r->size, sizeof *report);
+    const struct step_statistics *r = &p->statistics;
+    double *statistics = calloc((size_t)r->size, sizeof *statistics);
     for (int64_t i = 0; i < r->cp * r->microbatches; i++) {
-        report[r->losses + i] = draw(seed);
-        report[r->counts + i] = 1 + random_below(seed, 500);
-        want->losses += report[r->losses + i];
-        want->counts += report[r->counts + i];
+        statistics[r->losses + i] = draw(seed);
+        statistics[r->counts + i] = 1 + random_below(seed, 500);
+        want->losses += statistics[r->losses + i];
+        want->counts += statistics[r->counts + i];
     }
-    add_norms(p, l, report, want);
-    return report;
+    add_norms(p, l, statistics, want);
+    return statistics;
 }
 
-static struct step_outcome read_report(const struct program *p, const struct layout *l, const double *report)
+static struct step_outcome read_statistics(const struct program *p, const struct layout *l, const double *statistics)
 {
     struct step_outcome out;
-    assert_int_equal(outcome_read(p, l, report, &out, NULL), TITAN_OK);
+    assert_int_equal(outcome_read(p, l, statistics, &out, NULL), TITAN_OK);
     return out;
 }
 
-static void test_random_reports(void **state)
+static void test_random_statistics(void **state)
 {
     (void)state;
     unsigned seed = random_seed();
@@ -98,37 +98,37 @@ static void test_random_reports(void **state)
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         struct program p = {.layout = l};
         struct sums want = {0};
-        report_init(&p.report, l, 1 + random_below(&seed, 40), l->canonical);
-        double *report = make_report(&p, l, &seed, &want);
+        statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
+        double *statistics = make_statistics(&p, l, &seed, &want);
         const unsigned orders = (unsigned)random_below(&seed, 8);
-        for (int b = 0; b < REPORT_ORDERS; b++)
-            report[p.report.orders + b] = orders >> b & 1 ? 1 + random_below(&seed, 3) : 0;
+        for (int b = 0; b < STATISTICS_ORDERS; b++)
+            statistics[p.statistics.orders + b] = orders >> b & 1 ? 1 + random_below(&seed, 3) : 0;
 
-        struct step_outcome out = read_report(&p, l, report);
+        struct step_outcome out = read_statistics(&p, l, statistics);
         near(out.tokens, (double)want.counts);
         near(out.loss, (double)(want.losses / want.counts));
         near(out.grad_norm, (double)(sqrtl(want.squares) / want.counts));
         assert_int_equal(out.orders, orders);
         assert_true(out.finite);
         assert_int_equal(out.bad_unit, -1);
-        free(report);
+        free(statistics);
         layout_close(l);
         model_close(m);
     }
 }
 
 /* The largest mean loss among those that read different samples: sums by the samples of each rank. */
-static double max_loss(const struct program *p, const struct layout *l, const double *report)
+static double max_loss(const struct program *p, const struct layout *l, const double *statistics)
 {
     double most = 0;
     for (int rank = 0; rank < l->mesh.world; rank++) {
         double loss = 0, tokens = 0;
         int64_t from, to;
-        const int64_t first = mesh_group_rank(&l->mesh, GROUP_CP, rank) * p->report.microbatches;
-        tree_share(p->report.microbatches, mesh_batch_size(&l->mesh), mesh_batch_rank(&l->mesh, rank), &from, &to);
+        const int64_t first = mesh_group_rank(&l->mesh, GROUP_CP, rank) * p->statistics.microbatches;
+        tree_share(p->statistics.microbatches, mesh_batch_size(&l->mesh), mesh_batch_rank(&l->mesh, rank), &from, &to);
         for (int64_t i = first + from; i < first + to; i++) {
-            loss += report[p->report.losses + i];
-            tokens += report[p->report.counts + i];
+            loss += statistics[p->statistics.losses + i];
+            tokens += statistics[p->statistics.counts + i];
         }
         most = tokens > 0 ? fmax(most, loss / tokens) : most;
     }
@@ -148,27 +148,27 @@ static void test_split(void **state)
         double last = 0, busiest = -1, memory = 0, rounds = 0, rows = 0;
         int slowest = -1;
         p.rows_even = 1 + random_below(&seed, 1000);
-        report_init(&p.report, l, 1 + random_below(&seed, 40), l->canonical);
-        double *report = make_report(&p, l, &seed, &want);
+        statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
+        double *statistics = make_statistics(&p, l, &seed, &want);
         for (int rank = 0; rank < l->mesh.world; rank++) {
-            double *const v = report + p.report.values + rank * REPORT_VALUES;
+            double *const v = statistics + p.statistics.values + rank * STATISTICS_VALUES;
             const double part = random_below(&seed, 1000), compute = 1 + random_below(&seed, 1 << 20);
-            v[REPORT_DATA] = part;
-            v[REPORT_CHECKPOINT] = part / 2;
-            v[REPORT_WAITED] = random_below(&seed, 5000);
-            v[REPORT_ARRIVED] = v[REPORT_DATA] + v[REPORT_CHECKPOINT] + v[REPORT_WAITED] + compute;
-            v[REPORT_MEMORY] = ldexp(1 + random_below(&seed, 100), 30);
-            last = fmax(last, v[REPORT_ARRIVED]);
-            memory = fmax(memory, v[REPORT_MEMORY]);
-            rounds += v[REPORT_ROUNDS] = random_below(&seed, 9);
-            rows = fmax(rows, v[REPORT_ROWS] = random_below(&seed, 3000));
+            v[STATISTICS_DATA] = part;
+            v[STATISTICS_CHECKPOINT] = part / 2;
+            v[STATISTICS_WAITED] = random_below(&seed, 5000);
+            v[STATISTICS_ARRIVED] = v[STATISTICS_DATA] + v[STATISTICS_CHECKPOINT] + v[STATISTICS_WAITED] + compute;
+            v[STATISTICS_MEMORY] = ldexp(1 + random_below(&seed, 100), 30);
+            last = fmax(last, v[STATISTICS_ARRIVED]);
+            memory = fmax(memory, v[STATISTICS_MEMORY]);
+            rounds += v[STATISTICS_ROUNDS] = random_below(&seed, 9);
+            rows = fmax(rows, v[STATISTICS_ROWS] = random_below(&seed, 3000));
             if (part * 1.5 + compute > busiest) {
                 busiest = part * 1.5 + compute;
                 slowest = rank;
             }
         }
-        struct step_outcome out = read_report(&p, l, report);
-        near(out.loss_max, max_loss(&p, l, report));
+        struct step_outcome out = read_statistics(&p, l, statistics);
+        near(out.loss_max, max_loss(&p, l, statistics));
         near(step_split_total(&out.split), last);
         near(out.split.slowest_busy, busiest);
         near(out.split.communication, last - busiest);
@@ -176,10 +176,11 @@ static void test_split(void **state)
         assert_int_equal(out.memory_bytes, (uint64_t)memory);
         assert_true(out.further_rounds == rounds);
         near(out.room_needed, rows / (double)p.rows_even);
-        report[p.report.values + random_below(&seed, l->mesh.world) * REPORT_VALUES + REPORT_WAITED] = NAN;
-        out = read_report(&p, l, report);
+        statistics[p.statistics.values + random_below(&seed, l->mesh.world) * STATISTICS_VALUES + STATISTICS_WAITED] =
+            NAN;
+        out = read_statistics(&p, l, statistics);
         assert_true(out.split.slowest == -1 && isnan(step_split_total(&out.split)) && out.memory_bytes > 0);
-        free(report);
+        free(statistics);
         layout_close(l);
         model_close(m);
     }
@@ -191,7 +192,7 @@ static void test_split(void **state)
 static int64_t some_norm(const struct program *p, const struct layout *l, int unit, unsigned *seed)
 {
     for (;;) {
-        const int64_t i = random_below(seed, (int)report_norms(&p->report, l, unit));
+        const int64_t i = random_below(seed, (int)statistics_norms(&p->statistics, l, unit));
         if (!l->canonical || l->model->units[unit].kind != UNIT_EXPERTS ||
             tensor_of(l, unit, i % layout_unit_blocks(l, unit) * l->units[unit].block) >= 0)
             return i;
@@ -207,28 +208,28 @@ static void test_not_finite(void **state)
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         struct program p = {.layout = l};
         struct sums want = {0};
-        report_init(&p.report, l, 3, l->canonical);
-        double *report = make_report(&p, l, &seed, &want);
+        statistics_init(&p.statistics, l, 3, l->canonical);
+        double *statistics = make_statistics(&p, l, &seed, &want);
         const int bad = random_below(&seed, m->n_units), worse = random_below(&seed, bad + 1);
-        int64_t at = p.report.norms;
+        int64_t at = p.statistics.norms;
         for (int u = 0; u <= bad; u++) {
             if (u == bad || u == worse)
-                report[at + some_norm(&p, l, u, &seed)] = random_below(&seed, 2) ? INFINITY : NAN;
-            at += report_norms(&p.report, l, u);
+                statistics[at + some_norm(&p, l, u, &seed)] = random_below(&seed, 2) ? INFINITY : NAN;
+            at += statistics_norms(&p.statistics, l, u);
         }
-        struct step_outcome out = read_report(&p, l, report);
+        struct step_outcome out = read_statistics(&p, l, statistics);
         assert_true(!out.finite && isfinite(out.loss));
         assert_int_equal(out.bad_unit, bad);
 
-        report[p.report.losses + random_below(&seed, p.report.cp * 3)] = NAN;
-        out = read_report(&p, l, report);
+        statistics[p.statistics.losses + random_below(&seed, p.statistics.cp * 3)] = NAN;
+        out = read_statistics(&p, l, statistics);
         assert_false(out.finite);
         assert_int_equal(out.bad_unit, m->n_units - 1);
         const int first = 1 + random_below(&seed, m->n_units - 1);
         for (int u = first; u < m->n_units; u++)
-            report[p.report.checks + u] = NAN;
-        assert_int_equal(read_report(&p, l, report).bad_unit, first - 1);
-        free(report);
+            statistics[p.statistics.checks + u] = NAN;
+        assert_int_equal(read_statistics(&p, l, statistics).bad_unit, first - 1);
+        free(statistics);
         layout_close(l);
         model_close(m);
     }
@@ -252,13 +253,13 @@ static void test_canonical_norm(void **state)
             unsigned same = 1;
             assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
             struct program p = {.layout = l};
-            report_init(&p.report, l, 7, true);
-            double *report = make_report(&p, l, &same, &want);
-            const struct step_outcome out = read_report(&p, l, report);
+            statistics_init(&p.statistics, l, 7, true);
+            double *statistics = make_statistics(&p, l, &same, &want);
+            const struct step_outcome out = read_statistics(&p, l, statistics);
             if (first == 0)
                 first = out.grad_norm;
             assert_true(out.grad_norm == first);
-            free(report);
+            free(statistics);
             layout_close(l);
         }
     model_close(m);
@@ -307,15 +308,15 @@ static double norm_of_experts(const struct model *m, int shards, int ep, int sal
 
     assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
     struct program p = {.layout = l};
-    report_init(&p.report, l, 7, true);
-    double *report = calloc((size_t)p.report.size, sizeof *report);
-    int64_t at = p.report.norms;
+    statistics_init(&p.statistics, l, 7, true);
+    double *statistics = calloc((size_t)p.statistics.size, sizeof *statistics);
+    int64_t at = p.statistics.norms;
     for (int u = 0; u < unit; u++)
-        at += report_norms(&p.report, l, u);
-    add_experts(l, unit, salt, report + at);
-    report[p.report.counts] = 1;
-    outcome_unit_norms(&p, l, report, gradients, masters);
-    free(report);
+        at += statistics_norms(&p.statistics, l, u);
+    add_experts(l, unit, salt, statistics + at);
+    statistics[p.statistics.counts] = 1;
+    outcome_unit_norms(&p, l, statistics, gradients, masters);
+    free(statistics);
     layout_close(l);
     return gradients[unit];
 }
@@ -348,7 +349,7 @@ static void test_clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_reports),
+        cmocka_unit_test(test_random_statistics),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_canonical_norm),

@@ -116,7 +116,7 @@ static bool duplicate(struct program *p, int i)
 static bool is_sum(const struct program *p, const struct operand *o)
 {
     const enum buffer_kind kind = p->buffers[o->buffer].kind;
-    return o->access == ACCESS_UPDATE && (kind == BUF_GRAD || kind == BUF_GRAD_SHARD || kind == BUF_REPORT);
+    return o->access == ACCESS_UPDATE && (kind == BUF_GRAD || kind == BUF_GRAD_SHARD || kind == BUF_STATISTICS);
 }
 
 /* Must b stay behind a? Sums may be added to in any order. */
@@ -194,7 +194,7 @@ static bool change_number(struct program *p, int i)
     struct op_params *q = &p->params[p->actions[i].params];
 
     if (q->word[0] == 0 || p->actions[i].op == OP_AGREE || p->actions[i].op == OP_DECIDE)
-        return false; /* their size is the report's */
+        return false; /* their size is the statistics's */
     q->word[0]++;
     return true;
 }
@@ -276,7 +276,7 @@ static bool resize_collective(struct program *p, int i)
 /* Two gathers of parameters in another order than on ranks with another share. */
 static bool reorder_collectives(struct program *p, int i)
 {
-    if (p->report.microbatches % mesh_batch_size(&p->mesh) == 0 || p->mesh.size[AXIS_DP_SHARD] == 1 ||
+    if (p->statistics.microbatches % mesh_batch_size(&p->mesh) == 0 || p->mesh.size[AXIS_DP_SHARD] == 1 ||
         p->actions[i].channel != CHANNEL_GATHER)
         return false;
     for (int j = i - 1; j >= 0; j--)
@@ -479,8 +479,8 @@ static void break_once(const struct programs *p, int kind, const struct mutation
     tally->found += status == TITAN_EBUG;
     const struct action *a = &whole->actions[at];
     if (status != TITAN_EBUG)
-        print_error("%s: program class %d, action %d (%s, %s, unit %d, microbatch %d)%s was not found\n", m->name, kind, at,
-                    op_name((enum op)a->op), phase_name((enum phase)a->phase), a->unit, a->microbatch, what);
+        print_error("%s: program class %d, action %d (%s, %s, unit %d, microbatch %d)%s was not found\n", m->name, kind,
+                    at, op_name((enum op)a->op), phase_name((enum phase)a->phase), a->unit, a->microbatch, what);
     else if (!strstr(err.msg, "action ") && !strstr(err.msg, "unit ") && !strstr(err.msg, "there is no DECIDE"))
         fail_msg("%s: the message names nothing: %s", m->name, err.msg);
     program_close(broken);

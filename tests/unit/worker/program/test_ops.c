@@ -62,7 +62,7 @@ static void operands_depend_on_flags_and_number(void **state)
     takes(OP_LOSS, &(struct op_params){0}, 5, 5, "w losses w stats r logits r targets w dlogits");
     takes(OP_LOSS, &(struct op_params){.flags = OP_NO_GRADIENT}, 5, 4, "w losses w stats r logits r targets");
     takes(OP_ROUTE, &(struct op_params){0}, 3, 3, "w chosen w weights r logits");
-    takes(OP_ROUTE, &(struct op_params){0}, 4, 4, "w chosen w weights r logits u load");
+    takes(OP_ROUTE, &(struct op_params){0}, 4, 4, "w chosen w weights r logits u expert_tokens");
     takes(OP_ROUTE, &(struct op_params){.flags = OP_BIASED}, 4, 4, "w chosen w weights r logits r bias");
     takes(OP_ROUTE, &(struct op_params){.flags = OP_BIASED}, 9, 5, "w chosen w weights r logits r bias u load");
     takes(OP_ROUTE, &(struct op_params){.flags = OP_ROUND_ROBIN}, 4, 4, "w chosen w weights r logits r index");
