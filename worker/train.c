@@ -246,8 +246,8 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     return status;
 }
 
-/* The update of this step, out of the summed statistics and so the same on every rank. *ret: NULL where loss or gradients
- * are not finite: the step is skipped. */
+/* The update of this step, out of the summed statistics and so the same on every rank. *ret: NULL where loss or
+ * gradients are not finite: the step is skipped. */
 static titan_status decide(struct epoch *e, const double *statistics, const struct update **ret,
                            struct titan_error *err)
 {
@@ -268,7 +268,7 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
 /* Counts the step; its update is enqueued, or was skipped. Too many skipped ones in a row end the run. */
 static titan_status commit_step(struct epoch *e, struct titan_error *err)
 {
-    const struct parts *shards = &e->state.shards;
+    const struct held_shards *shards = &e->state.shards;
     const struct step_outcome *o = &e->step.outcome;
 
     state_count_step(shards->own, (uint64_t)o->tokens, !o->finite);

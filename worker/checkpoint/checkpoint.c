@@ -133,34 +133,34 @@ static DIR *list_at(int at)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static const char *dtype_of(const struct manifest *m, const struct piece *piece)
+static const char *dtype_of(const struct manifest *m, const struct shard_slice *slice)
 {
-    return manifest_dtype(&m->tensors[piece->tensor]);
+    return manifest_dtype(&m->tensors[slice->tensor]);
 }
 
-static titan_status write_pieces(int at, const struct manifest *m, const struct piece *pieces,
+static titan_status write_slices(int at, const struct manifest *m, const struct shard_slice *slices,
                                  struct manifest_file *file, struct titan_error *err)
 {
-    titan_assert(at >= 0 && file->npieces >= 0);
-    const size_t n = (size_t)file->npieces;
+    titan_assert(at >= 0 && file->nslices >= 0);
+    const size_t n = (size_t)file->nslices;
     _cleanup_free_ struct safetensors_entry *entries = calloc(n + 1, sizeof(*entries));
-    _cleanup_free_ char(*names)[MANIFEST_PIECE_NAME_MAX] = calloc(n + 1, sizeof(*names));
+    _cleanup_free_ char(*names)[MANIFEST_SLICE_NAME_MAX] = calloc(n + 1, sizeof(*names));
     if (!entries || !names)
         return titan_fail(err, TITAN_ENOMEM, "no memory to write %zu pieces", n);
     for (size_t i = 0; i < n; i++) {
         int64_t place;
-        manifest_piece_name(m, &file->pieces[i], names[i], &place);
+        manifest_slice_name(m, &file->slices[i], names[i], &place);
         entries[i] = (struct safetensors_entry){
-            .name = names[i], .dtype = dtype_of(m, &pieces[i]), .shape = {pieces[i].rows, pieces[i].cols}, .ndim = 2};
+            .name = names[i], .dtype = dtype_of(m, &slices[i]), .shape = {slices[i].rows, slices[i].cols}, .ndim = 2};
     }
     struct safetensors_writer *w = NULL;
     TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
     for (size_t i = 0; i < n; i++) {
-        const size_t elements = (size_t)(pieces[i].rows * pieces[i].cols);
+        const size_t elements = (size_t)(slices[i].rows * slices[i].cols);
         titan_status status =
-            pieces[i].bf16
-                ? safetensors_append_halves(w, dtype_of(m, &pieces[i]), (const void *)pieces[i].data, elements, err)
-                : safetensors_append_floats(w, dtype_of(m, &pieces[i]), pieces[i].data, elements, err);
+            slices[i].bf16
+                ? safetensors_append_halves(w, dtype_of(m, &slices[i]), (const void *)slices[i].data, elements, err)
+                : safetensors_append_floats(w, dtype_of(m, &slices[i]), slices[i].data, elements, err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;
@@ -169,39 +169,39 @@ static titan_status write_pieces(int at, const struct manifest *m, const struct 
     return safetensors_finish(w, &file->bytes, &file->crc, err);
 }
 
-/* Of a piece of ours: it lies in its tensor. */
-static void assert_inside(const struct tensor_spec *specs, int nspecs, const struct piece *p)
+/* Of a slice of ours: it lies in its tensor. */
+static void assert_inside(const struct tensor_spec *specs, int nspecs, const struct shard_slice *p)
 {
     int64_t rows, cols;
     titan_assert(p->tensor >= 0 && p->tensor < nspecs);
-    piece_matrix(&specs[p->tensor], &rows, &cols);
+    shard_slice_matrix(&specs[p->tensor], &rows, &cols);
     titan_assert(p->row >= 0 && p->rows >= 0 && p->row + p->rows <= rows);
     titan_assert(p->col >= 0 && p->cols >= 0 && p->col + p->cols <= cols);
 }
 
 titan_status checkpoint_write_shard(int folder, const char *dir, const struct checkpoint_info *info, int rank,
-                                    const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                                    int npieces, struct buf *entry, struct titan_error *err)
+                                    const struct tensor_spec *specs, int nspecs, const struct shard_slice *slices,
+                                    int nslices, struct buf *entry, struct titan_error *err)
 {
-    titan_assert(rank >= 0 && npieces >= 0 && nspecs >= 0);
+    titan_assert(rank >= 0 && nslices >= 0 && nspecs >= 0);
     const struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
     _cleanup_(manifest_file_clear) struct manifest_file file = {0};
-    _cleanup_free_ struct piece *kept = calloc((size_t)npieces + 1, sizeof(*kept));
-    file.pieces = calloc((size_t)npieces + 1, sizeof(*file.pieces));
-    if (!kept || !file.pieces)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to write %d pieces", npieces);
-    for (int i = 0; i < npieces; i++) {
-        assert_inside(specs, nspecs, &pieces[i]);
-        if (pieces[i].rows == 0 || pieces[i].cols == 0)
+    _cleanup_free_ struct shard_slice *kept = calloc((size_t)nslices + 1, sizeof(*kept));
+    file.slices = calloc((size_t)nslices + 1, sizeof(*file.slices));
+    if (!kept || !file.slices)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to write %d pieces", nslices);
+    for (int i = 0; i < nslices; i++) {
+        assert_inside(specs, nspecs, &slices[i]);
+        if (slices[i].rows == 0 || slices[i].cols == 0)
             continue;
-        kept[file.npieces] = pieces[i];
-        file.pieces[file.npieces++] = (struct manifest_piece){.box = pieces[i], .range = -1};
+        kept[file.nslices] = slices[i];
+        file.slices[file.nslices++] = (struct manifest_slice){.slice = slices[i], .range = -1};
     }
-    titan_assert(file.npieces <= npieces);
+    titan_assert(file.nslices <= nslices);
     _cleanup_fd_ int at = -1;
     TRY(checkpoint_unfinished_open(folder, dir, info, &at, err));
     (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
-    titan_status status = write_pieces(at, &m, kept, &file, err);
+    titan_status status = write_slices(at, &m, kept, &file, err);
     if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
         status = titan_fail_errno(err, "cannot sync the folder of '%s'", file.name);
     if (status != TITAN_OK) {
@@ -583,7 +583,7 @@ static titan_status open_verified(int at, const struct manifest_file *file, stru
 
 /* Pieces that are wanted, by the manifest's tensor: those of tensor t are list[first[t]..first[t+1]). */
 struct wanted {
-    struct piece *list;
+    struct shard_slice *list;
     int *first;
     struct apart_watch *watch;
 };
@@ -594,7 +594,7 @@ static void clear_wanted(struct wanted *w)
     free(w->first);
 }
 
-static titan_status sort_wanted(const struct manifest *m, const int *map, const struct piece *pieces, int n,
+static titan_status sort_wanted(const struct manifest *m, const int *map, const struct shard_slice *slices, int n,
                                 struct wanted *ret, struct titan_error *err)
 {
     ret->list = calloc((size_t)n + 1, sizeof(*ret->list));
@@ -603,13 +603,13 @@ static titan_status sort_wanted(const struct manifest *m, const int *map, const 
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d pieces", n);
     int *const next = ret->first + 1; /* of the tensor before it, while they are filled in */
     for (int i = 0; i < n; i++)
-        next[map[pieces[i].tensor] + 1]++;
+        next[map[slices[i].tensor] + 1]++;
     for (int t = 0; t < m->ntensors; t++)
         next[t + 1] += next[t];
     for (int i = 0; i < n; i++) {
-        struct piece *p = &ret->list[next[map[pieces[i].tensor]]++];
-        *p = pieces[i];
-        p->tensor = map[pieces[i].tensor];
+        struct shard_slice *p = &ret->list[next[map[slices[i].tensor]]++];
+        *p = slices[i];
+        p->tensor = map[slices[i].tensor];
     }
     titan_assert(ret->first[0] == 0 && ret->first[m->ntensors] == n);
     return TITAN_OK;
@@ -618,25 +618,25 @@ static titan_status sort_wanted(const struct manifest *m, const int *map, const 
 struct stored {
     const struct safetensors *file;
     const struct safetensors_tensor *tensor;
-    struct piece box;
+    struct shard_slice slice;
     int64_t place; /* of its data in the tensor */
 };
 
 /* Elements [from, from+n) of the box. */
 static titan_status read_stored(const struct stored *s, int64_t from, int64_t n, float *out, struct titan_error *err)
 {
-    titan_assert(from >= 0 && n > 0 && from + n <= s->box.rows * s->box.cols);
+    titan_assert(from >= 0 && n > 0 && from + n <= s->slice.rows * s->slice.cols);
     return safetensors_read_floats(s->file, s->tensor, (uint64_t)(s->place + from), out, (size_t)n, err);
 }
 
 /* Whole rows of the box into rows of the matrix wanted, which is wider: through a buffer. */
-static titan_status read_rows(const struct stored *s, const struct piece *want, const struct piece *common,
+static titan_status read_rows(const struct stored *s, const struct shard_slice *want, const struct shard_slice *common,
                               struct titan_error *err)
 {
-    titan_assert(common->rows > 0 && common->cols == s->box.cols);
+    titan_assert(common->rows > 0 && common->cols == s->slice.cols);
     const int64_t cols = common->cols, at_once = MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1);
-    const int64_t from = piece_place(&s->box, common);
-    float *out = want->data + piece_place(want, common);
+    const int64_t from = shard_slice_place(&s->slice, common);
+    float *out = want->data + shard_slice_place(want, common);
     titan_assert(want->data);
     _cleanup_free_ float *block = malloc((size_t)(at_once * cols) * sizeof(*block));
     if (!block)
@@ -651,53 +651,53 @@ static titan_status read_rows(const struct stored *s, const struct piece *want, 
 }
 
 /* What stored and wanted have in common: in one go where it is in one place on both sides, otherwise by rows. */
-static titan_status read_overlap(const struct stored *s, const struct piece *want, const struct piece *common,
-                                 struct titan_error *err)
+static titan_status read_overlap(const struct stored *s, const struct shard_slice *want,
+                                 const struct shard_slice *common, struct titan_error *err)
 {
-    titan_assert(common->rows > 0 && common->cols <= s->box.cols && common->cols <= want->cols);
-    const int64_t from = piece_place(&s->box, common), cols = common->cols;
-    float *out = want->data + piece_place(want, common);
-    if (common->rows == 1 || (cols == s->box.cols && cols == want->cols))
+    titan_assert(common->rows > 0 && common->cols <= s->slice.cols && common->cols <= want->cols);
+    const int64_t from = shard_slice_place(&s->slice, common), cols = common->cols;
+    float *out = want->data + shard_slice_place(want, common);
+    if (common->rows == 1 || (cols == s->slice.cols && cols == want->cols))
         return read_stored(s, from, common->rows * cols, out, err);
-    if (cols == s->box.cols)
+    if (cols == s->slice.cols)
         return read_rows(s, want, common, err);
     for (int64_t r = 0; r < common->rows; r++)
-        TRY(read_stored(s, from + r * s->box.cols, cols, out + r * want->cols, err));
+        TRY(read_stored(s, from + r * s->slice.cols, cols, out + r * want->cols, err));
     return TITAN_OK;
 }
 
 static titan_status find_stored(const struct safetensors *st, const struct manifest *m,
-                                const struct manifest_piece *piece, struct stored *ret, struct titan_error *err)
+                                const struct manifest_slice *slice, struct stored *ret, struct titan_error *err)
 {
-    char name[MANIFEST_PIECE_NAME_MAX];
-    *ret = (struct stored){.file = st, .box = piece->box};
-    manifest_piece_name(m, piece, name, &ret->place);
+    char name[MANIFEST_SLICE_NAME_MAX];
+    *ret = (struct stored){.file = st, .slice = slice->slice};
+    manifest_slice_name(m, slice, name, &ret->place);
     const struct safetensors_tensor *t = ret->tensor = safetensors_find(st, name);
-    if (!t || strcmp(t->dtype, dtype_of(m, &ret->box)) != 0 ||
-        t->bytes < (uint64_t)(ret->place + ret->box.rows * ret->box.cols) * safetensors_dtype_bytes(t->dtype))
+    if (!t || strcmp(t->dtype, dtype_of(m, &ret->slice)) != 0 ||
+        t->bytes < (uint64_t)(ret->place + ret->slice.rows * ret->slice.cols) * safetensors_dtype_bytes(t->dtype))
         return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
     return TITAN_OK;
 }
 
-static titan_status read_stored_piece(const struct safetensors *st, const struct manifest *m,
-                                      const struct manifest_piece *piece, const struct wanted *wanted,
+static titan_status read_stored_slice(const struct safetensors *st, const struct manifest *m,
+                                      const struct manifest_slice *slice, const struct wanted *wanted,
                                       struct titan_error *err)
 {
     struct stored s;
-    TRY(find_stored(st, m, piece, &s, err));
-    for (int i = wanted->first[s.box.tensor]; i < wanted->first[s.box.tensor + 1]; i++) {
-        const struct piece common = piece_overlap(&s.box, &wanted->list[i]);
+    TRY(find_stored(st, m, slice, &s, err));
+    for (int i = wanted->first[s.slice.tensor]; i < wanted->first[s.slice.tensor + 1]; i++) {
+        const struct shard_slice common = shard_slice_overlap(&s.slice, &wanted->list[i]);
         if (common.rows > 0)
             TRY(read_overlap(&s, &wanted->list[i], &common, err));
     }
     return TITAN_OK;
 }
 
-static bool piece_needed(const struct piece *box, const struct wanted *wanted)
+static bool slice_needed(const struct shard_slice *slice, const struct wanted *wanted)
 {
-    titan_assert(box->tensor >= 0);
-    for (int i = wanted->first[box->tensor]; i < wanted->first[box->tensor + 1]; i++)
-        if (piece_overlap(box, &wanted->list[i]).rows > 0)
+    titan_assert(slice->tensor >= 0);
+    for (int i = wanted->first[slice->tensor]; i < wanted->first[slice->tensor + 1]; i++)
+        if (shard_slice_overlap(slice, &wanted->list[i]).rows > 0)
             return true;
     return false;
 }
@@ -714,17 +714,18 @@ static titan_status load_file(int at, const struct manifest *m, const struct man
     TRY(open_verified(at, file, wanted->watch, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
-    for (int p = 0; p < file->npieces; p++) {
+    for (int p = 0; p < file->nslices; p++) {
         TRY(go_on(wanted->watch, err));
-        if (piece_needed(&file->pieces[p].box, wanted) &&
-            read_stored_piece(st, m, &file->pieces[p], wanted, err) != TITAN_OK)
+        if (slice_needed(&file->slices[p].slice, wanted) &&
+            read_stored_slice(st, m, &file->slices[p], wanted, err) != TITAN_OK)
             return err ? titan_error_wrap(err, "'%s'", file->name) : TITAN_ECORRUPT;
     }
     return TITAN_OK;
 }
 
-titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                             int npieces, struct apart_watch *watch, struct titan_error *err)
+titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
+                             const struct shard_slice *slices, int nslices, struct apart_watch *watch,
+                             struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
     _cleanup_(clear_wanted) struct wanted wanted = {.watch = watch};
@@ -736,13 +737,13 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d tensors", nspecs);
     if (match_specs(&m, specs, nspecs, map, err) != TITAN_OK)
         return titan_error_wrap(err, "'%s'", path);
-    for (int i = 0; i < npieces; i++)
-        assert_inside(specs, nspecs, &pieces[i]);
-    TRY(sort_wanted(&m, map, pieces, npieces, &wanted, err));
+    for (int i = 0; i < nslices; i++)
+        assert_inside(specs, nspecs, &slices[i]);
+    TRY(sort_wanted(&m, map, slices, nslices, &wanted, err));
     for (int f = 0; f < m.nfiles; f++) {
         bool needed = false;
-        for (int p = 0; p < m.files[f].npieces && !needed; p++)
-            needed = piece_needed(&m.files[f].pieces[p].box, &wanted);
+        for (int p = 0; p < m.files[f].nslices && !needed; p++)
+            needed = slice_needed(&m.files[f].slices[p].slice, &wanted);
         titan_status status = needed ? load_file(at, &m, &m.files[f], &wanted, err) : TITAN_OK;
         if (status != TITAN_OK) {
             (void)titan_error_wrap(err, "'%s'", path);
@@ -762,8 +763,8 @@ static titan_status verify_file(int at, const struct manifest *m, const struct m
     TRY(open_verified(at, file, NULL, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
-    for (int p = 0; p < file->npieces; p++)
-        if (find_stored(st, m, &file->pieces[p], &s, err) != TITAN_OK)
+    for (int p = 0; p < file->nslices; p++)
+        if (find_stored(st, m, &file->slices[p], &s, err) != TITAN_OK)
             return titan_error_wrap(err, "'%s'", file->name);
     return TITAN_OK;
 }

@@ -4,14 +4,14 @@
  * A checkpoint is a directory DIR/step-00000120 with one safetensors file per writing rank and manifest.json. The
  * state is a set of named global tensors (parameters and optimizer moments, each in the type that its spec names,
  * "F32", "BF16" or "F16"; in memory they are fp32, and rounded to nearest even when they are written); a rank holds
- * pieces: boxes of a tensor seen as a matrix. Shard files hold each piece as a 2-D tensor named "NAME@ROW,COL"; the
- * manifest lists, per global tensor, shape and dtype, per file its size, crc32c and pieces (row, rows, col, cols), and
- * step, epoch, tokens, world size and the recipe's hash. Checkpoints of version 1, with ranges of elements as pieces,
+ * slices: boxes of a tensor seen as a matrix. Shard files hold each slice as a 2-D tensor named "NAME@ROW,COL"; the
+ * manifest lists, per global tensor, shape and dtype, per file its size, crc32c and slices (row, rows, col, cols), and
+ * step, epoch, tokens, world size and the recipe's hash. Checkpoints of version 1, with ranges of elements as slices,
  * are read too.
  *
  * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
  * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
- * rank asks for its pieces; whatever cut they were written in, the overlapping ranges are read (checksum of each file
+ * rank asks for its slices; whatever cut they were written in, the overlapping ranges are read (checksum of each file
  * used is verified first). One intersection routine (piece_overlap) serves this, live resharding and export. */
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 #define TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
@@ -22,7 +22,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "worker/checkpoint/apart.h"
-#include "worker/tensor/piece.h"
+#include "worker/tensor/shard_slice.h"
 
 struct checkpoint_info {
     uint64_t step, epoch, tokens;
@@ -52,10 +52,10 @@ titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_in
 /* Write this rank's shard file into the unfinished directory (made if missing) and append its manifest entry (JSON
  * text) to entry. Blocking; call it from the background writer. Pieces must not overlap between ranks. */
 titan_status checkpoint_write_shard(int at, const char *dir, const struct checkpoint_info *info, int rank,
-                                    const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                                    int npieces, struct buf *entry, struct titan_error *err) TITAN_MUST_USE;
+                                    const struct tensor_spec *specs, int nspecs, const struct shard_slice *slices,
+                                    int nslices, struct buf *entry, struct titan_error *err) TITAN_MUST_USE;
 /* Rank 0, after all ranks' shards are durable: manifest from the entries, fsync, rename. path: char[PATH_MAX]. Fails
- * with TITAN_ECORRUPT when the pieces of all entries do not cover every tensor exactly once. */
+ * with TITAN_ECORRUPT when the slices of all entries do not cover every tensor exactly once. */
 titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err) TITAN_MUST_USE;
@@ -77,12 +77,13 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
 titan_status checkpoint_read_info_at(int at, uint64_t step, struct checkpoint_info *ret,
                                      struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_info_clear(struct checkpoint_info *info);
-/* Fill the pieces. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that
+/* Fill the slices. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that
  * is not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after watch->stop is not zero any more;
  * watch->moved counts what is read (NULL: neither). */
-titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs, const struct piece *pieces,
-                             int npieces, struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;
-/* Read every file of it: size, checksum, header, and that each piece is where the manifest says. What is wrong is a
+titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
+                             const struct shard_slice *slices, int nslices, struct apart_watch *watch,
+                             struct titan_error *err) TITAN_MUST_USE;
+/* Read every file of it: size, checksum, header, and that each slice is where the manifest says. What is wrong is a
  * line of faults each, the file first; none: it is sound, and *ret and *ret_files say what it is
  * (checkpoint_info_clear). Any other failure than damage or a file that cannot be read is returned. */
 titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,

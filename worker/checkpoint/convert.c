@@ -64,7 +64,7 @@ static titan_status make_specs(struct import *im, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status fill_piece(const struct import *im, const struct piece *p, struct titan_error *err)
+static titan_status fill_slice(const struct import *im, const struct shard_slice *p, struct titan_error *err)
 {
     titan_assert(p->tensor < im->n_specs && p->data);
     const int n = im->model->n_tensors;
@@ -79,22 +79,22 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
                                 int64_t numbers, struct titan_error *err)
 {
     titan_assert(first < end && end <= im->n_specs);
-    _cleanup_free_ struct piece *pieces = calloc((size_t)(end - first), sizeof *pieces);
+    _cleanup_free_ struct shard_slice *slices = calloc((size_t)(end - first), sizeof *slices);
     _cleanup_free_ float *data = malloc((size_t)numbers * sizeof *data + 1);
-    if (!pieces || !data)
+    if (!slices || !data)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %lld parameters", (long long)numbers);
     float *at = data;
     for (int i = first; i < end; i++) {
-        struct piece *p = &pieces[i - first];
-        *p = (struct piece){.tensor = i, .data = at};
-        piece_matrix(&im->specs[i], &p->rows, &p->cols);
+        struct shard_slice *p = &slices[i - first];
+        *p = (struct shard_slice){.tensor = i, .data = at};
+        shard_slice_matrix(&im->specs[i], &p->rows, &p->cols);
         at += im->specs[i].numel;
-        TRY(fill_piece(im, p, err));
+        TRY(fill_slice(im, p, err));
     }
     titan_assert(at == data + numbers);
     if (!VEC_PUSH(im->entries, im->n_files, im->cap_files, (struct buf)BUF_INIT))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d files", im->n_files);
-    return checkpoint_write_shard(-1, im->dir, info, im->n_files - 1, im->specs, im->n_specs, pieces, end - first,
+    return checkpoint_write_shard(-1, im->dir, info, im->n_files - 1, im->specs, im->n_specs, slices, end - first,
                                   &im->entries[im->n_files - 1], err);
 }
 

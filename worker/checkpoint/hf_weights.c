@@ -428,7 +428,7 @@ static titan_status read_rows(const struct entry *e, const struct hf_tensor *t, 
     return TITAN_OK;
 }
 
-titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct piece *p,
+titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct shard_slice *p,
                              struct apart_watch *watch, struct titan_error *err)
 {
     const bool vector = m->tensors[p->tensor].ndim == 1; /* one row there, a column here */

@@ -4,7 +4,7 @@
  *
  * Nothing in it is taken on trust: names of shards are plain names, each tensor stands where the index says, and before
  * anything is loaded every tensor of the model is there with its shape and none besides. Read-only after it is open;
- * any mesh reads the pieces it needs. */
+ * any mesh reads the slices it needs. */
 #ifndef TITAN_WORKER_CHECKPOINT_HF_WEIGHTS_H
 #define TITAN_WORKER_CHECKPOINT_HF_WEIGHTS_H
 
@@ -13,7 +13,7 @@
 #include "worker/checkpoint/apart.h"
 #include "worker/checkpoint/hf_config.h"
 #include "worker/checkpoint/hf_names.h"
-#include "worker/tensor/piece.h"
+#include "worker/tensor/shard_slice.h"
 
 struct hf_weights;
 
@@ -34,7 +34,7 @@ titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
 titan_status hf_weights_verify(const char *path, const struct model *m, int *ret_files, uint64_t *ret_bytes,
                                struct titan_error *err) TITAN_MUST_USE;
 /* A box of tensor p->tensor of the model into p->data, as fp32. watch: as checkpoint_load's. After a check. */
-titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct piece *p,
+titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct shard_slice *p,
                              struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;
 /* The biases with which a layer's experts are chosen (n_experts numbers); zeros where the files have none. */
 titan_status hf_weights_read_biases(const struct hf_weights *w, const struct model *m, int layer, float *out,

@@ -21,8 +21,8 @@ struct load {
     int n_parameters;
     float *host; /* gaps: zero */
     struct tensor_spec *specs;
-    struct piece *pieces;
-    int n_specs, n_pieces;
+    struct shard_slice *slices;
+    int n_specs, n_slices;
     struct checkpoint_info info;
 };
 
@@ -32,7 +32,7 @@ static void clear_load(struct apart *a)
     free(l->path);
     free(l->host);
     free(l->specs);
-    free(l->pieces);
+    free(l->slices);
     model_close(l->model);
     checkpoint_info_clear(&l->info);
     free(l);
@@ -96,16 +96,16 @@ static titan_status leave_out(struct load *l, struct titan_error *err)
         if (!out)
             l->specs[n++] = l->specs[i];
     }
-    for (int i = 0; i < l->n_pieces; i++) {
-        if (number[l->pieces[i].tensor] < 0)
+    for (int i = 0; i < l->n_slices; i++) {
+        if (number[l->slices[i].tensor] < 0)
             continue;
-        l->pieces[kept] = l->pieces[i];
-        l->pieces[kept].tensor = number[l->pieces[i].tensor];
+        l->slices[kept] = l->slices[i];
+        l->slices[kept].tensor = number[l->slices[i].tensor];
         kept++;
     }
-    titan_assert(n <= l->n_specs && kept <= l->n_pieces);
+    titan_assert(n <= l->n_specs && kept <= l->n_slices);
     l->n_specs = n;
-    l->n_pieces = kept;
+    l->n_slices = kept;
     return TITAN_OK;
 }
 
@@ -141,14 +141,14 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
     }
     TRY(check_moments(l, err));
     TRY(leave_out(l, err));
-    return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->pieces, l->n_pieces, &l->apart.watch, err),
+    return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->slices, l->n_slices, &l->apart.watch, err),
                    err);
 }
 
 /* --- from weights of transformers --------------------------------------------------------------------------------- */
 
 /* A layer's biases are one row, of which a rank may want a part. */
-static titan_status read_biases(const struct load *l, const struct hf_weights *w, const struct piece *p,
+static titan_status read_biases(const struct load *l, const struct hf_weights *w, const struct shard_slice *p,
                                 struct titan_error *err)
 {
     const struct model_dims *d = &l->model->dims;
@@ -167,8 +167,8 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
     TRY(hf_weights_check(w, l->model, err));
     TRY(hf_config_compare(hf_weights_config(w), &l->model->dims, &note, err));
     (void)snprintf(l->source.note, sizeof l->source.note, "%s", note.len > 0 ? note.data : "");
-    for (int i = 0; i < l->n_pieces; i++) {
-        const struct piece *p = &l->pieces[i];
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct shard_slice *p = &l->slices[i];
         if (is_bias(l, p->tensor))
             TRY(read_biases(l, w, p, err));
         else if (!is_moment(l, p->tensor))
@@ -218,8 +218,8 @@ static titan_status open_load(const struct train_state *state, const struct load
     if (source->from == LOAD_WEIGHTS)
         TRY(model_open(&l->model->dims, &load->model, err));
     TRY(layout_specs(l->model, &load->specs, &load->n_specs, err));
-    return layout_pieces(l, state->rank, load->host, load->host + 3 * state->total, NULL, NULL, &load->pieces,
-                         &load->n_pieces, err);
+    return layout_slices(l, state->rank, load->host, load->host + 3 * state->total, NULL, NULL, &load->slices,
+                         &load->n_slices, err);
 }
 
 static void close_load(struct load **l)

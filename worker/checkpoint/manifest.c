@@ -22,7 +22,7 @@
 
 void manifest_file_clear(struct manifest_file *file)
 {
-    free(file->pieces);
+    free(file->slices);
     *file = (struct manifest_file){0};
 }
 
@@ -112,7 +112,7 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
     return TITAN_OK;
 }
 
-/* A piece as it stands in the file: tensor, then start and count, or row, rows, col and cols. */
+/* A slice as it stands in the file: tensor, then start and count, or row, rows, col and cols. */
 static titan_status parse_numbers(const struct json *list, const struct manifest *m, int64_t *v, int n,
                                   struct titan_error *err)
 {
@@ -133,19 +133,19 @@ static bool inside(int64_t from, int64_t count, int64_t size)
     return from >= 0 && count >= 1 && from <= size && count <= size - from;
 }
 
-static titan_status parse_box(const struct json *list, const struct manifest *m, struct manifest_file *file,
-                              struct titan_error *err)
+static titan_status parse_slice(const struct json *list, const struct manifest *m, struct manifest_file *file,
+                                struct titan_error *err)
 {
     int64_t v[5], rows, cols;
     TRY(parse_numbers(list, m, v, 5, err));
-    piece_matrix(&m->tensors[v[0]], &rows, &cols);
+    shard_slice_matrix(&m->tensors[v[0]], &rows, &cols);
     if (!inside(v[1], v[2], rows) || !inside(v[3], v[4], cols))
         return titan_fail(err, TITAN_ECORRUPT,
                           "rows %" PRId64 "+%" PRId64 ", columns %" PRId64 "+%" PRId64
                           " of tensor '%s', which has %" PRId64 " and %" PRId64,
                           v[1], v[2], v[3], v[4], m->tensors[v[0]].name, rows, cols);
-    file->pieces[file->npieces++] = (struct manifest_piece){
-        .box = {.tensor = (int)v[0], .row = v[1], .rows = v[2], .col = v[3], .cols = v[4]}, .range = -1};
+    file->slices[file->nslices++] = (struct manifest_slice){
+        .slice = {.tensor = (int)v[0], .row = v[1], .rows = v[2], .col = v[3], .cols = v[4]}, .range = -1};
     return TITAN_OK;
 }
 
@@ -153,31 +153,31 @@ static titan_status parse_range(const struct json *list, const struct manifest *
                                 struct titan_error *err)
 {
     int64_t v[3], rows, cols;
-    struct piece boxes[PIECE_BOXES_MAX];
+    struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
     TRY(parse_numbers(list, m, v, 3, err));
     const struct tensor_spec *spec = &m->tensors[v[0]];
     if (!inside(v[1], v[2], spec->numel))
         return titan_fail(err, TITAN_ECORRUPT, "elements %" PRId64 "+%" PRId64 " of tensor '%s', which has %" PRId64,
                           v[1], v[2], spec->name, spec->numel);
-    piece_matrix(spec, &rows, &cols);
-    const int n = piece_boxes(cols, v[1], v[1] + v[2], boxes);
-    titan_assert(n >= 1 && n <= PIECE_BOXES_MAX);
+    shard_slice_matrix(spec, &rows, &cols);
+    const int n = shard_slices_between(cols, v[1], v[1] + v[2], slices);
+    titan_assert(n >= 1 && n <= SHARD_SLICES_BETWEEN_MAX);
     for (int i = 0; i < n; i++) {
-        boxes[i].tensor = (int)v[0];
-        file->pieces[file->npieces++] = (struct manifest_piece){.box = boxes[i], .range = v[1]};
+        slices[i].tensor = (int)v[0];
+        file->slices[file->nslices++] = (struct manifest_slice){.slice = slices[i], .range = v[1]};
     }
     return TITAN_OK;
 }
 
-static titan_status parse_pieces(const struct json *pieces, const struct manifest *m, struct manifest_file *file,
+static titan_status parse_slices(const struct json *slices, const struct manifest *m, struct manifest_file *file,
                                  struct titan_error *err)
 {
-    const size_t most = m->version == 1 ? PIECE_BOXES_MAX : 1;
-    file->pieces = calloc((size_t)count_members(pieces) * most + 1, sizeof(*file->pieces));
-    if (!file->pieces)
+    const size_t most = m->version == 1 ? SHARD_SLICES_BETWEEN_MAX : 1;
+    file->slices = calloc((size_t)count_members(slices) * most + 1, sizeof(*file->slices));
+    if (!file->slices)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the pieces of '%s'", file->name);
-    for (const struct json *p = pieces->first; p; p = p->next)
-        if ((m->version == 1 ? parse_range(p, m, file, err) : parse_box(p, m, file, err)) != TITAN_OK)
+    for (const struct json *p = slices->first; p; p = p->next)
+        if ((m->version == 1 ? parse_range(p, m, file, err) : parse_slice(p, m, file, err)) != TITAN_OK)
             return titan_error_wrap(err, "file '%s'", file->name);
     return TITAN_OK;
 }
@@ -195,10 +195,10 @@ static titan_status parse_file(const struct json *member, const struct manifest 
         return titan_fail(err, TITAN_ECORRUPT, "file '%s' has no size or no checksum", name);
     file->bytes = (uint64_t)bytes;
     file->crc = (uint32_t)crc;
-    const struct json *pieces = json_get(member, "pieces");
-    if (!pieces || pieces->type != JSON_ARRAY)
+    const struct json *slices = json_get(member, "pieces");
+    if (!slices || slices->type != JSON_ARRAY)
         return titan_fail(err, TITAN_ECORRUPT, "file '%s' has no list of pieces", name);
-    return parse_pieces(pieces, m, file, err);
+    return parse_slices(slices, m, file, err);
 }
 
 static titan_status parse_info(const struct json *root, struct checkpoint_info *info, struct titan_error *err)
@@ -312,9 +312,9 @@ static int compare(int64_t a, int64_t b)
     return a < b ? -1 : a > b;
 }
 
-static int compare_boxes(const void *a, const void *b)
+static int compare_slices(const void *a, const void *b)
 {
-    const struct piece *x = a, *y = b;
+    const struct shard_slice *x = a, *y = b;
     int order = compare(x->tensor, y->tensor);
     if (order == 0)
         order = compare(x->row, y->row);
@@ -368,7 +368,8 @@ static titan_status not_once(const struct manifest *m, int tensor, int64_t row, 
 }
 
 /* The next box in order: it must begin at the top of the front, which must be level as far as the box is wide. */
-static titan_status place_box(const struct manifest *m, struct front *f, const struct piece *p, struct titan_error *err)
+static titan_status place_slice(const struct manifest *m, struct front *f, const struct shard_slice *p,
+                                struct titan_error *err)
 {
     titan_assert(p->rows > 0 && p->cols > 0);
     for (int64_t col = p->col, left = p->cols; left > 0;) {
@@ -387,16 +388,16 @@ static titan_status place_box(const struct manifest *m, struct front *f, const s
 }
 
 /* Boxes of one tensor, sorted. */
-static titan_status check_tensor(const struct manifest *m, int tensor, const struct piece *boxes, size_t n,
+static titan_status check_tensor(const struct manifest *m, int tensor, const struct shard_slice *slices, size_t n,
                                  struct front *f, struct titan_error *err)
 {
     int64_t rows, cols;
-    piece_matrix(&m->tensors[tensor], &rows, &cols);
+    shard_slice_matrix(&m->tensors[tensor], &rows, &cols);
     f->n = 0;
     push(f, (struct stretch){0, 0, cols});
     for (size_t i = 0; i < n; i++) {
-        const struct piece *p = &boxes[i];
-        TRY(place_box(m, f, p, err));
+        const struct shard_slice *p = &slices[i];
+        TRY(place_slice(m, f, p, err));
         if (p->row + p->rows < rows)
             push(f, (struct stretch){p->row + p->rows, p->col, p->cols});
     }
@@ -407,17 +408,17 @@ titan_status manifest_check_cover(const struct manifest *m, struct titan_error *
 {
     size_t n = 0, at = 0;
     for (int f = 0; f < m->nfiles; f++)
-        n += (size_t)m->files[f].npieces;
-    _cleanup_free_ struct piece *all = calloc(n + 1, sizeof(*all));
+        n += (size_t)m->files[f].nslices;
+    _cleanup_free_ struct shard_slice *all = calloc(n + 1, sizeof(*all));
     _cleanup_free_ struct stretch *heap = calloc(n + 2, sizeof(*heap)); /* a box adds one stretch at most */
     struct front front = {.heap = heap};
     if (!all || !heap)
         return titan_fail(err, TITAN_ENOMEM, "no memory to check %zu pieces", n);
     for (int f = 0; f < m->nfiles; f++)
-        for (int p = 0; p < m->files[f].npieces; p++)
-            all[at++] = m->files[f].pieces[p].box;
+        for (int p = 0; p < m->files[f].nslices; p++)
+            all[at++] = m->files[f].slices[p].slice;
     titan_assert(at == n);
-    qsort(all, n, sizeof(*all), compare_boxes);
+    qsort(all, n, sizeof(*all), compare_slices);
     at = 0;
     for (int t = 0; t < m->ntensors; t++) {
         size_t end = at;
@@ -432,21 +433,21 @@ titan_status manifest_check_cover(const struct manifest *m, struct titan_error *
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-void manifest_piece_name(const struct manifest *m, const struct manifest_piece *piece,
-                         char ret[MANIFEST_PIECE_NAME_MAX], int64_t *ret_place)
+void manifest_slice_name(const struct manifest *m, const struct manifest_slice *slice,
+                         char ret[MANIFEST_SLICE_NAME_MAX], int64_t *ret_place)
 {
-    titan_assert(piece->box.tensor >= 0 && piece->box.tensor < m->ntensors);
-    const struct tensor_spec *spec = &m->tensors[piece->box.tensor];
+    titan_assert(slice->slice.tensor >= 0 && slice->slice.tensor < m->ntensors);
+    const struct tensor_spec *spec = &m->tensors[slice->slice.tensor];
     int64_t rows, cols;
-    if (piece->range < 0) {
-        (void)snprintf(ret, MANIFEST_PIECE_NAME_MAX, "%s@%" PRId64 ",%" PRId64, spec->name, piece->box.row,
-                       piece->box.col);
+    if (slice->range < 0) {
+        (void)snprintf(ret, MANIFEST_SLICE_NAME_MAX, "%s@%" PRId64 ",%" PRId64, spec->name, slice->slice.row,
+                       slice->slice.col);
         *ret_place = 0;
         return;
     }
-    piece_matrix(spec, &rows, &cols);
-    (void)snprintf(ret, MANIFEST_PIECE_NAME_MAX, "%s@%" PRId64, spec->name, piece->range);
-    *ret_place = piece->box.row * cols + piece->box.col - piece->range;
+    shard_slice_matrix(spec, &rows, &cols);
+    (void)snprintf(ret, MANIFEST_SLICE_NAME_MAX, "%s@%" PRId64, spec->name, slice->range);
+    *ret_place = slice->slice.row * cols + slice->slice.col - slice->range;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
@@ -460,8 +461,8 @@ static void print_file(struct json_writer *w, const struct manifest_file *file)
     json_put_uint(w, "bytes", file->bytes);
     json_put_string(w, "crc32c", crc);
     json_begin_array(w, "pieces");
-    for (int i = 0; i < file->npieces; i++) {
-        const struct piece *p = &file->pieces[i].box;
+    for (int i = 0; i < file->nslices; i++) {
+        const struct shard_slice *p = &file->slices[i].slice;
         json_begin_array(w, NULL);
         json_put_int(w, NULL, p->tensor);
         json_put_int(w, NULL, p->row);

@@ -8,7 +8,7 @@
  *              "pieces":[[tensor,row,rows,col,cols],...]},...],
  *    "manifest_crc32c":"8 hex digits"}
  *
- * The last member covers every byte before its comma. Reading bounds and checks everything: pieces lie inside their
+ * The last member covers every byte before its comma. Reading bounds and checks everything: slices lie inside their
  * tensors and cover each of them exactly once, file names are plain names.
  *
  * Version 4 is written where tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 where
@@ -22,16 +22,16 @@
 #define MANIFEST_NAME "manifest.json"
 #define MANIFEST_BYTES_MAX (256u << 20)
 
-struct manifest_piece {
-    struct piece box; /* no data */
-    int64_t range;    /* version 1: first element of the stored range it is part of; otherwise -1 */
+struct manifest_slice {
+    struct shard_slice slice; /* no data */
+    int64_t range;            /* version 1: first element of the stored range it is part of; otherwise -1 */
 };
 struct manifest_file {
     char name[64];
     uint64_t bytes;
     uint32_t crc;
-    struct manifest_piece *pieces;
-    int npieces;
+    struct manifest_slice *slices;
+    int nslices;
 };
 struct manifest {
     int version;                 /* read; the oldest that can say it is written */
@@ -52,16 +52,16 @@ static inline const char *manifest_dtype(const struct tensor_spec *spec)
 titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The text manifest_parse reads. */
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* What a shard file calls a piece, and where in that tensor its data begins (elements). */
-#define MANIFEST_PIECE_NAME_MAX 160
-void manifest_piece_name(const struct manifest *m, const struct manifest_piece *piece,
-                         char ret[MANIFEST_PIECE_NAME_MAX], int64_t *ret_place);
+/* What a shard file calls a slice, and where in that tensor its data begins (elements). */
+#define MANIFEST_SLICE_NAME_MAX 160
+void manifest_slice_name(const struct manifest *m, const struct manifest_slice *slice,
+                         char ret[MANIFEST_SLICE_NAME_MAX], int64_t *ret_place);
 /* One file's entry alone, as text and back: what a rank tells rank 0. */
 void manifest_print_file(const struct manifest_file *file, struct buf *out);
 titan_status manifest_parse_file(const char *text, size_t len, const struct manifest *m, struct manifest_file *ret,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* The pieces of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor they do not, and
- * where. O(n log n) in pieces. */
+/* The slices of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor they do not, and
+ * where. O(n log n) in slices. */
 titan_status manifest_check_cover(const struct manifest *m, struct titan_error *err) TITAN_MUST_USE;
 void manifest_clear(struct manifest *m);
 void manifest_file_clear(struct manifest_file *file);

@@ -37,19 +37,19 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
 {
     titan_assert(first >= 0 && n > 0 && first + n <= t->model->n_tensors);
     _cleanup_free_ struct tensor_spec *specs = calloc((size_t)n, sizeof(*specs));
-    _cleanup_free_ struct piece *pieces = calloc((size_t)n, sizeof(*pieces));
-    if (!specs || !pieces)
+    _cleanup_free_ struct shard_slice *slices = calloc((size_t)n, sizeof(*slices));
+    if (!specs || !slices)
         return titan_fail(err, TITAN_ENOMEM, "no memory to load %d tensors", n);
     for (int i = 0; i < n; i++) {
         const struct model_tensor *m = &t->model->tensors[first + i];
         (void)snprintf(specs[i].name, sizeof(specs[i].name), "%s", m->name);
         specs[i].ndim = model_tensor_shape(m, specs[i].shape);
         specs[i].numel = m->numel;
-        pieces[i] = (struct piece){.tensor = i, .data = out};
-        piece_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
+        slices[i] = (struct shard_slice){.tensor = i, .data = out};
+        shard_slice_matrix(&specs[i], &slices[i].rows, &slices[i].cols);
         out += m->numel;
     }
-    return checkpoint_load(t->path, specs, n, pieces, n, NULL, err);
+    return checkpoint_load(t->path, specs, n, slices, n, NULL, err);
 }
 
 titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err)
@@ -60,13 +60,13 @@ titan_status trained_load_biases(const struct trained *t, float *out, struct tit
 
     TRY(layout_specs(t->model, &specs, &n, err));
     titan_assert(n >= before);
-    _cleanup_free_ struct piece *pieces = calloc((size_t)(n - before) + 1, sizeof *pieces);
-    if (!pieces)
+    _cleanup_free_ struct shard_slice *slices = calloc((size_t)(n - before) + 1, sizeof *slices);
+    if (!slices)
         return titan_fail(err, TITAN_ENOMEM, "no memory to load the biases of %d layers", n - before);
     for (int i = 0; i < n - before; i++) {
-        pieces[i] = (struct piece){.tensor = i, .data = out};
-        piece_matrix(&specs[before + i], &pieces[i].rows, &pieces[i].cols);
+        slices[i] = (struct shard_slice){.tensor = i, .data = out};
+        shard_slice_matrix(&specs[before + i], &slices[i].rows, &slices[i].cols);
         out += specs[before + i].numel;
     }
-    return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, pieces, n - before, NULL, err);
+    return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, slices, n - before, NULL, err);
 }

@@ -38,8 +38,8 @@ struct checkpoint_writer {
     char run[128];      /* likewise */
     struct contents {
         struct tensor_spec *specs;
-        struct piece *pieces;
-        int n_specs, n_pieces;
+        struct shard_slice *slices;
+        int n_specs, n_slices;
     } all, weights;          /* without moments */
     int64_t linger_until_ms; /* 0: not yet */
     struct snapshot *snapshot;
@@ -69,19 +69,19 @@ static titan_status leave_out_moments(const struct contents *all, int n, struct 
 {
     titan_assert(n >= 0 && all->n_specs >= 3 * n);
     ret->specs = calloc((size_t)all->n_specs + 1, sizeof *ret->specs);
-    ret->pieces = calloc((size_t)all->n_pieces + 1, sizeof *ret->pieces);
-    if (!ret->specs || !ret->pieces)
+    ret->slices = calloc((size_t)all->n_slices + 1, sizeof *ret->slices);
+    if (!ret->specs || !ret->slices)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     for (int i = 0; i < all->n_specs; i++)
         if (i < n || i >= 3 * n)
             ret->specs[ret->n_specs++] = all->specs[i];
     titan_assert(ret->n_specs == all->n_specs - 2 * n);
-    for (int i = 0; i < all->n_pieces; i++) {
-        const int spec = all->pieces[i].tensor;
+    for (int i = 0; i < all->n_slices; i++) {
+        const int spec = all->slices[i].tensor;
         if (spec >= n && spec < 3 * n)
             continue;
-        ret->pieces[ret->n_pieces] = all->pieces[i];
-        ret->pieces[ret->n_pieces++].tensor = spec < n ? spec : spec - 2 * n;
+        ret->slices[ret->n_slices] = all->slices[i];
+        ret->slices[ret->n_slices++].tensor = spec < n ? spec : spec - 2 * n;
     }
     return TITAN_OK;
 }
@@ -96,11 +96,11 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
                       err));
     char *const host = snapshot_memory(w->snapshot);
     TRY(layout_specs(l->model, &w->all.specs, &w->all.n_specs, err));
-    TRY(layout_owned_pieces(l, w->opt.rank, NULL, NULL, &w->all.pieces, &w->all.n_pieces, err));
-    for (int i = 0; i < w->all.n_pieces; i++) {
+    TRY(layout_owned_slices(l, w->opt.rank, NULL, NULL, &w->all.slices, &w->all.n_slices, err));
+    for (int i = 0; i < w->all.n_slices; i++) {
         enum dtype type;
-        w->all.pieces[i].data = (void *)(host + state_copy_place(l, w->opt.rank, types, &w->all.pieces[i], &type));
-        w->all.pieces[i].bf16 = type == DTYPE_BF16;
+        w->all.slices[i].data = (void *)(host + state_copy_place(l, w->opt.rank, types, &w->all.slices[i], &type));
+        w->all.slices[i].bf16 = type == DTYPE_BF16;
     }
     return leave_out_moments(&w->all, l->model->n_tensors, &w->weights, err);
 }
@@ -146,9 +146,9 @@ static void let_go(struct checkpoint_writer *w)
     free(w->info.recipe);
     snapshot_close(w->snapshot);
     free(w->all.specs);
-    free(w->all.pieces);
+    free(w->all.slices);
     free(w->weights.specs);
-    free(w->weights.pieces);
+    free(w->weights.slices);
     free(w);
 }
 
@@ -274,7 +274,7 @@ static titan_status write_shard(const struct checkpoint_writer *w, int folder, i
     }
     TRY(failpoint("checkpoint.write", err));
     const struct contents *c = contents_of(w);
-    TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->pieces, c->n_pieces,
+    TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->slices, c->n_slices,
                                &entry, err));
     entry_name(w->opt.rank, "json", name); /* for rank 0 alone: its manifest has it then */
     return file_place_at(at, name, entry.data, entry.len, err);

@@ -32,7 +32,7 @@ struct buddy_options {
     struct comm *comm;            /* of the world: edges are split from it */
     const atomic_int *abort_flag; /* of split */
     const struct program *owners; /* the program of the owner's kind; only looked at by open */
-    struct train_state *copy;     /* of the owner's part (state_open_copy); borrowed */
+    struct train_state *copy;     /* of the owner's shard (state_open_copy); borrowed */
 };
 
 struct buddy;
@@ -53,7 +53,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
-/* The copy, as OPTIMISE and BALANCE do it for the part itself; statistics: of the step. Enqueued. */
+/* The copy, as OPTIMISE and BALANCE do it for the shard itself; statistics: of the step. Enqueued. */
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *statistics,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Until the copy has its update. */

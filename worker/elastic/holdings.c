@@ -7,11 +7,11 @@
 
 #include "base/cleanup.h"
 
-void parts_close(struct parts *parts)
+void held_shards_close(struct held_shards *shards)
 {
-    state_close(parts->own);
-    state_close(parts->copy);
-    *parts = (struct parts){0};
+    state_close(shards->own);
+    state_close(shards->copy);
+    *shards = (struct held_shards){0};
 }
 
 titan_status holdings_gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
@@ -43,7 +43,7 @@ titan_status holdings_gather_doubles(const struct device_handle *device, const s
 
 static struct holding describe(const struct brought *b)
 {
-    const struct train_state *own = b->parts.own, *copy = b->parts.copy;
+    const struct train_state *own = b->shards.own, *copy = b->shards.copy;
 
     titan_assert(b->statistics_size >= 0 && (b->statistics_size == 0 || b->statistics));
     if (!own)
@@ -62,7 +62,7 @@ static struct holding describe(const struct brought *b)
                             .published = b->published};
 }
 
-static bool is_part(const struct holdings *h, const struct holding *x, int a)
+static bool is_shard(const struct holdings *h, const struct holding *x, int a)
 {
     return x->present != 0 && x->rank == a && x->world == h->view->holders &&
            x->total == (double)layout_total(h->from, a);
@@ -73,11 +73,11 @@ static void find_holders(struct holdings *h)
 {
     for (int a = 0; a < h->view->holders; a++) {
         const int rank = h->view->holder_ranks[a];
-        h->holder[a] = rank >= 0 && rank < h->ranks && is_part(h, &h->all[rank], a) ? rank : -1;
+        h->holder[a] = rank >= 0 && rank < h->ranks && is_shard(h, &h->all[rank], a) ? rank : -1;
     }
 }
 
-/* Where a part is gone, and all that hold the like of it, its buddy has a copy. */
+/* Where a shard is gone, and all that hold the like of it, its buddy has a copy. */
 static void find_copies(struct holdings *h, int a)
 {
     for (int buddy = 0; buddy < h->view->holders && h->holder[a] < 0; buddy++) {
@@ -92,7 +92,7 @@ static void find_copies(struct holdings *h, int a)
     }
 }
 
-/* A rank gives the part, or what is the same. own: itself, not a copy. */
+/* A rank gives the shard, or what is the same. own: itself, not a copy. */
 static bool is_given(const struct holdings *h, int a, bool own)
 {
     const struct mesh *mesh = &h->from->mesh;
@@ -115,7 +115,7 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
         if (h->holder[a] >= 0 && (!furthest || h->all[h->holder[a]].step > furthest->step))
             furthest = &h->all[h->holder[a]];
     if (!furthest)
-        return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds any part");
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds any shard");
     titan_assert(furthest->present != 0);
     h->statistics_from = -1;
     h->step = (uint64_t)furthest->step;
@@ -169,13 +169,13 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
                              struct stream *s, struct holdings *ret, struct titan_error *err)
 {
     const struct holding me = describe(mine);
-    const size_t parts = (size_t)view->holders + 1;
+    const size_t shards = (size_t)view->holders + 1;
     struct holdings h = {.view = view,
                          .from = from,
                          .ranks = view->world + view->departing,
-                         .holder = calloc(parts, sizeof *h.holder),
-                         .copied = calloc(parts, sizeof *h.copied),
-                         .candidates = calloc(parts, sizeof *h.candidates)};
+                         .holder = calloc(shards, sizeof *h.holder),
+                         .copied = calloc(shards, sizeof *h.copied),
+                         .candidates = calloc(shards, sizeof *h.candidates)};
 
     h.all = calloc((size_t)h.ranks, sizeof *h.all);
     titan_status status = TITAN_OK;

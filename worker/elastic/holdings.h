@@ -2,8 +2,8 @@
 /* holdings.h - which rank holds which part of a state, and is it whole?
  *
  * When the state of an epoch comes from the memory of its members (and departing ranks: all ranks of the communicator
- * the state moves over), each says what it holds of the source epoch: its own part and, as a buddy, the copy of its
- * owner's. All have the same table then and come to the same verdict: what every part is taken from, which recovery
+ * the state moves over), each says what it holds of the source epoch: its own shard and, as a buddy, the copy of its
+ * owner's. All have the same table then and come to the same verdict: what every shard is taken from, which recovery
  * source that is (docs/membership.md), and which has yet to finish a prepared step with the statistics of one that has.
  */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
@@ -14,16 +14,16 @@
 #include "worker/state/state.h"
 
 /* What a worker has of one epoch. */
-struct parts {
+struct held_shards {
     struct train_state *own;  /* NULL: nothing */
     struct train_state *copy; /* of the part of the rank that it is the buddy of; NULL: none */
 };
 
-void parts_close(struct parts *parts); /* leaves nothing */
+void held_shards_close(struct held_shards *shards); /* leaves nothing */
 
 /* What it brings into the next one. */
 struct brought {
-    struct parts parts;
+    struct held_shards shards;
     bool prepared;            /* the step after own's */
     const double *statistics; /* of own's step, for others to finish it with; NULL: it is not there */
     int64_t statistics_size;  /* doubles */
@@ -40,9 +40,9 @@ struct holdings {
     const struct layout *from; /* the source epoch's cut */
     int ranks;                 /* members and departing ranks */
     struct holding *all;       /* (ranks) */
-    int *holder;               /* (parts) rank that gives it; -1: none, a replica of it has to */
-    bool *copied;              /* (parts) what that rank gives is the copy of its owner's shard */
-    int *candidates;           /* (parts) scratch */
+    int *holder;               /* (shards) rank that gives it; -1: none, a replica of it has to */
+    bool *copied;              /* (shards) what that rank gives is the copy of its owner's shard */
+    int *candidates;           /* (shards) scratch */
     enum recovery_source recovery_source;
     uint64_t step, tokens, skipped; /* of the furthest */
     int behind;                     /* ranks that have it prepared only */

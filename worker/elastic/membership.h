@@ -19,7 +19,7 @@
 enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4, ORDER_MUST = 8 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
-/* Where the state of an epoch came from (RecoverySource of agent.proto): the first that covered every part. */
+/* Where the state of an epoch came from (RecoverySource of agent.proto): the first that covered every shard. */
 enum recovery_source {
     RECOVERY_SOURCE_INIT,
     RECOVERY_SOURCE_CHECKPOINT,
@@ -36,7 +36,7 @@ struct epoch_view {
     bool keyed;
     unsigned char key[32]; /* for registrations among the members */
     int rank, world;
-    /* Members of the source epoch that hand their parts over and are out when the state is installed: ranks world and
+    /* Members of the source epoch that hand their shards over and are out when the state is installed: ranks world and
      * up of the communicator the state moves over. rank >= world: this worker is one. */
     int departing;
     const char *const *addresses;  /* of all ranks, then the departing ranks' */
@@ -50,7 +50,7 @@ struct epoch_view {
     char checkpoint_path[PATH_MAX];
     int n_older;
     const char *const *older_checkpoints;
-    /* STATE_FROM_MEMORY: the epoch of the parts that are wanted (0: whatever is installed), its world and, for each of
+    /* STATE_FROM_MEMORY: the epoch of the shards that are wanted (0: whatever is installed), its world and, for each of
      * its ranks, the rank here that was it, -1 where it is gone. */
     bool memory_only; /* and when that does not cover the model: leave the epoch */
     uint64_t source_epoch;

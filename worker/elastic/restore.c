@@ -64,7 +64,7 @@ static titan_status share_statistics(struct restore *r, double *statistics, stru
 static titan_status roll_forward(struct restore *r, const double *statistics, struct titan_error *err)
 {
     const struct holdings *h = &r->holdings;
-    const struct train_state *own = r->brought.parts.own;
+    const struct train_state *own = r->brought.shards.own;
     _cleanup_free_ double *room = malloc((size_t)h->statistics_size * sizeof *room + 1);
 
     if (!room)
@@ -84,14 +84,14 @@ static titan_status roll_forward(struct restore *r, const double *statistics, st
     return failpoint("state.finished", err);
 }
 
-/* Replicas that differ are no state to go on from. A copy that differs from its owner's part, which is here too, is not
- * used, and the new epoch makes another. */
-static titan_status compare_parts(struct restore *r, struct titan_error *err)
+/* Replicas that differ are no state to go on from. A copy that differs from its owner's shard, which is here too, is
+ * not used, and the new epoch makes another. */
+static titan_status compare_shards(struct restore *r, struct titan_error *err)
 {
     struct verified v;
 
-    const titan_status status = verify_parts(&r->from->mesh, &r->brought.parts, 0, r->device, r->ops, r->comm,
-                                             r->view->world + r->view->departing, r->s, &v, err);
+    const titan_status status = verify_shards(&r->from->mesh, &r->brought.shards, 0, r->device, r->ops, r->comm,
+                                              r->view->world + r->view->departing, r->s, &v, err);
     if (status == TITAN_ECORRUPT) { /* alike on all ranks */
         tlog_error(r->log, "the members' memory is damaged", "reason=\"%s\"", err ? err->msg : "");
         r->covered = false;
@@ -121,7 +121,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
         TRY(roll_forward(r, r->brought.statistics, err));
-    return compare_parts(r, err);
+    return compare_shards(r, err);
 }
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
@@ -501,7 +501,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     if (r->covered) {
         titan_assert(r->view->source == STATE_FROM_MEMORY);
         r->recovery_source = r->holdings.recovery_source;
-        return state_transfer(&r->holdings, &r->brought.parts, cut, to, r->device, r->ops, r->comm, r->s,
+        return state_transfer(&r->holdings, &r->brought.shards, cut, to, r->device, r->ops, r->comm, r->s,
                               &r->bytes_sent, err);
     }
     if (r->view->memory_only)
@@ -521,11 +521,11 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
 /* --- proof -------------------------------------------------------------------------------------------------------- */
 
 /* Alike on all ranks: they have the same numbers. */
-static titan_status compare_new(struct restore *r, const struct mesh *mesh, const struct parts *parts,
+static titan_status compare_new(struct restore *r, const struct mesh *mesh, const struct held_shards *shards,
                                 struct verified *ret, struct titan_error *err)
 {
-    TRY(verify_parts(mesh, parts, r->bytes_sent, r->device, r->ops, r->comm, r->view->world + r->view->departing, r->s,
-                     ret, err));
+    TRY(verify_shards(mesh, shards, r->bytes_sent, r->device, r->ops, r->comm, r->view->world + r->view->departing,
+                      r->s, ret, err));
     if (ret->copies_differ)
         return titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);
     if (r->covered && ret->parameters != r->parameters)
@@ -534,11 +534,11 @@ static titan_status compare_new(struct restore *r, const struct mesh *mesh, cons
     return TITAN_OK;
 }
 
-titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct parts *parts, struct verified *ret,
-                            bool *ret_again, struct titan_error *err)
+titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct held_shards *shards,
+                            struct verified *ret, bool *ret_again, struct titan_error *err)
 {
     *ret_again = false;
-    const titan_status status = compare_new(r, mesh, parts, ret, err);
+    const titan_status status = compare_new(r, mesh, shards, ret, err);
     if (status != TITAN_ECORRUPT || !r->covered)
         return status;
     tlog_error(r->log, "state from memory is damaged", "reason=\"%s\"", err ? err->msg : "");

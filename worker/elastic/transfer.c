@@ -13,7 +13,7 @@
 #define MESSAGE_ALIGN 8                 /* of a box in a message */
 #define COPIES_AHEAD 128                /* enqueued between waits for the stream */
 
-/* A box of a piece, in the state or in a message. */
+/* Some of a slice, in the state or in a message. */
 struct parcel {
     void *data;
     enum dtype type;
@@ -23,7 +23,7 @@ struct parcel {
 struct transfer {
     const struct holdings *holdings;
     const struct layout *from, *cut; /* the old one and the new one */
-    const struct parts *mine;
+    const struct held_shards *mine;
     struct train_state *to; /* NULL: this rank is in no epoch after this */
     int rank;
     const struct comm_ops *ops;
@@ -100,13 +100,14 @@ static int64_t parcel_bytes(const struct parcel *p)
     return (bytes + MESSAGE_ALIGN - 1) / MESSAGE_ALIGN * MESSAGE_ALIGN;
 }
 
-/* A box of a piece, where that is in the state. */
-static struct parcel in_state(const struct train_state *state, const struct piece *p, const struct piece *box)
+/* Some of a slice, where that is in the state. */
+static struct parcel in_state(const struct train_state *state, const struct shard_slice *p,
+                              const struct shard_slice *slice)
 {
-    struct parcel ret = {.ld = p->cols, .rows = box->rows, .cols = box->cols};
-    char *const first = state_piece(state, p, &ret.type);
+    struct parcel ret = {.ld = p->cols, .rows = slice->rows, .cols = slice->cols};
+    char *const first = state_slice(state, p, &ret.type);
 
-    ret.data = first + piece_place(p, box) * (int64_t)dtype_bytes(ret.type);
+    ret.data = first + shard_slice_place(p, slice) * (int64_t)dtype_bytes(ret.type);
     return ret;
 }
 
@@ -116,7 +117,7 @@ static struct parcel in_message(const struct parcel *p, char *at)
     return (struct parcel){.data = at, .type = p->type, .ld = p->cols, .rows = p->rows, .cols = p->cols};
 }
 
-static titan_status copy_box(struct transfer *t, const struct parcel *dst, const struct parcel *src)
+static titan_status copy_slice(struct transfer *t, const struct parcel *dst, const struct parcel *src)
 {
     const int64_t rows = src->rows, cols = src->cols;
 
@@ -146,7 +147,7 @@ static titan_status flush(struct transfer *t)
     TRY(t->ops->recv(t->comm, t->message, bytes, t->sender, t->s));
     for (int i = 0; i < t->n_parcels; i++) {
         const struct parcel packed = in_message(&t->parcels[i], at);
-        TRY(copy_box(t, &t->parcels[i], &packed));
+        TRY(copy_slice(t, &t->parcels[i], &packed));
         at += parcel_bytes(&packed);
     }
     titan_assert((size_t)(at - t->message) == bytes);
@@ -165,34 +166,34 @@ static titan_status carry(struct transfer *t, struct parcel here, struct titan_e
     const struct parcel packed = in_message(&here, t->message + t->used);
     t->used += n;
     if (t->rank != t->receiver)
-        return copy_box(t, &packed, &here);
+        return copy_slice(t, &packed, &here);
     if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, here))
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     return TITAN_OK;
 }
 
-/* What the pieces x of old and y of the new state have in common. */
-static titan_status move_common(struct transfer *t, const struct train_state *old, const struct piece *x,
-                                const struct piece *y, struct titan_error *err)
+/* What the slices x of old and y of the new state have in common. */
+static titan_status move_common(struct transfer *t, const struct train_state *old, const struct shard_slice *x,
+                                const struct shard_slice *y, struct titan_error *err)
 {
-    const struct piece all = piece_overlap(x, y);
+    const struct shard_slice all = shard_slice_overlap(x, y);
 
     if (all.rows == 0)
         return TITAN_OK;
     if (t->sender == t->receiver) {
         const struct parcel from = in_state(old, x, &all), to = in_state(t->to, y, &all);
-        return copy_box(t, &to, &from);
+        return copy_slice(t, &to, &from);
     }
     const int64_t most = t->room / (int64_t)sizeof(float); /* elements of a message, of the widest type */
     const int64_t cols = MIN(all.cols, most), rows = MAX(most / cols, 1);
     for (int64_t r = 0; r < all.rows; r += rows)
         for (int64_t c = 0; c < all.cols; c += cols) {
-            struct piece box = all;
-            box.row += r;
-            box.rows = MIN(rows, all.rows - r);
-            box.col += c;
-            box.cols = MIN(cols, all.cols - c);
-            TRY(carry(t, t->rank == t->receiver ? in_state(t->to, y, &box) : in_state(old, x, &box), err));
+            struct shard_slice slice = all;
+            slice.row += r;
+            slice.rows = MIN(rows, all.rows - r);
+            slice.col += c;
+            slice.cols = MIN(cols, all.cols - c);
+            TRY(carry(t, t->rank == t->receiver ? in_state(t->to, y, &slice) : in_state(old, x, &slice), err));
         }
     return TITAN_OK;
 }
@@ -201,7 +202,7 @@ static titan_status move_common(struct transfer *t, const struct train_state *ol
 static titan_status move(struct transfer *t, int a, int b, struct titan_error *err)
 {
     struct pair pair = {t, a, b};
-    _cleanup_free_ struct piece *give = NULL, *take = NULL;
+    _cleanup_free_ struct shard_slice *give = NULL, *take = NULL;
     int n_give, n_take, first = 0;
 
     t->sender = t->holdings->holder[a];
@@ -212,8 +213,8 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     const struct train_state *const old = t->holdings->copied[a] ? t->mine->copy : t->mine->own;
     titan_assert(!here || (old && old->rank == a));
     titan_assert(!there || t->to);
-    TRY(layout_pieces(t->from, a, NULL, NULL, gives, &pair, &give, &n_give, err));
-    TRY(layout_pieces(t->cut, b, NULL, NULL, NULL, NULL, &take, &n_take, err));
+    TRY(layout_slices(t->from, a, NULL, NULL, gives, &pair, &give, &n_give, err));
+    TRY(layout_slices(t->cut, b, NULL, NULL, NULL, NULL, &take, &n_take, err));
     for (int i = 0; i < n_give; i++) {
         while (first < n_take && take[first].tensor < give[i].tensor)
             first++;
@@ -263,7 +264,7 @@ static titan_status move_and_settle(struct transfer *t, const struct device_hand
     return sync != TITAN_OK ? sync : status;
 }
 
-titan_status state_transfer(const struct holdings *holdings, const struct parts *mine, const struct layout *cut,
+titan_status state_transfer(const struct holdings *holdings, const struct held_shards *mine, const struct layout *cut,
                             struct train_state *to, const struct device_handle *device, const struct comm_ops *ops,
                             struct comm *comm, struct stream *s, uint64_t *ret_sent, struct titan_error *err)
 {

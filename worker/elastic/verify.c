@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c - hashes of parts, and what they say of each other. */
+/* verify.c - hashes of shards, and what they say of each other. */
 #include "worker/elastic/verify.h"
 
 #include <stdlib.h>
@@ -15,17 +15,17 @@
 #define HASHED_PIECES 128
 
 /* Of the first `tensors` specs, added to *sum (device). */
-static titan_status hash_pieces(const struct train_state *part, const struct piece *pieces, int n, int tensors,
+static titan_status hash_slices(const struct train_state *shard, const struct shard_slice *slices, int n, int tensors,
                                 uint64_t *sum, struct stream *s, struct titan_error *err)
 {
-    const struct device_ops *ops = part->device->ops;
+    const struct device_ops *ops = shard->device->ops;
     size_t bytes = 0;
     int ahead = 0;
 
-    for (int i = 0; i < n && pieces[i].tensor < tensors; i++) {
-        const struct piece *p = &pieces[i];
+    for (int i = 0; i < n && slices[i].tensor < tensors; i++) {
+        const struct shard_slice *p = &slices[i];
         enum dtype type;
-        const void *const data = state_piece(part, p, &type);
+        const void *const data = state_slice(shard, p, &type);
         progress_action();
         TRY(ops->hash(s, sum, data, type, p->rows, p->cols, (uint64_t)p->tensor << 40 | (uint64_t)p->row, p->col));
         bytes += (size_t)(p->rows * p->cols) * dtype_bytes(type);
@@ -49,23 +49,24 @@ static int first_replica(const struct mesh *mesh, int rank)
     return mesh_rank(mesh, at);
 }
 
-titan_status part_hash(const struct train_state *part, struct stream *s, struct part_hash *ret, struct titan_error *err)
+titan_status shard_hash(const struct train_state *shard, struct stream *s, struct shard_hash *ret,
+                        struct titan_error *err)
 {
-    const struct layout *l = part->layout;
-    const struct device_ops *ops = part->device->ops;
-    _cleanup_free_ struct piece *all = NULL, *owned = NULL;
+    const struct layout *l = shard->layout;
+    const struct device_ops *ops = shard->device->ops;
+    _cleanup_free_ struct shard_slice *all = NULL, *owned = NULL;
     uint64_t sums[2];
     int n_all, n_owned;
 
-    titan_assert(part->rank >= 0 && part->rank < l->mesh.world);
-    TRY(layout_pieces(l, part->rank, NULL, NULL, NULL, NULL, &all, &n_all, err));
-    TRY(layout_owned_pieces(l, first_replica(&l->mesh, part->rank), NULL, NULL, &owned, &n_owned, err));
-    TRY(ops->zero(s, part->hashes, sizeof sums));
-    TRY(hash_pieces(part, all, n_all, INT32_MAX, &part->hashes[0], s, err));
-    TRY(hash_pieces(part, owned, n_owned, l->model->n_tensors, &part->hashes[1], s, err));
-    TRY(ops->copy(s, sums, part->hashes, sizeof sums));
+    titan_assert(shard->rank >= 0 && shard->rank < l->mesh.world);
+    TRY(layout_slices(l, shard->rank, NULL, NULL, NULL, NULL, &all, &n_all, err));
+    TRY(layout_owned_slices(l, first_replica(&l->mesh, shard->rank), NULL, NULL, &owned, &n_owned, err));
+    TRY(ops->zero(s, shard->hashes, sizeof sums));
+    TRY(hash_slices(shard, all, n_all, INT32_MAX, &shard->hashes[0], s, err));
+    TRY(hash_slices(shard, owned, n_owned, l->model->n_tensors, &shard->hashes[1], s, err));
+    TRY(ops->copy(s, sums, shard->hashes, sizeof sums));
     TRY(ops->stream_sync(s, err));
-    *ret = (struct part_hash){.whole = sums[0], .parameters = sums[1]};
+    *ret = (struct shard_hash){.whole = sums[0], .parameters = sums[1]};
     return TITAN_OK;
 }
 
@@ -86,7 +87,7 @@ static uint64_t join(struct halves h)
     return (uint64_t)h.high << 32 | (uint64_t)h.low;
 }
 
-/* What a rank says of a part that it has; rank -1: it has none. */
+/* What a rank says of a shard that it has; rank -1: it has none. */
 struct claim {
     double rank;
     struct halves whole, parameters;
@@ -97,13 +98,13 @@ struct statement {
     struct halves bytes;
 };
 
-static titan_status claim(const struct train_state *part, struct stream *s, struct claim *ret, struct titan_error *err)
+static titan_status claim(const struct train_state *shard, struct stream *s, struct claim *ret, struct titan_error *err)
 {
-    struct part_hash h = {0};
+    struct shard_hash h = {0};
 
-    if (part)
-        TRY(part_hash(part, s, &h, err));
-    *ret = (struct claim){part ? part->rank : -1, halve(h.whole), halve(h.parameters)};
+    if (shard)
+        TRY(shard_hash(shard, s, &h, err));
+    *ret = (struct claim){shard ? shard->rank : -1, halve(h.whole), halve(h.parameters)};
     return TITAN_OK;
 }
 
@@ -149,9 +150,9 @@ static void compare_copies(const struct mesh *mesh, const struct statement *all,
     }
 }
 
-titan_status verify_parts(const struct mesh *mesh, const struct parts *mine, uint64_t bytes,
-                          const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int ranks,
-                          struct stream *s, struct verified *ret, struct titan_error *err)
+titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mine, uint64_t bytes,
+                           const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int ranks,
+                           struct stream *s, struct verified *ret, struct titan_error *err)
 {
     struct statement me = {.bytes = halve(bytes)};
     _cleanup_free_ struct statement *all = calloc((size_t)ranks, sizeof *all);

@@ -141,8 +141,8 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
     if (buddy)
         TRY(buddy_sync(buddy, err));
     const titan_status status =
-        verify_parts(&e->plan.plan->mesh, &e->state.shards, 0, &t->device, e->groups.ops,
-                     e->groups.comms[CHANNEL_WORLD], e->view.world, t->streams[STREAM_COMPUTE], &v, &fault);
+        verify_shards(&e->plan.plan->mesh, &e->state.shards, 0, &t->device, e->groups.ops,
+                      e->groups.comms[CHANNEL_WORLD], e->view.world, t->streams[STREAM_COMPUTE], &v, &fault);
     if (status == TITAN_ECORRUPT) {
         tlog_error(&t->log, "replicas have drifted apart", "step=%lu reason=\"%s\"",
                    (unsigned long)e->state.shards.own->step, fault.msg);

@@ -11,26 +11,26 @@
 /* --- what is held ------------------------------------------------------------------------------------------------- */
 
 /* Everything older goes. shards: the trainer's own pending ones, or an epoch's. */
-static void install(struct trainer *t, struct parts *shards)
+static void install(struct trainer *t, struct held_shards *shards)
 {
-    const struct parts fresh = *shards;
+    const struct held_shards fresh = *shards;
 
     titan_assert(!fresh.own || !t->held.installed.own || fresh.own->epoch > t->held.installed.own->epoch);
-    *shards = (struct parts){0};
+    *shards = (struct held_shards){0};
     epoch_free(TAKE(t->held.last));
-    parts_close(&t->held.installed);
-    parts_close(&t->held.pending);
+    held_shards_close(&t->held.installed);
+    held_shards_close(&t->held.pending);
     t->held.installed = fresh;
 }
 
 struct brought recover_held(const struct trainer *t)
 {
     const struct epoch *last = t->held.last;
-    struct brought b = {.parts = t->held.installed};
+    struct brought b = {.shards = t->held.installed};
 
     if (!last)
         return b;
-    titan_assert(last->exec && b.parts.own && b.parts.own->epoch == last->view.epoch);
+    titan_assert(last->exec && b.shards.own && b.shards.own->epoch == last->view.epoch);
     b.published = last->view.rank == 0 && !publish_is_pending(last);
     b.prepared = exec_prepared(last->exec);
     b.statistics = exec_statistics(last->exec);
@@ -55,7 +55,7 @@ static struct brought bring_source(struct epoch *e)
 struct quiesced recover_quiesced(const struct trainer *t, const struct epoch_view *view, bool paused)
 {
     const struct brought held = recover_held(t);
-    const struct train_state *own = held.parts.own, *pending = t->held.pending.own;
+    const struct train_state *own = held.shards.own, *pending = t->held.pending.own;
 
     titan_assert(!pending || !own || pending->epoch > own->epoch);
     return (struct quiesced){.epoch = view->epoch,
@@ -79,15 +79,15 @@ void recover_keep(struct trainer *t, struct epoch *e)
 void recover_close(struct trainer *t)
 {
     epoch_free(TAKE(t->held.last));
-    parts_close(&t->held.installed);
-    parts_close(&t->held.pending);
+    held_shards_close(&t->held.installed);
+    held_shards_close(&t->held.pending);
 }
 
 void recover_free(struct epoch *e)
 {
     buddy_close(e->state.buddy);
     if (!e->state.installed)
-        parts_close(&e->state.shards);
+        held_shards_close(&e->state.shards);
 }
 
 /* --- agreement ---------------------------------------------------------------------------------------------------- */
@@ -229,9 +229,9 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
         s->installed = true;
         return TITAN_OK;
     }
-    parts_close(&t->held.pending);
+    held_shards_close(&t->held.pending);
     t->held.pending = s->shards;
-    s->shards = (struct parts){0};
+    s->shards = (struct held_shards){0};
     return status;
 }
 
@@ -248,12 +248,13 @@ titan_status recover_hand_over(struct epoch *e, struct titan_error *err)
     for (bool again = true; again && status == TITAN_OK;) {
         status = restore_fill(&e->state.restore, cut, NULL, err);
         if (status == TITAN_OK)
-            status = restore_verify(&e->state.restore, &mesh, &(struct parts){0}, &e->state.verified, &again, err);
+            status =
+                restore_verify(&e->state.restore, &mesh, &(struct held_shards){0}, &e->state.verified, &again, err);
     }
     layout_close(cut);
     if (status == TITAN_OK)
         status = groups_wait_for_all(e, err);
     if (status == TITAN_OK)
-        install(t, &(struct parts){0});
+        install(t, &(struct held_shards){0});
     return status;
 }

@@ -2,7 +2,7 @@
 /* recover.h - the state of an epoch: from what this worker and the others held of the one before, from a checkpoint, or
  * from the beginning.
  *
- * The state of an epoch counts when every member has its part (*installed*). Until then the one before is kept, for a
+ * The state of an epoch counts when every member has its shard (*installed*). Until then the one before is kept, for a
  * loss in between; so is the epoch it belongs to, because a prepared step of it may have to be finished. */
 #ifndef TITAN_WORKER_EPOCH_RECOVER_H
 #define TITAN_WORKER_EPOCH_RECOVER_H
@@ -15,9 +15,9 @@ struct epoch;
 
 /* What the process holds between epochs. Written by recover.c only. */
 struct held_state {
-    struct parts installed; /* nothing until the first epoch has its state */
-    struct parts pending;   /* of a later epoch with a barrier that failed; nothing: there is none */
-    struct epoch *last;     /* of `installed`, over: what finishing its last step takes; NULL: it has run none */
+    struct held_shards installed; /* nothing until the first epoch has its state */
+    struct held_shards pending;   /* of a later epoch with a barrier that failed; nothing: there is none */
+    struct epoch *last;           /* of `installed`, over: what finishing its last step takes; NULL: it has run none */
 };
 
 /* Finish the prepared step of the epoch that was the last, with the statistics another rank has of it. */
@@ -27,8 +27,8 @@ typedef titan_status (*finish_step_fn)(struct epoch *last, const double *statist
 struct epoch_state {
     finish_step_fn finish;
     struct restore restore;
-    struct verified verified; /* the state it began with */
-    struct parts shards;      /* of this epoch; the same as held_state.installed when they are installed */
+    struct verified verified;  /* the state it began with */
+    struct held_shards shards; /* of this epoch; the same as held_state.installed when they are installed */
     bool installed;
     struct buddy *buddy; /* NULL: no replicas are kept */
 };

@@ -376,7 +376,7 @@ static titan_status balance_experts(const struct call *c, float *bias, float *ex
     return c->ops->router_balance(c->s, bias, expert_tokens, n, rate);
 }
 
-/* --- the statistics --------------------------------------------------------------------------------------------------- */
+/* --- the statistics ----------------------------------------------------------------------------------------------- */
 
 /* *out += the sum of x (n), or of its squares. */
 static titan_status add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)

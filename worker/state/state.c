@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - a rank's part of the training state. */
+/* state.c - a rank's shard of the training state. */
 #include "worker/state/state.h"
 
 #include <stdlib.h>
@@ -104,29 +104,29 @@ void *state_unit(const struct train_state *state, int unit)
     return (char *)state->values + state_bytes(state, state->layout->units[unit].offset);
 }
 
-/* Bytes before a piece in the values, or in the biases. */
-static size_t place_of(const struct layout *l, int rank, struct state_types types, const struct piece *piece,
+/* Bytes before a slice in the values, or in the biases. */
+static size_t place_of(const struct layout *l, int rank, struct state_types types, const struct shard_slice *slice,
                        bool *ret_bias, enum dtype *ret_type)
 {
     const struct model *m = l->model;
-    const int kind = piece->tensor / m->n_tensors; /* masters, m, v, biases */
+    const int kind = slice->tensor / m->n_tensors; /* masters, m, v, biases */
 
     *ret_bias = kind >= 3;
     *ret_type = kind >= 3 ? DTYPE_F32 : kind == 0 ? types.master : types.moment;
     if (kind >= 3)
-        return (size_t)(piece->at - 3 * layout_total(l, rank)) * sizeof(float);
-    const struct unit_layout *u = &l->units[m->tensors[piece->tensor % m->n_tensors].unit];
-    const int64_t at = piece->at - 3 * u->offset; /* in the unit */
+        return (size_t)(slice->at - 3 * layout_total(l, rank)) * sizeof(float);
+    const struct unit_layout *u = &l->units[m->tensors[slice->tensor % m->n_tensors].unit];
+    const int64_t at = slice->at - 3 * u->offset; /* in the unit */
     const size_t masters = (size_t)(kind == 0 ? at : u->shard), moments = (size_t)(kind == 0 ? 0 : at - u->shard);
     titan_assert(at >= kind * u->shard && at < (kind + 1) * u->shard);
     return (size_t)u->offset * state_types_bytes(types) + masters * dtype_bytes(types.master) +
            moments * dtype_bytes(types.moment);
 }
 
-void *state_piece(const struct train_state *state, const struct piece *piece, enum dtype *ret_type)
+void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type)
 {
     bool bias;
-    const size_t at = place_of(state->layout, state->rank, state->types, piece, &bias, ret_type);
+    const size_t at = place_of(state->layout, state->rank, state->types, slice, &bias, ret_type);
 
     return (bias ? (char *)state->biases : (char *)state->values) + at;
 }
@@ -142,11 +142,11 @@ size_t state_copy_bytes(const struct layout *layout, int rank, struct state_type
     return values_in_copy(layout, rank, types) + (size_t)layout_biases(layout->model) * sizeof(float);
 }
 
-size_t state_copy_place(const struct layout *layout, int rank, struct state_types types, const struct piece *piece,
-                        enum dtype *ret_type)
+size_t state_copy_place(const struct layout *layout, int rank, struct state_types types,
+                        const struct shard_slice *slice, enum dtype *ret_type)
 {
     bool bias;
-    const size_t at = place_of(layout, rank, types, piece, &bias, ret_type);
+    const size_t at = place_of(layout, rank, types, slice, &bias, ret_type);
 
     return (bias ? values_in_copy(layout, rank, types) : 0) + at;
 }
@@ -257,11 +257,11 @@ static int64_t walk_on(struct walk *w, size_t bytes, enum dtype *ret_type)
     return n;
 }
 
-static void take_values(void *arg, void *piece, size_t bytes)
+static void take_values(void *arg, void *slice, size_t bytes)
 {
     struct walk *w = arg;
 
-    for (char *at = piece, *end = at + bytes; at < end;) {
+    for (char *at = slice, *end = at + bytes; at < end;) {
         enum dtype type;
         const int64_t n = walk_on(w, (size_t)(end - at), &type);
         widen(w->to, at, type, n);
@@ -270,11 +270,11 @@ static void take_values(void *arg, void *piece, size_t bytes)
     }
 }
 
-static void fill_values(void *arg, void *piece, size_t bytes)
+static void fill_values(void *arg, void *slice, size_t bytes)
 {
     struct walk *w = arg;
 
-    for (char *at = piece, *end = at + bytes; at < end;) {
+    for (char *at = slice, *end = at + bytes; at < end;) {
         enum dtype type;
         const int64_t n = walk_on(w, (size_t)(end - at), &type);
         narrow(at, w->from, type, n);
@@ -314,11 +314,11 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
     return state->device->ops->stream_sync(s, err);
 }
 
-static void take_bytes(void *arg, void *piece, size_t bytes)
+static void take_bytes(void *arg, void *slice, size_t bytes)
 {
     char **const to = arg;
 
-    memcpy(*to, piece, bytes);
+    memcpy(*to, slice, bytes);
     *to += bytes;
 }
 
@@ -346,23 +346,23 @@ titan_status state_copy(const struct train_state *state, void *host, size_t pinn
 #define DRAWN ((int64_t)16 << 20) /* elements drawn at a time, each time counts as progress */
 #define AHEAD 128                 /* operations enqueued between waits */
 
-static void fill_ones(void *arg, void *piece, size_t bytes)
+static void fill_ones(void *arg, void *slice, size_t bytes)
 {
     const enum dtype type = *(const enum dtype *)arg;
     const float one = 1;
 
     for (size_t at = 0; at < bytes; at += dtype_bytes(type))
-        narrow((char *)piece + at, &one, type, 1);
+        narrow((char *)slice + at, &one, type, 1);
 }
 
-static titan_status init_piece(struct train_state *state, uint64_t seed, const struct piece *p, struct stream *s,
+static titan_status init_slice(struct train_state *state, uint64_t seed, const struct shard_slice *p, struct stream *s,
                                struct titan_error *err)
 {
     const struct model *m = state->layout->model;
     const struct model_tensor *t = &m->tensors[p->tensor];
     const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
     enum dtype type;
-    void *const to = state_piece(state, p, &type);
+    void *const to = state_slice(state, p, &type);
 
     if (t->init == INIT_ONES)
         return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type), fill_ones, &type, s,
@@ -379,12 +379,12 @@ static titan_status init_piece(struct train_state *state, uint64_t seed, const s
 
 titan_status state_init(struct train_state *state, uint64_t seed, struct stream *s, struct titan_error *err)
 {
-    _cleanup_free_ struct piece *pieces = NULL;
+    _cleanup_free_ struct shard_slice *slices = NULL;
     int n;
 
-    TRY(layout_pieces(state->layout, state->rank, NULL, NULL, NULL, NULL, &pieces, &n, err));
-    for (int i = 0; i < n && pieces[i].tensor < state->layout->model->n_tensors; i++) {
-        TRY(init_piece(state, seed, &pieces[i], s, err));
+    TRY(layout_slices(state->layout, state->rank, NULL, NULL, NULL, NULL, &slices, &n, err));
+    for (int i = 0; i < n && slices[i].tensor < state->layout->model->n_tensors; i++) {
+        TRY(init_slice(state, seed, &slices[i], s, err));
         if (i % AHEAD == AHEAD - 1)
             TRY(state->device->ops->stream_sync(s, err));
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - one rank's part of the training state: masters and moments (types: state_types.h), what is gathered of them
- * in the compute type (the shadow), expert biases in fp32, and four numbers that say how far the run is. Order and cuts
- * are layout.h's; a snapshot is in fp32, whatever the types: exact that way, rounded to nearest even the other way.
+/* state.h - one rank's shard of the training state: masters and moments (types: state_types.h), what is gathered of
+ * them in the compute type (the shadow), expert biases in fp32, and four numbers that say how far the run is. Order and
+ * cuts are layout.h's; a snapshot is in fp32, whatever the types: exact that way, rounded to nearest even the other
+ * way.
  *
  * Masters and moments are device memory or, offloaded, host memory the device copies from and to at full speed. */
 #ifndef TITAN_WORKER_STATE_STATE_H
@@ -21,7 +22,7 @@ struct train_state {
     int64_t total; /* layout_total */
     struct state_types types;
     bool offload;
-    bool copy;        /* of another rank's part: nothing is computed with it */
+    bool copy;        /* of another rank's shard: nothing is computed with it */
     void *values;     /* (total * state_types_bytes) masters, m and v, unit by unit */
     float *biases;    /* (layout_biases); NULL: the model has none */
     void *shadow;     /* (total) types.compute; NULL where masters themselves are gathered: of that type, not
@@ -37,7 +38,7 @@ struct train_state {
 /* Zeroed state of one rank. Takes layout when it succeeds. */
 titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, struct state_types types,
                         bool offload, struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
-/* The same for a copy of a rank's part, without a shadow. offload: as above, and always where the device's memory is
+/* The same for a copy of a rank's shard, without a shadow. offload: as above, and always where the device's memory is
  * not the host's. */
 titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
                              struct state_types types, bool offload, struct train_state **ret,
@@ -65,9 +66,9 @@ titan_status state_upload(struct train_state *state, const float *host, struct s
 titan_status state_copy(const struct train_state *state, void *host, size_t pinned, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 size_t state_copy_bytes(const struct layout *layout, int rank, struct state_types types);
-/* Where a piece of layout_pieces begins in such a copy, in bytes, and its type. */
-size_t state_copy_place(const struct layout *layout, int rank, struct state_types types, const struct piece *piece,
-                        enum dtype *ret_type);
+/* Where a slice of layout_slices begins in such a copy, in bytes, and its type. */
+size_t state_copy_place(const struct layout *layout, int rank, struct state_types types,
+                        const struct shard_slice *slice, enum dtype *ret_type);
 /* Elements of a snapshot. */
 int64_t state_snapshot_size(const struct layout *layout, int rank);
 
@@ -75,8 +76,8 @@ int64_t state_snapshot_size(const struct layout *layout, int rank);
 size_t state_bytes(const struct train_state *state, int64_t n);
 /* A unit's masters, m and v. */
 void *state_unit(const struct train_state *state, int unit);
-/* Where a piece of layout_pieces begins in the state, and the type it is stored in. */
-void *state_piece(const struct train_state *state, const struct piece *piece, enum dtype *ret_type);
+/* Where a slice of layout_slices begins in the state, and the type it is stored in. */
+void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type);
 
 /* What a program's external buffers are (exec.h): SHARD, STATE, STATE_HOST, BIAS; NULL for others. */
 void *state_bind(const struct train_state *state, const struct buffer *buffer);

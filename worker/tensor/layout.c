@@ -456,7 +456,7 @@ int64_t layout_bias_offset(const struct model *model, int layer)
     return (layer - model->dims.n_dense_layers) * model->dims.n_experts;
 }
 
-/* --- pieces ------------------------------------------------------------------------------------------------------- */
+/* --- slices ------------------------------------------------------------------------------------------------------- */
 
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n, struct titan_error *err)
 {
@@ -492,7 +492,7 @@ struct collector {
     float *state, *biases;
     bool (*takes)(void *arg, int unit, enum share share);
     void *arg;
-    struct piece *pieces;
+    struct shard_slice *slices;
     int n;
 };
 
@@ -506,17 +506,17 @@ static bool wanted(const struct collector *c, int unit, enum share share)
  * of a stretch, which is returned. */
 static int64_t add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, int64_t at)
 {
-    struct piece boxes[PIECE_BOXES_MAX];
+    struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
     int64_t row, col;
 
     titan_assert(from < to);
     const int64_t cols = c->layout->tensors[tensor].cols, stretch = layout_stretch(c->layout, tensor) * cols;
     const int64_t first = from / stretch * stretch, end = MIN(to, first + stretch);
     layout_origin(c->layout, tensor, c->rank, first / cols, &row, &col);
-    const int n = piece_boxes(cols, from - first, end - first, boxes);
+    const int n = shard_slices_between(cols, from - first, end - first, slices);
     for (int i = 0; i < n; i++) {
-        struct piece *p = &c->pieces[c->n++];
-        *p = boxes[i];
+        struct shard_slice *p = &c->slices[c->n++];
+        *p = slices[i];
         p->tensor = spec;
         p->row += row;
         p->col += col;
@@ -552,15 +552,16 @@ static void add_biases(struct collector *c)
     for (int i = 0; i < balanced_layers(m); i++) {
         const int layer = (int)m->dims.n_dense_layers + i;
         if (wanted(c, model_layer_unit(m, layer), SHARE_BIAS))
-            c->pieces[c->n++] = (struct piece){.tensor = 3 * m->n_tensors + i,
-                                               .rows = 1,
-                                               .cols = m->dims.n_experts,
-                                               .at = behind + layout_bias_offset(m, layer),
-                                               .data = c->biases ? c->biases + layout_bias_offset(m, layer) : NULL};
+            c->slices[c->n++] =
+                (struct shard_slice){.tensor = 3 * m->n_tensors + i,
+                                     .rows = 1,
+                                     .cols = m->dims.n_experts,
+                                     .at = behind + layout_bias_offset(m, layer),
+                                     .data = c->biases ? c->biases + layout_bias_offset(m, layer) : NULL};
     }
 }
 
-static size_t most_pieces(const struct layout *l)
+static size_t most_slices(const struct layout *l)
 {
     size_t stretches = (size_t)balanced_layers(l->model);
 
@@ -568,25 +569,25 @@ static size_t most_pieces(const struct layout *l)
         const int64_t stretch = MAX(layout_stretch(l, i), 1);
         stretches += 3 * (size_t)((l->tensors[i].rows + stretch - 1) / stretch);
     }
-    return stretches * PIECE_BOXES_MAX + 1;
+    return stretches * SHARD_SLICES_BETWEEN_MAX + 1;
 }
 
-titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
-                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
+titan_status layout_slices(const struct layout *layout, int rank, float *state, float *biases,
+                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct shard_slice **ret,
                            int *ret_n, struct titan_error *err)
 {
     const struct model *model = layout->model;
     struct collector c = {.layout = layout, .rank = rank, .state = state, .biases = biases, .takes = takes, .arg = arg};
 
     titan_assert(rank >= 0 && rank < layout->mesh.world);
-    c.pieces = calloc(most_pieces(layout), sizeof *c.pieces);
-    if (!c.pieces)
+    c.slices = calloc(most_slices(layout), sizeof *c.slices);
+    if (!c.slices)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
     for (int kind = 0; kind < 3; kind++)
         for (int i = 0; i < model->n_tensors; i++)
             add_tensor(&c, kind, i);
     add_biases(&c);
-    *ret = c.pieces;
+    *ret = c.slices;
     *ret_n = c.n;
     return TITAN_OK;
 }
@@ -607,9 +608,9 @@ static bool answers_for(void *arg, int unit, enum share share)
            (share == SHARE_CUT || layout_unit_part(o->layout, unit, o->rank) == 0);
 }
 
-titan_status layout_owned_pieces(const struct layout *layout, int rank, float *state, float *biases, struct piece **ret,
-                                 int *ret_n, struct titan_error *err)
+titan_status layout_owned_slices(const struct layout *layout, int rank, float *state, float *biases,
+                                 struct shard_slice **ret, int *ret_n, struct titan_error *err)
 {
     struct owner o = {layout, rank};
-    return layout_pieces(layout, rank, state, biases, answers_for, &o, ret, ret_n, err);
+    return layout_slices(layout, rank, state, biases, answers_for, &o, ret, ret_n, err);
 }

@@ -9,7 +9,7 @@
  *
  * A rank's state is, unit by unit of its stages, the masters of its range, then their m, then their v: they begin at
  * element 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct
- * piece), and one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
+ * slice), and one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
  *
  * canonical: ranges are multiples of the unit's block, which depends on the model only, so that sums over blocks are
  * the same for every data-parallel degree. Every matrix of an expert begins with a block and ends with one, so sums
@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "worker/tensor/mesh.h"
 #include "worker/tensor/model.h"
-#include "worker/tensor/piece.h"
+#include "worker/tensor/shard_slice.h"
 
 /* A tensor's part on one tp (ep) rank. */
 struct local_tensor {
@@ -105,15 +105,15 @@ int64_t layout_bias_offset(const struct model *model, int layer); /* where a lay
  * ep ranks), biases (all of a stage). */
 enum share { SHARE_CUT, SHARE_WHOLE, SHARE_BIAS };
 
-/* The pieces of the specs that a rank holds, ordered by spec, then by place. state: 3 * layout_total elements, biases:
- * layout_biases; both NULL: pieces without data. at: the element of the state, biases behind its last one. takes: which
+/* The slices of the specs that a rank holds, ordered by spec, then by place. state: 3 * layout_total elements, biases:
+ * layout_biases; both NULL: slices without data. at: the element of the state, biases behind its last one. takes: which
  * of them are wanted, NULL: all. Owned (free). */
-titan_status layout_pieces(const struct layout *layout, int rank, float *state, float *biases,
-                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct piece **ret,
+titan_status layout_slices(const struct layout *layout, int rank, float *state, float *biases,
+                           bool (*takes)(void *arg, int unit, enum share share), void *arg, struct shard_slice **ret,
                            int *ret_n, struct titan_error *err) TITAN_MUST_USE;
 /* Only those the rank answers for, so that every element of every spec is one rank's: what it writes in a checkpoint.
  */
-titan_status layout_owned_pieces(const struct layout *layout, int rank, float *state, float *biases, struct piece **ret,
-                                 int *ret_n, struct titan_error *err) TITAN_MUST_USE;
+titan_status layout_owned_slices(const struct layout *layout, int rank, float *state, float *biases,
+                                 struct shard_slice **ret, int *ret_n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -21,8 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct checkpoint_info info = {0};
     float a[12], b[5];
     uint64_t step = 0;
-    struct piece pieces[] = {{.tensor = 0, .rows = 4, .cols = 3, .data = a},
-                             {.tensor = 1, .rows = 1, .cols = 5, .data = b}};
+    struct shard_slice slices[] = {{.tensor = 0, .rows = 4, .cols = 3, .data = a},
+                                   {.tensor = 1, .rows = 1, .cols = 5, .data = b}};
     (void)snprintf(folder, sizeof(folder), "%s/step-00000007", fuzz_folder());
     (void)mkdir(folder, 0700);
     (void)snprintf(path, sizeof(path), "%s/rank-00000.safetensors", folder);
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_error(status, &err);
     checkpoint_info_clear(&info);
     err = (struct titan_error){0};
-    status = checkpoint_load(folder, specs, 2, pieces, 2, NULL, &err);
+    status = checkpoint_load(folder, specs, 2, slices, 2, NULL, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     return 0;

@@ -81,36 +81,36 @@ static float element(uint64_t step, int tensor, int64_t row, int64_t col)
     return (float)(step * 1000003 + (uint64_t)tensor * 10007 + (uint64_t)(row * 101 + col) % 9973) + 0.25f;
 }
 
-static void fill_piece(const struct piece *p, uint64_t step)
+static void fill_slice(const struct shard_slice *p, uint64_t step)
 {
     for (int64_t i = 0; i < p->rows * p->cols; i++)
         p->data[i] = element(step, p->tensor, p->row + i / p->cols, p->col + i % p->cols);
 }
 
-static void check_piece(const struct piece *p, uint64_t step)
+static void check_slice(const struct shard_slice *p, uint64_t step)
 {
     for (int64_t i = 0; i < p->rows * p->cols; i++)
         assert_true(p->data[i] == element(step, p->tensor, p->row + i / p->cols, p->col + i % p->cols));
 }
 
-static struct piece whole(int tensor)
+static struct shard_slice whole(int tensor)
 {
-    struct piece p = {.tensor = tensor};
-    piece_matrix(&specs[tensor], &p.rows, &p.cols);
+    struct shard_slice p = {.tensor = tensor};
+    shard_slice_matrix(&specs[tensor], &p.rows, &p.cols);
     return p;
 }
 
 /* A cut of all tensors among `world` ranks: boxes cut again and again at random, some ranks may have none. */
 struct cut {
     int world;
-    struct piece pieces[WORLD_MAX][PIECES_MAX];
+    struct shard_slice slices[WORLD_MAX][PIECES_MAX];
     int n[WORLD_MAX];
 };
 
 /* Cut a random box of boxes[0..n) in two where it can be; how many there are then. */
-static int cut_once(struct piece *boxes, int n, unsigned *seed)
+static int cut_once(struct shard_slice *cuts, int n, unsigned *seed)
 {
-    struct piece *p = &boxes[rand_r(seed) % n], rest = *p;
+    struct shard_slice *p = &cuts[rand_r(seed) % n], rest = *p;
     if (rand_r(seed) % 2 && p->rows > 1) {
         p->rows = 1 + rand_r(seed) % (p->rows - 1);
         rest.row += p->rows;
@@ -122,7 +122,7 @@ static int cut_once(struct piece *boxes, int n, unsigned *seed)
     } else {
         return n;
     }
-    boxes[n] = rest;
+    cuts[n] = rest;
     return n + 1;
 }
 
@@ -130,15 +130,15 @@ static void make_cut(struct cut *c, int world, unsigned *seed)
 {
     *c = (struct cut){.world = world};
     for (int t = 0; t < TENSORS; t++) {
-        struct piece boxes[BOX_CUTS + 1] = {whole(t)};
+        struct shard_slice cuts[BOX_CUTS + 1] = {whole(t)};
         int n = 1;
-        for (int cuts = rand_r(seed) % BOX_CUTS; cuts > 0; cuts--)
-            n = cut_once(boxes, n, seed);
+        for (int left = rand_r(seed) % BOX_CUTS; left > 0; left--)
+            n = cut_once(cuts, n, seed);
         for (int i = 0; i < n; i++) {
             const int r = rand_r(seed) % world;
-            boxes[i].data = malloc((size_t)(boxes[i].rows * boxes[i].cols) * sizeof(float));
-            assert_non_null(boxes[i].data);
-            c->pieces[r][c->n[r]++] = boxes[i];
+            cuts[i].data = malloc((size_t)(cuts[i].rows * cuts[i].cols) * sizeof(float));
+            assert_non_null(cuts[i].data);
+            c->slices[r][c->n[r]++] = cuts[i];
         }
     }
 }
@@ -147,14 +147,14 @@ static void fill_cut(struct cut *c, uint64_t step)
 {
     for (int r = 0; r < c->world; r++)
         for (int i = 0; i < c->n[r]; i++)
-            fill_piece(&c->pieces[r][i], step);
+            fill_slice(&c->slices[r][i], step);
 }
 
 static void free_cut(struct cut *c)
 {
     for (int r = 0; r < c->world; r++)
         for (int i = 0; i < c->n[r]; i++)
-            free(c->pieces[r][i].data);
+            free(c->slices[r][i].data);
 }
 
 static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char path[PATH_MAX],
@@ -170,7 +170,7 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
     struct buf entries[WORLD_MAX] = {0};
     titan_status status = TITAN_OK;
     for (int r = 0; r < c->world && status == TITAN_OK; r++)
-        status = checkpoint_write_shard(-1, dir, &info, r, specs, TENSORS, c->pieces[r], c->n[r], &entries[r], err);
+        status = checkpoint_write_shard(-1, dir, &info, r, specs, TENSORS, c->slices[r], c->n[r], &entries[r], err);
     if (status == TITAN_OK)
         status = checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, c->world, path, err);
     for (int r = 0; r < c->world; r++)
@@ -193,17 +193,17 @@ static void write_some(uint64_t step, uint64_t epoch, char path[PATH_MAX])
 
 static titan_status load_all(const char *path, uint64_t step, struct titan_error *err)
 {
-    struct piece pieces[TENSORS];
+    struct shard_slice slices[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        pieces[t] = whole(t);
-        pieces[t].data = calloc((size_t)specs[t].numel, sizeof(float));
-        assert_non_null(pieces[t].data);
+        slices[t] = whole(t);
+        slices[t].data = calloc((size_t)specs[t].numel, sizeof(float));
+        assert_non_null(slices[t].data);
     }
-    titan_status status = checkpoint_load(path, specs, TENSORS, pieces, TENSORS, NULL, err);
+    titan_status status = checkpoint_load(path, specs, TENSORS, slices, TENSORS, NULL, err);
     for (int t = 0; t < TENSORS; t++) {
         if (status == TITAN_OK)
-            check_piece(&pieces[t], step);
-        free(pieces[t].data);
+            check_slice(&slices[t], step);
+        free(slices[t].data);
     }
     return status;
 }
@@ -223,10 +223,10 @@ static void test_any_world_to_any_world(void **state)
         if (write_cut(&from, step, 1, path, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
         for (int r = 0; r < to.world; r++) {
-            if (checkpoint_load(path, specs, TENSORS, to.pieces[r], to.n[r], NULL, &err) != TITAN_OK)
+            if (checkpoint_load(path, specs, TENSORS, to.slices[r], to.n[r], NULL, &err) != TITAN_OK)
                 fail_msg("%s", err.msg);
             for (int i = 0; i < to.n[r]; i++)
-                check_piece(&to.pieces[r][i], step);
+                check_slice(&to.slices[r][i], step);
         }
         free_cut(&from);
         free_cut(&to);
@@ -264,46 +264,46 @@ static void test_subset_and_conflicts(void **state)
     write_some(1, 1, path);
     struct tensor_spec wanted[2] = {specs[3], specs[1]};
     float x[16], y[2];
-    struct piece pieces[2] = {{.tensor = 0, .row = 100, .rows = 4, .col = 60, .cols = 4, .data = x},
-                              {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_OK);
+    struct shard_slice slices[2] = {{.tensor = 0, .row = 100, .rows = 4, .col = 60, .cols = 4, .data = x},
+                                    {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
+    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, NULL, &err), TITAN_OK);
     assert_true(x[0] == element(1, 3, 100, 60) && x[15] == element(1, 3, 103, 63) && y[1] == element(1, 1, 0, 6));
     struct apart_watch watch = {.stop = 1}; /* a rank that has to leave does not read on */
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &watch, &err), TITAN_EREVOKED);
+    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, &watch, &err), TITAN_EREVOKED);
     atomic_store(&watch.stop, 0);
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, &watch, &err), TITAN_OK);
+    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, &watch, &err), TITAN_OK);
     assert_true(atomic_load(&watch.moved) >= 2);
     wanted[1].shape[0] = 8;
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_ECONFLICT);
+    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, NULL, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "layers.1.weight"));
     (void)snprintf(wanted[1].name, sizeof(wanted[1].name), "unknown");
-    assert_int_equal(checkpoint_load(path, wanted, 2, pieces, 2, NULL, &err), TITAN_ECONFLICT);
+    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, NULL, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "unknown"));
 }
 
 /* Columns of what is stored whole, and whole rows of what is stored as columns, more than is read at a time. */
-static void test_columns_of_large_pieces(void **state)
+static void test_columns_of_large_slices(void **state)
 {
     (void)state;
     const struct tensor_spec large = {.name = "large", .shape = {3000, 200}, .ndim = 2, .numel = 600000};
     struct checkpoint_info info = {.step = 1, .epoch = 1, .world = 1};
     _cleanup_free_ float *in = malloc((size_t)large.numel * sizeof(*in)),
                          *out = malloc((size_t)large.numel * sizeof(*out));
-    struct piece whole_one = {.rows = 3000, .cols = 200, .data = in};
-    struct piece columns[2] = {{.rows = 3000, .cols = 150, .data = in},
-                               {.rows = 3000, .col = 150, .cols = 50, .data = in + 3000 * 150}};
-    struct piece want[2] = {{.rows = 2990, .row = 10, .col = 50, .cols = 100, .data = out},
-                            {.rows = 2995, .row = 5, .cols = 200, .data = out}};
+    struct shard_slice whole_one = {.rows = 3000, .cols = 200, .data = in};
+    struct shard_slice columns[2] = {{.rows = 3000, .cols = 150, .data = in},
+                                     {.rows = 3000, .col = 150, .cols = 50, .data = in + 3000 * 150}};
+    struct shard_slice want[2] = {{.rows = 2990, .row = 10, .col = 50, .cols = 100, .data = out},
+                                  {.rows = 2995, .row = 5, .cols = 200, .data = out}};
     char path[PATH_MAX];
     for (int i = 0; i < 2; i++) {
-        struct piece *const stored = i == 0 ? &whole_one : columns;
+        struct shard_slice *const stored = i == 0 ? &whole_one : columns;
         _cleanup_(buf_free) struct buf entry = BUF_INIT;
         for (int p = 0; p <= i; p++)
-            fill_piece(&stored[p], 1);
+            fill_slice(&stored[p], 1);
         assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, &large, 1, stored, i + 1, &entry, NULL), TITAN_OK);
         assert_int_equal(checkpoint_commit(-1, dir, &info, &large, 1, &entry, 1, path, NULL), TITAN_OK);
         assert_int_equal(checkpoint_load(path, &large, 1, &want[i], 1, NULL, NULL), TITAN_OK);
-        check_piece(&want[i], 1);
+        check_slice(&want[i], 1);
     }
 }
 
@@ -355,9 +355,9 @@ static void test_types_of_tensors(void **state)
         if (write_cut(&from, i + 1, 1, path, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
         for (int r = 0; r < to.world; r++) {
-            assert_int_equal(checkpoint_load(path, specs, TENSORS, to.pieces[r], to.n[r], NULL, &err), TITAN_OK);
+            assert_int_equal(checkpoint_load(path, specs, TENSORS, to.slices[r], to.n[r], NULL, &err), TITAN_OK);
             for (int k = 0; k < to.n[r]; k++) {
-                const struct piece *p = &to.pieces[r][k];
+                const struct shard_slice *p = &to.slices[r][k];
                 for (int64_t e = 0; e < p->rows * p->cols; e++)
                     assert_true(p->data[e] ==
                                 as_stored(element(i + 1, p->tensor, p->row + e / p->cols, p->col + e % p->cols),
@@ -486,7 +486,7 @@ static void test_unfinished_is_not_listed(void **state)
     make_cut(&c, 2, &seed);
     fill_cut(&c, 4);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
-    assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, specs, TENSORS, c.pieces[0], c.n[0], &entry, NULL),
+    assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, specs, TENSORS, c.slices[0], c.n[0], &entry, NULL),
                      TITAN_OK);
     assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
     /* Without the other rank's entry it must not become complete. */
@@ -523,7 +523,7 @@ static void test_another_recipes_step_stays(void **state)
     assert_int_equal(stat(manifest, &before), 0);
     make_cut(&c, 1, &seed);
     fill_cut(&c, 7);
-    assert_int_equal(checkpoint_write_shard(-1, dir, &other, 0, specs, TENSORS, c.pieces[0], c.n[0], &entry, NULL),
+    assert_int_equal(checkpoint_write_shard(-1, dir, &other, 0, specs, TENSORS, c.slices[0], c.n[0], &entry, NULL),
                      TITAN_OK);
     assert_int_equal(checkpoint_commit(-1, dir, &other, specs, TENSORS, &entry, 1, path, &err), TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "another recipe"));
@@ -586,7 +586,7 @@ static void test_read_that_fails(void **state)
     reads = 0;
     assert_int_equal(load_all(path, 1, NULL), TITAN_OK);
     const int n = reads;
-    assert_true(n > 2 + 3 * 2); /* the manifest; of each shard its checksum and pieces */
+    assert_true(n > 2 + 3 * 2); /* the manifest; of each shard its checksum and slices */
     for (int i = 1; i <= n; i++) {
         struct titan_error err = {0};
         reads = 0;
@@ -747,9 +747,9 @@ static void test_version_1(void **state)
         fail_msg("%s", err.msg);
     make_cut(&c, 3, &seed);
     for (int r = 0; r < 3; r++) {
-        assert_int_equal(checkpoint_load(path, specs, TENSORS, c.pieces[r], c.n[r], NULL, &err), TITAN_OK);
+        assert_int_equal(checkpoint_load(path, specs, TENSORS, c.slices[r], c.n[r], NULL, &err), TITAN_OK);
         for (int i = 0; i < c.n[r]; i++)
-            check_piece(&c.pieces[r][i], 9);
+            check_slice(&c.slices[r][i], 9);
     }
     free_cut(&c);
 }
@@ -759,7 +759,7 @@ static void test_cover(void **state)
 {
     (void)state;
     static const struct {
-        struct piece boxes[5]; /* tensor, row, rows, col, cols */
+        struct shard_slice cuts[5]; /* tensor, row, rows, col, cols */
         int n;
         const char *says; /* NULL = covered */
     } cases[] = {
@@ -804,11 +804,11 @@ static void test_cover(void **state)
                                      {.name = "four", .shape = {4}, .ndim = 1, .numel = 4}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct titan_error err = {0};
-        struct manifest_piece pieces[5];
+        struct manifest_slice slices[5];
         for (int p = 0; p < cases[i].n; p++)
-            pieces[p] = (struct manifest_piece){.box = cases[i].boxes[p], .range = -1};
-        struct manifest_file files[2] = {{.pieces = pieces, .npieces = 1},
-                                         {.pieces = pieces + 1, .npieces = cases[i].n - 1}};
+            slices[p] = (struct manifest_slice){.slice = cases[i].cuts[p], .range = -1};
+        struct manifest_file files[2] = {{.slices = slices, .nslices = 1},
+                                         {.slices = slices + 1, .nslices = cases[i].n - 1}};
         struct manifest m = {.tensors = tensors, .ntensors = 2, .files = files, .nfiles = 2};
         assert_int_equal(manifest_check_cover(&m, &err), cases[i].says ? TITAN_ECORRUPT : TITAN_OK);
         if (cases[i].says && !strstr(err.msg, cases[i].says))
@@ -825,29 +825,29 @@ static void test_random_covers(void **state)
     unsigned seed = random_seed();
     int covered = 0;
     for (int round = 0; round < 20000; round++) {
-        struct piece boxes[8] = {{.rows = 1 + rand_r(&seed) % SIDE, .cols = 1 + rand_r(&seed) % SIDE}};
-        const int64_t rows = boxes[0].rows, cols = boxes[0].cols;
+        struct shard_slice cuts[8] = {{.rows = 1 + rand_r(&seed) % SIDE, .cols = 1 + rand_r(&seed) % SIDE}};
+        const int64_t rows = cuts[0].rows, cols = cuts[0].cols;
         struct tensor_spec tensor = {.name = "x", .shape = {rows, cols}, .ndim = 2, .numel = rows * cols};
         int n = 1, times[SIDE][SIDE] = {0};
         bool once = true;
-        for (int cuts = rand_r(&seed) % 7; cuts > 0; cuts--)
-            n = cut_once(boxes, n, &seed);
-        struct piece *p = &boxes[rand_r(&seed) % n];
+        for (int left = rand_r(&seed) % 7; left > 0; left--)
+            n = cut_once(cuts, n, &seed);
+        struct shard_slice *p = &cuts[rand_r(&seed) % n];
         if (rand_r(&seed) % 2) { /* somewhere else, or of another size, or twice */
             p->rows = 1 + rand_r(&seed) % rows;
             p->cols = 1 + rand_r(&seed) % cols;
             p->row = rand_r(&seed) % (rows - p->rows + 1);
             p->col = rand_r(&seed) % (cols - p->cols + 1);
         }
-        struct manifest_piece pieces[8];
+        struct manifest_slice slices[8];
         for (int i = 0; i < n; i++) {
-            pieces[i] = (struct manifest_piece){.box = boxes[i], .range = -1};
-            for (int64_t e = 0; e < boxes[i].rows * boxes[i].cols; e++)
-                times[boxes[i].row + e / boxes[i].cols][boxes[i].col + e % boxes[i].cols]++;
+            slices[i] = (struct manifest_slice){.slice = cuts[i], .range = -1};
+            for (int64_t e = 0; e < cuts[i].rows * cuts[i].cols; e++)
+                times[cuts[i].row + e / cuts[i].cols][cuts[i].col + e % cuts[i].cols]++;
         }
         for (int64_t e = 0; e < rows * cols; e++)
             once = once && times[e / cols][e % cols] == 1;
-        struct manifest_file file = {.pieces = pieces, .npieces = n};
+        struct manifest_file file = {.slices = slices, .nslices = n};
         const struct manifest m = {.tensors = &tensor, .ntensors = 1, .files = &file, .nfiles = 1};
         assert_int_equal(manifest_check_cover(&m, NULL), once ? TITAN_OK : TITAN_ECORRUPT);
         covered += once;
@@ -858,20 +858,20 @@ static void test_random_covers(void **state)
 static void test_overlap(void **state)
 {
     (void)state;
-    struct piece a = {.tensor = 1, .row = 2, .rows = 8, .col = 10, .cols = 10};
-    struct piece b = {.tensor = 1, .row = 0, .rows = 5, .col = 15, .cols = 10};
-    struct piece o = piece_overlap(&a, &b);
+    struct shard_slice a = {.tensor = 1, .row = 2, .rows = 8, .col = 10, .cols = 10};
+    struct shard_slice b = {.tensor = 1, .row = 0, .rows = 5, .col = 15, .cols = 10};
+    struct shard_slice o = shard_slice_overlap(&a, &b);
     assert_true(o.row == 2 && o.rows == 3 && o.col == 15 && o.cols == 5);
-    assert_int_equal(piece_place(&a, &o), 5);
-    assert_int_equal(piece_place(&b, &o), 20);
+    assert_int_equal(shard_slice_place(&a, &o), 5);
+    assert_int_equal(shard_slice_place(&b, &o), 20);
     b.col = 20;
-    assert_int_equal(piece_overlap(&a, &b).rows, 0);
+    assert_int_equal(shard_slice_overlap(&a, &b).rows, 0);
     b.col = 15, b.rows = 2;
-    assert_int_equal(piece_overlap(&a, &b).rows, 0);
+    assert_int_equal(shard_slice_overlap(&a, &b).rows, 0);
     b = a;
-    assert_int_equal(piece_overlap(&b, &a).rows, 8);
+    assert_int_equal(shard_slice_overlap(&b, &a).rows, 8);
     b.tensor = 2;
-    assert_int_equal(piece_overlap(&b, &a).rows, 0);
+    assert_int_equal(shard_slice_overlap(&b, &a).rows, 0);
 }
 
 /* Every range of a small matrix: in order, without gap, in three boxes at most. */
@@ -881,15 +881,15 @@ static void test_boxes_of_ranges(void **state)
     for (int64_t cols = 1; cols <= 5; cols++)
         for (int64_t from = 0; from <= 20; from++)
             for (int64_t to = from; to <= 20; to++) {
-                struct piece boxes[PIECE_BOXES_MAX];
+                struct shard_slice cuts[SHARD_SLICES_BETWEEN_MAX];
                 int64_t at = from;
-                const int n = piece_boxes(cols, from, to, boxes);
-                assert_in_range(n, 0, PIECE_BOXES_MAX);
+                const int n = shard_slices_between(cols, from, to, cuts);
+                assert_in_range(n, 0, SHARD_SLICES_BETWEEN_MAX);
                 for (int i = 0; i < n; i++) {
-                    assert_int_equal(boxes[i].row * cols + boxes[i].col, at);
-                    assert_true(boxes[i].rows == 1 || boxes[i].cols == cols);
-                    assert_true(boxes[i].col + boxes[i].cols <= cols);
-                    at += boxes[i].rows * boxes[i].cols;
+                    assert_int_equal(cuts[i].row * cols + cuts[i].col, at);
+                    assert_true(cuts[i].rows == 1 || cuts[i].cols == cols);
+                    assert_true(cuts[i].col + cuts[i].cols <= cols);
+                    at += cuts[i].rows * cuts[i].cols;
                 }
                 assert_int_equal(at, to);
             }
@@ -905,7 +905,7 @@ int main(void)
         cmocka_unit_test(test_numbers_in_range),
         cmocka_unit_test_setup_teardown(test_version_1, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(test_columns_of_large_pieces, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_columns_of_large_slices, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_types_of_tensors, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_info_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_subset_and_conflicts, make_dir, remove_dir),

@@ -102,19 +102,19 @@ static void write_tiny(bool qwen, struct model **ret)
     struct tensor_spec *specs = NULL;
     int n;
     assert_int_equal(layout_specs(m, &specs, &n, &err), TITAN_OK); /* parameters come first */
-    struct piece *pieces = calloc((size_t)m->n_tensors, sizeof(*pieces));
+    struct shard_slice *slices = calloc((size_t)m->n_tensors, sizeof(*slices));
     for (int i = 0; i < m->n_tensors; i++) {
-        pieces[i] = (struct piece){.tensor = i, .data = malloc((size_t)specs[i].numel * sizeof(float))};
-        piece_matrix(&specs[i], &pieces[i].rows, &pieces[i].cols);
-        values_of(m, i, pieces[i].data);
+        slices[i] = (struct shard_slice){.tensor = i, .data = malloc((size_t)specs[i].numel * sizeof(float))};
+        shard_slice_matrix(&specs[i], &slices[i].rows, &slices[i].cols);
+        values_of(m, i, slices[i].data);
     }
     struct checkpoint_info info = {.step = 3, .epoch = 1, .world = 1, .recipe = text.data};
     assert_int_equal(
-        checkpoint_write_shard(-1, root, &info, 0, specs, m->n_tensors, pieces, m->n_tensors, &entry, &err), TITAN_OK);
+        checkpoint_write_shard(-1, root, &info, 0, specs, m->n_tensors, slices, m->n_tensors, &entry, &err), TITAN_OK);
     assert_int_equal(checkpoint_commit(-1, root, &info, specs, m->n_tensors, &entry, 1, path, &err), TITAN_OK);
     for (int i = 0; i < m->n_tensors; i++)
-        free(pieces[i].data);
-    free(pieces);
+        free(slices[i].data);
+    free(slices);
     free(specs);
     *ret = m;
 }

@@ -251,8 +251,8 @@ static void test_families(void **state)
     }
 }
 
-/* A piece of a tensor is what stands there in the whole. */
-static void test_pieces(void **state)
+/* A slice of a tensor is what stands there in the whole. */
+static void test_slices(void **state)
 {
     (void)state;
     struct titan_error err = {0};
@@ -267,15 +267,15 @@ static void test_pieces(void **state)
         for (int t = 0; t < f.model->n_tensors; t++) {
             const struct model_tensor *m = &f.model->tensors[t];
             const int64_t rows = m->ndim > 1 ? m->shape[0] : 1, cols = m->ndim > 1 ? m->shape[1] : m->shape[0];
-            const struct piece whole = {
+            const struct shard_slice whole = {
                 .tensor = t, .rows = rows, .cols = cols, .data = malloc((size_t)(rows * cols) * sizeof(float))};
             const int64_t r0 = rows / 3, r1 = rows - rows / 5, c0 = cols / 4, c1 = cols - cols / 7;
-            const struct piece part = {.tensor = t,
-                                       .row = r0,
-                                       .rows = r1 - r0,
-                                       .col = c0,
-                                       .cols = c1 - c0,
-                                       .data = malloc((size_t)(rows * cols) * sizeof(float))};
+            const struct shard_slice part = {.tensor = t,
+                                             .row = r0,
+                                             .rows = r1 - r0,
+                                             .col = c0,
+                                             .cols = c1 - c0,
+                                             .data = malloc((size_t)(rows * cols) * sizeof(float))};
             assert_int_equal(hf_weights_read(w, f.model, &whole, NULL, &err), TITAN_OK);
             assert_int_equal(hf_weights_read(w, f.model, &part, NULL, &err), TITAN_OK);
             for (int64_t r = 0; r < part.rows; r++)
@@ -410,9 +410,9 @@ static void test_tied(void **state)
     assert_int_equal(hf_weights_open(write_weights(&tied, "tied", "F32", 1), &w, &err), TITAN_OK);
     if (hf_weights_check(w, own.model, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
-    struct piece p = {.tensor = 0, .rows = n, .cols = c, .data = a};
+    struct shard_slice p = {.tensor = 0, .rows = n, .cols = c, .data = a};
     assert_int_equal(hf_weights_read(w, own.model, &p, NULL, &err), TITAN_OK);
-    p = (struct piece){.tensor = own.model->n_tensors - 1, .rows = n, .cols = c, .data = b};
+    p = (struct shard_slice){.tensor = own.model->n_tensors - 1, .rows = n, .cols = c, .data = b};
     assert_int_equal(hf_weights_read(w, own.model, &p, NULL, &err), TITAN_OK);
     assert_memory_equal(a, b, (size_t)(n * c) * sizeof *a);
     hf_weights_close(w);
@@ -446,7 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_families, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_pieces, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_slices, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_tensors, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_model, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_files, make_root, remove_root),

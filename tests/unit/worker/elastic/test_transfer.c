@@ -132,7 +132,7 @@ struct change {
     struct titan_error errors[RANKS_MAX];
 };
 
-static float trained(const struct piece *p, int64_t i)
+static float trained(const struct shard_slice *p, int64_t i)
 {
     return (float)(p->tensor * 7919 + 1) + (float)((p->row + i / p->cols) * 131 + p->col + i % p->cols) / 1024;
 }
@@ -145,7 +145,7 @@ static struct train_state *open_state(struct layout *l, int rank, struct state_t
 }
 
 /* What trained() is in the type its spec is stored in. */
-static float stored(const struct model *m, struct state_types types, const struct piece *p, int64_t i)
+static float stored(const struct model *m, struct state_types types, const struct shard_slice *p, int64_t i)
 {
     const int kind = p->tensor / m->n_tensors; /* masters, m, v, biases */
     const bool bf16 = kind == 0 ? types.master == DTYPE_BF16 : kind < 3 && types.moment == DTYPE_BF16;
@@ -156,15 +156,15 @@ static struct train_state *trained_state(struct layout *l, int rank, struct stat
 {
     struct train_state *s = open_state(l, rank, types, offload);
     float *host = calloc((size_t)state_snapshot_size(l, rank) + 1, sizeof *host);
-    struct piece *pieces = NULL;
+    struct shard_slice *slices = NULL;
     int n;
-    assert_int_equal(layout_pieces(l, rank, host, host + 3 * s->total, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_slices(l, rank, host, host + 3 * s->total, NULL, NULL, &slices, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
-        for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
-            pieces[p].data[i] = trained(&pieces[p], i);
+        for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
+            slices[p].data[i] = trained(&slices[p], i);
     assert_int_equal(state_upload(s, host, NULL, NULL), TITAN_OK);
     free(host);
-    free(pieces);
+    free(slices);
     s->step = 12;
     s->tokens = 345;
     s->skipped = 6;
@@ -177,13 +177,13 @@ static float shadow_at(const struct train_state *s, int64_t i)
                                           : ((const float *)s->shadow)[i];
 }
 
-/* Every piece has its values, also in the shadow; the rest is zero. */
+/* Every slice has its values, also in the shadow; the rest is zero. */
 static void check_fresh(const struct change *c, int rank)
 {
     struct train_state *s = c->fresh[rank];
     const size_t size = (size_t)state_snapshot_size(c->to, rank);
     float *host = calloc(size + 1, sizeof *host);
-    struct piece *pieces = NULL;
+    struct shard_slice *slices = NULL;
     int n;
     assert_int_equal(state_snapshot(s, host, NULL, NULL), TITAN_OK);
     for (int u = 0; s->shadow && u < c->model->n_units; u++) {
@@ -193,18 +193,18 @@ static void check_fresh(const struct change *c, int rank)
                                                              ? bf16_to_f32(bf16_from_f32(host[3 * ul->offset + i]))
                                                              : host[3 * ul->offset + i]));
     }
-    assert_int_equal(layout_pieces(c->to, rank, host, host + 3 * s->total, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_slices(c->to, rank, host, host + 3 * s->total, NULL, NULL, &slices, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
-        for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++) {
-            const float want = stored(c->model, c->types, &pieces[p], i);
-            if (pieces[p].data[i] != want)
+        for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
+            const float want = stored(c->model, c->types, &slices[p], i);
+            if (slices[p].data[i] != want)
                 fail_msg("rank %d of %s: element %ld of a piece of spec %d is %g in place of %g", rank,
-                         layout_text(c->to), (long)i, pieces[p].tensor, (double)pieces[p].data[i], (double)want);
-            pieces[p].data[i] = 0;
+                         layout_text(c->to), (long)i, slices[p].tensor, (double)slices[p].data[i], (double)want);
+            slices[p].data[i] = 0;
         }
     for (int64_t i = 0; i < 3 * s->total; i++)
         assert_true(host[i] == 0);
-    free(pieces);
+    free(slices);
     free(host);
     assert_true(s->step == 12 && s->tokens == 345 && s->skipped == 6);
 }
@@ -223,7 +223,7 @@ static void *member_main(void *arg)
                                     .departing = c->hub.world - c->to->mesh.world,
                                     .holders = c->from->mesh.world,
                                     .holder_ranks = c->holder};
-    const struct brought mine = {.parts = {c->old[m->rank], c->wards[m->rank]}};
+    const struct brought mine = {.shards = {c->old[m->rank], c->wards[m->rank]}};
     struct titan_error *const err = &c->errors[m->rank];
     struct comm *const comm = &c->comms[m->rank];
     struct holdings h;
@@ -233,14 +233,14 @@ static void *member_main(void *arg)
         return NULL;
     c->recovery_source[m->rank] = h.recovery_source;
     c->status[m->rank] =
-        state_transfer(&h, &mine.parts, c->to, c->fresh[m->rank], &memory_device, &hub_ops, comm, NULL, &sent, err);
+        state_transfer(&h, &mine.shards, c->to, c->fresh[m->rank], &memory_device, &hub_ops, comm, NULL, &sent, err);
     if (c->status[m->rank] == TITAN_OK)
-        c->status[m->rank] = verify_parts(&c->from->mesh, &mine.parts, sent, &memory_device, &hub_ops, comm,
-                                          c->hub.world, NULL, &c->before[m->rank], err);
-    const struct parts fresh = {.own = c->fresh[m->rank]};
+        c->status[m->rank] = verify_shards(&c->from->mesh, &mine.shards, sent, &memory_device, &hub_ops, comm,
+                                           c->hub.world, NULL, &c->before[m->rank], err);
+    const struct held_shards fresh = {.own = c->fresh[m->rank]};
     if (c->status[m->rank] == TITAN_OK)
-        c->status[m->rank] = verify_parts(&c->to->mesh, &fresh, 0, &memory_device, &hub_ops, comm, c->hub.world, NULL,
-                                          &c->after[m->rank], err);
+        c->status[m->rank] = verify_shards(&c->to->mesh, &fresh, 0, &memory_device, &hub_ops, comm, c->hub.world, NULL,
+                                           &c->after[m->rank], err);
     holdings_clear(&h);
     return NULL;
 }
@@ -403,7 +403,7 @@ static void test_any_mesh_to_any_mesh(void **state)
     assert_true(sent > 0);
 }
 
-/* The same mesh, every part where it was: nothing travels. */
+/* The same mesh, every shard where it was: nothing travels. */
 static void test_in_place(void **state)
 {
     (void)state;
@@ -463,7 +463,7 @@ static void test_no_whole_state(void **state)
         mesh_group_members(m, GROUP_REPLICATE, victim, replicas);
         for (int r = 0; r < RANKS_MAX; r++)
             if (c.wards[r])
-                c.wards[r]->total++;                         /* no rank's part */
+                c.wards[r]->total++;                         /* no rank's shard */
         for (int i = 0; i < m->size[AXIS_DP_REPLICATE]; i++) /* named, but it has another's, or nothing */
             if (c.holder[replicas[i]] >= 0) {
                 struct train_state *gone = c.old[c.holder[replicas[i]]];
@@ -482,22 +482,22 @@ static void test_no_whole_state(void **state)
 
 static void flip_bit(const struct change *c, struct train_state *s, unsigned *seed)
 {
-    struct piece *pieces = NULL;
+    struct shard_slice *slices = NULL;
     int n;
-    assert_int_equal(layout_pieces(c->from, s->rank, NULL, NULL, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
-    const struct piece *p = &pieces[random_below(seed, n)];
+    assert_int_equal(layout_slices(c->from, s->rank, NULL, NULL, NULL, NULL, &slices, &n, NULL), TITAN_OK);
+    const struct shard_slice *p = &slices[random_below(seed, n)];
     enum dtype type;
-    uint8_t *const bytes = state_piece(s, p, &type);
+    uint8_t *const bytes = state_slice(s, p, &type);
     bytes[random_below(seed, (int)(p->rows * p->cols * (int64_t)dtype_bytes(type)))] ^= 1u << random_below(seed, 8);
-    free(pieces);
+    free(slices);
 }
 
 static bool only_padding(const struct change *c, int a)
 {
-    struct piece *pieces = NULL;
+    struct shard_slice *slices = NULL;
     int n;
-    assert_int_equal(layout_pieces(c->from, a, NULL, NULL, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
-    free(pieces);
+    assert_int_equal(layout_slices(c->from, a, NULL, NULL, NULL, NULL, &slices, &n, NULL), TITAN_OK);
+    free(slices);
     return n == 0;
 }
 

@@ -63,52 +63,52 @@ static float value_at(const void *x, enum dtype type, int64_t i)
 }
 
 /* So has a copy in the state's own types. */
-static void check_copy(const struct train_state *s, const struct piece *pieces, int n_pieces,
-                       float (*value)(const struct model *m, const struct piece *p, int64_t i))
+static void check_copy(const struct train_state *s, const struct shard_slice *slices, int n_slices,
+                       float (*value)(const struct model *m, const struct shard_slice *p, int64_t i))
 {
     const size_t bytes = state_copy_bytes(s->layout, s->rank, s->types);
     char *host = malloc(bytes + 1);
     size_t seen = 0;
     host[bytes] = 77;
     assert_int_equal(state_copy(s, host, 0, NULL, NULL), TITAN_OK);
-    for (int p = 0; p < n_pieces; p++) {
-        const int64_t n = pieces[p].rows * pieces[p].cols;
+    for (int p = 0; p < n_slices; p++) {
+        const int64_t n = slices[p].rows * slices[p].cols;
         enum dtype type, own;
-        const size_t at = state_copy_place(s->layout, s->rank, s->types, &pieces[p], &type);
+        const size_t at = state_copy_place(s->layout, s->rank, s->types, &slices[p], &type);
         assert_true(at + (size_t)n * dtype_bytes(type) <= bytes && at % dtype_bytes(type) == 0);
-        assert_memory_equal(host + at, state_piece(s, &pieces[p], &own), (size_t)n * dtype_bytes(type));
-        assert_true(type == own && type == type_of_spec(s, pieces[p].tensor));
+        assert_memory_equal(host + at, state_slice(s, &slices[p], &own), (size_t)n * dtype_bytes(type));
+        assert_true(type == own && type == type_of_spec(s, slices[p].tensor));
         for (int64_t i = 0; i < n; i++)
-            assert_true(value_at(host + at, type, i) == as_stored(value(s->layout->model, &pieces[p], i), type));
+            assert_true(value_at(host + at, type, i) == as_stored(value(s->layout->model, &slices[p], i), type));
         seen += (size_t)n * dtype_bytes(type);
     }
     assert_true(seen <= bytes && host[bytes] == 77);
     free(host);
 }
 
-/* Every piece has the values of its place, and what is no piece is zero. */
+/* Every slice has the values of its place, and what is no slice is zero. */
 static void check_state(const struct train_state *s,
-                        float (*value)(const struct model *m, const struct piece *p, int64_t i))
+                        float (*value)(const struct model *m, const struct shard_slice *p, int64_t i))
 {
     const size_t n = (size_t)state_snapshot_size(s->layout, s->rank);
     float *host = calloc(n + 1, sizeof *host);
-    struct piece *pieces = NULL;
-    int n_pieces;
+    struct shard_slice *slices = NULL;
+    int n_slices;
     assert_int_equal(state_snapshot(s, host, NULL, NULL), TITAN_OK);
-    assert_int_equal(layout_pieces(s->layout, s->rank, host, host + 3 * s->total, NULL, NULL, &pieces, &n_pieces, NULL),
+    assert_int_equal(layout_slices(s->layout, s->rank, host, host + 3 * s->total, NULL, NULL, &slices, &n_slices, NULL),
                      TITAN_OK);
-    for (int p = 0; p < n_pieces; p++)
-        for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++) {
-            const float want = as_stored(value(s->layout->model, &pieces[p], i), type_of_spec(s, pieces[p].tensor));
-            if (memcmp(&pieces[p].data[i], &want, sizeof want) != 0)
+    for (int p = 0; p < n_slices; p++)
+        for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
+            const float want = as_stored(value(s->layout->model, &slices[p], i), type_of_spec(s, slices[p].tensor));
+            if (memcmp(&slices[p].data[i], &want, sizeof want) != 0)
                 fail_msg("%s: rank %d: %g in place of %g in spec %d", layout_text(s->layout), s->rank,
-                         (double)pieces[p].data[i], (double)want, pieces[p].tensor);
-            pieces[p].data[i] = 0;
+                         (double)slices[p].data[i], (double)want, slices[p].tensor);
+            slices[p].data[i] = 0;
         }
     for (size_t i = 0; i < n; i++)
         assert_true(host[i] == 0);
-    check_copy(s, pieces, n_pieces, value);
-    free(pieces);
+    check_copy(s, slices, n_slices, value);
+    free(slices);
     free(host);
 }
 
@@ -116,7 +116,7 @@ static void check_state(const struct train_state *s,
 
 #define INIT_SEED 3
 
-static float initial(const struct model *m, const struct piece *p, int64_t i)
+static float initial(const struct model *m, const struct shard_slice *p, int64_t i)
 {
     float x = 0;
     if (p->tensor < m->n_tensors) {
@@ -167,7 +167,7 @@ static void test_init(void **state)
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-static float trained(const struct model *m, const struct piece *p, int64_t i)
+static float trained(const struct model *m, const struct shard_slice *p, int64_t i)
 {
     (void)m;
     return (float)(p->tensor * 7919 + 1) + (float)((p->row + i / p->cols) * 131 + p->col + i % p->cols) / 1024;
@@ -179,17 +179,17 @@ static void write_rank(const struct layout *l, int rank, const char *dir, const 
 {
     float *host = calloc((size_t)state_snapshot_size(l, rank) + 1, sizeof *host);
     struct tensor_spec *specs = NULL;
-    struct piece *pieces = NULL;
+    struct shard_slice *slices = NULL;
     struct titan_error err = {0};
     int n_specs, n;
     assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
-    assert_int_equal(layout_owned_pieces(l, rank, host, host + 3 * layout_total(l, rank), &pieces, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_owned_slices(l, rank, host, host + 3 * layout_total(l, rank), &slices, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
-        for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
-            pieces[p].data[i] = trained(l->model, &pieces[p], i);
-    if (checkpoint_write_shard(-1, dir, info, rank, specs, n_specs, pieces, n, entry, &err) != TITAN_OK)
+        for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
+            slices[p].data[i] = trained(l->model, &slices[p], i);
+    if (checkpoint_write_shard(-1, dir, info, rank, specs, n_specs, slices, n, entry, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
-    free(pieces);
+    free(slices);
     free(specs);
     free(host);
 }

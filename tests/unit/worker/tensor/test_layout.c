@@ -242,14 +242,14 @@ static struct element *state_elements(const struct layout *l, int rank, int64_t 
     const int64_t n = 3 * layout_total(l, rank);
     struct element *of = calloc((size_t)n + 1, sizeof *of);
     float *values = calloc((size_t)n + 1, sizeof *values), *biases = calloc((size_t)layout_biases(l->model) + 1, 4);
-    struct piece *pieces = NULL;
-    int n_pieces;
+    struct shard_slice *slices = NULL;
+    int n_slices;
     for (int64_t i = 0; i < n; i++)
         of[i].tensor = -1;
-    assert_int_equal(layout_pieces(l, rank, values, biases, NULL, NULL, &pieces, &n_pieces, NULL), TITAN_OK);
-    for (int p = 0; p < n_pieces; p++) {
-        const struct piece *x = &pieces[p];
-        assert_true(p == 0 || pieces[p - 1].tensor <= x->tensor);
+    assert_int_equal(layout_slices(l, rank, values, biases, NULL, NULL, &slices, &n_slices, NULL), TITAN_OK);
+    for (int p = 0; p < n_slices; p++) {
+        const struct shard_slice *x = &slices[p];
+        assert_true(p == 0 || slices[p - 1].tensor <= x->tensor);
         if (x->tensor >= 3 * l->model->n_tensors)
             continue;
         for (int64_t i = 0; i < x->rows * x->cols; i++) {
@@ -261,7 +261,7 @@ static struct element *state_elements(const struct layout *l, int rank, int64_t 
     }
     free(values);
     free(biases);
-    free(pieces);
+    free(slices);
     *ret_n = n;
     return of;
 }
@@ -306,17 +306,17 @@ static void check_owners(const struct layout *l)
     for (int i = 0; i < n_specs; i++)
         owned[i] = calloc((size_t)specs[i].numel, 1);
     for (int rank = 0; rank < l->mesh.world; rank++) {
-        struct piece *pieces = NULL;
+        struct shard_slice *slices = NULL;
         int n;
-        assert_int_equal(layout_owned_pieces(l, rank, NULL, NULL, &pieces, &n, NULL), TITAN_OK);
+        assert_int_equal(layout_owned_slices(l, rank, NULL, NULL, &slices, &n, NULL), TITAN_OK);
         for (int p = 0; p < n; p++) {
             int64_t rows, cols;
-            piece_matrix(&specs[pieces[p].tensor], &rows, &cols);
-            for (int64_t i = 0; i < pieces[p].rows * pieces[p].cols; i++)
-                owned[pieces[p].tensor]
-                     [(pieces[p].row + i / pieces[p].cols) * cols + pieces[p].col + i % pieces[p].cols]++;
+            shard_slice_matrix(&specs[slices[p].tensor], &rows, &cols);
+            for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
+                owned[slices[p].tensor]
+                     [(slices[p].row + i / slices[p].cols) * cols + slices[p].col + i % slices[p].cols]++;
         }
-        free(pieces);
+        free(slices);
     }
     for (int i = 0; i < n_specs; i++) {
         for (int64_t e = 0; e < specs[i].numel; e++)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* piece.h - global tensors, and boxes of them. One intersection routine serves checkpoints, live resharding and export.
+/* shard_slice.h - global tensors, and boxes of them. One intersection routine serves checkpoints, live resharding and
+ * export.
  */
-#ifndef TITAN_WORKER_TENSOR_PIECE_H
-#define TITAN_WORKER_TENSOR_PIECE_H
+#ifndef TITAN_WORKER_TENSOR_SHARD_SLICE_H
+#define TITAN_WORKER_TENSOR_SHARD_SLICE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,22 +17,22 @@ struct tensor_spec {
     char dtype[8]; /* of a checkpoint: as it is stored, "F32" ("" when written), "BF16", "F16" */
 };
 /* What one rank holds: a box of a tensor seen as a matrix (leading dimensions flattened, a vector is one row). */
-struct piece {
+struct shard_slice {
     int tensor; /* index into the list of specs */
     int64_t row, rows, col, cols;
     float *data; /* host memory, rows * cols elements, dense; not owned */
-    int64_t at;  /* of a rank's state: where its first element stands there (layout_pieces); otherwise nothing */
+    int64_t at;  /* of a rank's state: where its first element stands there (layout_slices); otherwise nothing */
     bool bf16;   /* to be written: data are bf16 values in place of floats */
 };
 /* A tensor as a matrix. */
-void piece_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
-/* The common part of two pieces of the same tensor; rows 0 when there is none. data is NULL. */
-struct piece piece_overlap(const struct piece *a, const struct piece *b);
-/* Where an overlap's first element stands in the data of a piece it came from. */
-int64_t piece_place(const struct piece *p, const struct piece *overlap);
+void shard_slice_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
+/* The common part of two slices of the same tensor; rows 0 when there is none. data is NULL. */
+struct shard_slice shard_slice_overlap(const struct shard_slice *a, const struct shard_slice *b);
+/* Where an overlap's first element stands in the data of a slice it came from. */
+int64_t shard_slice_place(const struct shard_slice *p, const struct shard_slice *overlap);
 /* Elements [from, to) of a row-major matrix cols wide as boxes, in their order: the rest of a row, whole rows, part of
  * a row. How many there are. */
-#define PIECE_BOXES_MAX 3
-int piece_boxes(int64_t cols, int64_t from, int64_t to, struct piece ret[PIECE_BOXES_MAX]);
+#define SHARD_SLICES_BETWEEN_MAX 3
+int shard_slices_between(int64_t cols, int64_t from, int64_t to, struct shard_slice ret[SHARD_SLICES_BETWEEN_MAX]);
 
 #endif
