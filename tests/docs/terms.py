@@ -48,7 +48,27 @@ TERMS = [
     ("kind of rank", "program class", r"rank_kinds?", r"kinds? of ranks?|ranks? of (?:a|one|each|every|this) kind"),
     ("visit", "execution", r"visits?", SAME),
     ("count by", "quorum configuration", r"counts?_by", r"(?:decisions|epochs?|one|first) (?:to )?counts? by"),
+    ("part", "state shard", r"parts?", r"(?:a|each|every|another) rank's parts?(?! of)|owner's parts?(?! of)"),
+    ("piece, box", "shard slice", r"n?pieces?(?!_bytes)|box(es)?", None),
+    ("kind", "program class", r"program_kinds?|kinds", r"kinds? of rank"),
+    ("report", "step statistics", r"reports?", r"(?:the|a) step's report"),
+    ("again", "recomputation", r"again", None),
+    ("apart", "split gate and up", r"apart", None),
+    ("load", "tokens per expert", r"load_(least|most|mean)|(report|read|put|host|layout)_loads|loads_place", None),
+    ("room", "rows of a round; the key's name", r"expert_room(?!_needed)|(?<!parallel_)room_of", None),
+    ("use", "parameter use", r"plan_uses|use_number", None),
 ]
+ONLY = {  # rows of words that are private there; elsewhere they are English, or the field's
+    "part": (*(f"worker/elastic/{name}." for name in ("buddy", "holdings", "restore", "transfer", "verify")), "worker/epoch/recover", "docs/membership.md"),
+    "piece, box": ("worker/checkpoint/", "worker/elastic/", "worker/state/state.", "worker/tensor/"),
+    "kind": ("worker/plan/", "worker/planner", "worker/measure/", "docs/plan.md", "docs/architecture.md"),
+    "report": ("worker/exec/", "worker/optim/", "worker/program/", "worker/model/", "worker/train.c", "worker/elastic/holdings", "worker/elastic/restore", "worker/elastic/buddy", "docs/"),
+    "again": ("worker/plan/recompute", "worker/model/"),
+    "apart": ("worker/plan/", "worker/model/"),
+    "load": ("worker/", "state/", "daemon/"),
+    "room": ("worker/",),
+    "use": ("worker/plan/",),
+}
 ELSEWHERE = {  # words of these rows that mean something else there
     "turn": ("base/mac.c", "worker/"),
     "front": ("worker/",),
@@ -94,7 +114,7 @@ def found(path, text):
         for word, term, ids, words in COMPILED:
             pattern = words if prose else ids
             hit = pattern and pattern.search(token if prose else token.lower())
-            if hit and not any(path.startswith(e) for e in ELSEWHERE.get(word, ())):
+            if hit and path.startswith(ONLY.get(word, "")) and not path.startswith(ELSEWHERE.get(word, ("/",))):
                 yield word, term, text.count("\n", 0, m.start()) + 1, hit[0].strip("_") if prose else token
 
 

@@ -156,7 +156,7 @@ static titan_status alloc_room(struct buddy *b, struct titan_error *err)
     return b->ops->alloc(d->dev, biases, (void **)&b->expert_tokens, err);
 }
 
-static titan_status open_parts(struct buddy *b, struct titan_error *err)
+static titan_status open_all(struct buddy *b, struct titan_error *err)
 {
     const struct device_handle *d = b->opt.device;
 
@@ -182,7 +182,7 @@ titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
     b->opt = *options;
     b->ops = options->device->ops;
     b->staged = options->copy->offload;
-    const titan_status status = open_parts(b, err);
+    const titan_status status = open_all(b, err);
     b->opt.owners = NULL;
     if (status != TITAN_OK) {
         buddy_leave(b);

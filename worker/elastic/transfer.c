@@ -48,7 +48,7 @@ static int list_candidates(const struct transfer *t, int a, int unit, enum share
 {
     const struct mesh *mesh = &t->from->mesh;
     const int stage = mesh->world / mesh->size[AXIS_PP], replicas = mesh_group_size(mesh, GROUP_REPLICATE);
-    const enum group parts = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
+    const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
 
     if (share == SHARE_BIAS) {
         for (int i = 0; i < stage; i++)
@@ -59,9 +59,9 @@ static int list_candidates(const struct transfer *t, int a, int unit, enum share
     if (share == SHARE_CUT)
         return replicas;
     /* Parts of each replica, the last one first: their places are not overwritten before they are read. */
-    const int n = mesh_group_size(mesh, parts);
+    const int n = mesh_group_size(mesh, group);
     for (int i = replicas - 1; i >= 0; i--)
-        mesh_group_members(mesh, parts, t->candidates[i], t->candidates + i * n);
+        mesh_group_members(mesh, group, t->candidates[i], t->candidates + i * n);
     return replicas * n;
 }
 

@@ -12,7 +12,7 @@
 
 /* Between waits for the stream, each of which is progress. */
 #define HASHED_BYTES ((size_t)256 << 20)
-#define HASHED_PIECES 128
+#define HASHED_SLICES 128
 
 /* Of the first `tensors` specs, added to *sum (device). */
 static titan_status hash_slices(const struct train_state *shard, const struct shard_slice *slices, int n, int tensors,
@@ -29,7 +29,7 @@ static titan_status hash_slices(const struct train_state *shard, const struct sh
         progress_action();
         TRY(ops->hash(s, sum, data, type, p->rows, p->cols, (uint64_t)p->tensor << 40 | (uint64_t)p->row, p->col));
         bytes += (size_t)(p->rows * p->cols) * dtype_bytes(type);
-        if (bytes < HASHED_BYTES && ++ahead < HASHED_PIECES)
+        if (bytes < HASHED_BYTES && ++ahead < HASHED_SLICES)
             continue;
         TRY(ops->stream_sync(s, err));
         bytes = 0;
