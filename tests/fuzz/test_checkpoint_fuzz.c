@@ -159,12 +159,12 @@ static void make_manifest(struct buf *out)
 {
     struct tensor_spec tensors[2] = {{.name = "a", .shape = {4, 3}, .ndim = 2, .numel = 12},
                                      {.name = "b", .shape = {5}, .ndim = 1, .numel = 5}};
-    struct manifest_piece first[2] = {{.box = {.tensor = 0, .rows = 4, .cols = 2}, .range = -1},
-                                      {.box = {.tensor = 1, .rows = 1, .cols = 5}, .range = -1}};
-    struct manifest_piece second[1] = {{.box = {.tensor = 0, .rows = 4, .col = 2, .cols = 1}, .range = -1}};
+    struct manifest_slice first[2] = {{.slice = {.tensor = 0, .rows = 4, .cols = 2}, .range = -1},
+                                      {.slice = {.tensor = 1, .rows = 1, .cols = 5}, .range = -1}};
+    struct manifest_slice second[1] = {{.slice = {.tensor = 0, .rows = 4, .col = 2, .cols = 1}, .range = -1}};
     struct manifest_file files[2] = {
-        {.name = "rank-00000.safetensors", .bytes = 100, .crc = 1, .pieces = first, .npieces = 2},
-        {.name = "rank-00001.safetensors", .bytes = 50, .pieces = second, .npieces = 1}};
+        {.name = "rank-00000.safetensors", .bytes = 100, .crc = 1, .slices = first, .nslices = 2},
+        {.name = "rank-00001.safetensors", .bytes = 50, .slices = second, .nslices = 1}};
     char recipe[] = "steps = 1\n";
     struct manifest m = {.info = {.step = 3, .epoch = 2, .tokens = 9, .world = 2, .recipe = recipe},
                          .tensors = tensors,
@@ -246,7 +246,7 @@ static void write_whole(const char *dir, char path[PATH_MAX])
     float values[12] = {0};
     struct checkpoint_info info = {
         .step = 3, .epoch = 2, .tokens = 9, .world = 2, .recipe_hash = 7, .recipe = (char *)"steps = 1\n"};
-    const struct piece cuts[2][2] = {
+    const struct shard_slice cuts[2][2] = {
         {{.tensor = 0, .rows = 4, .cols = 2, .data = values}, {.tensor = 1, .rows = 1, .cols = 5, .data = values}},
         {{.tensor = 0, .rows = 4, .col = 2, .cols = 1, .data = values}}};
     struct buf entries[2] = {BUF_INIT, BUF_INIT};
@@ -309,8 +309,8 @@ static void test_load(void **state)
             float b[5];
             uint32_t behind;
         } to = {CANARY, {0}, CANARY, {0}, CANARY};
-        const struct piece wanted[2] = {{.tensor = 0, .rows = 4, .cols = 3, .data = to.a},
-                                        {.tensor = 1, .rows = 1, .cols = 5, .data = to.b}};
+        const struct shard_slice wanted[2] = {{.tensor = 0, .rows = 4, .cols = 3, .data = to.a},
+                                              {.tensor = 1, .rows = 1, .cols = 5, .data = to.b}};
         struct checkpoint_info info = {0};
         struct titan_error err = {0};
         uint64_t *steps = NULL;

@@ -12,7 +12,7 @@
  * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
  * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
  * rank asks for its slices; whatever cut they were written in, the overlapping ranges are read (checksum of each file
- * used is verified first). One intersection routine (piece_overlap) serves this, live resharding and export. */
+ * used is verified first). One intersection routine (shard_slice_overlap) serves this, live resharding and export. */
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 #define TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 

@@ -5,9 +5,9 @@
  * The holdings say which rank gives which shard (holdings.h): the rank that it was the shard of, or its buddy. What
  * several ranks held alike - replicas, tensors that tensor parallelism leaves whole - comes from this rank's own memory
  * where it is there, otherwise from one of its holders, turned by rank so that they share the work. Old and new slices
- * are intersected (piece_overlap); what a rank keeps is copied, the rest travels point to point in messages of bounded
- * size, in one order that all ranks know. The result is bit for bit what loading a checkpoint of the old state would
- * give. */
+ * are intersected (shard_slice_overlap); what a rank keeps is copied, the rest travels point to point in messages of
+ * bounded size, in one order that all ranks know. The result is bit for bit what loading a checkpoint of the old state
+ * would give. */
 #ifndef TITAN_WORKER_ELASTIC_TRANSFER_H
 #define TITAN_WORKER_ELASTIC_TRANSFER_H
 

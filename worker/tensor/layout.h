@@ -9,7 +9,7 @@
  *
  * A rank's state is, unit by unit of its stages, the masters of its range, then their m, then their v: they begin at
  * element 3 * offset and are `shard` elements each. Seen from the global tensor a range is a set of boxes (struct
- * slice), and one intersection routine (piece_overlap) serves checkpoints, live resharding and export.
+ * shard_slice), and one intersection routine (shard_slice_overlap) serves checkpoints, live resharding and export.
  *
  * canonical: ranges are multiples of the unit's block, which depends on the model only, so that sums over blocks are
  * the same for every data-parallel degree. Every matrix of an expert begins with a block and ends with one, so sums
