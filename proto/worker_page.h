@@ -29,7 +29,7 @@ struct worker_page {
                                   idle; standing still is not its fault (base/progress.h) */
     _Atomic uint64_t term;     /* highest seen */
     _Atomic uint64_t busy_ns;  /* time in steps in which a thread of it worked, summed; added before step goes up */
-    _Atomic int32_t exit_code; /* -1 until the worker leaves in order */
+    _Atomic int32_t exit_code; /* -1 until the worker leaves in order, or fails */
     char last_words[600];      /* reason of a failing exit, NUL-terminated */
     /* By the agent, for the next one; monotonic. */
     _Atomic int64_t contact_ms;     /* when the coordinator was heard; 0 = not said */

@@ -610,6 +610,21 @@ static void adopt(struct agent *a)
     }
 }
 
+/* Their exits wait for the first session, as those of workers that end while there is none. */
+static void report_departed(struct agent *a)
+{
+    for (struct departed *d = workers_take_departed(a->workers), *next; d; d = next) {
+        const struct agent_sample nothing = {.step = d->how.last_step};
+        const struct agent_exit end = {.code = d->how.code, .reason = d->how.reason, .last_step = d->how.last_step};
+        next = d->next;
+        if (!workers_find(a->workers, d->worker_id)) {
+            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, now_ms());
+            CORE(a, agent_core_exited, d->worker_id, &end);
+        }
+        free(d);
+    }
+}
+
 static void on_adoption_timer(uv_timer_t *timer)
 {
     session_start(((struct agent *)timer->data)->session);
@@ -714,6 +729,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     a->records = record_writer_open(loop, a->settings.run_dir, &a->log, on_record_written, a);
     a->log_bounds = log_bounds_open(loop, a->workers, a->files, a->settings.log_bytes_max, &a->log);
     adopt(a);
+    report_departed(a);
     report_gpus(a);
     log_bounds_watch(a->log_bounds);
     bool wait = workers_expected(a->workers) > 0;

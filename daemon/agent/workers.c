@@ -35,6 +35,7 @@ struct workers {
     struct channel *channel;
     uv_timer_t lease_timer;
     struct worker *first;
+    struct departed *departed; /* until they are taken */
     struct file_pool *files;
     struct gpu_watch *gpus;
     char run_dir[PATH_MAX], pages_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
@@ -79,6 +80,10 @@ static void set_finish(struct workers *set)
         return;
     void (*done)(void *) = set->done;
     void *data = set->done_data;
+    for (struct departed *d = workers_take_departed(set), *next; d; d = next) {
+        next = d->next;
+        free(d);
+    }
     pages_dir_close(set->run_dir, set->pages_dir);
     free(set);
     if (done)
@@ -695,6 +700,34 @@ static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
     out[n > 0 ? n : 0] = '\0';
 }
 
+/* It is dead. Only a failure is told of: of one that left without a fault, its last reports may not have been heard,
+ * and it counts as lost. */
+static void departed_keep(const struct worker *w, const char *page_path)
+{
+    const int32_t code = atomic_load(&w->page->exit_code);
+    char name[40];
+    (void)snprintf(name, sizeof(name), "/w%" PRIu64 ".page", w->id);
+    struct departed *d = code > 0 && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
+    if (!d)
+        return;
+    d->job_id = w->job_id;
+    d->worker_id = w->id;
+    d->how.code = code;
+    d->how.last_step = atomic_load(&w->page->step);
+    memcpy(d->how.reason, w->page->last_words, sizeof(d->how.reason) - 1);
+    if (code == titan_status_exit(TITAN_EDEVICE))
+        name_slot(w, &d->how);
+    tlog_info(&w->set->log, "a worker failed while it had no agent", "job=%" PRIu64 " worker=%" PRIu64 " code=%d",
+              d->job_id, d->worker_id, d->how.code);
+    d->next = w->set->departed;
+    w->set->departed = d;
+}
+
+struct departed *workers_take_departed(struct workers *set)
+{
+    return TAKE(set->departed);
+}
+
 static titan_status worker_adopt(struct workers *set, const char *page_path, struct titan_error *err)
 {
     struct worker *w = calloc(1, sizeof(*w));
@@ -703,13 +736,16 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
     *w = (struct worker){.set = set, .adopted = true, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
     titan_status status = page_open(page_path, &w->page, err);
-    if (status == TITAN_OK)
-        w->id = w->page->worker_id;
-    if (status == TITAN_OK && page_owner(w->page) == PAGE_DEAD)
-        status = titan_fail(err, TITAN_ENOTFOUND, "its process is gone");
     if (status == TITAN_OK) {
+        w->id = w->page->worker_id;
         w->job_id = w->page->job_id;
         w->slot = w->page->slot;
+    }
+    if (status == TITAN_OK && page_owner(w->page) == PAGE_DEAD) {
+        departed_keep(w, page_path);
+        status = titan_fail(err, TITAN_ENOTFOUND, "its process is gone");
+    }
+    if (status == TITAN_OK) {
         adopt_job_dir(w, directory);
         status = worker_process_adopt((pid_t)w->page->pid, page_path, w->id, &w->process, err);
     }

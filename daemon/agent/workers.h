@@ -66,6 +66,13 @@ struct worker_exit {
     bool out_of_memory; /* killed for it: reason has limit and peak */
 };
 
+/* A worker that failed while there was no agent, as its page says. */
+struct departed {
+    struct departed *next;
+    uint64_t job_id, worker_id;
+    struct worker_exit how; /* code > 0 */
+};
+
 struct workers_events {
     /* One of the two for each worker that workers_start() took: its process runs; or it does not, for this reason, and
      * no other event follows. */
@@ -86,9 +93,12 @@ struct workers_options {
     struct gpu_watch *gpus;  /* the same; NULL = none */
 };
 
-/* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left. */
+/* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left, of which
+ * workers_take_departed() tells. */
 titan_status workers_open(uv_loop_t *loop, const struct workers_options *options, const struct workers_events *events,
                           void *data, struct workers **ret, struct titan_error *err) TITAN_MUST_USE;
+/* Once, after workers_open(); each is the caller's to free(). NULL = none. */
+struct departed *workers_take_departed(struct workers *set);
 /* Lets go of them: they live on for their lease. done on the loop, when everything is freed. */
 void workers_close(struct workers *set, void (*done)(void *), void *data);
 

@@ -78,6 +78,7 @@ static void train(struct membership *m, const struct epoch_view *view)
 {
     uint64_t step = view->resume_step;
     unsigned orders = 0;
+    const pid_t agent = getppid();
     while (!*m->ops->revoked(m) && !(orders = m->ops->orders(m))) {
         struct step_report report = {.step = ++step, .epoch = view->epoch, .world = view->world, .loss = 1.5};
         m->ops->progress(m, &report);
@@ -88,6 +89,13 @@ static void train(struct membership *m, const struct epoch_view *view)
             (void)printf("step %" PRIu64 " rank %d\n", step, view->rank);
         (void)fflush(stdout);
         (void)usleep(2000);
+        if (does("fail without an agent") && getppid() != agent) {
+            struct titan_error err = {0};
+            (void)titan_fail(&err, TITAN_EINVAL, "rank %d cannot go on", view->rank);
+            m->ops->failing(m, &err);
+            m->ops->close(m);
+            exit(titan_status_exit(err.status));
+        }
         if (does("finish") && step >= 5) {
             m->ops->finished(m, step);
             m->ops->close(m);
@@ -993,6 +1001,47 @@ static void test_adoption(void **state)
     reap(second, SIGTERM);
 }
 
+static void check_failed(size_t seen, uint64_t worker)
+{
+    char path[PATH_MAX], words[64];
+    UNTIL(GOT(seen, WORKER_EXITED, worker));
+    const Titan__Internal__WorkerExited *e = GOT(seen, WORKER_EXITED, worker)->worker_exited;
+    (void)snprintf(words, sizeof(words), "rank %" PRIu64 " cannot go on", worker - 10);
+    assert_int_equal(e->job_id, 1);
+    assert_int_equal(e->exit_code, titan_status_exit(TITAN_EINVAL));
+    assert_int_equal(e->signal, 0);
+    assert_int_equal(e->cause, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT);
+    assert_string_equal(e->reason, words);
+    assert_true(e->last_step > 0);
+    (void)snprintf(path, sizeof(path), "%s/run/pages/w%" PRIu64 ".page", f.folder, worker);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+/* What two of them failed of while they had no agent is told by the next one. The third is ended as its lease is over:
+ * that is no failure of its own, and its exit is not told of. */
+static void test_failures_without_an_agent(void **state)
+{
+    (void)state;
+    pid_t first = agent_process();
+    train_two("# fail without an agent");
+    start_workers("# deaf, fail without an agent", 12, 1);
+    UNTIL(GOT(0, WORKER_READY, 12));
+    pid_t workers[] = {pid_of(10), pid_of(11), pid_of(12)};
+    reap(first, SIGKILL);
+    UNTIL(!f.session);
+    UNTIL(gone(workers[0]) && gone(workers[1]));
+    (void)sleep(5);
+    UNTIL(gone(workers[2]));
+    size_t seen = f.n;
+    pid_t second = agent_process();
+    assert_int_equal(GOT(seen, REGISTRATION, 0)->registration->n_workers, 0);
+    check_failed(seen, 10);
+    check_failed(seen, 11);
+    UNTIL(f.heartbeats > 0); /* of this session: what waited came before it */
+    assert_null(GOT(seen, WORKER_EXITED, 12));
+    reap(second, SIGTERM);
+}
+
 /* Without another agent, workers stop by themselves when their lease is over; their pages are cleared away later. */
 static void test_lease(void **state)
 {
@@ -1013,6 +1062,8 @@ static void test_lease(void **state)
     char path[PATH_MAX];
     (void)snprintf(path, sizeof(path), "%s/run/pages/w10.page", f.folder);
     assert_int_equal(access(path, F_OK), -1);
+    UNTIL(f.heartbeats > 0); /* what waited for this session came before it */
+    assert_null(GOT(seen, WORKER_EXITED, 10));
     reap(second, SIGTERM);
 }
 
@@ -1132,6 +1183,7 @@ static int agent_main(char **argv)
     uv_loop_t loop;
     uv_signal_t term;
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves none */
     if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0 || uv_loop_init(&loop) != 0 ||
         uv_signal_init(&loop, &term) != 0 || uv_signal_start(&term, on_term, SIGTERM) != 0)
         return 1;
@@ -1180,6 +1232,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_coordinator_that_holds_the_session, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_keep_workers, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_adoption, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failures_without_an_agent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_worker_program, setup, teardown),
     };
