@@ -27,6 +27,8 @@ def header(name, value):
 
 
 class Connection:
+    patience = 2  # seconds for what is sent at once
+
     def __init__(self, target, tls=None, source=None):
         """unix:PATH or HOST:PORT; tls: an ssl.SSLContext; source: an address of ours"""
         if target.startswith("unix:"):
@@ -39,12 +41,12 @@ class Connection:
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
         self.most = None  # streams that may be open
-        self.answered = set()  # streams that the other side has ended
+        self.begun, self.answered = set(), set()  # streams that the other side has answered on, and those that it has ended
         self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def send(self, data):
         try:
-            self.socket.settimeout(2)
+            self.socket.settimeout(self.patience)
             self.socket.sendall(data)
         except OSError:
             self.open = False
@@ -84,8 +86,8 @@ class Connection:
                 self.send(frame(SETTINGS, 1, 0))
             elif kind == PING and not flags & 1:
                 self.send(frame(PING, 1, 0, body))
-            elif kind == HEADERS and flags & 1:
-                self.answered.add(stream)
+            elif kind == HEADERS:
+                (self.answered if flags & 1 else self.begun).add(stream)
             elif kind == RESET:
                 self.windows.pop(stream, None)
             elif kind == GOAWAY:

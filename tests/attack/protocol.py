@@ -47,9 +47,9 @@ def load():
 
 absent = missing()
 api, agent, worker, enrol = (None,) * 4 if absent else load()
-STREAMS = {"WatchEvents", "Logs", "Metrics", "Backup"}
 SERVICES = [] if absent else [api.DESCRIPTOR.services_by_name["Titan"], enrol.DESCRIPTOR.services_by_name["Enrolment"]]
 METHODS = {m.name: m for s in SERVICES for m in s.methods}
+STREAMS = {"WatchEvents", "Logs", "Metrics", "Backup", "Audit"}  # newer versions of protobuf tell it of a method
 
 
 def request_of(method):

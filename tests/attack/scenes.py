@@ -234,11 +234,15 @@ def fifo_as_schedule(a):
 
 @scene()
 def header_block(a):
-    """three calls with 4 MB of metadata, each seconds of work: no node is taken for lost"""
+    """three calls with 10 MB of metadata, which are work for longer than a node may be silent: no node is taken for lost"""
     connections = [Connection(a.tcp) for _ in range(3)]
+    threads = [threading.Thread(target=c.call, args=("/titan.v1.Titan/Version", ("x", b"a" * 10_000_000))) for c in connections]
     for c in connections:
-        c.call("/titan.v1.Titan/Version", ("x", b"a" * (4 << 20)))
-    time.sleep(1)  # what they cost is spent now
+        c.patience = 12  # gRPC reads it as fast as it takes it in; a node is lost after 10 s
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
     for c in connections:
         c.close()
     a.trains_on()
@@ -264,7 +268,7 @@ def messages_that_never_end(a):
 
 @scene()
 def all_watchers(a):
-    """eight connections that watch without reading, as often as they are let: others can still watch"""
+    """eight connections that watch without reading, as often as they are let: others can still watch (users: tests/fault/test_storms.py)"""
     connections = [Connection(a.tcp) for _ in range(8)]
     watch = api.WatchEventsRequest(follow=True).SerializeToString()
     for c in connections:

@@ -222,6 +222,41 @@ def header_blocks():
         assert "session with the coordinator lost" not in d.log(), d.log()
 
 
+WATCHED = 256  # streams of events and metrics, of one user
+
+
+def watches(path, n, held):
+    """Follow all events n times over one connection; how many were refused."""
+    c = Connection(f"unix:{path}")
+    held.append(c)
+    for _ in range(n):
+        c.data(c.call("/titan.v1.Titan/WatchEvents"), b"\0" + struct.pack(">I", 2) + b"\x18\1")  # follow
+    until("each is answered", lambda: (c.read(), len(c.begun | c.answered) == n)[1], 30)
+    return len(c.answered)
+
+
+def streams_of_two_users():
+    """a user that watches as often as it may, without reading, and a call more: that call is refused, another user's are not"""
+    if os.geteuid() != 0:
+        return "needs two other users: not root"
+    with tempfile.TemporaryDirectory(prefix="titan-storm-") as where:
+        os.chmod(where, 0o755)
+        path, held = f"{where}/all.sock", []
+        with Daemon(None, "--slots", 1, "--listen", f"unix:{path}") as d:
+            os.chmod(path, 0o666)
+            pids = []
+            try:
+                for uid, streams, refused in ((65534, WATCHED + 1, 1), (65533, WATCHED, 0), (65534, 1, 1), (65532, 1, 0)):
+                    pid, found = as_nobody(lambda n=streams: watches(path, n, held), uid)
+                    pids.append(pid)
+                    assert found == refused, (uid, found)
+                assert d.ok("events") and node_events(d) == ["node.ready"]
+            finally:
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
 def greeted(s):
     """The server has sent its settings."""
     s.settimeout(20)
@@ -231,13 +266,13 @@ def greeted(s):
         return False
 
 
-def as_nobody(work):
+def as_nobody(work, uid=65534):
     """In a child of another user, which lives on; returns its pid and what work() returns, a number."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            become_nobody()
+            become_nobody(uid)
             os.write(write, struct.pack("i", work()))
             signal.pause()
         finally:
@@ -380,4 +415,4 @@ def logs_nobody_reads():
         c.close()
 
 
-tap(unfinished_messages, cancelled_submits, header_blocks, connections_of_another, connections_over_tcp, logs_nobody_reads)
+tap(unfinished_messages, cancelled_submits, header_blocks, streams_of_two_users, connections_of_another, connections_over_tcp, logs_nobody_reads)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Three hosts, each a network namespace with folders of its own, from `pki init` to training by the lines of docs/security.md as
-they stand there; what passes the coordinator's ports is captured. Over TCP it has no plain text of ours; datagrams can be read, and have
-no recipe in them. What agents and workers say to each other directly is not captured. Needs root."""
+they stand there; what passes is captured on each. Over TCP the coordinator's ports have no plain text of ours. Datagrams can be read; none
+of the three hosts has a recipe in them, nor a key. TCP of workers among themselves is not looked at. Needs root."""
 import json
 import os
 import re
@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
+import datagrams  # noqa: E402
 from titan import BIN, SOURCE, command, headers_text, overrides, tap, until  # noqa: E402
 
 PORTS = {7070, 7071}  # of clients and of agents
@@ -42,8 +43,8 @@ def lines():
     return [(host, line.strip()) for host, line in (row.split("#", 1) for row in block.splitlines())]
 
 
-def payloads(path):
-    """What TCP and UDP carried from and to these ports, each as one text."""
+def payloads(path, ports=None):
+    """What TCP and UDP carried, each as one text; ports: from and to these."""
     tcp, udp, data, at = [], [], path.read_bytes(), 0
     while at + 4 <= len(data):
         n, = struct.unpack_from("=I", data, at)
@@ -52,13 +53,27 @@ def payloads(path):
             continue
         ip = frame[14:14 + struct.unpack_from("!H", frame, 16)[0]]
         rest = ip[(ip[0] & 15) * 4:]
-        if len(rest) < 8 or not PORTS.intersection(struct.unpack_from("!HH", rest)):
+        if len(rest) < 8 or (ports and not ports.intersection(struct.unpack_from("!HH", rest))):
             continue
         if ip[9] == 6:
             tcp.append(rest[(rest[12] >> 4) * 4:])
         elif ip[9] == 17:
             udp.append(rest[8:])
     return b"".join(tcp), b"".join(udp)
+
+
+def datagrams_of(h, job):
+    """Those of all three hosts: there are some on each, with no recipe and no key that has been handed out."""
+    secret = {"recipe": MARK.encode()}
+    for name in ("n1", "n2"):
+        form = datagrams.record(h.dir / name / f"titan/run/jobs/{job}.epoch").accepted
+        assert len(form.key) == 32, form
+        secret.update({"key of an epoch": form.key, "key of its agents": datagrams.agents_key(form), "key of its mesh": datagrams.mesh_key(form)})
+    for host in ADDRESSES:
+        _, udp = payloads(h.dir / f"frames-{host}")
+        assert b"n1" in udp, (host, len(udp))
+        for what, word in secret.items():
+            assert word not in udp, f"{what} in a datagram of {host}"
 
 
 class Hosts:
@@ -153,8 +168,7 @@ def three_hosts():
     script = lines()
     assert len(script) == 5, script
     with Hosts() as h:
-        pcap = h.dir / "frames"
-        capture = h.capture("head", pcap)
+        captures = [h.capture(host, h.dir / f"frames-{host}") for host in ADDRESSES]
 
         def say(host, line):
             # The test is root, which the reader need not be.
@@ -187,15 +201,17 @@ def three_hosts():
         assert {e["node"] for e in events if e["type"] == "worker.started"} == {"n1", "n2"}
         say("head", f"titanctl cancel {job}")
         until("the job is cancelled", lambda: json.loads(say("head", f"titanctl -o json status {job}"))["state"] == "CANCELLED", 30)
-        capture.send_signal(signal.SIGTERM)
-        capture.wait(10)
-        tcp, udp = payloads(pcap)
+        for capture in captures:
+            capture.send_signal(signal.SIGTERM)
+            capture.wait(10)
+        tcp, udp = payloads(h.dir / "frames-head", PORTS)
         token = re.search(r'token = "(.*?)"', secret).group(1)
         for word in (MARK, token, str(h.dir), "titan.internal", "titan.v1", "Coordinator", "spiffe", "dataset_path", "checkpoint"):
             assert word.encode() not in tcp, f"'{word}' passed in the clear"
         assert len(tcp) > 20000 and b"\x17\x03\x03" in tcp and MARK in (h.dir / f"jobs/{job}/recipe.toml").read_text()
         # The capture would have seen it: heartbeats name their node, with a proof beside it.
-        assert b"n1" in udp and MARK.encode() not in udp, len(udp)
+        assert b"n1" in udp, len(udp)
+        datagrams_of(h, job)
         print(f"# {len(tcp)} bytes over TCP, {len(udp)} over UDP")
 
 
