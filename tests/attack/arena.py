@@ -126,7 +126,7 @@ class Arena(Cluster):
         context = {**self.ways(), "keys": self.keys_of_mine(), "tcp": self.tcp, "recipe": str(self.dir / "mine.toml"),
                    "beside": self.beside, "mine": self.mine, "jobs": {str(j): self.job_now(j) for j in (self.beside, self.mine)},
                    "term": self.term(), "peers": [f"127.0.0.1:{p}" for p in peers.values()],
-                   "ports": [*peers.values(), int(self.tcp.rsplit(":", 1)[1])], "canary": str(self.canary.folder),
+                   "ports": [*peers.values(), int(self.tcp.rsplit(":", 1)[1]), *self.agents_ports()], "canary": str(self.canary.folder),
                    "folder": str(self.dir / f"c/jobs/{self.beside}/checkpoint"), "skip": self.skip,
                    "sockets": [str(self.dir / name / "run/agent.sock") for name in self.slots]}
         fresh = self.context_file.with_suffix(".new")
@@ -150,6 +150,10 @@ class Arena(Cluster):
         return sorted(keys)[:2]
 
     skip = ()  # kinds of datagrams that are not sent
+
+    def agents_ports(self):
+        """Of the coordinator, beside the one of clients."""
+        return [int(line.rsplit(":", 1)[1]) for line in (self.dir / "c/run/listen-agents").read_text().split()]
 
     def measure(self):
         self.measured = {name: (rss_kib(pid), fds(pid)) for name, pid in self.pids.items()}
@@ -209,7 +213,13 @@ class Arena(Cluster):
 
 class Secured(Arena):
     """The same with certificates: nodes that joined with tokens, and an attacker that has what others of the cluster have. "evil"
-    is a node of it, eva a user with a certificate, ci one with a token; nobody is a user of the machine, and a stranger in the network."""
+    is a node of it, eva a user with a certificate, ci one with a token; nobody is a user of the machine, and a stranger in the network.
+    Agents have a port of their own; the attacker's comes by it and by that of clients."""
+
+    def __init__(self):
+        super().__init__()
+        with open(self.dir / "titand.toml", "a") as config:
+            config.write('[coordinator]\nagents_listen = "127.0.0.1:0"\n')
 
     def spawn(self, name, *args):
         if name == "c" and not (self.dir / "c/pki").exists():
@@ -253,7 +263,7 @@ class Secured(Arena):
                   {"name": "node", "target": self.tcp, "tls": self.pair("evil"), "stranger": True},
                   {"name": "stranger", "target": self.tcp, "tls": ca, "stranger": True},
                   {"name": "plain", "target": self.tcp, "stranger": True}]
-        return {"clients": people, "evil": self.pair("evil"), "join": self.joined, "csr": self.csr,
+        return {"clients": people, "agents": [f"localhost:{p}" for p in self.agents_ports()], "evil": self.pair("evil"), "join": self.joined, "csr": self.csr,
                 "nobody": [{"name": "other", "target": f"unix:{self.socket}", "stranger": True}]}
 
     @property

@@ -231,7 +231,7 @@ class AsAgent(Speaker):
         if self.session:
             self.session.close()
         c = self.context.look()
-        self.session = Session(c["tcp"], c.get("evil"))
+        self.session = Session(self.random.choice([c["tcp"], *c.get("agents", [])]), c.get("evil"))
         self.incarnation += 1
         self.session.send(protocol.hello("evil", self.incarnation))
 

@@ -51,6 +51,7 @@ if command -v dpkg-deb >/dev/null; then
         check "depends on something installed here: $package" dpkg-query -W "$package"
     done
     check "no dependency on this machine's patch level of libssl" grep -qE 'libssl3 \(>= 3\.[0-9]+\.0\)' <(dpkg-deb -f "$deb" Depends)
+    check "its maintainer has an address on a host" grep -qE '<[^@ ]+@[^@ ]+\.[a-z]+>$' <(dpkg-deb -f "$deb" Maintainer)
     check "nothing it needs is left out" test "$(dpkg-deb -f "$deb" Depends | tr ',' '\n' | wc -l)" -ge 6
     check "unpacks" dpkg-deb -x "$deb" "$tmp/b"
     check "files belong to root" not grep -v ' root/root ' <(dpkg-deb -c "$deb")
