@@ -396,6 +396,24 @@ def kept_by_what_is_there():
         assert sorted(listed) == [149, 150], listed
 
 
+def kept_without_titand():
+    """checkpoint.keep_latest_k while there is no titand: no more stay than with one, then and when it is back"""
+    with Daemon(None, "--slots", 2) as d:
+        folder = d.state / "ck"
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, checkpoint__interval=1, training__steps=1000000))
+        until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
+        d.kill()
+        last = steps_in(folder)[-1]
+        until("ten more are written", lambda: (steps_in(folder) or [0])[-1] > last + 10, 20)
+        assert len(steps_in(folder)) <= 3, steps_in(folder)  # one is removed when the next is there
+        d.start()
+        until("it trains on", lambda: d.status(job)["step"] > last + 20, 30)
+        assert len(steps_in(folder)) <= 3, steps_in(folder)
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED", seconds=30)
+        until("two are left", lambda: len(steps_in(folder)) == 2, 10)
+
+
 def solo(d, failpoints=None, **more):
     env = {**os.environ, "TITAN_FAILPOINTS": failpoints} if failpoints else None
     return command((FP_BIN if failpoints else BIN) / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 2, "--dir", d / "run",
@@ -559,6 +577,6 @@ def unreadable_under_a_job():
 if __name__ == "__main__":
     tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
         full_disk_leaves_nothing, last_checkpoint_is_waited_for, checkpoint_of_a_preempted_job, same_recipe_resumes, one_run_at_a_time,
-        ordered_into_anothers_folder, swapped_for_a_link, kept_by_what_is_there, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
+        ordered_into_anothers_folder, swapped_for_a_link, kept_by_what_is_there, kept_without_titand, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
         solo_stalled, stalled_under_a_job,
         unreadable_under_a_job)
