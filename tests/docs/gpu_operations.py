@@ -78,7 +78,7 @@ def sequences():
     for path in sorted(MEASURED.glob("*-costs.tsv")):
         rows = [line.split("\t") for line in path.read_text().splitlines()]
         commit = next(re.search(r"\((\w{8})", row[1])[1] for row in rows if row[0] == "version")
-        for _, _, seconds, key in (row for row in rows if row[0] == "operation"):
+        for _, _, seconds, *_, key in (row for row in rows if row[0] == "operation"):
             _, name, shape = (key + " ").split(" ", 2)
             at = (path.name.split("-")[0].upper(), name, short(re.sub(r"\bstate=\d+", "", shape)))
             found[at] = max(found.get(at, (0, "")), (float(seconds) * 1e6, commit))

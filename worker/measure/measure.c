@@ -235,7 +235,7 @@ static titan_status find_place(const struct measurement *m, char out[PATH_MAX], 
 static titan_status put_operation(struct board *b, int n, int at, struct cost_table *t, struct titan_error *err)
 {
     struct board_row *row = &b->rows[at];
-    double sum = 0, count = 0;
+    double sum = 0, spread = 0, count = 0;
 
     titan_assert(row->count > 0);
     for (int i = at; i < n; i++) {
@@ -244,11 +244,13 @@ static titan_status put_operation(struct board *b, int n, int at, struct cost_ta
             strcmp(other->cost.key, row->cost.key) != 0)
             continue;
         sum += other->cost.seconds * other->count;
+        spread += other->cost.spread * other->count;
         count += other->count;
         if (i > at)
             other->count = 0;
     }
     row->cost.seconds = sum / count;
+    row->cost.spread = spread / count;
     return cost_table_put(t, &row->cost, err);
 }
 

@@ -445,6 +445,17 @@ bool cost_measured(const struct cost *cost, const struct program *p, const struc
     return true;
 }
 
+double cost_spread(const struct cost *cost, const struct program *p, const struct action *a)
+{
+    char key[COST_KEY_MAX];
+
+    if (!cost->table || op_is_transfer((enum op)a->op) || op_class((enum op)a->op) == OP_CLASS_NO_TIME)
+        return 0;
+    cost_key(p, a, key);
+    const struct cost_row *row = cost_table_operation(cost->table, cost->threads, key);
+    return row ? row->spread : 0;
+}
+
 /* --- an action ---------------------------------------------------------------------------------------------------- */
 
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a)

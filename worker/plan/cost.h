@@ -65,6 +65,9 @@ int cost_members(const struct program *p, const struct action *a);
 bool cost_measured(const struct cost *cost, const struct program *p, const struct action *a, double *ret_seconds,
                    double *ret_processor);
 
+/* Standard deviation of an operation's time; 0 where none was measured. */
+double cost_spread(const struct cost *cost, const struct program *p, const struct action *a);
+
 /* Seconds on the action's stream. */
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a);
 /* The least that an action can take on the machine: its FLOPs at the peak, or each byte that it touches once at the

@@ -14,7 +14,8 @@
 #include "base/vec.h"
 #include "base/version.h"
 
-#define FORMAT "1"
+#define FORMAT "2"
+#define FORMAT_BEFORE "1" /* without spread */
 #define FILE_MAX ((size_t)64 << 20)
 #define SIZE_MOST 65536 /* threads, members */
 
@@ -133,7 +134,8 @@ titan_status cost_table_put(struct cost_table *t, const struct cost_row *row, st
 {
     const size_t at = place_of(t, row);
 
-    titan_assert(row->seconds > 0 && isfinite(row->seconds) && row->processor >= 0 && row->size > 0);
+    titan_assert(row->seconds > 0 && isfinite(row->seconds) && row->processor >= 0 && row->spread >= 0 &&
+                 row->size > 0);
     if (at < t->n && row_order(&t->rows[at], row) == 0)
         t->rows[at] = *row;
     else if (!VEC_INSERT(t->rows, t->n, t->cap, at, *row))
@@ -160,7 +162,7 @@ void cost_table_print(const struct cost_table *t, struct buf *out)
     for (size_t i = 0; i < t->n; i++) {
         const struct cost_row *r = &t->rows[i];
         if (r->kind == COST_OPERATION)
-            buf_printf(out, "operation\t%d\t%.9e\t%s\n", r->size, r->seconds, r->key);
+            buf_printf(out, "operation\t%d\t%.9e\t%.9e\t%s\n", r->size, r->seconds, r->spread, r->key);
         else
             buf_printf(out, "transfer\t%d\t%lu\t%.9e\t%.9e\t%s\n", r->size, (unsigned long)r->bytes, r->seconds,
                        r->processor, r->key);
@@ -174,6 +176,7 @@ void cost_table_print(const struct cost_table *t, struct buf *out)
 struct reader {
     const char *name, *begin, *at, *end;
     int line, n;
+    bool spreads;                  /* its format has them */
     char text[COST_KEY_MAX + 128]; /* of this line */
     const char *fields[6];
 };
@@ -244,8 +247,10 @@ static titan_status read_head(struct reader *r, struct cost_host *ret, struct ti
     uint64_t number;
 
     TRY(head_field(r, "titan-costs", format, sizeof format, err));
-    if (strcmp(format, FORMAT) != 0)
-        return titan_fail(err, TITAN_EINVAL, "cost table '%s' has format %s, this version reads " FORMAT, r->name,
+    r->spreads = strcmp(format, FORMAT) == 0;
+    if (!r->spreads && strcmp(format, FORMAT_BEFORE) != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "cost table '%s' has format %s, this version reads " FORMAT_BEFORE " and " FORMAT, r->name,
                           format);
     TRY(head_field(r, "device", ret->device, sizeof ret->device, err));
     TRY(head_field(r, "machine", ret->machine, sizeof ret->machine, err));
@@ -264,21 +269,23 @@ static titan_status read_head(struct reader *r, struct cost_host *ret, struct ti
 static titan_status read_row(struct reader *r, struct cost_row *ret, struct titan_error *err)
 {
     const bool transfer = strcmp(r->fields[0], "transfer") == 0;
+    const int time = transfer ? 3 : 2, key_at = transfer ? 5 : r->spreads ? 4 : 3;
     uint64_t size = 0;
 
     *ret = (struct cost_row){.kind = transfer ? COST_TRANSFER : COST_OPERATION};
     if (!transfer && strcmp(r->fields[0], "operation") != 0)
         return damaged(r, "neither an operation nor a transfer", err);
-    if (r->n != (transfer ? 6 : 4))
+    if (r->n != key_at + 1)
         return damaged(r, "fields are missing", err);
     if (!whole_number(r->fields[1], SIZE_MOST, &size) || size == 0 ||
         (transfer && !whole_number(r->fields[2], UINT64_MAX / 2, &ret->bytes)))
         return damaged(r, "not a whole number", err);
     ret->size = (int)size;
-    if (!seconds_of(r->fields[transfer ? 3 : 2], 1e-12, &ret->seconds) ||
-        (transfer && !seconds_of(r->fields[4], 0, &ret->processor)))
+    double *const second = transfer ? &ret->processor : &ret->spread;
+    if (!seconds_of(r->fields[time], 1e-12, &ret->seconds) ||
+        (key_at > time + 1 && !seconds_of(r->fields[time + 1], 0, second)))
         return damaged(r, "not a time", err);
-    const char *key = r->fields[transfer ? 5 : 3];
+    const char *key = r->fields[key_at];
     if (!*key || strlen(key) >= sizeof ret->key || strchr(key, '\t'))
         return damaged(r, "not a key", err);
     (void)snprintf(ret->key, sizeof ret->key, "%s", key);

@@ -4,16 +4,18 @@
  * A text file of lines with tabs: a head that names the machine, a line for each operation and transfer, and an end
  * with the number of lines and a hash of all before it, so that a table that was cut or changed is not taken for one.
  *
- *   titan-costs  1
+ *   titan-costs  2
  *   device       cpu
  *   machine      Intel(R) Xeon(R) Processor
  *   isa          avx2 avx512
  *   cores        2
  *   mhz          2100
  *   version      0.4.0
- *   operation    THREADS  SECONDS  KEY
+ *   operation    THREADS  SECONDS  SPREAD  KEY
  *   transfer     MEMBERS  BYTES  SECONDS  PROCESSOR_SECONDS  KEY
  *   end          LINES  HASH
+ *
+ * SPREAD is the standard deviation of SECONDS from one time to the next. Format 1 has none: it is read as 0.
  *
  * A table is of one machine: device, model, instructions and cores. Clock and version are there to be read. */
 #ifndef TITAN_WORKER_PLAN_COST_TABLE_H
@@ -44,6 +46,7 @@ struct cost_row {
     uint64_t bytes;   /* a transfer's (action_sent_bytes); 0 */
     double seconds;   /* from its begin to its end */
     double processor; /* a transfer's: s of processor time of one member */
+    double spread;    /* an operation's: standard deviation of its seconds */
     char key[COST_KEY_MAX];
 };
 

@@ -14,7 +14,8 @@ static void look_up(const struct cost_table *t)
     for (size_t i = 0; i < t->n; i++) {
         const struct cost_row *row = &t->rows[i];
         double seconds = -1, processor = -1;
-        fuzz_assert(memchr(row->key, 0, sizeof(row->key)) && row->seconds >= 0 && row->processor >= 0);
+        fuzz_assert(memchr(row->key, 0, sizeof(row->key)) && row->seconds >= 0 && row->processor >= 0 &&
+                    row->spread >= 0);
         if (row->kind == COST_OPERATION) {
             fuzz_assert(cost_table_operation(t, row->size, row->key) == row);
             continue;

@@ -12,14 +12,16 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 #include "tests/support/plans.h"
 #include "worker/plan/forecast.h"
 
 static void put(struct cost_table *t, enum cost_kind kind, int size, uint64_t bytes, double seconds, const char *key)
 {
-    struct cost_row row = {.kind = kind, .size = size, .bytes = bytes, .seconds = seconds, .processor = seconds / 2};
+    struct cost_row row = {.kind = kind, .size = size, .bytes = bytes, .seconds = seconds};
     struct titan_error err = {0};
 
+    *(kind == COST_TRANSFER ? &row.processor : &row.spread) = seconds / 2;
     (void)snprintf(row.key, sizeof row.key, "%s", key);
     assert_int_equal(cost_table_put(t, &row, &err), TITAN_OK);
 }
@@ -45,6 +47,7 @@ static void check_example(const struct cost_table *t)
     assert_int_equal(t->host.cores, 4);
     assert_true(fabs(cost_table_operation(t, 1, "f32 MATMUL M=1")->seconds - 4e-3) < 1e-12);
     assert_true(fabs(cost_table_operation(t, 2, "f32 MATMUL M=1")->seconds - 1e-3) < 1e-12);
+    assert_true(fabs(cost_table_operation(t, 1, "f32 MATMUL M=1")->spread - 2e-3) < 1e-12);
     assert_null(cost_table_operation(t, 3, "f32 MATMUL M=1"));
     assert_null(cost_table_operation(t, 1, "f32 MATMUL M=2"));
     assert_true(cost_table_transfer(t, 2, "f32 ALL_GATHER", 2000, &seconds, &processor));
@@ -73,6 +76,24 @@ static void written_and_read(void **state)
     cost_table_print(&again, &second);
     assert_int_equal(first.len, second.len);
     assert_memory_equal(first.data, second.data, first.len);
+}
+
+/* The format before had no spreads. */
+static void an_older_one(void **state)
+{
+    static const char head[] =
+        "titan-costs\t1\ndevice\tcpu\nmachine\tA processor\nisa\tavx2\ncores\t4\nmhz\t0\nversion\t1\n"
+        "operation\t1\t2e-3\tf32 MATMUL M=1\ntransfer\t2\t8\t1e-5\t5e-6\tf32 ALL_GATHER\n";
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    _cleanup_(cost_table_clear) struct cost_table t = {0};
+    struct titan_error err = {0};
+
+    (void)state;
+    buf_printf(&text, "%send\t2\t%016lx\n", head, (unsigned long)hash_bytes(HASH_INIT, head, sizeof head - 1));
+    assert_int_equal(cost_table_parse(text.data, text.len, "x", &t, &err), TITAN_OK);
+    const struct cost_row *row = cost_table_operation(&t, 1, "f32 MATMUL M=1");
+    assert_true(row && fabs(row->seconds - 2e-3) < 1e-12 && row->spread == 0);
+    assert_true(t.n == 2 && fabs(t.rows[1].processor - 5e-6) < 1e-12);
 }
 
 static bool refused(const char *text, size_t len)
@@ -178,6 +199,7 @@ static void plans_ask_it_first(void **state)
     p.cost.table = &t;
     p.cost.threads = 1;
     assert_true(fabs(cost_action(&p.cost, q, a) / modelled - 10) < 1e-6);
+    assert_true(fabs(cost_spread(&p.cost, q, a) / modelled - 5) < 1e-6);
     assert_int_equal(forecast_make(p.plan, p.programs, &p.cost, &f, NULL, &err), TITAN_OK);
     assert_int_equal(f.measured, times);
     assert_true(f.costed > f.measured && model.measured == 0);
@@ -185,6 +207,7 @@ static void plans_ask_it_first(void **state)
     assert_true(f.hash == model.hash);
     p.cost.threads = 2; /* was not measured */
     assert_true(fabs(cost_action(&p.cost, q, a) / modelled - 1) < 1e-9);
+    assert_true(cost_spread(&p.cost, q, a) == 0);
     forecast_clear(&f);
     forecast_clear(&model);
     planned_close(&p);
@@ -219,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_and_read),
+        cmocka_unit_test(an_older_one),
         cmocka_unit_test(damaged),
         cmocka_unit_test(another_machine),
         cmocka_unit_test(plans_ask_it_first),
