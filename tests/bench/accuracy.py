@@ -13,7 +13,7 @@ have to be within 10 %, memory within 5 %; 3 % is told as well. Only a machine t
 
 Ranks share the machine's cores: a layout of four ranks on two cores has four workers of one thread. Operations are measured with as
 many processes at once as there are cores; a plan takes what the ranks' programs need side by side, longer where they ask for more
-cores than there are (docs/plan.md, "Measured costs"). Experts that ranks share get equally many rows, as a plan has it: in its first
+cores than there are, and waits for the slower rank (docs/plan.md, "Measured costs"). Experts that ranks share get equally many rows, as a plan has it: in its first
 steps a model sends some of them every token, and what they have no room for takes another round.
 """
 import argparse

@@ -60,6 +60,19 @@ def measured():
     assert 0 < other["measured"] < other["of"], other
 
 
+def spreads():
+    """a table has the spread of each operation, and two ranks wait for it at what they do together, one rank never"""
+    lines = TABLE.read_text().splitlines(keepends=True)
+    rows = [line.split("\t") for line in lines]
+    assert any(float(row[3]) > 0 for row in rows if row[0] == "operation"), lines
+    for factor in (0, 3):
+        body = "".join("\t".join([*row[:3], f"{factor * float(row[2]):.9e}", row[4]]) if row[0] == "operation" else line
+                       for row, line in zip(rows[:-1], lines))
+        (HOME / f"{factor}.tsv").write_text(f"{body}end\t{rows[-1][1]}\t{fnv(body.encode()):016x}\n")
+    steps = {(n, factor): document("-n", n, costs=HOME / f"{factor}.tsv")["step_seconds"] for n in (1, 2) for factor in (0, 3)}
+    assert steps[1, 0] == steps[1, 3] and steps[2, 3] > steps[2, 0], steps
+
+
 def usual_place():
     """without --out it lies in the cache folder and is found there; a second recipe's rows are added"""
     assert measure("-n", 1).code == 0
@@ -130,6 +143,6 @@ def same_hash_elsewhere():
 
 
 try:
-    tap(measured, usual_place, refused, same_program, same_hash_elsewhere)
+    tap(measured, spreads, usual_place, refused, same_program, same_hash_elsewhere)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

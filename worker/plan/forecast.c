@@ -100,6 +100,11 @@ static double cost_of(void *arg, const struct program *p, const struct action *a
     return cost_action(arg, p, a);
 }
 
+static double spread_of(void *arg, const struct program *p, const struct action *a)
+{
+    return cost_spread(arg, p, a);
+}
+
 /* From when on so many more cores are asked for, or fewer. */
 struct demand {
     double at, cores;
@@ -223,8 +228,12 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
         status = titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
     if (status == TITAN_OK) {
         pick_programs(plan, programs, by_rank);
-        const struct simulation_options options = {
-            .programs = by_rank, .n = n, .issue = cost->machine->issue, .time = cost_of, .arg = (void *)cost};
+        const struct simulation_options options = {.programs = by_rank,
+                                                   .n = n,
+                                                   .issue = cost->machine->issue,
+                                                   .time = cost_of,
+                                                   .spread = cost->table ? spread_of : NULL,
+                                                   .arg = (void *)cost};
         status = simulate(&options, &s, err);
     }
     free(by_rank);

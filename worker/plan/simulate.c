@@ -13,14 +13,16 @@
 struct lane {
     int *actions;
     int n, next;
-    double free; /* end of the last one */
+    double free;  /* end of the last one */
+    double apart; /* of the compute stream's last one */
     /* SEND: ready times of those the partner has not met yet are found through the partner's lane */
 };
 
 struct sim {
     const struct simulation_options *opt;
     struct simulation *out;
-    struct lane *lanes; /* [rank][STREAM_COUNT] */
+    struct lane *lanes;         /* [rank][STREAM_COUNT] */
+    double late[CHANNEL_COUNT]; /* standard deviations that the last of the members comes late; 0: no spread is known */
 };
 
 static struct lane *lane_of(const struct sim *s, int rank, int stream)
@@ -32,6 +34,21 @@ static struct lane *lane_of(const struct sim *s, int rank, int stream)
 static const struct action *action_at(const struct sim *s, int rank, int index)
 {
     return &s->opt->programs[rank]->actions[index];
+}
+
+/* The mean of the largest of n values of a standard normal distribution: the integral of x d(Phi(x)^n). */
+static double largest_of(int n)
+{
+    const double step = 1.0 / 64, end = 8;
+    double sum = 0, below = 0;
+
+    titan_assert(n >= 1);
+    for (double x = -end; n > 1 && x < end; x += step) {
+        const double above = pow(0.5 * erfc(-(x + step) / sqrt(2)), n);
+        sum += (x + step / 2) * (above - below);
+        below = above;
+    }
+    return sum;
 }
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
@@ -70,7 +87,8 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
         k->program = s->opt->programs[r];
         k->start = calloc(n, sizeof *k->start);
         k->end = malloc(n * sizeof *k->end);
-        if (!k->start || !k->end)
+        k->apart = calloc(n, sizeof *k->apart);
+        if (!k->start || !k->end || !k->apart)
             return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
         for (size_t i = 0; i < n; i++)
             k->end[i] = -1; /* not run */
@@ -92,7 +110,8 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
 {
     const struct program *p = s->opt->programs[rank];
     const struct action *a = &p->actions[index];
-    const double *const end = s->out->ranks[rank].end;
+    const double *const end = s->out->ranks[rank].end, *const apart = s->out->ranks[rank].apart;
+    const double late = a->channel >= 0 && op_is_collective((enum op)a->op) ? s->late[a->channel] : 0;
     double t = MAX(lane_of(s, rank, a->stream)->free, s->opt->issue * index);
 
     *ret_blocker = -1;
@@ -102,8 +121,8 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
             *ret_blocker = w;
             return -1;
         }
-        if (end[w] > t) {
-            t = end[w];
+        if (end[w] + late * apart[w] > t) {
+            t = end[w] + late * apart[w];
             *ret_blocker = w;
         }
     }
@@ -141,6 +160,12 @@ static void account(struct sim *s, int rank, int index, double start, double end
             k->first = k->last == 0 ? start : k->first;
             k->last = end;
         }
+    }
+    if (a->stream == STREAM_COMPUTE && s->opt->spread) {
+        if (idle > 0 && blocker >= 0 && op_is_collective((enum op)p->actions[blocker].op))
+            l->apart = 0;
+        l->apart += s->opt->spread(s->opt->arg, p, a);
+        k->apart[index] = l->apart;
     }
     k->start[index] = start;
     k->end[index] = end;
@@ -272,6 +297,8 @@ titan_status simulate(const struct simulation_options *options, struct simulatio
     titan_assert(options->n > 0 && options->time);
     if (!s.out)
         return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
+    for (int c = 0; options->spread && c < CHANNEL_COUNT; c++)
+        s.late[c] = largest_of(mesh_group_size(&options->programs[0]->mesh, channel_group((enum channel)c)));
     titan_status status = alloc_ranks(&s, err);
     if (status == TITAN_OK)
         status = run(&s, err);
@@ -294,6 +321,7 @@ void simulation_close(struct simulation *s)
     for (int r = 0; s->ranks && r < s->n; r++) {
         free(s->ranks[r].start);
         free(s->ranks[r].end);
+        free(s->ranks[r].apart);
     }
     free(s->ranks);
     free(s);

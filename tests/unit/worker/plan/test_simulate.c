@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate.h: the bubble of every schedule is the formula's, transfers take their time where nothing hides them, a
- * program that cannot end is named, timelines are JSON. */
+/* simulate.h: the bubble of every schedule is the formula's, transfers take their time where nothing hides them,
+ * the slowest member is waited for, a program that cannot end is named, timelines are JSON. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -145,6 +145,75 @@ static void gathers_hide_under_compute(void **state)
     assert_true(one >= 1);    /* nothing hides the first */
 }
 
+/* Every layer's forward takes 1, sometimes more or less. */
+static double layer_time(void *arg, const struct program *p, const struct action *a)
+{
+    (void)arg;
+    (void)p;
+    return a->op == OP_SWIGLU && a->phase == PHASE_FORWARD ? 1 : 0;
+}
+
+static double layer_spread(void *arg, const struct program *p, const struct action *a)
+{
+    return *(double *)arg * layer_time(NULL, p, a);
+}
+
+static double step_with(int world, const char *degree, double spread, double *ret_exposed)
+{
+    const char *const sets[] = {degree,
+                                "model.n_layers=4",
+                                "model.n_heads=8",
+                                "model.n_kv_heads=8",
+                                "activation_checkpoint.mode=none",
+                                "parallelism.data_parallel_shard_degree=1",
+                                "training.global_batch_size=8",
+                                NULL};
+    struct titan_error err = {0};
+    struct planned f;
+    struct simulation *s = NULL;
+
+    open_plan(&f, world, sets);
+    const struct simulation_options options = {.programs = (const struct program *const *)f.programs,
+                                               .n = 1,
+                                               .time = layer_time,
+                                               .spread = spread > 0 ? layer_spread : NULL,
+                                               .arg = &spread};
+    must(simulate(&options, &s, &err), &err);
+    const double step = s->step;
+    *ret_exposed = 0;
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        *ret_exposed += s->ranks[0].exposed[c];
+    simulation_close(s);
+    planned_close(&f);
+    return step;
+}
+
+/* Whether members meet after every layer or once at the end, they wait for E(n) deviations of all layers; one rank for
+ * none. E(2) = 1 / sqrt(pi); the others as tables of order statistics have them. */
+static void the_slowest_member_is_waited_for(void **state)
+{
+    static const struct {
+        int world;
+        const char *degree;
+        double most;
+    } cases[] = {{1, "parallelism.tensor_parallel_degree=1", 0},
+                 {2, "parallelism.tensor_parallel_degree=2", 0.56419},
+                 {4, "parallelism.tensor_parallel_degree=4", 1.02938},
+                 {8, "parallelism.tensor_parallel_degree=8", 1.42360},
+                 {2, "parallelism.data_parallel_replicate_degree=2", 0.56419},
+                 {8, "parallelism.data_parallel_replicate_degree=8", 1.42360}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        double waited = 0, none = 0;
+        const double without = step_with(cases[i].world, cases[i].degree, 0, &none);
+        const double step = step_with(cases[i].world, cases[i].degree, 0.1, &waited), expected = 0.1 * cases[i].most;
+        if (fabs(step / without - 1 - expected) > 1e-4 || fabs(waited - none - expected * without) > 1e-3)
+            fail_msg("%s: a step of %g takes %g, %g of it waits: not %g more", cases[i].degree, without, step, waited,
+                     expected * without);
+    }
+}
+
 static void a_missing_partner_is_named(void **state)
 {
     static const struct times equal = {1, 1, 1};
@@ -197,6 +266,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bubble_is_the_formula),
         cmocka_unit_test(gathers_hide_under_compute),
+        cmocka_unit_test(the_slowest_member_is_waited_for),
         cmocka_unit_test(a_missing_partner_is_named),
         cmocka_unit_test(timeline_is_json),
     };
