@@ -14,7 +14,7 @@ struct lane {
     int *actions;
     int n, next;
     double free;  /* end of the last one */
-    double apart; /* of the compute stream's last one */
+    double drift; /* of the compute stream's last one */
     /* SEND: ready times of those the partner has not met yet are found through the partner's lane */
 };
 
@@ -87,8 +87,8 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
         k->program = s->opt->programs[r];
         k->start = calloc(n, sizeof *k->start);
         k->end = malloc(n * sizeof *k->end);
-        k->apart = calloc(n, sizeof *k->apart);
-        if (!k->start || !k->end || !k->apart)
+        k->drift = calloc(n, sizeof *k->drift);
+        if (!k->start || !k->end || !k->drift)
             return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
         for (size_t i = 0; i < n; i++)
             k->end[i] = -1; /* not run */
@@ -110,7 +110,7 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
 {
     const struct program *p = s->opt->programs[rank];
     const struct action *a = &p->actions[index];
-    const double *const end = s->out->ranks[rank].end, *const apart = s->out->ranks[rank].apart;
+    const double *const end = s->out->ranks[rank].end, *const drift = s->out->ranks[rank].drift;
     const double late = a->channel >= 0 && op_is_collective((enum op)a->op) ? s->late[a->channel] : 0;
     double t = MAX(lane_of(s, rank, a->stream)->free, s->opt->issue * index);
 
@@ -121,8 +121,8 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
             *ret_blocker = w;
             return -1;
         }
-        if (end[w] + late * apart[w] > t) {
-            t = end[w] + late * apart[w];
+        if (end[w] + late * drift[w] > t) {
+            t = end[w] + late * drift[w];
             *ret_blocker = w;
         }
     }
@@ -163,9 +163,9 @@ static void account(struct sim *s, int rank, int index, double start, double end
     }
     if (a->stream == STREAM_COMPUTE && s->opt->spread) {
         if (idle > 0 && blocker >= 0 && op_is_collective((enum op)p->actions[blocker].op))
-            l->apart = 0;
-        l->apart += s->opt->spread(s->opt->arg, p, a);
-        k->apart[index] = l->apart;
+            l->drift = 0;
+        l->drift += s->opt->spread(s->opt->arg, p, a);
+        k->drift[index] = l->drift;
     }
     k->start[index] = start;
     k->end[index] = end;
@@ -321,7 +321,7 @@ void simulation_close(struct simulation *s)
     for (int r = 0; s->ranks && r < s->n; r++) {
         free(s->ranks[r].start);
         free(s->ranks[r].end);
-        free(s->ranks[r].apart);
+        free(s->ranks[r].drift);
     }
     free(s->ranks);
     free(s);

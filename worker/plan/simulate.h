@@ -29,7 +29,7 @@ struct simulation_options {
 struct simulated_rank {
     const struct program *program;
     double *start, *end;           /* of every action, s */
-    double *apart;                 /* at its end: standard deviation of the work since members were together, s */
+    double *drift;                 /* at its end: standard deviation of the work since members were together, s */
     double finish;                 /* of the last one */
     double compute;                /* s the compute stream works */
     double forward, backward;      /* s of it: forward; recomputation, dgrad and wgrad */
