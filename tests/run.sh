@@ -80,7 +80,7 @@ end_of() { # PROCESS, and all that come from it
 lane 19 "${gpus[@]}"
 lane 19 "${compiling[@]}"
 lane 19 "${computing[@]}"
-lane 5 "${waiting[@]}"
+lane 0 "${waiting[@]}" # daemons with deadlines: at nice 5 they got no processor for seconds
 trap 'for process in "${lanes[@]}"; do end_of "$process"; done' EXIT
 for t in "${scripts[@]}"; do one "$t"; done
 wait
