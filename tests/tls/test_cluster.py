@@ -71,7 +71,7 @@ def datagrams_of(h, job):
         secret.update({"key of an epoch": form.key, "key of its agents": datagrams.agents_key(form), "key of its mesh": datagrams.mesh_key(form)})
     for host in ADDRESSES:
         _, udp = payloads(h.dir / f"frames-{host}")
-        assert b"n1" in udp, (host, len(udp))
+        assert (b"n1" if host == "head" else host.encode()) in udp, (host, len(udp))
         for what, word in secret.items():
             assert word not in udp, f"{what} in a datagram of {host}"
 
