@@ -224,8 +224,8 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
                                    .last_step = how->last_step,
                                    .out_of_memory = how->out_of_memory};
     (void)!failpoint("agent.exit", NULL);
-    dump_exited(a, w, how);
     CORE(a, agent_core_exited, w->id, &end);
+    dump_exited(a, w, how);
     report_gpus(a);
     comm_segments_sweep(&a->segments, a->workers);
 }
