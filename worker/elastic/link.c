@@ -205,9 +205,9 @@ static void disconnect(struct link *l)
         return;
     replace_fd(&l->fd, -1);
     frame_reader_clear(&l->in);
-    /* One that hangs up without a word does not want us: it is asked again, but not at once. */
-    l->lost_at = now_ms();
-    l->retry_at = l->lost_at + (l->heard ? 0 : RETRY_SLOW_MS);
+    /* One that hangs up without a word does not want us, or has just ended: it is asked again, but not at once. */
+    if (l->heard)
+        l->lost_at = l->retry_at = now_ms();
     member_disconnected(enter(l));
     frame_writer_clear(&l->out);
     leave(l);
