@@ -640,8 +640,9 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     raise_descriptors();
     /* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to
      * parse holds up all others. With poll() each queue has its own connections, so agents' are not where they have a
-     * queue of their own: in dev, and by a port. It costs more with each of them, with 1,000 a quarter. Agents over the
-     * clients' port would not be parted (measured: as many sessions anew), and their heartbeats are datagrams. */
+     * queue of their own: in dev, and by a port. It costs more with each of them, so with many
+     * it is called less often (proto/rpc/common.c). Agents over the clients' port would not be parted (measured: as
+     * many sessions anew), and their heartbeats are datagrams. */
     if (config->role == ROLE_DEV || config->agents_listen[0])
         (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */

@@ -97,9 +97,7 @@ void dump_print(const struct dump_head *head, const struct flight_copy *copy, st
     json_put_int(&w, "damaged", copy->damaged);
     print_groups(copy, &w);
     json_begin_array(&w, "records");
-    /* A recovery follows a revoke, and waits for a processor while they are printed. */
-    const int least = head->cause == DUMP_REVOKE ? copy->n - DUMP_REVOKE_RECORDS : 0;
-    for (int i = MAX(least, 0); i < copy->n; i++)
+    for (int i = 0; i < copy->n; i++)
         print_entry(&copy->entries[i], &w);
     json_end_array(&w);
     json_end_object(&w);

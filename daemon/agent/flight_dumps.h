@@ -14,7 +14,6 @@
 
 #define DUMPS_FILES_MAX 512                  /* of epochs but the newest */
 #define DUMPS_BYTES_MAX ((uint64_t)64 << 20) /* the same */
-#define DUMP_REVOKE_RECORDS 128              /* of a revoke, the newest */
 
 enum dump_cause { DUMP_REQUEST, DUMP_REVOKE, DUMP_HANG, DUMP_EXIT, DUMP_CAUSES };
 const char *dump_cause_name(enum dump_cause cause);

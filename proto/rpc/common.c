@@ -39,7 +39,7 @@ static void grpc_log(gpr_log_func_args *args)
 }
 
 /* Abseil that was built with its assertions, as Debian's is, looks for deadlocks in a graph of all locks, under one
- * lock, at each one that gRPC takes: with 1,000 agents a quarter of the coordinator's time. */
+ * lock, at each one that gRPC takes: with 1,000 agents a fifth of what the coordinator did. */
 static void lock_checks_off(void)
 {
     static const char name[] = "_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE";

@@ -66,7 +66,9 @@ def rounds_of(tree, scenario, rounds, seed, *names):
 
 
 def resumed(tree, seed):
-    return rounds_of(tree, 1, ROUNDS, seed, "resumed_ms")["resumed_ms"]
+    values = rounds_of(tree, 1, ROUNDS, seed, "resumed_ms")["resumed_ms"]
+    assert len(values) == ROUNDS, f"{tree}: {len(values)} rounds"
+    return values
 
 
 def bench_ops(tree, dtype, *only):
