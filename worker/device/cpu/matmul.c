@@ -4,7 +4,10 @@
  * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its
  * memory objects are kept in a table. Transposes are strides. The table's lock is held while a product runs: one
  * OpenMP team at a time, and all shapes use one piece of scratch; left alone each primitive keeps its own. Where oneDNN
- * has no bf16 (no AVX-512) operands are widened and the product is fp32. */
+ * has no bf16 (no AVX-512) operands are widened and the product is fp32.
+ *
+ * The bits of a product do not depend on the number of threads. oneDNN's for AVX2 do, as it cuts k between threads:
+ * there the product is packed.c's. */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,7 @@
 
 #include "base/hash.h"
 #include "worker/device/cpu/arith.h"
+#include "worker/device/cpu/packed.h"
 
 struct entry {
     bool used, widen; /* widen: no bf16 implementation for this shape */
@@ -250,6 +254,33 @@ static titan_status entry_run(struct matmul_cache *cache, struct entry *e, const
     return TITAN_OK;
 }
 
+static bool is_packed(const struct device *dev)
+{
+    return dev->isa.avx2 && !dev->isa.avx512;
+}
+
+static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
+{
+    const struct matmul_shape *s = &a->shape;
+    const struct packed_product z = {.m = s->m,
+                                     .n = s->n,
+                                     .k = s->k,
+                                     .a_row = s->ta ? 1 : s->lda,
+                                     .a_col = s->ta ? s->lda : 1,
+                                     .b_row = s->tb ? 1 : s->ldb,
+                                     .b_col = s->tb ? s->ldb : 1,
+                                     .ldc = s->ldc,
+                                     .a = a->a,
+                                     .b = a->b,
+                                     .c = a->c,
+                                     .accumulate = s->accumulate};
+
+    titan_assert(s->ab_dt == DTYPE_F32 && s->c_dt == DTYPE_F32);
+    TRY(reserve(&cache->scratch, &cache->scratch_bytes, packed_scratch_bytes(s->n, ctx->threads), ctx->err));
+    packed_run(&z, ctx->threads, cache->scratch);
+    return TITAN_OK;
+}
+
 struct widen_args {
     void *dst;
     const void *src;
@@ -306,10 +337,16 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
             cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &in_c);
         }
     }
+    const struct matmul_args wide = {s, wa, wb, narrow ? wc : a->c};
     struct entry *e;
-    titan_status status = entry_find(cache, &s, &e, ctx->err);
-    if (status == TITAN_OK)
-        status = entry_run(cache, e, wa, wb, narrow ? wc : a->c, ctx->err);
+    titan_status status;
+    if (is_packed(ctx->dev)) {
+        status = run_packed(ctx, cache, &wide);
+    } else {
+        status = entry_find(cache, &s, &e, ctx->err);
+        if (status == TITAN_OK)
+            status = entry_run(cache, e, wide.a, wide.b, wide.c, ctx->err);
+    }
     if (status == TITAN_OK && narrow) {
         struct widen_args out = {a->c, wc, a->shape.ldc, s.n, true};
         cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &out);
@@ -330,9 +367,14 @@ titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args 
     pthread_mutex_lock(&cache->lock);
     omp_set_num_threads(ctx->threads); /* of the calling thread; oneDNN reads it */
     struct entry *e;
-    titan_status status = entry_find(cache, &a->shape, &e, ctx->err);
-    if (status == TITAN_OK)
-        status = e->widen ? run_widened(ctx, cache, a) : entry_run(cache, e, a->a, a->b, a->c, ctx->err);
+    titan_status status = TITAN_OK;
+    if (is_packed(ctx->dev)) {
+        status = (s->ab_dt == DTYPE_BF16 ? run_widened : run_packed)(ctx, cache, a);
+    } else {
+        status = entry_find(cache, s, &e, ctx->err);
+        if (status == TITAN_OK)
+            status = e->widen ? run_widened(ctx, cache, a) : entry_run(cache, e, a->a, a->b, a->c, ctx->err);
+    }
     pthread_mutex_unlock(&cache->lock);
     return status;
 }

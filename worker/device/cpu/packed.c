@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packed.c - fp32 products of any layout, after Goto and van de Geijn, "Anatomy of high-performance matrix
+ * multiplication" (2008): a block of DEPTH of k at a time, both operands are copied into panels that the inner loop
+ * reads in order, b's once for all threads, a's by the thread that needs them. */
+#include <immintrin.h>
+#include <omp.h>
+#include <stdalign.h>
+
+#include "worker/device/cpu/packed.h"
+
+#define PACKED_TARGET __attribute__((target("avx2,fma")))
+#define PACKED_INLINE static inline __attribute__((always_inline, target("avx2,fma")))
+
+/* A tile of c stays in registers: ROWS x two vectors. BLOCK_ROWS x DEPTH of a stay in the second-level cache, a panel
+ * of b in the first. Blocks of columns are small enough for JOBS of each thread. */
+enum { LANES = 8, ROWS = 6, COLS = 2 * LANES, DEPTH = 256, BLOCK_ROWS = 40 * ROWS, BLOCK_COLS = 32 * COLS, JOBS = 8 };
+enum { WORK = 1 << 17 }; /* multiply-adds that are worth another thread */
+
+size_t packed_scratch_bytes(int64_t n, int threads)
+{
+    const int64_t panels = (n + COLS - 1) / COLS;
+    return (size_t)(panels * COLS * DEPTH + threads * (BLOCK_ROWS * DEPTH + LANES)) * sizeof(float);
+}
+
+/* 8 x 8: rows into columns. */
+PACKED_INLINE void transpose(__m256 v[LANES])
+{
+    __m256 t[LANES], u[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < LANES / 2; i++) {
+        v[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+
+/* A panel of `width` lines: to[p * width + i] = from[i * line + p * step], one of line and step is 1; lines from
+ * `lines` on are zero. Up to 7 floats behind the panel are written. */
+PACKED_INLINE void pack(float *to, const float *from, int64_t line, int64_t step, int64_t lines, int64_t depth,
+                        const int width)
+{
+    int64_t p = 0;
+    if (step == 1 && depth >= LANES) {
+        for (; p + LANES <= depth; p += LANES)
+            for (int64_t group = 0; group < width; group += LANES) {
+                __m256 v[LANES];
+                for (int i = 0; i < LANES; i++)
+                    v[i] = group + i < lines ? _mm256_loadu_ps(from + (group + i) * line + p) : _mm256_setzero_ps();
+                transpose(v);
+                for (int i = 0; i < LANES; i++)
+                    _mm256_storeu_ps(to + (p + i) * width + group, v[i]);
+            }
+    } else if (line == 1 && lines == width && width % LANES == 0) {
+        for (; p < depth; p++)
+            for (int i = 0; i < width; i += LANES)
+                _mm256_storeu_ps(to + p * width + i, _mm256_loadu_ps(from + p * step + i));
+    }
+    for (; p < depth; p++)
+        for (int i = 0; i < width; i++)
+            to[p * width + i] = i < lines ? from[i * line + p * step] : 0.0f;
+}
+
+/* c (rows, cols) of one tile = or += a panel of a times a panel of b. */
+PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const float *b, int64_t depth, int64_t rows,
+                               int64_t cols, bool add)
+{
+    __m256 acc[ROWS][2];
+#pragma GCC unroll 6
+    for (int i = 0; i < ROWS; i++)
+        acc[i][0] = acc[i][1] = _mm256_setzero_ps();
+    for (int64_t p = 0; p < depth; p++, a += ROWS, b += COLS) {
+        const __m256 b0 = _mm256_load_ps(b), b1 = _mm256_load_ps(b + LANES);
+#pragma GCC unroll 6
+        for (int i = 0; i < ROWS; i++) {
+            const __m256 x = _mm256_broadcast_ss(a + i);
+            acc[i][0] = _mm256_fmadd_ps(x, b0, acc[i][0]);
+            acc[i][1] = _mm256_fmadd_ps(x, b1, acc[i][1]);
+        }
+    }
+    if (rows == ROWS && cols == COLS) {
+#pragma GCC unroll 6
+        for (int i = 0; i < ROWS; i++, c += ldc) {
+            _mm256_storeu_ps(c, add ? _mm256_add_ps(_mm256_loadu_ps(c), acc[i][0]) : acc[i][0]);
+            _mm256_storeu_ps(c + LANES, add ? _mm256_add_ps(_mm256_loadu_ps(c + LANES), acc[i][1]) : acc[i][1]);
+        }
+        return;
+    }
+    alignas(32) float part[ROWS][COLS];
+#pragma GCC unroll 6
+    for (int i = 0; i < ROWS; i++) {
+        _mm256_store_ps(part[i], acc[i][0]);
+        _mm256_store_ps(part[i] + LANES, acc[i][1]);
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            c[i * ldc + j] = add ? c[i * ldc + j] + part[i][j] : part[i][j];
+}
+
+/* One thread's share of a block of k: a's panels are packed again only where a next block of rows begins. */
+PACKED_TARGET static void share(const struct packed_product *z, int64_t from, int64_t depth, const float *b, float *a,
+                                int64_t thread, int64_t threads)
+{
+    const int64_t row_tiles = (z->m + ROWS - 1) / ROWS, col_tiles = (z->n + COLS - 1) / COLS;
+    const int64_t row_blocks = (z->m + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const int64_t col_blocks =
+        MIN(col_tiles, MAX((z->n + BLOCK_COLS - 1) / BLOCK_COLS, (JOBS * threads + row_blocks - 1) / row_blocks));
+    const int64_t jobs = row_blocks * col_blocks;
+    int64_t packed = -1;
+
+    for (int64_t job = jobs * thread / threads; job < jobs * (thread + 1) / threads; job++) {
+        const int64_t y = job / col_blocks, x = job % col_blocks;
+        const int64_t row = row_tiles * y / row_blocks * ROWS,
+                      row_end = MIN(row_tiles * (y + 1) / row_blocks * ROWS, z->m);
+        const int64_t col = col_tiles * x / col_blocks * COLS,
+                      col_end = MIN(col_tiles * (x + 1) / col_blocks * COLS, z->n);
+        for (int64_t i = row; i < row_end && packed != y; i += ROWS)
+            pack(a + (i - row) * DEPTH, z->a + i * z->a_row + from * z->a_col, z->a_row, z->a_col,
+                 MIN(ROWS, row_end - i), depth, ROWS);
+        packed = y;
+        for (int64_t j = col; j < col_end; j += COLS)
+            for (int64_t i = row; i < row_end; i += ROWS)
+                tile(z->c + i * z->ldc + j, z->ldc, a + (i - row) * DEPTH, b + j * DEPTH, depth, MIN(ROWS, row_end - i),
+                     MIN(COLS, col_end - j), z->accumulate || from > 0);
+    }
+}
+
+PACKED_TARGET static void pack_b(const struct packed_product *z, int64_t from, int64_t depth, float *b, int64_t thread,
+                                 int64_t threads)
+{
+    const int64_t panels = (z->n + COLS - 1) / COLS;
+
+    for (int64_t j = panels * thread / threads * COLS; j < panels * (thread + 1) / threads * COLS; j += COLS)
+        pack(b + j * DEPTH, z->b + from * z->b_row + j * z->b_col, z->b_col, z->b_row, MIN(COLS, z->n - j), depth,
+             COLS);
+}
+
+void packed_run(const struct packed_product *z, int threads, float *scratch)
+{
+    const int64_t panels = (z->n + COLS - 1) / COLS;
+    float *const b = scratch, *const a = scratch + panels * COLS * DEPTH;
+    const int64_t worthwhile = 1 + z->m * z->n * z->k / WORK;
+
+    titan_assert((uintptr_t)scratch % 32 == 0 && z->k > 0);
+#pragma omp parallel num_threads((int)MIN(threads, worthwhile))
+    {
+        const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
+        for (int64_t from = 0; from < z->k; from += DEPTH) {
+            const int64_t depth = MIN(DEPTH, z->k - from);
+            pack_b(z, from, depth, b, thread, of);
+#pragma omp barrier
+            share(z, from, depth, b, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
+#pragma omp barrier
+        }
+    }
+}
