@@ -65,6 +65,8 @@ void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range 
 /* Scratch of the device, 64-byte aligned, contents undefined. Taken for one operation: give back after use. */
 titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret);
 void cpu_scratch_give(const struct cpu_context *ctx);
+/* Asks the kernel for huge pages under a large block, before it is first written. */
+void cpu_huge_pages(void *memory, size_t bytes);
 
 /* --- entries of the table ----------------------------------------------------------------------------------------- */
 /* Operations: cpu_NAME, with the type of its slot. */

@@ -233,6 +233,7 @@ static titan_status reserve(void **memory, size_t *have, size_t bytes, struct ti
     *memory = aligned_alloc(align, (bytes + align - 1) / align * align);
     if (!*memory)
         return titan_fail(err, TITAN_ENOMEM, "matmul: %zu bytes of scratch cannot be had", bytes);
+    cpu_huge_pages(*memory, bytes);
     *have = bytes;
     return TITAN_OK;
 }

@@ -4,12 +4,24 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "worker/device/cpu/cpu.h"
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
+/* What walks through many megabytes misses the TLB at each small page. Advice only: where the kernel has no huge page,
+ * small ones do. */
+void cpu_huge_pages(void *memory, size_t bytes)
+{
+    const uintptr_t begin = ((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+    const uintptr_t end = ((uintptr_t)memory + bytes) & ~(uintptr_t)(PAGE - 1);
+
+    if (bytes >= HUGE_PAGE)
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+}
 
 /* calloc hands out untouched zero pages for large sizes, which aligned_alloc + memset would not; the address calloc
  * returned stands in the word before the block. */
@@ -24,6 +36,7 @@ titan_status cpu_alloc(struct device *dev, size_t bytes, void **ret, struct tita
     char *p = (char *)(((uintptr_t)raw + 2 * ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
     titan_assert((uintptr_t)p % ALIGN == 0);
     ((void **)p)[-1] = raw;
+    cpu_huge_pages(p, bytes);
     *ret = p;
     return TITAN_OK;
 }
@@ -143,6 +156,7 @@ titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void 
             pthread_mutex_unlock(&dev->scratch_lock);
             return titan_fail(ctx->err, TITAN_ENOMEM, "cpu scratch: %zu bytes cannot be had", want);
         }
+        cpu_huge_pages(dev->scratch, want);
         dev->scratch_bytes = want;
     }
     *ret = dev->scratch;

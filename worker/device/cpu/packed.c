@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #include <omp.h>
 #include <stdalign.h>
+#include <string.h>
 
 #include "worker/device/cpu/packed.h"
 
@@ -13,7 +14,16 @@
 
 /* A tile of c stays in registers: ROWS x two vectors. BLOCK_ROWS x DEPTH of a stay in the second-level cache, a panel
  * of b in the first. Blocks of columns are small enough for JOBS of each thread. */
-enum { LANES = 8, ROWS = 6, COLS = 2 * LANES, DEPTH = 256, BLOCK_ROWS = 40 * ROWS, BLOCK_COLS = 32 * COLS, JOBS = 8 };
+enum {
+    LANES = 8,
+    ROWS = 6,
+    COLS = 2 * LANES,
+    DEPTH = 256,
+    BLOCK_ROWS = 40 * ROWS,
+    BLOCK_COLS = 32 * COLS,
+    JOBS = 8,
+    FEW = 4
+};
 enum { WORK = 1 << 17 }; /* multiply-adds that are worth another thread */
 
 size_t packed_scratch_bytes(int64_t n, int threads)
@@ -48,9 +58,9 @@ PACKED_INLINE void pack(float *to, const float *from, int64_t line, int64_t step
                         const int width)
 {
     int64_t p = 0;
-    if (step == 1 && depth >= LANES) {
-        for (; p + LANES <= depth; p += LANES)
-            for (int64_t group = 0; group < width; group += LANES) {
+    if (step == 1) {
+        for (int64_t group = 0; group < width; group += LANES)
+            for (p = 0; p + LANES <= depth; p += LANES) {
                 __m256 v[LANES];
                 for (int i = 0; i < LANES; i++)
                     v[i] = group + i < lines ? _mm256_loadu_ps(from + (group + i) * line + p) : _mm256_setzero_ps();
@@ -142,6 +152,76 @@ PACKED_TARGET static void pack_b(const struct packed_product *z, int64_t from, i
              COLS);
 }
 
+/* Few rows of c and a b that lies by columns, as where a model writes token by token: b is read once, so it is turned
+ * in registers and not packed. The sums are those of tile(). LANES columns from j on. */
+PACKED_INLINE void few_rows(const struct packed_product *z, int64_t j, const int rows)
+{
+    const int64_t cols = MIN(LANES, z->n - j);
+    const float *const b = z->b + j * z->b_col;
+    __m256 sum[FEW];
+
+    for (int64_t from = 0; from < z->k; from += DEPTH) {
+        const int64_t end = MIN(from + DEPTH, z->k);
+        __m256 acc[FEW];
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++)
+            acc[i] = _mm256_setzero_ps();
+        for (int64_t p = from; p < end; p += LANES) {
+            const int64_t steps = MIN(LANES, end - p);
+            alignas(32) float part[LANES][LANES];
+            __m256 v[LANES];
+            if (steps < LANES) {
+                memset(part, 0, sizeof part);
+                for (int64_t c = 0; c < cols; c++)
+                    memcpy(part[c], b + c * z->b_col + p, (size_t)steps * sizeof(float));
+            }
+#pragma GCC unroll 8
+            for (int c = 0; c < LANES; c++)
+                v[c] = steps < LANES ? _mm256_load_ps(part[c])
+                       : c < cols    ? _mm256_loadu_ps(b + c * z->b_col + p)
+                                     : _mm256_setzero_ps();
+            transpose(v);
+#pragma GCC unroll 8
+            for (int q = 0; q < LANES; q++) {
+                if (q >= steps)
+                    break;
+#pragma GCC unroll 4
+                for (int i = 0; i < rows; i++)
+                    acc[i] =
+                        _mm256_fmadd_ps(_mm256_broadcast_ss(z->a + i * z->a_row + (p + q) * z->a_col), v[q], acc[i]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++)
+            sum[i] = from > 0 ? _mm256_add_ps(sum[i], acc[i]) : acc[i];
+        if (from == 0 && z->accumulate)
+            for (int i = 0; i < rows; i++) {
+                alignas(32) float old[LANES] = {0};
+                memcpy(old, z->c + i * z->ldc + j, (size_t)cols * sizeof(float));
+                sum[i] = _mm256_add_ps(_mm256_load_ps(old), sum[i]);
+            }
+    }
+    for (int i = 0; i < rows; i++) {
+        alignas(32) float whole[LANES];
+        _mm256_store_ps(whole, sum[i]);
+        memcpy(z->c + i * z->ldc + j, whole, (size_t)cols * sizeof(float));
+    }
+}
+
+PACKED_TARGET static void few_rows_range(const struct packed_product *z, int64_t j, int64_t end)
+{
+    for (; j < end; j += LANES) {
+        if (z->m == 1)
+            few_rows(z, j, 1);
+        else if (z->m == 2)
+            few_rows(z, j, 2);
+        else if (z->m == 3)
+            few_rows(z, j, 3);
+        else
+            few_rows(z, j, 4);
+    }
+}
+
 void packed_run(const struct packed_product *z, int threads, float *scratch)
 {
     const int64_t panels = (z->n + COLS - 1) / COLS;
@@ -152,7 +232,9 @@ void packed_run(const struct packed_product *z, int threads, float *scratch)
 #pragma omp parallel num_threads((int)MIN(threads, worthwhile))
     {
         const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
-        for (int64_t from = 0; from < z->k; from += DEPTH) {
+        const int64_t groups = z->m <= FEW && z->b_row == 1 ? (z->n + LANES - 1) / LANES : 0;
+        few_rows_range(z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
+        for (int64_t from = 0; from < z->k && groups == 0; from += DEPTH) {
             const int64_t depth = MIN(DEPTH, z->k - from);
             pack_b(z, from, depth, b, thread, of);
 #pragma omp barrier

@@ -2,6 +2,7 @@
 /* The CPU plug-in beside its operations: arithmetic, streams under load, same bits on any number of threads, errors. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <math.h>
@@ -116,25 +117,28 @@ static double product_rate(const struct device_handle *h, struct stream *s, enum
 /* The peak that MFU divides by is what the units do: products come near it and not beyond. */
 static void test_peak(void **state)
 {
-    enum { N = 512 };
-    struct device_handle h = {0};
-    struct stream *s = NULL;
+    enum { N = 512, TRIES = 8 };
     struct titan_error err = {0};
-    float *x = aligned_alloc(64, 3ul * N * N * sizeof(float));
+    _cleanup_free_ float *x = aligned_alloc(64, 3ul * N * N * sizeof(float));
+    bool plausible = false;
     (void)state;
-    open_cpu(&h, 1);
     for (int i = 0; i < 3 * N * N; i++)
         x[i] = 1.0f + (float)(i % 7) / 8.0f;
-    assert_int_equal(h.ops->stream_open(h.dev, "compute", true, &s, &err), TITAN_OK);
-    const double f32 = product_rate(&h, s, DTYPE_F32, x) / h.info.peak_flops_f32;
-    const double bf16 = h.info.bf16_fast ? product_rate(&h, s, DTYPE_BF16, x) / h.info.peak_flops_bf16 : 1.0;
-    print_message("# products reach %.0f %% of %.0f GFLOP/s fp32, %.0f %% of %.0f bf16\n", 100 * f32,
-                  h.info.peak_flops_f32 / 1e9, 100 * bf16, h.info.peak_flops_bf16 / 1e9);
-    h.ops->stream_close(s);
-    device_close(&h);
-    free(x);
-    assert_true(f32 > 0.4 && f32 < 1.1);
-    assert_true(bf16 > 0.3 && bf16 < 1.1);
+    for (int try = 0; try < TRIES && !plausible;
+         try++) { /* the machine may do something else in one of the two moments */
+        struct device_handle h = {0};
+        struct stream *s = NULL;
+        open_cpu(&h, 1);
+        assert_int_equal(h.ops->stream_open(h.dev, "compute", true, &s, &err), TITAN_OK);
+        const double f32 = product_rate(&h, s, DTYPE_F32, x) / h.info.peak_flops_f32;
+        const double bf16 = h.info.bf16_fast ? product_rate(&h, s, DTYPE_BF16, x) / h.info.peak_flops_bf16 : 1.0;
+        print_message("# products reach %.0f %% of %.0f GFLOP/s fp32, %.0f %% of %.0f bf16\n", 100 * f32,
+                      h.info.peak_flops_f32 / 1e9, 100 * bf16, h.info.peak_flops_bf16 / 1e9);
+        plausible = f32 > 0.4 && f32 < 1.1 && bf16 > 0.3 && bf16 < 1.1;
+        h.ops->stream_close(s);
+        device_close(&h);
+    }
+    assert_true(plausible);
 }
 
 static void test_plugin_missing(void **state)
@@ -184,6 +188,36 @@ static void test_no_memory(void **state)
 #endif
     assert_null(p);
     h.ops->release(h.dev, NULL);
+    device_close(&h);
+}
+
+/* A large block is advised to have huge pages: "hg" among the flags of its mapping. */
+static void test_huge_pages(void **state)
+{
+    enum { BYTES = 16 << 20 };
+    struct device_handle h;
+    struct titan_error err = {0};
+    void *p = NULL;
+    char line[512];
+    bool inside = false, advised = false;
+    (void)state;
+    if (access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0)
+        skip();
+    open_cpu(&h, 1);
+    assert_int_equal(h.ops->alloc(h.dev, BYTES, &p, &err), TITAN_OK);
+    const uintptr_t middle = (uintptr_t)p + BYTES / 2;
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    assert_non_null(maps);
+    while (!advised && fgets(line, sizeof line, maps)) {
+        char *rest = NULL;
+        const uintptr_t begin = strtoull(line, &rest, 16);
+        if (rest > line && *rest == '-')
+            inside = middle >= begin && middle < strtoull(rest + 1, NULL, 16);
+        advised = inside && strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " hg");
+    }
+    (void)fclose(maps);
+    assert_true(advised);
+    h.ops->release(h.dev, p);
     device_close(&h);
 }
 
@@ -518,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_plugin_missing),
         cmocka_unit_test(test_plugin_damaged),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_huge_pages),
         cmocka_unit_test(test_relay),
         cmocka_unit_test(test_stuck_stream),
         cmocka_unit_test(test_rows_outside),
