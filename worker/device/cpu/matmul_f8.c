@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_f8.c - products in float8, emulated: operands are scaled and rounded to values of their type, which bf16 and
- * fp32 hold exactly, oneDNN sums their products in fp32, and the sums are divided by the scales. Values of MXFP8 are
+ * fp32 hold exactly, their products are summed in fp32, and the sums are divided by the scales. Values of MXFP8 are
  * with their blocks' scales, so there nothing is left to do to the sums. */
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/matmul.h"
