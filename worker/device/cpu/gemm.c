@@ -47,8 +47,9 @@ CPU_INLINE void strip(float *c, int64_t ldc, const float *a, int64_t a_row, int6
         tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, k, accumulate, 1, vecs);
 }
 
-CPU_KERNEL void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                         int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
+/* For 32 registers of a vector each. */
+CPU_KERNEL static void gemm_wide(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                                 int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
 {
     int64_t j = 0;
     for (; j + 64 <= n; j += 64)
@@ -57,6 +58,58 @@ CPU_KERNEL void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, i
         strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 2);
     for (; j + 16 <= n; j += 16)
         strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 1);
+}
+
+#define AVX2_TARGET __attribute__((target("avx2,fma")))
+
+/* The same with 16 registers of half a vector: gcc keeps no vector of 64 bytes in registers here. */
+static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(float *c, int64_t ldc, const float *a,
+                                                                                int64_t a_row, int64_t a_col,
+                                                                                const float *b, int64_t ldb, int64_t k,
+                                                                                bool accumulate, const int rows)
+{
+    __m256 acc[6][2];
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++)
+            acc[i][j] = accumulate ? _mm256_loadu_ps(c + i * ldc + 8 * j) : _mm256_setzero_ps();
+    for (int64_t p = 0; p < k; p++) {
+        const __m256 b0 = _mm256_loadu_ps(b + p * ldb), b1 = _mm256_loadu_ps(b + p * ldb + 8);
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++) {
+            const __m256 x = _mm256_broadcast_ss(a + i * a_row + p * a_col);
+            acc[i][0] = _mm256_fmadd_ps(x, b0, acc[i][0]);
+            acc[i][1] = _mm256_fmadd_ps(x, b1, acc[i][1]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++)
+            _mm256_storeu_ps(c + i * ldc + 8 * j, acc[i][j]);
+}
+
+AVX2_TARGET static void gemm_avx2(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                                  int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
+{
+    for (int64_t j = 0; j + 16 <= n; j += 16) {
+        int64_t i = 0;
+        for (; i + 6 <= m; i += 6)
+            half_tile(c + i * ldc + j, ldc, a + i * a_row, a_row, a_col, b + j, ldb, k, accumulate, 6);
+        for (; i + 4 <= m; i += 4)
+            half_tile(c + i * ldc + j, ldc, a + i * a_row, a_row, a_col, b + j, ldb, k, accumulate, 4);
+        for (; i < m; i++)
+            half_tile(c + i * ldc + j, ldc, a + i * a_row, a_row, a_col, b + j, ldb, k, accumulate, 1);
+    }
+}
+
+void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
+              int64_t m, int64_t n, int64_t k, bool accumulate)
+{
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    (avx2 && !__builtin_cpu_supports("avx512f") ? gemm_avx2 : gemm_wide)(c, ldc, a, a_row, a_col, b, ldb, m, n, k,
+                                                                         accumulate);
 }
 
 BF16_INLINE void bf16_tile(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,

@@ -7,7 +7,7 @@
  * has no bf16 (no AVX-512) operands are widened and the product is fp32.
  *
  * The bits of a product do not depend on the number of threads. oneDNN's for AVX2 do, as it cuts k between threads:
- * there the product is packed.c's. */
+ * there the product is matmul_packed.c's. */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 
 #include "base/hash.h"
 #include "worker/device/cpu/arith.h"
-#include "worker/device/cpu/packed.h"
+#include "worker/device/cpu/matmul_packed.h"
 
 struct entry {
     bool used, widen; /* widen: no bf16 implementation for this shape */
@@ -263,22 +263,22 @@ static bool is_packed(const struct device *dev)
 static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
 {
     const struct matmul_shape *s = &a->shape;
-    const struct packed_product z = {.m = s->m,
-                                     .n = s->n,
-                                     .k = s->k,
-                                     .a_row = s->ta ? 1 : s->lda,
-                                     .a_col = s->ta ? s->lda : 1,
-                                     .b_row = s->tb ? 1 : s->ldb,
-                                     .b_col = s->tb ? s->ldb : 1,
-                                     .ldc = s->ldc,
-                                     .a = a->a,
-                                     .b = a->b,
-                                     .c = a->c,
-                                     .accumulate = s->accumulate};
+    const struct matmul_packed z = {.m = s->m,
+                                    .n = s->n,
+                                    .k = s->k,
+                                    .a_row = s->ta ? 1 : s->lda,
+                                    .a_col = s->ta ? s->lda : 1,
+                                    .b_row = s->tb ? 1 : s->ldb,
+                                    .b_col = s->tb ? s->ldb : 1,
+                                    .ldc = s->ldc,
+                                    .a = a->a,
+                                    .b = a->b,
+                                    .c = a->c,
+                                    .accumulate = s->accumulate};
 
     titan_assert(s->ab_dt == DTYPE_F32 && s->c_dt == DTYPE_F32);
-    TRY(reserve(&cache->scratch, &cache->scratch_bytes, packed_scratch_bytes(s->n, ctx->threads), ctx->err));
-    packed_run(&z, ctx->threads, cache->scratch);
+    TRY(reserve(&cache->scratch, &cache->scratch_bytes, matmul_packed_scratch_bytes(s->n, ctx->threads), ctx->err));
+    matmul_packed_run(&z, ctx->threads, cache->scratch);
     return TITAN_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul.h - products through oneDNN or packed.c, for operations made of several. */
+/* matmul.h - products through oneDNN or matmul_packed.c, for operations made of several. */
 #ifndef TITAN_WORKER_DEVICE_CPU_MATMUL_H
 #define TITAN_WORKER_DEVICE_CPU_MATMUL_H
 

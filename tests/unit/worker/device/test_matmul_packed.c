@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packed.c against sums in double, and an element's bits: the same on any threads, in any place, beside any others. */
+/* matmul_packed.c against sums in double, and an element's bits: the same on any threads, in any place, beside any
+ * others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "worker/device/cpu/packed.h"
+#include "worker/device/cpu/matmul_packed.h"
 
 enum { M = 300, N = 1100, K = 600 }; /* more than a block of each */
 
@@ -26,21 +27,21 @@ static void fill(float *x, int64_t n, uint32_t seed)
 static void product(float *c, const float *a, const float *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
                     bool accumulate, int threads)
 {
-    const struct packed_product z = {.m = m,
-                                     .n = n,
-                                     .k = k,
-                                     .a_row = ta ? 1 : K,
-                                     .a_col = ta ? M : 1,
-                                     .b_row = tb ? 1 : N,
-                                     .b_col = tb ? K : 1,
-                                     .ldc = N,
-                                     .a = a,
-                                     .b = b,
-                                     .c = c,
-                                     .accumulate = accumulate};
-    _cleanup_free_ float *scratch = aligned_alloc(64, (packed_scratch_bytes(n, threads) + 63) / 64 * 64);
+    const struct matmul_packed z = {.m = m,
+                                    .n = n,
+                                    .k = k,
+                                    .a_row = ta ? 1 : K,
+                                    .a_col = ta ? M : 1,
+                                    .b_row = tb ? 1 : N,
+                                    .b_col = tb ? K : 1,
+                                    .ldc = N,
+                                    .a = a,
+                                    .b = b,
+                                    .c = c,
+                                    .accumulate = accumulate};
+    _cleanup_free_ float *scratch = aligned_alloc(64, (matmul_packed_scratch_bytes(n, threads) + 63) / 64 * 64);
     assert_non_null(scratch);
-    packed_run(&z, threads, scratch);
+    matmul_packed_run(&z, threads, scratch);
 }
 
 static void test_products(void **state)

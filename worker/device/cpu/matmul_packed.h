@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packed.h - fp32 products on processors with AVX2, where oneDNN's cut k between threads. */
-#ifndef TITAN_WORKER_DEVICE_CPU_PACKED_H
-#define TITAN_WORKER_DEVICE_CPU_PACKED_H
+/* matmul_packed.h - fp32 products on processors with AVX2, where oneDNN's cut k between threads. */
+#ifndef TITAN_WORKER_DEVICE_CPU_MATMUL_PACKED_H
+#define TITAN_WORKER_DEVICE_CPU_MATMUL_PACKED_H
 
 #include "worker/device/cpu/cpu.h"
 
 /* c (m,n) = a b, or += with accumulate. Element (i,p) of a is a[i*a_row + p*a_col], (p,j) of b is b[p*b_row + j*b_col];
  * of each pair one is 1. c is row-major. */
-struct packed_product {
+struct matmul_packed {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     const float *a, *b;
     float *c;
@@ -15,8 +15,8 @@ struct packed_product {
 };
 
 /* An element's sum runs over k in order, 256 at a time: it depends neither on the number of threads nor on m, n and the
- * element's place. scratch: packed_scratch_bytes(), aligned to 32 bytes. */
-void packed_run(const struct packed_product *z, int threads, float *scratch);
-size_t packed_scratch_bytes(int64_t n, int threads);
+ * element's place. scratch: matmul_packed_scratch_bytes(), aligned to 32 bytes. */
+void matmul_packed_run(const struct matmul_packed *z, int threads, float *scratch);
+size_t matmul_packed_scratch_bytes(int64_t n, int threads);
 
 #endif

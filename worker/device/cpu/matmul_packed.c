@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packed.c - fp32 products of any layout, after Goto and van de Geijn, "Anatomy of high-performance matrix
+/* matmul_packed.c - fp32 products of any layout, after Goto and van de Geijn, "Anatomy of high-performance matrix
  * multiplication" (2008): a block of DEPTH of k at a time, both operands are copied into panels that the inner loop
  * reads in order, b's once for all threads, a's by the thread that needs them. */
 #include <immintrin.h>
@@ -7,7 +7,7 @@
 #include <stdalign.h>
 #include <string.h>
 
-#include "worker/device/cpu/packed.h"
+#include "worker/device/cpu/matmul_packed.h"
 
 #define PACKED_TARGET __attribute__((target("avx2,fma")))
 #define PACKED_INLINE static inline __attribute__((always_inline, target("avx2,fma")))
@@ -26,7 +26,7 @@ enum {
 };
 enum { WORK = 1 << 17 }; /* multiply-adds that are worth another thread */
 
-size_t packed_scratch_bytes(int64_t n, int threads)
+size_t matmul_packed_scratch_bytes(int64_t n, int threads)
 {
     const int64_t panels = (n + COLS - 1) / COLS;
     return (size_t)(panels * COLS * DEPTH + threads * (BLOCK_ROWS * DEPTH + LANES)) * sizeof(float);
@@ -115,7 +115,7 @@ PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const floa
 }
 
 /* One thread's share of a block of k: a's panels are packed again only where a next block of rows begins. */
-PACKED_TARGET static void share(const struct packed_product *z, int64_t from, int64_t depth, const float *b, float *a,
+PACKED_TARGET static void share(const struct matmul_packed *z, int64_t from, int64_t depth, const float *b, float *a,
                                 int64_t thread, int64_t threads)
 {
     const int64_t row_tiles = (z->m + ROWS - 1) / ROWS, col_tiles = (z->n + COLS - 1) / COLS;
@@ -142,7 +142,7 @@ PACKED_TARGET static void share(const struct packed_product *z, int64_t from, in
     }
 }
 
-PACKED_TARGET static void pack_b(const struct packed_product *z, int64_t from, int64_t depth, float *b, int64_t thread,
+PACKED_TARGET static void pack_b(const struct matmul_packed *z, int64_t from, int64_t depth, float *b, int64_t thread,
                                  int64_t threads)
 {
     const int64_t panels = (z->n + COLS - 1) / COLS;
@@ -154,11 +154,11 @@ PACKED_TARGET static void pack_b(const struct packed_product *z, int64_t from, i
 
 /* Few rows of c and a b that lies by columns, as where a model writes token by token: b is read once, so it is turned
  * in registers and not packed. The sums are those of tile(). LANES columns from j on. */
-PACKED_INLINE void few_rows(const struct packed_product *z, int64_t j, const int rows)
+PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int rows)
 {
     const int64_t cols = MIN(LANES, z->n - j);
     const float *const b = z->b + j * z->b_col;
-    __m256 sum[FEW];
+    __m256 sum[FEW] = {_mm256_setzero_ps()};
 
     for (int64_t from = 0; from < z->k; from += DEPTH) {
         const int64_t end = MIN(from + DEPTH, z->k);
@@ -208,7 +208,7 @@ PACKED_INLINE void few_rows(const struct packed_product *z, int64_t j, const int
     }
 }
 
-PACKED_TARGET static void few_rows_range(const struct packed_product *z, int64_t j, int64_t end)
+PACKED_TARGET static void few_rows_range(const struct matmul_packed *z, int64_t j, int64_t end)
 {
     for (; j < end; j += LANES) {
         if (z->m == 1)
@@ -222,7 +222,7 @@ PACKED_TARGET static void few_rows_range(const struct packed_product *z, int64_t
     }
 }
 
-void packed_run(const struct packed_product *z, int threads, float *scratch)
+void matmul_packed_run(const struct matmul_packed *z, int threads, float *scratch)
 {
     const int64_t panels = (z->n + COLS - 1) / COLS;
     float *const b = scratch, *const a = scratch + panels * COLS * DEPTH;
