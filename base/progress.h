@@ -3,8 +3,8 @@
  *
  * A thread works from progress_work_begin to progress_work_end, except while it waits: for a peer, for another thread
  * of this process, for a disk. `waiting` is 1 while no thread works, so that standing still is no fault of this
- * process. While it is 0, whatever works says so with progress_action: an operation begun, a message moved, a piece
- * loaded. A process with `waiting` 0 and `actions` that stand still hangs, or is in one long operation.
+ * process. While it is 0, whatever works says so with progress_action: an operation or a part of one begun, a message
+ * moved, a piece loaded. A process with `waiting` 0 and `actions` that stand still hangs, or is in one long operation.
  *
  * Cheap: an action is one relaxed addition. Begins and ends are one addition; only where the last thread stops working
  * or the first begins again, the clock is read and `waiting` is written. No system call. Pairs nest; threads that

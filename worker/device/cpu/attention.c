@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/attention.h"
@@ -197,6 +198,7 @@ static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
     forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
+        progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
         attention_keys_load(&f.keys, z, sequence);
         load_rows(f.o, dp, at(a->k, row0 * a->ldk + kv * z->d, z->dt), a->ldk, z->tk, z->d, 1.0f, (int)z->dt);
@@ -331,6 +333,7 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
     backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
+        progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
         attention_keys_load(&f.keys, z, sequence);
         load_rows(f.k, vp, at(a->v, row0 * a->ldv + kv * z->dv, dt), a->ldv, z->tk, z->dv, 1.0f, (int)dt);

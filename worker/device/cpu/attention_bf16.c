@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/attention.h"
 #include "worker/device/cpu/gemm.h"
@@ -187,6 +188,7 @@ void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int th
     int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
     forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
+        progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
         const uint16_t *k = (const uint16_t *)a->k + row0 * a->ldk + kv * z->d;
         attention_keys_load(&f.keys, z, sequence);
@@ -339,6 +341,7 @@ void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int t
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
     backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
+        progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
         const uint16_t *k = (const uint16_t *)a->k + row0 * a->ldk + kv * z->d;
         const uint16_t *v = (const uint16_t *)a->v + row0 * a->ldv + kv * z->dv;

@@ -7,6 +7,7 @@
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/progress.h"
 #include "worker/device/cpu/matmul_packed.h"
 
 #define PACKED_TARGET __attribute__((target("avx2,fma")))
@@ -236,6 +237,7 @@ void matmul_packed_run(const struct matmul_packed *z, int threads, float *scratc
         few_rows_range(z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
         for (int64_t from = 0; from < z->k && groups == 0; from += DEPTH) {
             const int64_t depth = MIN(DEPTH, z->k - from);
+            progress_action();
             pack_b(z, from, depth, b, thread, of);
 #pragma omp barrier
             share(z, from, depth, b, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
