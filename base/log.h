@@ -16,8 +16,7 @@
 
 #include "base/error.h"
 
-#define LOG_QUEUE_BYTES ((size_t)1 << 20) /* lines that wait for the thread; what finds no room is counted, and told   \
-                                           */
+#define LOG_QUEUE_BYTES ((size_t)1 << 20) /* that wait for the thread; lines without room are counted, and told */
 #define LOG_LAST_MS 1000                  /* for log_flush() before a process ends */
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };

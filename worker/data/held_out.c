@@ -10,8 +10,8 @@
 
 #define SAMPLES_SEED 0 /* the recipe's own decides nothing here */
 
-/* Bytes of each token where it is not the first: that one may lack the space in front of it. Begin and end of text stand
- * for no text, but for bytes, where every token is one. */
+/* Bytes of each token where it is not the first: that one may lack the space in front of it. Begin and end of text
+ * stand for no text, but for bytes, where every token is one. */
 static titan_status measure_tokens(const struct tokenizer *tokenizer, int64_t n, uint16_t *ret, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;

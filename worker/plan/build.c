@@ -901,7 +901,8 @@ static void begin_step(struct builder *b)
     statistics_init(&p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const size_t bytes = (size_t)p->statistics.size * sizeof(double);
-    b->statistics = tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", bytes), 0, DTYPE_F64, 1, p->statistics.size);
+    b->statistics =
+        tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", bytes), 0, DTYPE_F64, 1, p->statistics.size);
     EMIT(&b->e, zero, b->statistics);
 }
 

@@ -12,7 +12,7 @@
 struct product_call {
     const void *first, *second;
     void *out;
-    float keep;                              /* of what out holds */
+    float keep;                             /* of what out holds */
     const void *scale_first, *scale_second; /* NULL: none, both */
 };
 

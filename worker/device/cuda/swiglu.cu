@@ -7,7 +7,8 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block. */
+/* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block.
+ */
 __device__ static inline size_t pieces_there(size_t count, size_t pieces, const int32_t *counts, int64_t parts)
 {
     __shared__ int64_t scratch[32];
@@ -85,7 +86,9 @@ int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const
         return 0;
     if (is_bf16)
         return LAUNCH(swiglu_dgrad<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)dgate, (bf16 *)dup, lddgu,
-                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
+                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole, counts,
+                      parts);
     return LAUNCH(swiglu_dgrad<float>, grid_blocks(count), THREADS, 0, stream, (float *)dgate, (float *)dup, lddgu,
-                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
+                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole, counts,
+                  parts);
 }

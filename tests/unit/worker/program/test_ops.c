@@ -64,7 +64,8 @@ static void operands_depend_on_flags_and_number(void **state)
     takes(OP_ROUTE, &(struct op_params){0}, 3, 3, "w chosen w weights r logits");
     takes(OP_ROUTE, &(struct op_params){0}, 4, 4, "w chosen w weights r logits u expert_tokens");
     takes(OP_ROUTE, &(struct op_params){.flags = OP_BIASED}, 4, 4, "w chosen w weights r logits r bias");
-    takes(OP_ROUTE, &(struct op_params){.flags = OP_BIASED}, 9, 5, "w chosen w weights r logits r bias u expert_tokens");
+    takes(OP_ROUTE, &(struct op_params){.flags = OP_BIASED}, 9, 5,
+          "w chosen w weights r logits r bias u expert_tokens");
     takes(OP_ROUTE, &(struct op_params){.flags = OP_ROUND_ROBIN}, 4, 4, "w chosen w weights r logits r index");
     takes(OP_ROUTE, &(struct op_params){.flags = OP_ROUND_ROBIN | OP_BIASED}, 9, 6,
           "w chosen w weights r logits r index r bias u expert_tokens");
