@@ -12,8 +12,9 @@
  *
  * A window is registered when all ranks have come to it, with as many bytes each. With TITAN_FAKE_NO_WINDOWS=memory
  * there is no memory for one, with register the call fails, with none it gives none, with one it gives none to rank 1.
- * What communicators were made with, windows and collectives within one are counted, and added to the file
- * TITAN_FAKE_COUNTS at the end. */
+ * An abort that finds a window registered keeps its memory for good, as 2.28 does. What communicators were made with,
+ * windows and collectives within one are counted, and added to the file TITAN_FAKE_COUNTS at the end. */
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <fcntl.h>
@@ -470,6 +471,7 @@ ncclResult_t ncclCommRevoke(ncclComm_t nccl, int flags)
     c->abort = true;
     return ncclInProgress;
 }
+static std::vector<const void *> kept; /* with comms_lock */
 static ncclResult_t end(ncclComm_t nccl)
 {
     ref c = find(nccl);
@@ -480,6 +482,8 @@ static ncclResult_t end(ncclComm_t nccl)
         usleep(1000u * (unsigned)atoi(slow));
     munmap(c->shared, segment_bytes(c->world));
     std::lock_guard<std::mutex> held(comms_lock);
+    if (c->window)
+        kept.push_back(c->window);
     for (size_t i = 0; i < comms.size(); i++)
         if (comms[i] == c)
             comms.erase(comms.begin() + (long)i--);
@@ -526,6 +530,9 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t bytes)
 }
 ncclResult_t ncclMemFree(void *ptr)
 {
+    std::lock_guard<std::mutex> held(comms_lock);
+    if (std::find(kept.begin(), kept.end(), ptr) != kept.end())
+        return ncclSuccess; /* and it is no one's, but taken */
     return cudaFree(ptr) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t nccl, void *base, size_t bytes, ncclWindow_t *window, int flags)

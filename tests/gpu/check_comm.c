@@ -397,6 +397,32 @@ static bool has_failed(struct rank *r, struct comm *comm)
     return (st == TITAN_OK ? r->ops->stream_sync(r->s, NULL) : st) != TITAN_OK;
 }
 
+/* Memory that peers reach, as a step's arena is. NULL, bytes 0: NCCL has none here. */
+struct window {
+    void *memory;
+    size_t bytes;
+    uint64_t taken_before; /* of the GPU, by all ranks */
+};
+
+static struct window open_window(struct rank *r, struct comm *comm)
+{
+    struct titan_error err = {0};
+    struct window w = {.bytes = r->h.info.memory_bytes / 128};
+    must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
+    must(r->ops->stream_sync(r->s, &err), &err, "barrier");
+    w.taken_before = r->ops->memory_peak(r->h.dev, true);
+    must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
+    must(r->ops->stream_sync(r->s, &err), &err, "barrier");
+    titan_status st = r->comm_ops->memory_alloc(r->h.dev, w.bytes, &w.memory, &err);
+    if (st == TITAN_OK)
+        st = r->comm_ops->window_open(comm, w.memory, w.bytes, &err);
+    if (st == TITAN_OK)
+        return w;
+    printf("# no window: %s\n", err.msg);
+    r->comm_ops->memory_release(r->h.dev, w.memory);
+    return (struct window){0};
+}
+
 enum { SIBLINGS = 3 };
 
 /* An update enqueued behind a collective that is aborted must not change the weights. */
@@ -420,6 +446,7 @@ static void check_death(struct rank *r, const struct comm_config *config)
     struct rank all = split(r, colours), single = split(r, alone), siblings[SIBLINGS];
     for (int i = 0; i < SIBLINGS; i++)
         siblings[i] = split(r, colours);
+    const struct window window = open_window(r, all.comm);
     must(r->comm_ops->barrier(r->comm, r->s), &err, "barrier");
     must(r->ops->stream_sync(r->s, &err), &err, "barrier");
     if (pthread_create(&control, NULL, wait_for_word, r) != 0)
@@ -475,11 +502,15 @@ static void check_death(struct rank *r, const struct comm_config *config)
     next.world--;
     next.timeout_ms = 10000;
     r->comm_ops->close(r->comm);
+    r->comm_ops->memory_release(r->h.dev, window.memory);
     r->world--;
     int64_t begin = clock_mono_ns();
     must(r->comm_ops->open(&next, NULL, &r->comm, &err), &err, "a new communicator");
     double open_ms = (double)(clock_mono_ns() - begin) * 1e-6;
     check_sums(r, DTYPE_F32, "fp32, new");
+    const uint64_t taken = r->ops->memory_peak(r->h.dev, true);
+    if (window.bytes > 0)
+        verdict(r, taken < window.taken_before + window.bytes / 2, "memory that was registered is free again");
     if (r->rank == 0)
         printf("figure open_ms %.3f\n", open_ms);
     r->ops->event_close(e);

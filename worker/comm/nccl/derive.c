@@ -96,7 +96,7 @@ static void derive_abandon(struct comm *parent, struct derive_call *call, pthrea
 {
     bool began = __atomic_load_n(&call->stage, __ATOMIC_ACQUIRE) != CALL_CANCELLED;
     if (began && !parent->aborted)
-        parent->aborted = nccl_end_start(parent->dev, parent->nccl, false, &parent->abort_thread);
+        parent->aborted = nccl_end_start(parent->dev, parent->nccl, NULL, false, &parent->abort_thread);
     if (began && !await_return(call, NCCL_ABORT_MS)) {
         (void)pthread_detach(thread);
         return;

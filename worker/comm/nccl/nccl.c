@@ -102,6 +102,7 @@ static struct timespec mono_after(uint32_t ms)
 
 struct ending {
     ncclComm_t nccl;
+    ncclWindow_t window; /* to give back before; NULL: none */
     int device;
     bool destroy; /* finalized: nothing in flight */
 };
@@ -110,17 +111,19 @@ static void *run_ending(void *arg)
 {
     struct ending *e = arg;
     (void)cudaSetDevice(e->device);
+    if (e->window)
+        (void)ncclCommWindowDeregister(e->nccl, e->window);
     (void)(e->destroy ? ncclCommDestroy(e->nccl) : ncclCommAbort(e->nccl));
     free(e);
     return NULL;
 }
 
-bool nccl_end_start(struct device *dev, ncclComm_t nccl, bool destroy, pthread_t *ret)
+bool nccl_end_start(struct device *dev, ncclComm_t nccl, ncclWindow_t window, bool destroy, pthread_t *ret)
 {
     struct ending *e = malloc(sizeof *e);
     if (!e)
         return false;
-    *e = (struct ending){.nccl = nccl, .device = dev->index, .destroy = destroy};
+    *e = (struct ending){.nccl = nccl, .window = window, .device = dev->index, .destroy = destroy};
     if (pthread_create(ret, NULL, run_ending, e) == 0)
         return true;
     free(e);
@@ -140,7 +143,7 @@ static bool ending_join(pthread_t thread)
 bool nccl_end(struct device *dev, ncclComm_t nccl, bool destroy)
 {
     pthread_t thread;
-    return !nccl || (nccl_end_start(dev, nccl, destroy, &thread) && ending_join(thread));
+    return !nccl || (nccl_end_start(dev, nccl, NULL, destroy, &thread) && ending_join(thread));
 }
 
 static ncclResult_t revoke(ncclComm_t nccl)
@@ -164,7 +167,7 @@ static void stop(struct comm *c)
         return;
     const bool locked = pthread_mutex_clocklock(&c->lock, CLOCK_MONOTONIC, &until) == 0;
     if (!nccl_fine(revoke(c->nccl)))
-        c->aborted = nccl_end_start(c->dev, c->nccl, false, &c->abort_thread);
+        c->aborted = nccl_end_start(c->dev, c->nccl, NULL, false, &c->abort_thread);
     if (locked)
         (void)pthread_mutex_unlock(&c->lock);
 }
@@ -380,7 +383,8 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
 
 /* A family that has failed ends as one: aborts take long on a GPU, and are begun together when the first is closed.
  * Nothing calls NCCL for its members any more: the owner closes them, the watcher lets them go (before the lock is
- * held, which it may want), and what failed them has stopped them all when the lock is held. */
+ * held, which it may want), and what failed them has stopped them all when the lock is held. NCCL 2.28 keeps the memory
+ * of a window that an abort finds, so windows are given back before: their streams are drained, as before any close. */
 static void end_family(struct comm *root)
 {
     for (struct comm *m = root; m; m = m == root ? root->family : m->next)
@@ -391,7 +395,7 @@ static void end_family(struct comm *root)
         m->n_streams = 0; /* told already, and closed before it perhaps */
         (void)pthread_mutex_unlock(&m->streams_lock);
         if (m->nccl && !m->aborted)
-            m->aborted = nccl_end_start(m->dev, m->nccl, false, &m->abort_thread);
+            m->aborted = nccl_end_start(m->dev, m->nccl, m->window, false, &m->abort_thread);
     }
     (void)pthread_mutex_unlock(&root->family_lock);
 }

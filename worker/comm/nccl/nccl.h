@@ -66,10 +66,11 @@ int64_t nccl_deadline(uint32_t ms);
 /* Poll a communicator that no other thread knows yet until it is ready. */
 titan_status nccl_wait_ready(ncclComm_t nccl, const atomic_int *abort_flag, int64_t deadline_ns, const char *what,
                              struct titan_error *err);
-/* Abort it, or destroy what is finalized, on a thread of its own. False when not even a thread could be had; the
- * communicator then stays as it is. */
-bool nccl_end_start(struct device *dev, ncclComm_t nccl, bool destroy, pthread_t *ret);
-/* The same, and give it NCCL_ABORT_MS; false: it is left behind. NULL is fine. */
+/* Give a window back (NULL: there is none; nothing may run on it any more), then abort it, or destroy what is
+ * finalized, on a thread of its own. False when not even a thread could be had; the communicator then stays as it is.
+ */
+bool nccl_end_start(struct device *dev, ncclComm_t nccl, ncclWindow_t window, bool destroy, pthread_t *ret);
+/* The same without a window, and give it NCCL_ABORT_MS; false: it is left behind. NULL is fine. */
 bool nccl_end(struct device *dev, ncclComm_t nccl, bool destroy);
 /* Any thread: the whole family has failed. The first failure stays. */
 void nccl_comm_fail(struct comm *c, titan_status status, const char *reason);
