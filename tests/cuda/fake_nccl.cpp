@@ -11,7 +11,8 @@
  * revoke, a collective on a revoked communicator) are refused.
  *
  * A window is registered when all ranks have come to it, with as many bytes each. With TITAN_FAKE_NO_WINDOWS=memory
- * there is no memory for one, with register the call fails, with none it gives none, with one it gives none to rank 1.
+ * there is no memory for one, with register the call fails, with none it gives none, with one it gives none to rank 1,
+ * with later it fails on rank 1 when it is at work, and that communicator is of no use from there on.
  * An abort that finds a window registered keeps its memory for good, as 2.28 does. What communicators were made with,
  * windows and collectives within one are counted, and added to the file TITAN_FAKE_COUNTS at the end. */
 #include <algorithm>
@@ -65,7 +66,7 @@ struct fake_comm {
     std::atomic<int> busy_looks{0};  /* GetAsyncError answers "in progress" this often */
     /* First messages connect two ranks: in progress until the other one has come to its side of them. */
     std::vector<std::atomic<bool> *> connecting;
-    bool revoked = false, finalized = false, forming = true;
+    bool revoked = false, finalized = false, forming = true, spoilt = false;
     int operations = 0;
     /* The child being made of this one: where its handle goes. */
     ncclComm_t *slot = nullptr;
@@ -238,7 +239,7 @@ template <class Run> static ncclResult_t enqueue(ncclComm_t nccl, cudaStream_t s
     ref c = find(nccl);
     if (c->busy_looks.load() > 0 || c->forming || !c->connecting.empty() || c->window_slot)
         return ncclInvalidUsage;
-    if (c->revoked || c->finalized || c->abort)
+    if (c->revoked || c->finalized || c->abort || c->spoilt)
         return ncclInvalidUsage;
     c->in_flight++;
     fake_stream_enqueue(stream, [c, run, turn = c->issued++] {
@@ -408,7 +409,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int world, ncclUniqueId id,
 ncclResult_t ncclCommGetAsyncError(ncclComm_t nccl, ncclResult_t *state)
 {
     ref c = find(nccl);
-    *state = ncclInProgress;
+    *state = c->spoilt ? ncclUnhandledCudaError : ncclInProgress;
+    if (c->spoilt)
+        return ncclSuccess;
     if (c->forming) {
         if (c->shared->attached.load() < c->world)
             return ncclSuccess;
@@ -545,6 +548,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t nccl, void *base, size_t bytes, n
     if (no_windows("none"))
         return ncclSuccess;
     c->windows++;
+    c->spoilt = no_windows("later") && c->rank == 1;
+    if (c->spoilt)
+        return ncclSuccess;
     c->shared->window_bytes += bytes; /* one a communicator */
     c->shared->windows++;
     if (no_windows("one") && c->rank == 1)

@@ -245,6 +245,17 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
         sed 's/^/# /' "$dir/windows-killed.counts"
         echo "not ok - windows are given back after a death, too" && bad=1
     fi
+    # What NCCL cannot go on after: the run's own line, no broken device's.
+    rm -rf "$dir/windows-later" && mkdir -p "$dir/windows-later"
+    TITAN_NCCL_SHARED_GPU=1 TITAN_FAKE_NO_WINDOWS=later timeout 60 "$dir/titan-worker" run recipes/tiny.toml -n 2 --device cuda --dir "$dir/windows-later" \
+        $brief $(set_keys training.dataset_path=base training.steps=3 checkpoint.enable=false nccl.windows=true) >"$dir/windows-later/log" 2>&1
+    code=$?
+    if [ $code -eq 2 ] && [ "$(grep -c 'NCCL registers no window: ' "$dir/windows-later/log")" -eq 1 ] && grep -q 'set nccl.windows = false' "$dir/windows-later/log"; then
+        echo "ok - a communicator that is lost at a window ends the run with exit code 2 and what to do"
+    else
+        tail -n 5 "$dir/windows-later/log"
+        echo "not ok - a communicator that is lost at a window ends the run with exit code $code, not 2, and what to do" && bad=1
+    fi
     for name in on memory register none one; do
         if "${PYTHON:-python3}" tests/gpu/compare_losses.py --rtol 0 "$dir/windows-off/metrics.jsonl" "$dir/windows-$name/metrics.jsonl" &&
             [ "$(grep -c 'transfers go without windows' "$dir/windows-$name/log")" -eq "$([ $name = on ] && echo 0 || echo 2)" ]; then

@@ -45,7 +45,8 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
     progress_wait_begin();
     ncclResult_t r = ncclCommWindowRegister(c->nccl, base, bytes, &c->window, NCCL_WIN_COLL_SYMMETRIC);
     unsigned looks = 0;
-    bool busy = nccl_fine(r); /* NCCL 2.28 answers success while it is at work */
+    const bool begun = nccl_fine(r); /* NCCL 2.28 answers success while it is at work */
+    bool busy = begun;
     while (busy && comm_failed(c) == TITAN_OK) {
         ncclResult_t state = ncclInProgress;
         r = ncclCommGetAsyncError(c->nccl, &state);
@@ -62,6 +63,12 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
     if (r == ncclSuccess && c->window)
         return TITAN_OK;
     c->window = NULL;
+    if (begun && r != ncclSuccess) { /* NCCL keeps what it fails with at work: the communicator is lost */
+        (void)titan_fail(err, TITAN_EINVAL, "NCCL registers no window: %s", ncclGetErrorString(r));
+        titan_error_hint(err, "set nccl.windows = false");
+        nccl_comm_fail(c, TITAN_EINVAL, err ? err->msg : "NCCL registers no window");
+        return TITAN_EINVAL;
+    }
     return titan_fail(err, TITAN_EUNSUPPORTED, "NCCL registers no window: %s",
                       r == ncclSuccess ? "no direct access between these GPUs" : ncclGetErrorString(r));
 }
