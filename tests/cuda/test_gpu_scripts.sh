@@ -47,6 +47,9 @@ code=$?
 check "run.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]
 check "leaves three files" [ "$(files "$own/run")" = "bench.json logs.tar.gz summary.json " ]
 check "says of each part why it was skipped" [ "$(grep -c ' skipped: no GPU' "$own/run.log")" -eq "$(grep -c 'skipped' "$own/run.log" | awk '{ print $1 - 1 }')" ]
+PARTS=unrun OUT=$own/run B=$own/none tests/gpu/run.sh >"$own/unrun.log" 2>&1
+named=$(sed -n "/^unrun='/,/'$/p" tests/gpu/run.sh | tr -d "'" | sed 's/^unrun=//' | xargs -n 1)
+check "PARTS=unrun is the parts of its list ($(wc -l <<<"$named"))" [ "$(sort <<<"$named")" = "$(awk '/ skipped: / { print $1 }' "$own/unrun.log" | sort)" ]
 OUT=$own/bench B=$own/none tests/gpu/bench.sh >"$own/bench.log" 2>&1
 code=$?
 check "bench.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]

@@ -19,7 +19,7 @@ pp-2-cp-2     masked   4  pipeline_parallel_degree=2 context_parallel_degree=2
 '
 
 # Keys that leave a run's losses as they are, or nearly: name, model, ranks, type, the run with the losses, how far off they
-# may be (relative), keys. Ten steps. A run that others are compared with comes before them.
+# may be (relative), keys, those in capitals of the environment. Ten steps. A run that others are compared with comes before them.
 variants='
 segments            dense    1  float32   mesh-1-dense       0     compile.graph_segments=true
 segments-masked     masked   1  float32   mesh-1-masked      0     compile.graph_segments=true
@@ -39,6 +39,9 @@ ep-2-balanced       balanced 2  float32   mesh-1-balanced    1e-5  parallelism.e
 bf16                dense    1  bfloat16  mesh-1-dense       2e-2
 any-order           dense    1  bfloat16  variant-bf16       2e-2  numerics.deterministic=false
 cheap               dense    1  bfloat16  variant-bf16       0     activation_checkpoint.mode=selective activation_checkpoint.selective_ac_option=op:1
+experts-bf16        experts  1  bfloat16  mesh-1-experts     3e-2
+grouped             experts  1  bfloat16  variant-experts-bf16  3e-2  TITAN_HOPPER=1
+rounds-ep-2         experts  2  float32   mesh-ep-2          0     parallelism.expert_parallel_degree=2 parallelism.expert_parallel_room=1
 moments             dense    1  bfloat16  variant-bf16       2e-2  optimizer.state_dtype=bfloat16
 float8              dense    1  bfloat16  variant-bf16       3e-2  model.float8=true
 float8-rowwise      dense    1  bfloat16  variant-bf16       3e-2  model.float8=true float8.recipe_name=rowwise
@@ -61,12 +64,15 @@ model_keys() { # model_keys MODEL
     esac
 }
 
-# The line of a variant as variables of the caller: model, ranks, type, reference, bound, keys.
+# The line of a variant as variables of the caller: model, ranks, type, reference, bound, keys, environment.
 find_variant() { # find_variant NAME
-    local line
+    local line word
     line=$(grep "^$1 " <<<"$variants") || { echo "not ok - no variant is called $1"; return 1; }
     read -r _ model ranks type reference bound line <<<"$line"
-    keys="$(set_keys $(model_keys "$model")) $(set_keys $line)"
+    keys=$(set_keys $(model_keys "$model")) environment=''
+    for word in $line; do
+        case $word in [A-Z]*) environment+=" $word" ;; *) keys+=" $(set_keys "$word")" ;; esac
+    done
 }
 
 # Words KEY=VALUE as the worker's arguments.

@@ -6,6 +6,8 @@
 #   OUT=folder tests/gpu/run.sh      summary.json, bench.json and logs.tar.gz in OUT (build/gpu-results/run/out), written again after
 #                                    every part; what the parts leave lies in build/gpu-results/run
 #   PARTS=REGEX                      only the parts with a name it matches, e.g. 'build|mesh'; the others' builds and runs are kept
+#   PARTS=unrun                      what has not run on a GPU since it was written or changed, and what that is compared with: in a call
+#                                    of its own, the first one
 #   LIMIT=540                        no part starts after so many seconds, and none runs past them
 #   CUDA=, NCCL=, CUBLAS=, CUDNN=    folders, where they are not to be looked for
 #   QUICK=1                          small shapes in checks and benchmarks
@@ -15,6 +17,12 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 script=run LIMIT=${LIMIT:-540}
+# docs/gpu.md says what of each is new. A part that has run goes from this list.
+unrun='build operations-hopper operations operations-asked samples-asked communicator-probe communicator-4 train-1-dense train-1-experts
+    variant-bf16 variant-experts-bf16 variant-grouped variant-moments variant-float8 variant-float8-rowwise variant-float8-rowwise-hp
+    mesh-fsdp-2 mesh-tp-2 mesh-ep-2 variant-windows-2 variant-windows-tp-2 variant-rounds-ep-2 variant-float8-2 variant-float8-gather-2
+    time-grouped time-changed'
+[ "${PARTS:-}" != unrun ] || PARTS="^($(echo $unrun | tr ' ' '|'))\$"
 . tests/gpu/parts.sh
 
 machine() {
@@ -57,8 +65,9 @@ train_mesh() { # train_mesh NAME: against one rank of the same model
         same_losses "$(mesh_bound "$model")" "$WORK/mesh-1-$model/metrics.jsonl" "$WORK/mesh-$1/metrics.jsonl"
 }
 train_variant() { # train_variant NAME: against the run that its line names
-    local model ranks type reference bound keys
+    local model ranks type reference bound keys environment
     find_variant "$1" || return
+    [ -z "$environment" ] || export $environment
     with_mps train "variant-$1" "$ranks" "$type" 10 $keys $(set_keys "training.dataset_path=$WORK/documents") &&
         same_losses "$bound" "$WORK/$reference/metrics.jsonl" "$WORK/variant-$1/metrics.jsonl"
 }
@@ -141,8 +150,17 @@ time_grouped() {
     done
 }
 
+# AdamW of a layer of 8B and of its head, then casts to float8 and products in it.
+time_changed() {
+    local op
+    for op in adamw float8; do
+        echo "# $op"
+        $B/gpu/bench_ops cuda 0 bf16 4096 1 32 8 14336 128256 1 8192 $op || return
+    done
+}
+
 export -f machine check_model sanitize mesh_bound model_keys find_mesh find_variant train_model train_mesh train_variant train_resumed train_again train_ranks train_canonical train_killed ranks_of \
-    time_steps time_grouped
+    time_steps time_grouped time_changed
 export meshes variants
 
 python3 tests/gpu/text.py "$WORK/text"
@@ -150,16 +168,18 @@ make_documents "$WORK/text" "$WORK/documents"
 worker=bin/titan-worker plugin=lib/titan/libtitan-cuda.so samples=${QUICK:+reduced}
 part machine 30 "gpu toolkit" bash -c machine
 part build 300 "gpu toolkit" bash -c build_all
-part operations 60 "gpu $plugin gpu/check_ops" $B/gpu/check_ops
 part operations-hopper 30 "gpu gpu/check_hopper" $B/gpu/check_hopper
+part operations 60 "gpu $plugin gpu/check_ops" $B/gpu/check_ops
 part operations-cores 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=0 $B/gpu/check_ops
 part operations-asked 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=1 $B/gpu/check_ops
 part samples 90 "gpu $plugin gpu/check_ops" $B/gpu/check_ops samples $samples
 part samples-asked 90 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=1 $B/gpu/check_ops samples $samples
+part time-grouped 60 "gpu $plugin gpu/bench_ops" bash -c "time_grouped"
+part time-changed 40 "gpu $plugin gpu/bench_ops" bash -c "time_changed"
 part sanitizer-memcheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "TITAN_HOPPER=1 sanitize memcheck $B/gpu/check_ops"
 part sanitizer-racecheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "TITAN_HOPPER=0 sanitize racecheck --kernel-name-exclude kns=cudnn $B/gpu/check_ops samples reduced"
+part communicator-probe 25 "gpu $plugin gpu/check_comm" $B/gpu/check_comm probe
 part communicator-2 60 "gpu $plugin gpu/check_comm" env OUT="$WORK" $B/gpu/check_comm 2
-part communicator-4 90 "gpu $plugin gpu/check_comm" env OUT="$WORK" $B/gpu/check_comm 4
 part model 90 "gpu $plugin gpu/check_model" bash -c check_model
 part train-fp32 60 "gpu $plugin $worker" bash -c train_fp32
 part train-bf16 60 "gpu $plugin $worker" bash -c train_bf16
@@ -172,6 +192,7 @@ for variant in $(awk '$3 == 1 { print $1 }' <<<"$variants"); do
 done
 part resumed 60 "gpu $plugin $worker" bash -c train_resumed
 part train-killed 90 "gpu $plugin $worker" bash -c train_killed
+part communicator-4 90 "gpu $plugin gpu/check_comm" env OUT="$WORK" $B/gpu/check_comm 4
 mps_start
 export mps
 part mps 5 mps echo "the parts with several ranks that follow run under MPS"
@@ -192,7 +213,6 @@ part train-4-ranks 90 "gpu $plugin $worker" bash -c "train_ranks 4"
 [ -z "$mps" ] || mps_stop # what is timed has the GPU to itself
 # A layer of 8B with its head, then a 1B model's step.
 part time-ops-8b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-8b 4096 1 32 8 14336 128256 1 8192"
-part time-grouped 60 "gpu $plugin gpu/bench_ops" bash -c "time_grouped"
 part time-ops-1b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-1b 2048 16 32 8 8192 128256 1 8192"
 part time-steps 60 "gpu $plugin $worker" bash -c time_steps
 part time-8b-4-layers 180 "gpu $plugin $worker" bash -c "watch_card 8b-4-layers train_8b_4_layers"
