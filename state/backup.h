@@ -18,8 +18,8 @@ struct backup_report {
 };
 
 /* Is it sound? Pages, tables, the whole event chain and, with rederive, every state from the log. Reads only; of a
- * store in use a copy is made in $TMPDIR and looked at. A store of an older schema has no chain yet; then only its pages are looked at. TITAN_ENOTFOUND,
- * TITAN_EVERSION, TITAN_ECORRUPT with what is damaged. */
+ * store in use a copy is made in $TMPDIR and looked at. A store of an older schema has no chain yet; then only its
+ * pages are looked at. TITAN_ENOTFOUND, TITAN_EVERSION, TITAN_ECORRUPT with what is damaged. */
 titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
                            void (*print)(const char *line, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;

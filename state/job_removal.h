@@ -9,8 +9,8 @@
 
 #include "state/event.h"
 
-/* directory: the job's own, which is deleted afterwards. The event names the caller. TITAN_ENOTFOUND; TITAN_ECONFLICT: it
- * has not ended, or another job that is there keeps its checkpoints in that directory, or begins from one there. */
+/* directory: the job's own, which is deleted afterwards. The event names the caller. TITAN_ENOTFOUND; TITAN_ECONFLICT:
+ * it has not ended, or another job that is there keeps its checkpoints in that directory, or begins from one there. */
 titan_status job_remove(struct db *db, uint64_t id, const char *directory, const struct event *event,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Its steps and evaluations, in metrics.db. */

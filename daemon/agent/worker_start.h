@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_start.h - the part of a worker's start that opens its job's folder, which may be on a file server: folder,
- * recipe, log, record of where it is, process. A task of the file pool (daemon/common/file_pool.h), with all it needs in it: its worker and
- * its agent may be gone when it comes back. */
+ * recipe, log, record of where it is, process. A task of the file pool (daemon/common/file_pool.h), with all it needs
+ * in it: its worker and its agent may be gone when it comes back. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_START_H
 #define TITAN_DAEMON_AGENT_WORKER_START_H
 
