@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 11
+#define TITAN_DEVICE_ABI 12
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
