@@ -12,8 +12,8 @@ enum exec_stage {
     EXEC_IDLE,     /* no step has begun, or the last one's update is enqueued */
     EXEC_REDUCING, /* actions before AGREE are being enqueued */
     EXEC_REDUCED,  /* all of them have succeeded here */
-    EXEC_PREPARED, /* nothing but the statistics is needed any more */
-    EXEC_AGREED,   /* the statistics is here: the step is committed */
+    EXEC_PREPARED, /* nothing but the statistics are needed any more */
+    EXEC_AGREED,   /* the statistics are here: the step is committed */
 };
 
 /* A gradient shard: the action that is the last to write to it, and the NORM that reads it. */

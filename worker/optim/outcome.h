@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcome.h - what the statistics of a step (program/program.h), summed over all ranks, says: loss, tokens, gradient
+/* outcome.h - what the statistics of a step (program/program.h), summed over all ranks, say: loss, tokens, gradient
  * norm, orders.
  *
  * Every rank has the same statistics and computes the same outcome. Sums run in one fixed tree over microbatches, and

@@ -13,7 +13,7 @@
  * the rest by exchange of slices. Experts that ranks share have a gradient of each rank's tokens, which go up trees of
  * their own: one for each cp and tp rank, added in rank order.
  *
- * A forward-only program has the first half of that, and at the end the agreement: the statistics says the losses. */
+ * A forward-only program has the first half of that, and at the end the agreement: the statistics say the losses. */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
 #define TITAN_WORKER_PLAN_BUILD_H
 

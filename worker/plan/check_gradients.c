@@ -480,7 +480,7 @@ static titan_status route(const struct gradients *g, const struct action *a, con
     return TITAN_OK;
 }
 
-/* Loads are in the statistics before it is summed; biases move after it is known whether the step counts. */
+/* Expert tokens are in the statistics before the sum; biases move after it is known whether the step counts. */
 static titan_status balance(struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;

@@ -338,7 +338,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 
 /* --- the end of the step ------------------------------------------------------------------------------------------ */
 
-/* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carries it. */
+/* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carry it. */
 static void sum_expert_tokens(struct builder *b)
 {
     for (int u = 0; u < b->model->n_units; u++) {

@@ -128,9 +128,12 @@ struct tree_sum {
 };
 
 /* A step's statistics: doubles, all-reduced over the world; each number is contributed by one rank (or by several,
- * where it is a sum), the others add zero. Its layout is the same on all ranks. losses [cp][microbatches]  sums over a
- * microbatch's tokens on one cp rank counts [cp][microbatches]  tokens counted orders [STATISTICS_ORDERS] values
- * [world][STATISTICS_VALUES]  what each rank says of its step so far; from STATISTICS_SAID on EXPERT_ROUNDS does
+ * where it is a sum), the others add zero. Their layout is the same on all ranks.
+ *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
+ *   counts [cp][microbatches]  tokens counted
+ *   orders [STATISTICS_ORDERS]
+ *   values [world][STATISTICS_VALUES]  what each rank says of its step so far; from STATISTICS_SAID on what
+ *                              EXPERT_ROUNDS says
  *   masters [units]            squares of the masters, as the step found them; 0 where they were not asked for
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
