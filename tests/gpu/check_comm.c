@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_comm [RANKS] - the NCCL communicator among processes of this machine: every collective, the same in groups
- * split off, then the death of a rank: noticed with a full queue of launches, revoke, an update that must not happen, a
- * new communicator. All ranks use GPU 0 unless there are enough GPUs. TAP; figures in $OUT/comm-RANKS.json.
+ * split off, windows given back, then the death of a rank: noticed with a full queue of launches, revoke, an update
+ * that must not happen, a new communicator. All ranks use GPU 0 unless there are enough GPUs. TAP; figures in
+ * $OUT/comm-RANKS.json.
  *
  * check_comm probe [quick] - two ranks: what forming, splitting and collectives take, and how long a death is unknown
  * and the GPU busy when kernels are queued behind a collective. 'figure NAME VALUE' lines, as tests/gpu/probe.c prints,
@@ -423,6 +424,37 @@ static struct window open_window(struct rank *r, struct comm *comm)
     return (struct window){0};
 }
 
+/* Given back while its communicator is well, collectives go on without it; when that has failed, its
+ * end gives it back. The last
+ * check: the family has failed then. */
+static void check_windows(struct rank *r)
+{
+    struct titan_error err = {0};
+    const size_t bytes = (size_t)1 << 20;
+    int colours[RANKS_MAX] = {0};
+    void *base = NULL;
+    if (!r->comm_ops->memory_alloc || r->comm_ops->memory_alloc(r->h.dev, bytes, &base, &err) != TITAN_OK) {
+        verdict(r, true, "# skip no memory for windows");
+        return;
+    }
+    struct rank well = split(r, colours), failed = split(r, colours);
+    titan_status st = r->comm_ops->window_open(well.comm, base, bytes, &err);
+    bool ok = st == TITAN_OK || st == TITAN_EUNSUPPORTED;
+    st = r->comm_ops->window_open(failed.comm, base, bytes, &err);
+    ok = (st == TITAN_OK || st == TITAN_EUNSUPPORTED) && ok;
+    r->comm_ops->window_close(well.comm);
+    ok = r->comm_ops->barrier(well.comm, r->s) == TITAN_OK && r->ops->stream_sync(r->s, &err) == TITAN_OK && ok;
+    verdict(r, ok, "a collective behind a window");
+    (void)!has_failed(r, r->comm); /* a barrier: all are through the one before */
+    r->comm_ops->revoke(r->comm);
+    r->comm_ops->window_close(failed.comm);
+    verdict(r, has_failed(r, failed.comm), "a window of a communicator that has failed");
+    r->comm_ops->close(well.comm);
+    r->comm_ops->close(failed.comm);
+    r->comm_ops->memory_release(r->h.dev, base);
+    r->ops->stream_clear(r->s);
+}
+
 enum { SIBLINGS = 3 };
 
 /* An update enqueued behind a collective that is aborted must not change the weights. */
@@ -764,6 +796,7 @@ static int rank_main(int rank, int world, enum mode mode, const char *address, i
         double ms = time_all_reduce(&r, FLOATS_16_MIB);
         if (rank == 0)
             printf("figure all_reduce_16MiB_ms %.3f\n", ms);
+        check_windows(&r);
     }
     r.comm_ops->close(r.comm);
     r.ops->stream_close(r.s);

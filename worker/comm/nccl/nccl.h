@@ -85,7 +85,7 @@ titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *ro
 titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
 void nccl_memory_release(struct device *dev, void *ptr);
 titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct titan_error *err);
-void nccl_window_close(struct comm *c); /* of a communicator that has not failed, idle */
+void nccl_window_close(struct comm *c); /* of an idle communicator, or one that has failed */
 
 /* --- derive.c ----------------------------------------------------------------------------------------------------- */
 

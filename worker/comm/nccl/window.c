@@ -2,6 +2,7 @@
 /* window.c - memory that peers reach directly: NCCL's own, registered with a communicator. */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
@@ -32,6 +33,24 @@ void nccl_memory_release(struct device *dev, void *ptr)
         (void)ncclMemFree(ptr);
 }
 
+/* With the lock held: until NCCL is through with what was begun, the communicator fails, or the time is over. */
+static ncclResult_t settle(const struct comm *c, ncclResult_t r, int64_t deadline_ns)
+{
+    unsigned looks = 0;
+    bool busy = nccl_fine(r); /* NCCL 2.28 answers success while it is at work */
+
+    while (busy && comm_failed(c) == TITAN_OK && clock_mono_ns() < deadline_ns) {
+        ncclResult_t state = ncclInProgress;
+        r = ncclCommGetAsyncError(c->nccl, &state);
+        if (r == ncclSuccess)
+            r = state;
+        busy = r == ncclInProgress;
+        if (busy)
+            nccl_pause(&looks);
+    }
+    return r;
+}
+
 /* While NCCL is at work it may fill the slot of the window, which therefore is the communicator's own. */
 titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct titan_error *err)
 {
@@ -44,18 +63,8 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
     (void)pthread_mutex_lock(&c->lock);
     progress_wait_begin();
     ncclResult_t r = ncclCommWindowRegister(c->nccl, base, bytes, &c->window, NCCL_WIN_COLL_SYMMETRIC);
-    unsigned looks = 0;
-    const bool begun = nccl_fine(r); /* NCCL 2.28 answers success while it is at work */
-    bool busy = begun;
-    while (busy && comm_failed(c) == TITAN_OK) {
-        ncclResult_t state = ncclInProgress;
-        r = ncclCommGetAsyncError(c->nccl, &state);
-        if (r == ncclSuccess)
-            r = state;
-        busy = r == ncclInProgress;
-        if (busy)
-            nccl_pause(&looks);
-    }
+    const bool begun = nccl_fine(r);
+    r = settle(c, r, INT64_MAX);
     progress_wait_end();
     (void)pthread_mutex_unlock(&c->lock);
     if (comm_failed(c) != TITAN_OK)
@@ -73,11 +82,18 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
                       r == ncclSuccess ? "no direct access between these GPUs" : ncclGetErrorString(r));
 }
 
+/* The watcher looks at the communicator meanwhile. One that has failed may be gone on another thread: the end of its
+ * family gives the window back. */
 void nccl_window_close(struct comm *c)
 {
-    struct titan_error err;
-
-    if (c->window && ncclCommWindowDeregister(c->nccl, c->window) == ncclInProgress)
-        (void)nccl_wait_ready(c->nccl, NULL, nccl_deadline(CLOSE_MS), "closing a window", &err);
-    c->window = NULL;
+    if (!c->window)
+        return;
+    (void)pthread_mutex_lock(&c->lock);
+    progress_wait_begin();
+    if (comm_failed(c) == TITAN_OK && cuda_enter(c->dev, NULL) == TITAN_OK) {
+        (void)settle(c, ncclCommWindowDeregister(c->nccl, c->window), nccl_deadline(CLOSE_MS));
+        c->window = NULL;
+    }
+    progress_wait_end();
+    (void)pthread_mutex_unlock(&c->lock);
 }
