@@ -221,8 +221,6 @@ static void on_watchdog(uv_timer_t *timer)
         tlog_error(&d->log, "the store's writer does not answer, no sign of life for the watchdog", "%s", "");
 }
 
-/* Before each wait for events: how long the last iteration took, and how much later than it was due the wait before it
- * ended. Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
 static uint64_t thread_cpu_ns(void)
 {
     struct timespec cpu;
@@ -230,6 +228,8 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
 }
 
+/* Before each wait for events: how long the last iteration took, and how much later than it was due the wait before it
+ * ended. Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
 static void on_iteration(uv_prepare_t *handle)
 {
     struct titand *d = handle->data;
@@ -640,9 +640,9 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     raise_descriptors();
     /* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to
      * parse holds up all others. With poll() each queue has its own connections, so agents' are not where they have a
-     * queue of their own: in dev, and by a port. It costs more with each of them, so with many
-     * it is called less often (proto/rpc/common.c). Agents over the clients' port would not be parted (measured: as
-     * many sessions anew), and their heartbeats are datagrams. */
+     * queue of their own: in dev, and by a port. It costs more with each of them, so with many it is called less often
+     * (proto/rpc/common.c). Agents over the clients' port would not be parted (measured: as many sessions anew), and
+     * their heartbeats are datagrams. */
     if (config->role == ROLE_DEV || config->agents_listen[0])
         (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
     slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
