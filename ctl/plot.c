@@ -15,11 +15,12 @@
 #include "base/units.h"
 #include "base/utf8.h"
 
-enum { LABEL = 9, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
+enum { LABEL_MIN = 9, LABEL_TEXT = 16, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
 
 /* Dots: a cell is 2 wide and 4 high in braille, 1 by 1 in ASCII. */
 struct canvas {
     int cells_x, cells_y, dots_x, dots_y, per_x, per_y;
+    int label;       /* cells in front of it: values, a blank, the axis */
     uint8_t *cells;  /* braille pattern, or 1 for a mark */
     uint8_t *owners; /* the last curve that has a dot in it */
     bool *crosses;   /* over it */
@@ -146,16 +147,25 @@ static void put_cell(const struct plot *p, const struct canvas *c, int x, int y,
     buf_puts(out, *paint ? "\033[0m" : "");
 }
 
+/* The value at a row, where it has one: at both ends of the axis and in its middle. */
+static int label_of(const struct canvas *c, struct range ry, int y, char text[LABEL_TEXT])
+{
+    titan_assert(c->cells_y > 1);
+    *text = '\0';
+    if (y != 0 && y != c->cells_y - 1 && y != (c->cells_y - 1) / 2)
+        return 0;
+    return snprintf(text, LABEL_TEXT, "%.4g", ry.max - (ry.max - ry.min) * y / (c->cells_y - 1));
+}
+
 static void put_rows(const struct plot *p, const struct canvas *c, struct range ry, struct buf *out)
 {
     titan_assert(c->cells_x > 0 && c->cells_y > 1);
+    char text[LABEL_TEXT];
     for (int y = 0; y < c->cells_y; y++) {
-        bool labelled = y == 0 || y == c->cells_y - 1 || y == (c->cells_y - 1) / 2;
-        double value = ry.max - (ry.max - ry.min) * y / (c->cells_y - 1);
-        if (labelled)
-            buf_printf(out, "%*.4g %s", LABEL - 2, value, p->unicode ? "┤" : "+");
+        if (label_of(c, ry, y, text) > 0)
+            buf_printf(out, "%*s %s", c->label - 2, text, p->unicode ? "┤" : "+");
         else
-            buf_printf(out, "%*s%s", LABEL - 1, "", p->unicode ? "│" : "|");
+            buf_printf(out, "%*s%s", c->label - 1, "", p->unicode ? "│" : "|");
         int used = c->cells_x;
         while (used > 0 && !c->cells[y * c->cells_x + used - 1] && !c->crosses[y * c->cells_x + used - 1])
             used--;
@@ -168,13 +178,13 @@ static void put_rows(const struct plot *p, const struct canvas *c, struct range 
 static void put_x_axis(const struct canvas *c, struct range rx, const char *name, struct buf *out, bool unicode)
 {
     char from[32], to[64];
-    buf_printf(out, "%*s%s", LABEL - 1, "", unicode ? "└" : "+");
+    buf_printf(out, "%*s%s", c->label - 1, "", unicode ? "└" : "+");
     for (int x = 0; x < c->cells_x; x++)
         buf_puts(out, unicode ? "─" : "-");
     (void)snprintf(from, sizeof(from), "%.10g", rx.min);
     (void)snprintf(to, sizeof(to), "%s%s%.10g", name ? name : "", name ? " " : "", rx.max);
     int gap = c->cells_x - (int)strlen(from) - (int)strlen(to);
-    buf_printf(out, "\n%*s%s%*s%s\n", LABEL, "", from, MAX(gap, 1), "", to);
+    buf_printf(out, "\n%*s%s%*s%s\n", c->label, "", from, MAX(gap, 1), "", to);
 }
 
 void plot_draw(const struct plot *p, struct buf *out)
@@ -199,7 +209,11 @@ void plot_draw(const struct plot *p, struct buf *out)
     }
     int width = MIN(MAX(p->width, WIDTH_MIN), 1000), height = MIN(MAX(p->height, HEIGHT_MIN), 1000);
     struct canvas c = {
-        .cells_x = width - LABEL, .cells_y = height - 3, .per_x = p->unicode ? 2 : 1, .per_y = p->unicode ? 4 : 1};
+        .cells_y = height - 3, .per_x = p->unicode ? 2 : 1, .per_y = p->unicode ? 4 : 1, .label = LABEL_MIN};
+    char text[LABEL_TEXT];
+    for (int y = 0; y < c.cells_y; y++)
+        c.label = MAX(c.label, label_of(&c, ry, y, text) + 2);
+    c.cells_x = width - c.label;
     const size_t cells = (size_t)c.cells_x * (size_t)c.cells_y;
     c.dots_x = c.cells_x * c.per_x;
     c.dots_y = c.cells_y * c.per_y;

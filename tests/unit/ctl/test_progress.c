@@ -188,6 +188,22 @@ static void test_plot_braille(void **state)
                 "         0             1\n");
 }
 
+/* Where the values are long, the axis stays straight. */
+static void test_plot_long_labels(void **state)
+{
+    (void)state;
+    const double x[] = {0, 1}, y[] = {-111394.7, 111394.7};
+    const struct plot_curve c = {.x = x, .y = y, .n = 2};
+    const struct plot p = {.curves = &c, .n = 1, .width = 24, .height = 8};
+    plot_is(&p, " 1.114e+05 +          **\n"
+                "           |       ***\n"
+                "         0 +     **\n"
+                "           |  ***\n"
+                "-1.114e+05 +**\n"
+                "           +------------\n"
+                "            0          1\n");
+}
+
 /* Several are told apart by colours, or by letters, and the legend says which is which. */
 static void test_plot_several(void **state)
 {
@@ -248,9 +264,11 @@ static void test_plot_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),         cmocka_unit_test(test_validation), cmocka_unit_test(test_live_line),
-        cmocka_unit_test(test_merge),        cmocka_unit_test(test_plain),      cmocka_unit_test(test_plot_ascii),
-        cmocka_unit_test(test_plot_braille), cmocka_unit_test(test_plot_sizes), cmocka_unit_test(test_plot_several),
+        cmocka_unit_test(test_line),         cmocka_unit_test(test_validation),
+        cmocka_unit_test(test_live_line),    cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_plain),        cmocka_unit_test(test_plot_ascii),
+        cmocka_unit_test(test_plot_braille), cmocka_unit_test(test_plot_sizes),
+        cmocka_unit_test(test_plot_several), cmocka_unit_test(test_plot_long_labels),
         cmocka_unit_test(test_spark),
     };
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
