@@ -24,26 +24,14 @@ static bool each(const ProtobufCMessage *message, void *data)
     return fflush(stdout) == 0;
 }
 
-/* "2h" is two hours ago; anything else is a point in time. */
-static titan_status parse_since(const char *text, int64_t *ret_ms, struct titan_error *err)
-{
-    int64_t now = clock_wall_ms(), ago;
-    *ret_ms = 0;
-    if (!text)
-        return TITAN_OK;
-    if (when_duration(text, &ago, NULL) == TITAN_OK) {
-        *ret_ms = now - ago;
-        return TITAN_OK;
-    }
-    return when_time(text, now, ret_ms, err);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
     Titan__V1__AuditRequest request = TITAN__V1__AUDIT_REQUEST__INIT;
+    const char *since = args_text(args, "since", NULL);
     int64_t after;
-    TRY(parse_since(args_text(args, "since", NULL), &request.since_ms, err));
+    if (since)
+        TRY(when_past(since, clock_wall_ms(), &request.since_ms, err));
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
     request.after_event_id = (uint64_t)after;
     request.actor = (char *)(uintptr_t)args_text(args, "actor", "");

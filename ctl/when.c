@@ -28,8 +28,8 @@ titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error
     return titan_fail(err, TITAN_EINVAL, "'%.32s' is not a duration: 90s, 30m, 2h, 1d", text);
 }
 
-/* The next time of day, or a date with one, on this machine's clock. */
-static bool parse_local(const char *text, int64_t now_ms, int64_t *ret_ms)
+/* A time of day, the next one or the last, or a date with one, on this machine's clock. */
+static bool parse_local(const char *text, int64_t now_ms, bool past, int64_t *ret_ms)
 {
     static const char *const formats[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S",
                                           "%Y-%m-%d %H:%M",    "%Y-%m-%d",       "%H:%M"};
@@ -46,8 +46,8 @@ static bool parse_local(const char *text, int64_t now_ms, int64_t *ret_ms)
             continue;
         tm.tm_isdst = -1;
         time_t at = utc ? timegm(&tm) : mktime(&tm);
-        if (of_day && (int64_t)at * 1000 <= now_ms) {
-            tm.tm_mday++;
+        if (of_day && ((int64_t)at * 1000 <= now_ms) != past) {
+            tm.tm_mday += past ? -1 : 1;
             tm.tm_isdst = -1;
             at = mktime(&tm);
         }
@@ -69,7 +69,22 @@ titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct
         *ret_ms = now_ms + ahead;
         return TITAN_OK;
     }
-    if (parse_local(text, now_ms, ret_ms))
+    if (parse_local(text, now_ms, false, ret_ms))
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL, "'%.32s' is not a time: 22:30, 2026-11-22T03:00, +2h", text);
+}
+
+titan_status when_past(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err)
+{
+    int64_t ago;
+    if (when_duration(text, &ago, NULL) == TITAN_OK) {
+        *ret_ms = now_ms - ago;
+        return TITAN_OK;
+    }
+    if (!parse_local(text, now_ms, true, ret_ms))
+        return titan_fail(err, TITAN_EINVAL, "'%.32s' is not a time that is over: 2h (ago), 22:30, 2026-11-22T03:00",
+                          text);
+    if (*ret_ms > now_ms)
+        return titan_fail(err, TITAN_EINVAL, "'%.32s' is yet to come", text);
+    return TITAN_OK;
 }

@@ -12,5 +12,7 @@ titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error
 /* "+2h", "22:30" (the next one, local), "2026-11-22T03:00" or "2026-11-22 03:00:00" (local), "2026-11-22T03:00:00Z";
  * Unix time in milliseconds. */
 titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
+/* "2h" (ago), "22:30" (the last one, local), or a date as above; not after now. */
+titan_status when_past(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

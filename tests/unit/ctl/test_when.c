@@ -57,8 +57,32 @@ static void test_times(void **state)
         assert_int_equal(when_time(bad[i], now, &ms, NULL), TITAN_EINVAL);
 }
 
+/* A time of day is the last one: a record of what was is asked for. */
+static void test_past(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t s;
+    } good[] = {{"2h", 1795292800},         {"2026-11-21T23:00", 1795298400},
+                {"2026-11-21", 1795215600}, {"23:00", 1795298400},
+                {"23:26", 1795299960},      {"23:55", 1795215300},
+                {"00:00", 1795215600}};
+    static const char *const bad[] = {"", "yesterday", "25:00", "+2h", "2026-11-22", "2026-11-21T23:27"};
+    int64_t ms, now = INT64_C(1795300000000); /* 2026-11-21 23:26:40 in this zone */
+    (void)setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
+    tzset();
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(when_past(good[i].text, now, &ms, NULL), TITAN_OK);
+        assert_int_equal(ms, good[i].s * 1000);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(when_past(bad[i], now, &ms, NULL), TITAN_EINVAL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_durations), cmocka_unit_test(test_times)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_durations), cmocka_unit_test(test_times),
+                                       cmocka_unit_test(test_past)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
