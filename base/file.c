@@ -224,6 +224,18 @@ titan_status file_replace(const char *path, const void *data, size_t len, struct
     return replace_path(path, data, len, 0666, err);
 }
 
+titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err)
+{
+    struct stat st;
+    char target[PATH_MAX];
+    if (stat(path, &st) < 0 || S_ISREG(st.st_mode))
+        return file_replace(realpath(path, target) ? target : path, data, len, err);
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return titan_fail_errno(err, "cannot open '%s'", path);
+    return write_all(fd, data, len) == TITAN_OK ? TITAN_OK : titan_fail_errno(err, "cannot write '%s'", path);
+}
+
 titan_status file_replace_private(const char *path, const void *data, size_t len, struct titan_error *err)
 {
     return replace_path(path, data, len, 0600, err);

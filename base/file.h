@@ -25,7 +25,9 @@ titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 titan_status file_replace_private(const char *path, const void *data, size_t len,
                                   struct titan_error *err) TITAN_MUST_USE; /* 0600 */
-/* The same below the open folder `at`. */
+/* The same of a file that a person names: a device or pipe is written to, and behind a link the file is replaced. */
+titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
+/* file_replace() below the open folder `at`. */
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len,
                              struct titan_error *err) TITAN_MUST_USE;
 /* That without waiting for the disk: whole for all that read it, and a loss of power may take it. */

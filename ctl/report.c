@@ -55,7 +55,7 @@ static titan_status write_page(const struct ctl *ctl, uint64_t job, const char *
         (void)output_line(page);
         return TITAN_OK;
     }
-    TRY(file_replace(file, page->data, page->len, err));
+    TRY(file_write(file, page->data, page->len, err));
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
     if (ctl->json) {

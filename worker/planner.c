@@ -116,7 +116,7 @@ static titan_status write_file(const char *path, const struct buf *text, struct 
 {
     if (buf_failed(text))
         return titan_fail(err, TITAN_ENOMEM, "'%s': out of memory", path);
-    return file_replace(path, text->data, text->len, err);
+    return file_write(path, text->data, text->len, err);
 }
 
 /* Perfetto opens both. */

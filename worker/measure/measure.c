@@ -280,7 +280,7 @@ static titan_status write_table(const struct measurement *m, const char *path, s
     cost_table_print(&t, &text);
     if (buf_failed(&text))
         return titan_fail(err, TITAN_ENOMEM, "cost table: out of memory");
-    TRY(file_replace(path, text.data, text.len, err));
+    TRY(file_write(path, text.data, text.len, err));
     buf_printf(out, "measured %d operations and %d transfers on %s \"%s\"; %zu rows in %s\n", operations, transfers,
                t.host.device, t.host.machine, t.n, path);
     return TITAN_OK;

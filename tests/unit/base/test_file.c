@@ -93,6 +93,37 @@ static void test_replace_full(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* What a person names stays what it is: /dev/stdout, a FIFO, a link to a file. */
+static void test_write(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    struct stat st;
+    char text[8] = "";
+    _cleanup_(buf_free) struct buf b = BUF_INIT;
+    assert_int_equal(file_write(in("page"), "first", 5, &err), TITAN_OK);
+    assert_int_equal(symlink("page", in("write-link")), 0);
+    assert_int_equal(file_write(in("write-link"), "second", 6, &err), TITAN_OK);
+    assert_int_equal(lstat(in("write-link"), &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_int_equal(file_read(in("page"), 100, &b, &err), TITAN_OK);
+    assert_string_equal(b.data, "second");
+    assert_int_equal(mkfifo(in("write-fifo"), 0600), 0);
+    _cleanup_fd_ int reader = open(in("write-fifo"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_int_equal(file_write(in("write-fifo"), "third", 5, &err), TITAN_OK);
+    assert_int_equal(read(reader, text, sizeof(text)), 5);
+    assert_string_equal(text, "third");
+    assert_int_equal(lstat(in("write-fifo"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(symlink("/dev/full", in("write-full")),
+                     0); /* not by its own name: what failed would have replaced it */
+    assert_int_not_equal(file_write(in("write-full"), "x", 1, &err), TITAN_OK);
+    assert_non_null(strstr(err.msg, "No space left"));
+    assert_int_equal(dir_make(in("write-folder"), &err), TITAN_OK);
+    assert_int_not_equal(file_write(in("write-folder"), "x", 1, &err), TITAN_OK);
+    assert_non_null(strstr(err.msg, "Is a directory"));
+}
+
 static void test_dirs(void **state)
 {
     (void)state;
@@ -299,15 +330,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replace_read),
-        cmocka_unit_test(test_tail),
-        cmocka_unit_test(test_replace_full),
-        cmocka_unit_test(test_dirs),
-        cmocka_unit_test(test_named_dirs_without_links),
-        cmocka_unit_test(test_self),
-        cmocka_unit_test(test_no_links),
-        cmocka_unit_test(test_regular_only),
-        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_replace_read), cmocka_unit_test(test_tail),
+        cmocka_unit_test(test_replace_full), cmocka_unit_test(test_write),
+        cmocka_unit_test(test_dirs),         cmocka_unit_test(test_named_dirs_without_links),
+        cmocka_unit_test(test_self),         cmocka_unit_test(test_no_links),
+        cmocka_unit_test(test_regular_only), cmocka_unit_test(test_lock),
         cmocka_unit_test(test_lock_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
