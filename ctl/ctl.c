@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/standard_streams.h"
 #include "base/utf8.h"
 #include "base/version.h"
 #include "ctl/client.h"
@@ -86,7 +87,7 @@ int ctl_main(int argc, char **argv)
     /* Ctrl-C is no news to the person who pressed it. */
     if (status != TITAN_OK && !(status == TITAN_ECANCELLED && ctl_interrupted))
         complain(&err);
-    if (status == TITAN_OK && (fflush(stdout) != 0 || ferror(stdout)))
+    if (status == TITAN_OK && !standard_streams_flush("titanctl"))
         return 1; /* what was asked for has not been written */
     return titan_status_exit(status);
 }

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/recipe.h"
+#include "base/standard_streams.h"
 #include "base/version.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/verification.h"
@@ -469,6 +470,7 @@ int main(int argc, char **argv)
     struct args args;
     int code = 0;
 
+    standard_streams_open();
     (void)signal(SIGPIPE, SIG_IGN);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     /* Workers share cores: a thread that waits must not spin. Read when the device plug-in loads OpenMP. */
@@ -489,5 +491,7 @@ int main(int argc, char **argv)
         return fail(&err);
     }
     err.status = args.command->run(&code, &args, &err);
-    return err.status == TITAN_OK ? code : fail(&err);
+    if (err.status != TITAN_OK)
+        return fail(&err);
+    return code == 0 && !standard_streams_flush("titan-worker") ? 1 : code;
 }

@@ -368,6 +368,21 @@ def broken_pipe():
     assert done.out.count("\n") == 1 and not done.err, done.err
 
 
+def unwritable_output():
+    """output that cannot be written ends a command with a line; a closed one gives its number to no socket"""
+    base = f"{CTL} -s {World.daemon.server}"
+    for words in ("list", "top --once", f"metrics {World.done}", f"report {World.done} --out -", "--help", f"plan {SOURCE / 'recipes/tiny.toml'}"):
+        for where in (">/dev/full", ">&-", ">&- <&-"):
+            done = command("bash", "-c", f"{base} {words} {where}")
+            assert done.code == 1 and re.fullmatch(r"titan(ctl|-worker): cannot write standard output.*\n", done.err), (words, where, done)
+        assert command("bash", "-c", f"{base} {words} >&- 2>&- <&-").code == 1, words
+    page = World.dir / "page.html"
+    page.write_text("")
+    (World.dir / "link").symlink_to(page)
+    World.daemon.ok("report", World.done, "--out", World.dir / "link")
+    assert (World.dir / "link").is_symlink() and page.read_text().startswith("<!DOCTYPE html>")
+
+
 def generate_and_convert():
     """generate and convert work on a job's checkpoint and on a path"""
     d, job = World.daemon, World.done
@@ -499,7 +514,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, no_nodes, json_shapes, tables, compare, broken_pipe, generate_and_convert, evaluates, live_line, narrow, completion)
+                    resize_over_a_restart, nothing_there, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown
