@@ -64,7 +64,7 @@ uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits
 {
     uint64_t p999 = tail_p999(&w->steps);
     if (w->steps.total < TAIL_TRUSTED)
-        return limits->unknown_ms;
+        return MAX(limits->floor_ms, limits->unknown_ms);
     return MAX((uint64_t)limits->floor_ms, p999 + p999 / 2);
 }
 

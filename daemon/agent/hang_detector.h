@@ -44,7 +44,7 @@ struct watch_limits {
 /* Not WATCH_WELL once when it begins to hang and each second after; *ret_ms is for how long. */
 enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, const struct watch_limits *limits,
                                 int64_t now, uint32_t *ret_ms);
-/* How long it may stand still; unknown_ms while its step time is not known. */
+/* How long it may stand still: floor_ms or more, and unknown_ms or more while its step time is not known. */
 uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits);
 bool watch_hangs(const struct watch *w); /* reported, and has not moved since */
 

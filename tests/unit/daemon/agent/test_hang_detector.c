@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "daemon/agent/hang_detector.h"
 
-static const struct watch_limits limits = {300, 10000};
+static struct watch_limits limits;
 static struct watch w;
 static struct agent_sample s;
 static int64_t now;
@@ -20,6 +20,7 @@ static uint32_t for_ms;
 static int setup(void **state)
 {
     (void)state;
+    limits = (struct watch_limits){300, 10000};
     w = (struct watch){0};
     s = (struct agent_sample){
         .epoch = 1, .phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING, .process_state = 'S'};
@@ -121,6 +122,19 @@ static void test_unknown_pace(void **state)
     assert_in_range(until_told(), 10000, 10000 + 2 * AGENT_SAMPLE_MS);
 }
 
+/* The floor holds before the step time is known, too. */
+static void test_unknown_pace_above_the_floor(void **state)
+{
+    (void)state;
+    limits.floor_ms = 30000;
+    train(10, 2);
+    assert_in_range(until_told(), 30000, 30000 + 2 * AGENT_SAMPLE_MS);
+    s.epoch = 2;
+    s.phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
+    assert_int_equal(look(), WATCH_WELL);
+    assert_in_range(until_told(), 30000 - 50, 30000 + 50);
+}
+
 static void test_first_step_of_an_epoch(void **state)
 {
     (void)state;
@@ -202,6 +216,7 @@ int main(void)
         TEST(test_own_pace),
         TEST(test_agent_that_stood_still),
         TEST(test_unknown_pace),
+        TEST(test_unknown_pace_above_the_floor),
         TEST(test_first_step_of_an_epoch),
         TEST(test_waiting_is_no_hang),
         TEST(test_slow_peers_do_not_hide_it),
