@@ -477,7 +477,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .max_connections = d->config->limits.connections,
                                                 .max_peer_connections = d->config->limits.peer_connections,
                                                 .memory_bytes = AGENTS_MEMORY,
-                                                .certificates_only = true};
+                                                .certificates_only = true,
+                                                .rests = true};
     TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes,
                         &server_options, &d->server, err));
     const struct rpc_method *agent_methods = api_agent_methods(&n);

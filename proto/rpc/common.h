@@ -35,7 +35,7 @@ struct rpc_queue {
     struct rpc_tag *first, **last;         /* guarded by lock */
     bool drained;                          /* guarded by lock: gRPC will deliver no more */
     bool mute;                             /* guarded by lock: there is no handle to wake */
-    _Atomic uint32_t n_connections;        /* that its thread polls; of many a pause comes between two polls */
+    _Atomic uint32_t n_connections;        /* of a server that rests; of many a pause comes between two polls */
     struct rpc_tag *costly, **costly_last; /* the loop's: costly ones that wait for their turn */
     void (*done)(void *);
     void *data;

@@ -76,6 +76,7 @@ struct rpc_server_options {
     uint32_t idle_ms;       /* a connection without a call is closed after it; 0 = 10 min */
     uint32_t tcp_idle_ms;   /* ... over TCP; 0 = 2 min */
     bool certificates_only; /* TLS clients without a certificate are turned away in the handshake */
+    bool rests;             /* of many connections, polls are some ms apart: for callers that can wait so long */
     mode_t socket_mode;     /* of Unix sockets' files; 0 = 0600 */
     /* Asked for every call of the methods table before its message is read; data is the server's. What it does not
      * answer with TITAN_OK ends the call with err. NULL: every caller may call everything. */

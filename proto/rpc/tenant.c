@@ -350,7 +350,8 @@ static void tenant_count(struct tenant *tenant, int by)
     const uint32_t before = tenant->n_connections, now = before + (uint32_t)by;
     titan_assert((by == 1 || by == -1) && (by == 1 || before > 0));
     tenant->n_connections = now;
-    (void)atomic_fetch_add(&server->queue.n_connections, (uint32_t)by);
+    if (server->options.rests)
+        (void)atomic_fetch_add(&server->queue.n_connections, (uint32_t)by);
     if (tenant->trusted)
         return;
     uint32_t *total = tcp ? &server->n_tcp : &server->n_connections;

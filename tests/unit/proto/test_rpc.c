@@ -243,10 +243,12 @@ static void run_until_count(struct fixture *f, const int *count, int wanted)
         (void)uv_run(&f->loop, UV_RUN_ONCE);
 }
 
+static bool rests; /* the next server */
+
 static struct rpc_server *server_new(struct fixture *f)
 {
     const struct rpc_server_options options = {
-        .max_message_bytes = 64 * 1024, .max_queue = 16, .request_ms = 4000, .authorize = on_authorize};
+        .max_message_bytes = 64 * 1024, .max_queue = 16, .request_ms = 4000, .authorize = on_authorize, .rests = rests};
     struct rpc_server *server = NULL;
     assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, titan_descriptors,
                                      titan_descriptors_bytes, &options, &server, NULL),
@@ -274,6 +276,14 @@ static int setup(void **state)
     assert_int_equal(rpc_client_open(&f->loop, f->target, NULL, &f->client, &err), TITAN_OK);
     *state = f;
     return 0;
+}
+
+static int setup_resting(void **state)
+{
+    rests = true;
+    int rc = setup(state);
+    rests = false;
+    return rc;
 }
 
 static void server_stop(struct fixture *f)
@@ -1077,27 +1087,45 @@ static bool paused(struct fixture *f)
     return atomic_load(&pauses) > 0;
 }
 
-/* Between two looks at all of them the queue's thread rests, where they are many. */
-static void test_many_connections(void **state)
+enum { MANY = 300 };
+
+static void connect_many(struct fixture *f, int fds[MANY])
 {
-    enum { MANY = 300 };
-    struct fixture *f = *state;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s", f->socket);
-    int fds[MANY];
-    assert_false(paused(f));
     for (int i = 0; i < MANY; i++) {
         fds[i] = socket(AF_UNIX, SOCK_STREAM, 0);
         assert_true(fds[i] >= 0);
         assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof(address)), 0);
         (void)uv_run(&f->loop, UV_RUN_NOWAIT);
     }
+}
+
+/* Between two looks at all of them the queue's thread rests, where they are many. */
+static void test_many_connections(void **state)
+{
+    struct fixture *f = *state;
+    int fds[MANY];
+    assert_false(paused(f));
+    connect_many(f, fds);
     for (int i = 0; !paused(f); i++)
         assert_true(i < 100);
     for (int i = 0; i < MANY; i++)
         (void)close(fds[i]);
     for (int i = 0; paused(f); i++)
         assert_true(i < 100);
+}
+
+/* Clients do not wait for others' connections, which may be idle. */
+static void test_many_clients(void **state)
+{
+    struct fixture *f = *state;
+    int fds[MANY];
+    connect_many(f, fds);
+    for (int i = 0; i < 100; i++)
+        assert_false(paused(f));
+    for (int i = 0; i < MANY; i++)
+        (void)close(fds[i]);
 }
 
 /* Stands in front of abseil's SetMutexDeadlockDetectionMode(OnDeadlockCycle): the first in the order of symbols. */
@@ -1153,7 +1181,8 @@ int main(void)
         WITH_SERVER(test_reflection_v1),
         cmocka_unit_test(test_reflection_lookup),
         WITH_SERVER(test_channel),
-        WITH_SERVER(test_many_connections),
+        cmocka_unit_test_setup_teardown(test_many_connections, setup_resting, teardown),
+        WITH_SERVER(test_many_clients),
         cmocka_unit_test(test_lock_checks),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
