@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -104,6 +106,17 @@ static void owner_of(const char *path, char *out, size_t cap)
         (void)snprintf(out, cap, "uid %u", (unsigned)st.st_uid);
 }
 
+/* Is a process there that takes connections, whether it answers or not? */
+static bool listens(const char *path)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || strlen(path) >= sizeof(to.sun_path))
+        return false;
+    (void)snprintf(to.sun_path, sizeof(to.sun_path), "%s", path);
+    return connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0 || errno == EAGAIN;
+}
+
 void ctl_unreachable_hint(const char *server, struct titan_error *err)
 {
     titan_assert(err);
@@ -114,6 +127,8 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
     if (local && access(server + 5, W_OK) != 0 && errno == EACCES) {
         owner_of(server + 5, owner, sizeof(owner));
         titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
+    } else if (local && listens(server + 5)) {
+        titan_error_hint(err, "a process listens there: it is stopped, or has no time");
     } else if (local) { /* without options the one finds the other */
         titan_error_hint(err, "start one with: titand dev; one with --state-dir DIR is at unix:DIR/titan.sock: name it "
                               "with --server or TITAN_SERVER");

@@ -89,5 +89,6 @@ int ctl_main(int argc, char **argv)
         complain(&err);
     if (status == TITAN_OK && !standard_streams_flush("titanctl"))
         return 1; /* what was asked for has not been written */
-    return titan_status_exit(status);
+    /* A file that is not there is bad input; "not found" is for jobs, nodes and checkpoints. */
+    return titan_status_exit(status == TITAN_ENOTFOUND && err.sys_errno ? TITAN_EINVAL : status);
 }

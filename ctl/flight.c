@@ -164,9 +164,12 @@ static titan_status gather_all(struct ctl *ctl, uint64_t job, struct gathered *g
                           TEXT_MAX >> 20);
     for (size_t i = 0; i < g->n_workers; i++)
         TRY(read_worker(g, &g->workers[i], err));
-    if (g->n == 0 && g->unread == 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no dumps of flight recorders: no worker was in an epoch",
-                          (unsigned long long)job);
+    if (g->n == 0 && g->unread == 0) {
+        const titan_status status =
+            titan_fail(err, TITAN_ENOTFOUND, "job %llu has no dumps of flight recorders", (unsigned long long)job);
+        titan_error_hint(err, "they are written when a worker hangs or fails, and for this command while it trains");
+        return status;
+    }
     if (g->n > 1)
         qsort(g->dumps, g->n, sizeof *g->dumps, by_epoch);
     return TITAN_OK;

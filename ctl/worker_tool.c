@@ -58,6 +58,14 @@ static titan_status checkpoint_of_job(struct ctl *ctl, const char *number, int64
     return TITAN_OK;
 }
 
+static titan_status no_checkpoint_at(const char *path, struct titan_error *err)
+{
+    const titan_status status = titan_fail_errno(err, "checkpoint %s", path);
+    if (err)
+        err->sys_errno = 0; /* a checkpoint that is not there, no other file */
+    return status;
+}
+
 /* In a job's folder they lie in checkpoint/. */
 static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_MAX], struct titan_error *err)
 {
@@ -65,11 +73,11 @@ static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_
     if (step >= 0)
         (void)snprintf(name, sizeof(name), "/" CHECKPOINT_NAME, (uint64_t)step);
     if (access(path, R_OK) != 0)
-        return titan_fail_errno(err, "checkpoint %s", path);
+        return no_checkpoint_at(path, err);
     if ((size_t)snprintf(inside, sizeof(inside), "%s/checkpoint", path) >= sizeof(inside) - sizeof(name))
         return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
     (void)snprintf(out, PATH_MAX, "%s%s", access(inside, R_OK) == 0 ? inside : path, name);
-    return access(out, R_OK) == 0 ? TITAN_OK : titan_fail_errno(err, "checkpoint %s", out);
+    return access(out, R_OK) == 0 ? TITAN_OK : no_checkpoint_at(out, err);
 }
 
 /* NAME@STEP, where no file has that name. *ret_step: -1 without one. */

@@ -128,7 +128,7 @@ def is_bounded():
 def refused():
     """report: a job that is not there, a folder that is not there, JSON beside the page"""
     d = World.daemon
-    for code, args in ((3, (999,)), (3, (World.job, "--out", World.dir / "none/x.html")), (2, ("-o", "json", World.job, "--out", "-"))):
+    for code, args in ((3, (999,)), (2, (World.job, "--out", World.dir / "none/x.html")), (2, ("-o", "json", World.job, "--out", "-"))):
         done = d.ctl("report", *args)
         assert done.code == code and done.err.startswith("titanctl: ") and done.err.count("\n") == 1, done
     assert d.ok("report", World.job, "--out", "-").startswith("<!DOCTYPE html>")

@@ -10,6 +10,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -249,6 +250,9 @@ def nothing_there():
     never = d.ctl("-o", "json", "metrics", pending)
     assert never.code == 0 and not never.out and never.err == f"titanctl: job {pending} has no steps: it is CANCELLED\n", never
     one_line(d.ctl("logs", pending, "--follow"), 3, f"job {pending} has no logs: it has ended without having run")
+    one_line(d.ctl("flight", job), 3, f"job {job} has no dumps of flight recorders (they are written when")
+    for args in (("--token-file", "/nowhere", "list"), ("admin", "verify", "/nowhere"), ("pki", "show", "/nowhere"), ("submit", "/nowhere")):
+        one_line(d.ctl(*args), 2, "/nowhere")
     done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(elastic__min_workers=4, elastic__max_workers=4)), "--set", "metrics.enable_wandb=true",
                  "--set", "comm.train_timeout_seconds=5", "--set", "profiling.enable_profiling=false")
     assert done.code == 0 and done.out.strip().isdigit(), done.err
@@ -256,6 +260,15 @@ def nothing_there():
     assert len(notes) == 3 and "metrics.enable_wandb" in notes[0] and "comm.train_timeout_seconds" in notes[1], done.err
     assert "waiting for nodes: the run needs 4 workers, all nodes together have 2 slots" in notes[2], done.err
     d.ok("cancel", done.out.strip())
+
+
+def silent_server():
+    """a server that takes connections and says nothing is told from one that is not there"""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(World.dir / "silent.sock"))
+        s.listen(8)
+        one_line(command(CTL, "-s", f"unix:{World.dir}/silent.sock", "list"), 4, "a process listens there")
+    one_line(command(CTL, "-s", f"unix:{World.dir}/silent.sock", "list"), 4, "Connection refused (start one with: titand dev")
 
 
 def no_nodes():
@@ -514,7 +527,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
+                    resize_over_a_restart, nothing_there, silent_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown
