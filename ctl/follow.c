@@ -37,7 +37,7 @@ struct follow {
     bool polling, asking_end, over, client_down, giving_up;
     int interrupts;
     struct {
-        char seen[256], said[256]; /* at the last look; the last that was printed */
+        char seen[256], said[256]; /* at the last look; the last that was printed, by itself or in an event */
     } reason;
     Titan__V1__GetJobResponse *final;
     titan_status status;
@@ -126,6 +126,8 @@ static bool event_of_note(const Titan__V1__Event *event, const struct json *deta
             return true;
     if (strcmp(event->type, "worker.exited") == 0)
         return json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0;
+    if (strcmp(event->type, "state.ready") == 0) /* from where steps are trained again */
+        return strcmp(json_string(detail, "rung", ""), "checkpoint") == 0;
     return strcmp(event->type, "job.state") == 0 && json_string(detail, "reason", NULL) &&
            !ctl_state_final((Titan__V1__JobState)ctl_state_parse(json_string(detail, "to", "")));
 }
@@ -157,8 +159,9 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
         (void)snprintf(line, sizeof(line), "%s  %s", output_clock(event->at_ms, at),
                        *event->message ? event->message : event->type);
         progress_print(&f->progress, line);
-        (void)snprintf(f->reason.said, sizeof(f->reason.said), "%s",
-                       to >= 0 ? json_string(detail, "reason", "") : event->message);
+        if (to >= 0 || strcmp(event->type, "job.waiting") == 0)
+            (void)snprintf(f->reason.said, sizeof(f->reason.said), "%s",
+                           to >= 0 ? json_string(detail, "reason", "") : event->message);
     }
     json_free(detail);
 }
@@ -281,6 +284,8 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (!job)
         return;
     progress_job(&f->progress, job);
+    if (f->options->progress && !f->progress.live) /* no point comes of a step that is trained again */
+        progress_show(&f->progress, clock_wall_ms(), false);
     if (!ctl_state_final(job->state)) {
         output_fit(reply);
         print_reason(f, job);

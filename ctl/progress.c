@@ -43,7 +43,10 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
     p->state = job->state;
     p->steps = job->steps;
     p->workers = job->world_size;
-    if (job->step >= p->step) {
+    p->job_epoch = job->epoch;
+    /* A point is newer than an answer; after a recovery from a checkpoint steps are trained again, and no point comes
+     * of them. */
+    if (job->step >= p->step || job->epoch > p->point_epoch) {
         p->step = job->step;
         if (isfinite(job->loss) && job->step > 0)
             p->loss = job->loss;
@@ -55,6 +58,9 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
 
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
 {
+    if (point->epoch < p->job_epoch)
+        return; /* of an epoch that is over: its last steps may be lost */
+    p->point_epoch = point->epoch;
     if (p->state < TITAN__V1__JOB_STATE__RUNNING)
         p->state = TITAN__V1__JOB_STATE__RUNNING; /* a step is done, whatever was heard last */
     p->step = point->step;

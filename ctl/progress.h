@@ -17,8 +17,9 @@ struct progress {
     int width; /* columns of the terminal */
     Titan__V1__JobState state;
     uint64_t step, steps;
-    double loss;            /* NaN before the first step */
-    double validation_loss; /* after this step, 0: none yet */
+    uint64_t point_epoch, job_epoch; /* of the newest point, and of the newest answer about the job; 0: none yet */
+    double loss;                     /* NaN before the first step */
+    double validation_loss;          /* after this step, 0: none yet */
     uint64_t validation_step;
     double tokens_per_second, mfu, step_ms; /* step_ms is smoothed; 0 = not known yet */
     uint64_t points;                        /* metric points seen */

@@ -53,7 +53,7 @@ struct place {
 
 /* The newest steps of a job that is or was on the screen. */
 struct curve {
-    uint64_t job, step;
+    uint64_t job, epoch, step; /* of its newest point */
     double losses[TOP_LOSSES];
     size_t n;
     struct split_window splits;
@@ -229,6 +229,7 @@ static void draw(struct top *t)
 static void take_job(struct top_job *to, const Titan__V1__Job *job)
 {
     *to = (struct top_job){.id = job->id,
+                           .epoch = job->epoch,
                            .step = job->step,
                            .steps = job->steps,
                            .state = job->state,
@@ -430,12 +431,14 @@ static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message,
     (void)stream;
     struct top *t = data;
     const Titan__V1__MetricPoint *point = (const Titan__V1__MetricPoint *)message;
-    struct curve *h = curve_of(t, t->jobs[t->asked].id);
-    if (!h || point->step <= h->step)
-        return;
+    const struct top_job *job = &t->jobs[t->asked];
+    struct curve *h = curve_of(t, job->id);
+    if (!h || point->step <= h->step || (point->step > job->step && point->epoch < job->epoch))
+        return; /* the last: lost with its epoch */
     if (h->n == TOP_LOSSES)
         memmove(h->losses, h->losses + 1, (--h->n) * sizeof(*h->losses));
     h->losses[h->n++] = point->loss;
+    h->epoch = point->epoch;
     h->step = point->step;
     split_window_add(&h->splits, point);
 }
@@ -467,6 +470,8 @@ static void ask_steps(struct top *t)
         if (!h)
             continue;
         h->seen = true;
+        if (job->step < h->step && job->epoch > h->epoch) /* steps are trained again */
+            *h = (struct curve){.job = job->id, .seen = true};
         if (job->step <= h->step)
             continue;
         Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;

@@ -16,7 +16,7 @@ enum { TOP_LOSSES = 64, TOP_EVENTS = 8 };
 
 /* Strings are cut to what fits; none has characters that change how a terminal shows it. */
 struct top_job {
-    uint64_t id, step, steps;
+    uint64_t id, epoch, step, steps;
     Titan__V1__JobState state;
     char name[128], user[64], reason[256];
     double loss, tokens_per_second, mfu;

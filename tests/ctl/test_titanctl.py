@@ -189,6 +189,33 @@ def follow_detaches():
     d.ctl("wait", job)
 
 
+def steps_trained_again():
+    """when steps were lost, attach says from where it goes on and shows those that are trained again; a reason comes once"""
+    d = World.daemon
+    job = submit(training__steps=1000000, checkpoint__interval=1000000, fault_tolerance__redundancy="checkpoint", elastic__max_workers=2)
+    until("it trains", lambda: d.status(job)["step"] > 1)
+    d.ok("checkpoint", job)
+    step = until("a checkpoint", lambda: d.status(job)["checkpoint"])[-8:]
+    attached = subprocess.Popen([CTL, "-s", d.server, "attach", job], stderr=subprocess.PIPE, text=True)
+    time.sleep(6)  # what is to be trained again takes as long
+    for pid in d.workers(job).values():
+        os.kill(pid, signal.SIGSTOP)
+    lost = d.status(job)["step"]
+    for pid in d.workers(job).values():
+        os.kill(pid, signal.SIGKILL)
+    lines = []
+    while not ("Z  back after" in "".join(lines) and lines[-1].startswith("running")):
+        lines.append(attached.stderr.readline())
+        assert lines[-1], lines
+    attached.kill()
+    attached.communicate()
+    d.ok("cancel", job)
+    d.ctl("wait", job)
+    assert [line for line in lines if f"has the state of step {int(step)} from checkpoint" in line], lines
+    assert int(step) <= int(re.match(r"running  step (\d+)/", lines[-1])[1]) < lost, (lost, lines)
+    assert not [line for line in lines if re.match(r"\S+Z  (a worker is lost|a member left the epoch)$", line)], lines
+
+
 def over_a_restart():
     """wait and --follow go on when titand is killed and comes back"""
     with Daemon(World.dir / "restart", "--slots", 2) as d:
@@ -525,7 +552,7 @@ def main():
     try:
         with Daemon(None, "--slots", 2) as World.daemon:
             try:
-                tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches,
+                tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches, steps_trained_again,
                     over_a_restart,
                     resize_over_a_restart, nothing_there, silent_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
             except SystemExit as end:

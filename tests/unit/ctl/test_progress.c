@@ -109,6 +109,36 @@ static void test_merge(void **state)
     assert_int_equal(p.state, TITAN__V1__JOB_STATE__RECOVERING);
 }
 
+/* After a recovery from a checkpoint the line goes back with the job: no point comes of a step that is trained again.
+ */
+static void test_steps_trained_again(void **state)
+{
+    (void)state;
+    struct progress p = running();
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    Titan__V1__MetricPoint point = TITAN__V1__METRIC_POINT__INIT;
+    p.point_epoch = 1;
+    job.state = TITAN__V1__JOB_STATE__RUNNING;
+    job.steps = 300;
+    job.epoch = 2;
+    job.step = 90;
+    job.loss = 3;
+    progress_job(&p, &job);
+    text_is(&p, 35, "running  step 90/300  loss 3.0000");
+    point.epoch = 1; /* what is stored behind it was lost with its epoch */
+    point.step = 101;
+    point.loss = 2.25;
+    progress_point(&p, &point);
+    job.step = 91;
+    job.loss = 2.75;
+    progress_job(&p, &job);
+    text_is(&p, 35, "running  step 91/300  loss 2.7500");
+    point.epoch = 2;
+    progress_point(&p, &point);
+    progress_job(&p, &job); /* an old answer */
+    text_is(&p, 35, "running  step 101/300  loss 2.2500");
+}
+
 /* Off a terminal: a line when there is news, not too often, and one at the end. */
 static void test_plain(void **state)
 {
@@ -264,11 +294,17 @@ static void test_plot_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),         cmocka_unit_test(test_validation),
-        cmocka_unit_test(test_live_line),    cmocka_unit_test(test_merge),
-        cmocka_unit_test(test_plain),        cmocka_unit_test(test_plot_ascii),
-        cmocka_unit_test(test_plot_braille), cmocka_unit_test(test_plot_sizes),
-        cmocka_unit_test(test_plot_several), cmocka_unit_test(test_plot_long_labels),
+        cmocka_unit_test(test_line),
+        cmocka_unit_test(test_validation),
+        cmocka_unit_test(test_live_line),
+        cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_steps_trained_again),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_plot_ascii),
+        cmocka_unit_test(test_plot_braille),
+        cmocka_unit_test(test_plot_sizes),
+        cmocka_unit_test(test_plot_several),
+        cmocka_unit_test(test_plot_long_labels),
         cmocka_unit_test(test_spark),
     };
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
