@@ -18,7 +18,7 @@ enum { POINTS_MAX = 10000000, ROWS = 12 };
 
 struct point {
     uint64_t step;
-    double loss, tokens_per_second;
+    double loss, tokens_per_second, step_ms;
 };
 
 /* A job as the server has it. */
@@ -53,7 +53,7 @@ static bool add_point(const ProtobufCMessage *message, void *data)
         s->n--;
     if (s->n == POINTS_MAX || !VEC_RESERVE(s->points, s->cap, s->n + 1))
         return false;
-    s->points[s->n++] = (struct point){p->step, p->loss, p->tokens_per_second};
+    s->points[s->n++] = (struct point){p->step, p->loss, p->tokens_per_second, p->step_ms};
     return true;
 }
 
@@ -111,15 +111,19 @@ static titan_status match(struct comparison *c, struct titan_error *err)
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* Of its last steps, so that a slow start does not count. */
+/* Tokens over time of its last steps, so that a slow start does not count. */
 static double usual_rate(const struct side *s)
 {
-    const size_t from = s->n / 2;
-    double sum = 0;
+    double tokens = 0, ms = 0;
 
-    for (size_t i = from; i < s->n; i++)
-        sum += s->points[i].tokens_per_second;
-    return s->n > from ? sum / (double)(s->n - from) : 0;
+    for (size_t i = s->n / 2; i < s->n; i++) {
+        const struct point *p = &s->points[i];
+        if (!isfinite(p->tokens_per_second) || !isfinite(p->step_ms))
+            continue;
+        tokens += p->tokens_per_second * p->step_ms / 1000;
+        ms += p->step_ms;
+    }
+    return ms > 0 ? tokens / ms * 1000 : 0;
 }
 
 static void print_losses(const struct comparison *c, struct buf *out)
@@ -226,7 +230,7 @@ const struct command command_compare = {
     .summary = "what differs between two jobs: keys of their run files, losses, speed",
     .arguments = "JOB JOB",
     .text = "Losses are compared at the steps that both have trained; a step that was trained again counts as it was "
-            "trained\nlast. Speed is the mean over the second half of each job's steps.",
+            "trained\nlast. Speed is tokens over time of the second half of each job's steps.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,

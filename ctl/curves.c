@@ -51,6 +51,8 @@ static void merge(struct curves_range *into, const struct curves_range *next)
 {
     titan_assert(into->last_step < next->step);
     into->last_step = next->last_step;
+    into->tokens += next->tokens;
+    into->seconds += next->seconds;
     if (next->waited > into->waited) {
         into->waited = next->waited;
         into->slowest = next->slowest;
@@ -119,6 +121,10 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
     CURVES_TABLE
 #undef X
     add_slowest(c, last, p);
+    if (isfinite(p->tokens_per_second) && isfinite(p->step_ms)) {
+        last->tokens += p->tokens_per_second * p->step_ms / 1000;
+        last->seconds += p->step_ms / 1000;
+    }
     if (c->points++ == 0)
         c->first_loss = p->loss;
     c->last_loss = p->loss;

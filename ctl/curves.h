@@ -53,8 +53,9 @@ struct curves_range {
     uint64_t step, last_step; /* of what is in it */
     int64_t at_ms;            /* of its first step */
     struct curves_values values[CURVES_N];
-    double waited;    /* for the slowest rank of a step, the longest in the range; -1: not known */
-    uint32_t slowest; /* that rank */
+    double tokens, seconds; /* of its steps */
+    double waited;          /* for the slowest rank of a step, the longest in the range; -1: not known */
+    uint32_t slowest;       /* that rank */
 };
 
 /* Steps that a rank was the slowest of, and what they took. */

@@ -86,15 +86,15 @@ static void put_fact(struct buf *out, const char *name, const char *value)
     buf_puts(out, "</dd></div>\n");
 }
 
-/* Mean over the second half, so that a slow start does not count. */
+/* Tokens over time of the second half, so that a slow start does not count. */
 static double usual_rate(const struct curves *c)
 {
-    double sum = 0, n = 0;
+    double tokens = 0, seconds = 0;
     for (size_t i = c->n / 2; i < c->n; i++) {
-        sum += c->ranges[i].values[CURVES_TOKENS_PER_SECOND].sum;
-        n += c->ranges[i].values[CURVES_TOKENS_PER_SECOND].n;
+        tokens += c->ranges[i].tokens;
+        seconds += c->ranges[i].seconds;
     }
-    return n > 0 ? sum / n : 0;
+    return seconds > 0 ? tokens / seconds : 0;
 }
 
 static void put_facts(const struct report_page *p, struct buf *out)

@@ -210,6 +210,30 @@ static void test_escape(void **state)
     assert_string_equal(text.data, "a    &lt;b class=&#39;x&#39;&gt;&amp;&quot;é&quot;&lt;/b&gt;\n?[31m ?!");
 }
 
+/* Speed is tokens over time: fast steps do not hide slow ones, as they would in a mean of rates. */
+static void test_speed(void **state)
+{
+    (void)state;
+    struct curves c;
+    struct history t = {0};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    assert_true(curves_init(&c));
+    for (uint64_t step = 1; step <= 8; step++) { /* 16 tokens each; the last four take 1, 1, 1 and 97 ms */
+        Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+        p.step = step;
+        p.step_ms = step == 8 ? 97 : 1;
+        p.tokens_per_second = 16000 / p.step_ms;
+        curves_add(&c, &p);
+    }
+    job.name = job.reason = job.user = job.directory = job.checkpoint = (char *)(uintptr_t) "";
+    const struct report_page page = {.job = &job, .recipe = "", .curves = &c, .history = &t};
+    assert_true(report_page_put(&page, &text));
+    assert_non_null(strstr(text.data, "<dt>tokens/s</dt><dd>640</dd>"));
+    curves_free(&c);
+    history_free(&t);
+}
+
 /* The largest page there is, with markup wherever text can be. */
 static void test_page(void **state)
 {
@@ -273,7 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_steps),     cmocka_unit_test(test_gaps),        cmocka_unit_test(test_slowest_ranks),
         cmocka_unit_test(test_nodes_of_ranks), cmocka_unit_test(test_many_events), cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_page),
+        cmocka_unit_test(test_page),           cmocka_unit_test(test_speed),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }
