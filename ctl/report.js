@@ -22,7 +22,7 @@
         {id: "dropped", title: "Tokens dropped, as experts had no room", zero: true, some: true, curves: [["expert_tokens_dropped", "dropped"]]},
         {id: "rounds", title: "Further rounds of experts' rows", zero: true, some: true, curves: [["expert_further_rounds", "rounds"]]},
         {id: "room", title: "expert_parallel_room that would need no further round", zero: true, some: true, curves: [["expert_room_needed", "room"]]},
-        {id: "memory", title: "Memory of the reporting rank, GiB", curves: [["memory_bytes", "peak"]], zero: true, some: true, scale: 2 ** -30},
+        {id: "memory", title: "Memory, GiB (the most of any rank)", curves: [["memory_bytes", "peak"]], zero: true, some: true, scale: 2 ** -30},
         {id: "world", title: "Workers", world: true, zero: true},
     ];
     const KINDS = [["loss", "losses"], ["recovery", "recoveries"], ["resize", "resizes"], ["warning", "warnings"], ["state", "states"]];
@@ -56,13 +56,14 @@
     };
     const duration = ms => {
         const s = Math.abs(ms) / 1000, sign = ms < 0 ? "-" : "";
-        if (s < 60)
+        const pair = (count, of, unit, part) => sign + Math.floor(count / of) + unit + " " + count % of + part;
+        if (s < 59.95)
             return sign + +s.toPrecision(3) + " s";
-        if (s < 3600)
-            return sign + Math.floor(s / 60) + "m " + Math.round(s % 60) + "s";
-        if (s < 86400)
-            return sign + Math.floor(s / 3600) + "h " + Math.round(s % 3600 / 60) + "m";
-        return sign + Math.floor(s / 86400) + "d " + Math.round(s % 86400 / 3600) + "h";
+        if (s < 3599.5)
+            return pair(Math.round(s), 60, "m", "s");
+        if (s < 86370)
+            return pair(Math.round(s / 60), 60, "h", "m");
+        return pair(Math.round(s / 3600), 24, "d", "h");
     };
     const ticks = (min, max, most, steps) => {
         const rough = (max - min) / most;
