@@ -64,7 +64,15 @@ static titan_status verify(struct ctl *ctl, const struct args *args, struct tita
     size_t n = 3;
     int64_t step;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
-    TRY(folder_of(ctl, args->words[1], path, err));
+    char *word = args->words[1], of_step[64];
+    if (step >= 0 && strspn(word, "0123456789") == strlen(word)) { /* the job is asked where it is */
+        (void)snprintf(of_step, sizeof(of_step), "%.32s@%lld", word, (long long)step);
+        word = of_step;
+        step = -1;
+        TRY(checkpoint_resolve(ctl, &(struct args){.n = 1, .words = &word}, path, err));
+    } else {
+        TRY(folder_of(ctl, word, path, err));
+    }
     if (step >= 0) {
         argv[n++] = "--step";
         argv[n++] = (char *)(uintptr_t)args_text(args, "step", "");

@@ -142,11 +142,10 @@ def nothing_to_verify():
     """verify: no folder, no checkpoint in it, no such job or step: one line, and no word of damage"""
     (World.daemon.state / "empty").mkdir()
     for args, code, words in (((World.daemon.state / "none",), 2, "No such file"), ((World.daemon.state / "empty",), 2, "no checkpoint in"),
-                              ((4711,), 3, "4711"), ((World.job, "--step", "x"), 2, "--step"), ((), 2, "verify JOB|FOLDER")):
+                              ((4711,), 3, "4711"), ((World.job, "--step", 15), 3, "no checkpoint of step 15"),
+                              ((World.folder, "--step", 15), 2, "no checkpoint of step 15"), ((World.job, "--step", "x"), 2, "--step"), ((), 2, "verify JOB|FOLDER")):
         done = verify(*args)
         assert done.code == code and words in done.err and not done.out, (args, done.code, done.out, done.err)
-    gone = verify(World.job, "--step", 15)
-    assert gone.code == 1 and "No such file" in gone.out, (gone.code, gone.out, gone.err)
     assert World.daemon.ctl("checkpoints", World.job, "--step", 10).code == 2
 
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/checkpoint/verification.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -152,6 +153,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         path[n - 1] = '\0';
     if (step >= 0)
         TRY(checkpoint_path(path, args->words[0], (uint64_t)step, err));
+    struct stat st;
+    if (step >= 0 && lstat(path, &st) < 0 && errno == ENOENT)
+        return titan_fail(err, TITAN_EINVAL, "no checkpoint of step %" PRId64 " in '%s'", step, args->words[0]);
     bool damaged = false;
     titan_status status;
     if (step >= 0 || is_checkpoint(path))
