@@ -7,7 +7,6 @@
 
 #include "base/cleanup.h"
 #include "base/labels.h"
-#include "base/utf8.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/follow.h"
@@ -48,19 +47,49 @@ static void print_origin(const struct submit_from *from, const Titan__V1__Submit
         (void)fprintf(stderr, "titanctl: its keys are those of job %llu\n", other);
 }
 
-/* --label's, then those of the sweep; the server would refuse the same ones. */
-static titan_status collect_labels(const struct args *args, const struct submit_from *from, char *ret[LABELS_MAX + 1],
-                                   size_t *ret_n, struct titan_error *err)
+enum { NAME_BYTES = 128 }; /* of a name, and of an idempotency key (proto/ranges.c) */
+
+/* What a job has besides its run file. */
+struct submission {
+    char *labels[LABELS_MAX + 1];
+    size_t n_labels;
+    struct buf name, key; /* "" = none */
+};
+
+static void submission_free(struct submission *s)
+{
+    buf_free(&s->name);
+    buf_free(&s->key);
+}
+
+/* Labels are --label's, then those of the sweep; the server would refuse the same ones. */
+static titan_status compose(const struct args *args, const struct run_file *file, const struct submit_from *from,
+                            struct submission *ret, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf joined = BUF_INIT;
-    const char *one;
+    const char *one, *key = args_text(args, "idempotency-key", ""), *described = file->recipe.job.description;
     size_t n = 0;
     for (int i = 0; n <= LABELS_MAX && (one = args_each(args, "label", i)); i++)
-        ret[n++] = (char *)(uintptr_t)one;
+        ret->labels[n++] = (char *)(uintptr_t)one;
     for (size_t i = 0; n <= LABELS_MAX && from->labels && from->labels[i]; i++)
-        ret[n++] = (char *)(uintptr_t)from->labels[i];
-    *ret_n = n;
-    return labels_join(ret, n, "label", &joined, err);
+        ret->labels[n++] = (char *)(uintptr_t)from->labels[i];
+    ret->n_labels = n;
+    TRY(labels_join(ret->labels, n, "label", &joined, err));
+    buf_puts(&ret->key, key);
+    if (from->number) {
+        buf_printf(&ret->name, "%s-%zu", args_text(args, "name", *described ? described : "run"), from->number);
+        if (*key)
+            buf_printf(&ret->key, "-%zu", from->number);
+    } else {
+        buf_puts(&ret->name, args_text(args, "name", ""));
+    }
+    if (buf_failed(&ret->name) || buf_failed(&ret->key))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    if (from->number && MAX(ret->name.len, ret->key.len) > NAME_BYTES)
+        return titan_fail(err, TITAN_EINVAL, "with its number the %s has %zu bytes; at most %d are possible",
+                          ret->name.len > NAME_BYTES ? "name" : "idempotency key", MAX(ret->name.len, ret->key.len),
+                          NAME_BYTES);
+    return TITAN_OK;
 }
 
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
@@ -68,25 +97,16 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
 {
     static const struct submit_from none;
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    _cleanup_(submission_free) struct submission with = {.name = BUF_INIT, .key = BUF_INIT};
     if (!from)
         from = &none;
-    char *labels[LABELS_MAX + 1];
-    char name[256], key[256];
-    (void)snprintf(name, sizeof(name), "%s", args_text(args, "name", ""));
-    (void)snprintf(key, sizeof(key), "%s", args_text(args, "idempotency-key", ""));
-    if (from->number) {
-        const char *described = *file->recipe.job.description ? file->recipe.job.description : "run";
-        (void)snprintf(name, sizeof(name), "%.200s-%zu", args_text(args, "name", described), from->number);
-        text_fit(name, ' ');
-        if (*key)
-            (void)snprintf(key, sizeof(key), "%.200s-%zu", args_text(args, "idempotency-key", ""), from->number);
-    }
-    TRY(collect_labels(args, from, labels, &request.n_labels, err));
-    request.labels = labels;
+    TRY(compose(args, file, from, &with, err));
+    request.labels = with.labels;
+    request.n_labels = with.n_labels;
     request.recipe = file->text.data;
     request.recipe_path = (char *)(uintptr_t)file->path;
-    request.name = name;
-    request.idempotency_key = key;
+    request.name = with.name.len ? with.name.data : (char *)(uintptr_t) "";
+    request.idempotency_key = with.key.len ? with.key.data : (char *)(uintptr_t) "";
     request.user = (char *)(uintptr_t)args_text(args, "for", "");
     request.resume_job = from->resume ? from->job : 0;
     request.folder = from->folder;
@@ -253,9 +273,12 @@ static titan_status sweep_job(struct ctl *ctl, const struct args *args, const st
     labels[n] = NULL;
     from.labels = labels;
     from.number = i + 1;
+    _cleanup_(submission_free) struct submission with = {.name = BUF_INIT, .key = BUF_INIT};
     titan_status status = load(ctl, args, chosen, &file, &from, err);
     if (status == TITAN_OK && send)
         status = submit_and_show(ctl, &file, args, &from, err);
+    else if (status == TITAN_OK)
+        status = compose(args, &file, &from, &with, err);
     if (status != TITAN_OK && err)
         titan_error_wrap(err, "job %zu of %zu of the sweep", i + 1, sweep->jobs);
     return status;

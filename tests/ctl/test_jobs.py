@@ -48,6 +48,13 @@ def sweep():
                         (["optimizer.lr=1", "optimizer.lr=2"], ["given twice"]), (["training.seed=" + ",".join("1" * 1001)], ["1000"])):
         given = [w for a in args for w in ("--sweep", a)]
         refused(d.ctl("submit", TINY, *overrides(keys()), *given), 2, "--sweep" if "2 of 2" not in words[0] else "", *words)
+    # What only the label, name or key of a later one makes too long is found before the first is sent, too.
+    refused(d.ctl("submit", TINY, *overrides(keys()), "--sweep", 'metrics.save_tb_folder=tb,"' + "t" * 127 + '"'), 2, "job 2 of 2", "label")
+    ten = ("--sweep", "training.seed=1,2,3,4,5,6,7,8,9,10")
+    refused(d.ctl("submit", TINY, *overrides(keys()), *ten, "--name", "n" * 126), 2, "job 10 of 10", "name has 129 bytes")
+    refused(d.ctl("submit", TINY, *overrides(keys()), *ten, "--idempotency-key", "k" * 126), 2, "job 10 of 10", "key has 129 bytes")
+    for name, bytes in (("é" * 1500, 3000), ("n" * 200, 200)):
+        refused(d.ctl("submit", TINY, *overrides(keys()), "--name", name), 2, f"name has {bytes} bytes")
     refused(d.ctl("submit", TINY, "--follow", "--sweep", "optimizer.lr=1,2"), 2, "titanctl wait")
     refused(d.ctl("submit", "-", "--sweep", "optimizer.lr=1,2", stdin=""), 2, "standard input")
     assert listed() == before
