@@ -105,9 +105,14 @@ static void add_slowest(struct curves *c, struct curves_range *range, const Tita
 void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
 {
     titan_assert(c->ranges && c->n <= CURVES_RANGES);
-    struct curves_range *last = c->n ? &c->ranges[c->n - 1] : NULL;
-    if (last && p->step <= last->last_step)
+    if (c->n && p->step <= c->ranges[c->n - 1].last_step && p->epoch <= c->epoch)
         return;
+    while (c->n && c->ranges[c->n - 1].step >= p->step) /* trained again: the others were lost with their epoch */
+        c->n--;
+    struct curves_range *last = c->n ? &c->ranges[c->n - 1] : NULL;
+    if (last) /* what it has behind this step stays in its values */
+        last->last_step = MIN(last->last_step, p->step - 1);
+    c->epoch = p->epoch;
     if (!last || last->step / c->stride != p->step / c->stride) {
         while (c->n == CURVES_RANGES)
             halve(c);

@@ -68,6 +68,7 @@ struct curves {
     struct curves_range *ranges; /* n of them, in order; those without a step are left out */
     size_t n;
     uint64_t stride;              /* steps in a range */
+    uint64_t epoch;               /* of the newest step */
     uint64_t points, splits;      /* steps; those of several ranks that are known to have had a slowest one */
     struct curves_rank *ranks;    /* CURVES_RANKS */
     double first_loss, last_loss; /* NaN before the first */
@@ -79,7 +80,7 @@ struct curves {
 /* False: out of memory. */
 bool curves_init(struct curves *c);
 void curves_free(struct curves *c);
-/* Steps come in order. */
+/* Steps come in order; in a later epoch it may begin again behind an earlier one. */
 void curves_add(struct curves *c, const Titan__V1__MetricPoint *point);
 /* NaN: none is finite. */
 double curves_mean(const struct curves_values *v);

@@ -210,6 +210,26 @@ static void test_escape(void **state)
     assert_string_equal(text.data, "a    &lt;b class=&#39;x&#39;&gt;&amp;&quot;é&quot;&lt;/b&gt;\n?[31m ?!");
 }
 
+/* What is trained again takes the place of what was lost. */
+static void test_trained_again(void **state)
+{
+    (void)state;
+    struct curves c;
+    assert_true(curves_init(&c));
+    for (uint64_t step = 1; step <= 10; step++)
+        add(&c, step, 1);
+    Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+    p.epoch = 2;
+    for (p.step = 5; p.step <= 6; p.step++) {
+        p.loss = 2;
+        curves_add(&c, &p);
+    }
+    assert_int_equal(c.n, 6);
+    assert_true(curves_mean(&c.ranges[3].values[CURVES_LOSS]) == 1 && c.ranges[3].last_step == 4);
+    assert_true(curves_mean(&c.ranges[4].values[CURVES_LOSS]) == 2 && c.ranges[5].last_step == 6 && c.last_loss == 2);
+    curves_free(&c);
+}
+
 /* Speed is tokens over time: fast steps do not hide slow ones, as they would in a mean of rates. */
 static void test_speed(void **state)
 {
@@ -297,7 +317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_steps),     cmocka_unit_test(test_gaps),        cmocka_unit_test(test_slowest_ranks),
         cmocka_unit_test(test_nodes_of_ranks), cmocka_unit_test(test_many_events), cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_page),           cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_page),           cmocka_unit_test(test_speed),       cmocka_unit_test(test_trained_again),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }
