@@ -36,9 +36,21 @@ static titan_status put_step(struct db *db, const struct metric *m, uint64_t kep
                   m->further_rounds, m->room_needed, kept);
 }
 
+/* What an earlier epoch had behind this step was lost with it: its state is not that of the run any more. */
+static titan_status drop_lost(struct db *db, const struct metric *m, struct titan_error *err)
+{
+    TRY(db_run(db, err, "DELETE FROM metrics WHERE job_id = ? AND step > ? AND epoch < ?", "uuu", m->job_id, m->step,
+               m->epoch));
+    return db_run(db, err, "DELETE FROM evaluations WHERE job_id = ? AND step > ? AND epoch < ?", "uuu", m->job_id,
+                  m->step, m->epoch);
+}
+
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err)
 {
-    return m->evaluation.step ? put_evaluation(db, m, err) : put_step(db, m, INT64_MAX, err);
+    if (m->evaluation.step)
+        return put_evaluation(db, m, err);
+    TRY(put_step(db, m, INT64_MAX, err));
+    return drop_lost(db, m, err);
 }
 
 /* What a line says of an evaluation, and of a step. */
@@ -109,6 +121,7 @@ bool metric_skip(struct buf *text, uint64_t after)
 titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct titan_error *err)
 {
     struct metric m = {.job_id = job_id}, evaluation;
+    uint64_t epoch = 0;
     for (const char *at = text->data, *end = at + text->len, *newline; at && at < end; at = newline + 1) {
         newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) /* it is being written */
@@ -116,10 +129,30 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
         const bool is_step = parse_line(at, (size_t)(newline - at), &m, &evaluation);
         if (evaluation.step)
             TRY(put_evaluation(db, &evaluation, err));
-        if (is_step)
-            TRY(put_step(db, &m, m.epoch, err));
+        if (!is_step)
+            continue;
+        TRY(put_step(db, &m, m.epoch, err));
+        if (m.epoch != epoch) /* once an epoch: it looks at all rows behind */
+            TRY(drop_lost(db, &m, err));
+        epoch = m.epoch;
     }
     return TITAN_OK;
+}
+
+titan_status metric_reached(struct db *db, uint64_t job_id, uint64_t step, uint64_t epoch, uint64_t *ret,
+                            struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row;
+    *ret = 0;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT step FROM metrics WHERE job_id = ? AND step <= ? AND epoch <= ? ORDER BY step DESC LIMIT 1",
+                 "uuu", job_id, step, epoch));
+    const titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK && row)
+        *ret = col_uint(stmt, 0);
+    db_done(stmt);
+    return status;
 }
 
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,

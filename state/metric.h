@@ -25,7 +25,8 @@ struct metric {
 };
 
 /* A row of a step or, where it has one, of its evaluation alone: job_id, step, at_ms, epoch and that. A step trained
- * again in a later epoch replaces its row. */
+ * again in a later epoch replaces its row, and those behind it that are of earlier epochs go: they are not of this run
+ * any more. */
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err) TITAN_MUST_USE;
 /* Rows of a job that are not there, or are of an earlier epoch, from the text that its workers wrote down themselves
  * (JOB_DIR/metrics.jsonl). Lines that are none are passed over. */
@@ -33,6 +34,10 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
                              struct titan_error *err) TITAN_MUST_USE;
 /* The same text without the lines at its beginning that are of steps up to `after`. Were there any? */
 bool metric_skip(struct buf *text, uint64_t after);
+/* The last step up to `step` that was trained in `epoch` or before; 0: none. Below `step`, later ones are trained again.
+ */
+titan_status metric_reached(struct db *db, uint64_t job_id, uint64_t step, uint64_t epoch, uint64_t *ret,
+                            struct titan_error *err) TITAN_MUST_USE;
 /* Steps after `after` in order, with their evaluations. */
 titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
                          bool (*each)(const struct metric *m, void *data), void *data,

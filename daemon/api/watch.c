@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams out of the store: events, metrics. A watcher remembers how far it has sent; whenever something new is
  * durable, or its stream has room again, it reads on from there. So what is sent is what is stored, in order, without
- * gaps. */
+ * gaps; steps that are trained again after a recovery come again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +21,7 @@ struct watcher {
     bool settling; /* metrics: only what is stored before metrics_stored reaches until is still awaited */
     uint64_t until;
     uint64_t job_id, after;
+    uint64_t epoch;   /* metrics: of the newest that was sent; 0: none was */
     int64_t since_ms; /* audit */
     char actor[256];  /* audit; "" = of all */
     titan_status failed;
@@ -141,7 +142,10 @@ static bool each_metric(const struct metric *x, void *data)
     if (x->expert_tokens_mean > 0)
         m.experts = &experts;
     ((struct watcher *)data)->again = true;
-    return send_row(data, &m.base, x->step);
+    if (!send_row(data, &m.base, x->step))
+        return false;
+    ((struct watcher *)data)->epoch = x->epoch;
+    return true;
 }
 
 /* Nothing more will come: asked before the rows are read, so that none can slip in between. Metrics are stored a little
@@ -169,6 +173,8 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
     struct db *db = store_metrics_reader(w->owner->store);
     if (!db)
         return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
+    if (w->epoch) /* steps that are trained again are sent again */
+        TRY(metric_reached(db, w->job_id, w->after, w->epoch, &w->after, err));
     return metric_list(db, w->job_id, w->after, READ_AT_ONCE, each_metric, w, err);
 }
 

@@ -739,7 +739,7 @@ static void test_metrics(void **state)
         "\"compute_ms\":2,\"communication_ms\":3,\"checkpoint_ms\":4,\"straggler_ms\":5,\"slowest_busy_ms\":6,"
         "\"slowest_rank\":9,\"tflops\":2,\"expert_tokens_min\":3,\"expert_tokens_mean\":5.5,\"expert_tokens_dropped\":"
         "8,\"expert_further_rounds\":12,\"expert_room_needed\":1.25}\nnot JSON\n[1]\n"
-        "{\"step\":-1,\"epoch\":2,\"loss\":1}\n{\"step\":1,\"epoch\":3,\"loss\":6.5}\n{\"step\":9,\"epoch\":2";
+        "{\"step\":-1,\"epoch\":2,\"loss\":1}\n{\"step\":1,\"epoch\":1,\"loss\":6.5}\n{\"step\":9,\"epoch\":2";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
     assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
     s = (struct seen_metric){.n = 0};
@@ -765,6 +765,46 @@ static void test_metrics(void **state)
     assert_true(strncmp(rest.data, "not JSON", 8) == 0);
     buf_free(&rest);
     metric_skip(&rest, 8);
+    db_close(db);
+}
+
+/* Steps of an epoch that a later one goes back behind are no steps of the run any more. */
+static void test_metrics_lost_steps(void **state)
+{
+    (void)state;
+    static const char lines[] = "{\"step\":1,\"epoch\":1,\"loss\":1}\n{\"step\":2,\"epoch\":1,\"loss\":2}\n"
+                                "{\"step\":3,\"epoch\":1,\"loss\":3}\n{\"step\":2,\"epoch\":4,\"loss\":4}\n";
+    const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
+    struct db *db = NULL;
+    assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
+    struct metric m = {.job_id = 1, .epoch = 1};
+    for (m.step = 1; m.step <= 5; m.step++)
+        assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    m.step = m.evaluation.step = 4;
+    assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    uint64_t reached;
+    assert_int_equal(metric_reached(db, 1, 5, 1, &reached, NULL), TITAN_OK);
+    assert_int_equal(reached, 5);
+    m = (struct metric){.job_id = 1, .step = 3, .epoch = 2};
+    assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    assert_int_equal(metric_reached(db, 1, 5, 1, &reached, NULL), TITAN_OK);
+    assert_int_equal(reached, 2); /* a watcher that has seen step 5 of epoch 1 gets step 3 again */
+    assert_int_equal(metric_reached(db, 1, 3, 2, &reached, NULL), TITAN_OK);
+    assert_int_equal(reached, 3);
+    assert_int_equal(metric_reached(db, 2, 3, 2, &reached, NULL), TITAN_OK);
+    assert_int_equal(reached, 0);
+    m.step = 4;
+    assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
+    struct seen_metric s = {.n = 0};
+    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, 4);
+    assert_true(s.last.step == 4 && s.last.epoch == 2 && s.last.evaluation.step == 0);
+    assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK); /* step 2 of epoch 4 is the newest */
+    s = (struct seen_metric){.n = 0};
+    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(s.n, 2);
+    assert_true(s.last.step == 2 && s.last.loss == 4);
     db_close(db);
 }
 
@@ -927,6 +967,7 @@ int main(void)
         cmocka_unit_test(test_epochs_and_checkpoints),
         cmocka_unit_test(test_events_in_order),
         cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_metrics_lost_steps),
         cmocka_unit_test(test_evaluations),
         cmocka_unit_test(test_migration),
         cmocka_unit_test(test_policies_and_losses),
