@@ -357,6 +357,12 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     struct buf text = BUF_INIT;
     struct toml_value *root = NULL;
     titan_status status = file_read(path, CONFIG_FILE_MAX, &text, err);
+    if (status ==
+        TITAN_ENOTFOUND) { /* "not found" is for jobs, nodes and checkpoints; a unit that gets it starts again */
+        status = TITAN_EINVAL;
+        if (err)
+            err->status = status;
+    }
     if (status == TITAN_OK)
         status = toml_parse(text.data ? text.data : "", text.len, path, &root, err);
     for (const struct toml_value *v = root ? root->first : NULL; v && status == TITAN_OK; v = v->next)

@@ -184,7 +184,7 @@ static void test_bad_files(void **state)
     expect_file("this is not TOML\n", "titand.toml:1:", "");
     struct daemon_config c;
     struct titan_error err;
-    assert_int_equal(PARSE(&c, &err, "dev", "--config", "/nowhere/x.toml"), TITAN_ENOTFOUND);
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", "/nowhere/x.toml"), TITAN_EINVAL);
 }
 
 static void expect_flags(const char *message, const char *hint, const char *const *words)
