@@ -63,7 +63,7 @@ def backup_while_submitting():
 def backup_is_not_overwritten():
     error = admin("backup", World.home / "one.db", code=6)
     assert "is there already" in error, error
-    error = admin("backup", "/nowhere/at/all.db", code=3)
+    error = admin("backup", "/nowhere/at/all.db", code=2)
     assert "/nowhere/at/all.db" in error, error
 
 
@@ -78,7 +78,7 @@ def backups_are_rotated():
     assert len(left) == 4 and "titan-20210101T000000Z.db" in left and "titan-notes.txt" in left, left
     newest = [name for name in left if name.startswith("titan-202") and name != "titan-20210101T000000Z.db"]
     assert admin("verify", folder / newest[0])["jobs"] >= 0
-    admin("backup", "--keep", 2, World.home / "nowhere", code=3)
+    admin("backup", "--keep", 2, World.home / "nowhere", code=2)
     assert sorted(p.name for p in folder.iterdir()) == left, "nothing goes without a new one"
 
 
@@ -122,7 +122,7 @@ def damaged_backup_is_refused():
     assert "do not follow" in admin("restore", bad, "--state-dir", World.daemon.state, code=1)
     bad.write_bytes(b"no database at all " * 1000)
     admin("restore", bad, "--state-dir", World.daemon.state, code=1)
-    admin("restore", World.home / "missing.db", "--state-dir", World.daemon.state, code=3)
+    admin("restore", World.home / "missing.db", "--state-dir", World.daemon.state, code=2)
     assert (World.daemon.state / "titan.db").read_bytes() == before, "a refused restore touches nothing"
 
 
