@@ -218,7 +218,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
     fi
     # NCCL's windows and what its collectives may take: both ranks register what communicators of collectives there are, their
     # sums run within it, and where it is refused the run goes on without.
-    rm -f "$dir"/windows-*.counts
+    rm -f "$dir"/windows-{off,on,memory,register,none,one}.counts
     for windows in off:false: on:true: memory:true:memory register:true:register none:true:none one:true:one; do
         IFS=: read -r name wanted without <<<"$windows"
         TITAN_FAKE_NO_WINDOWS=$without TITAN_FAKE_COUNTS=$dir/windows-$name.counts train "windows-$name" 2 cuda \
