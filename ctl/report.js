@@ -25,7 +25,7 @@
         {id: "memory", title: "Memory, GiB (the most of any rank)", curves: [["memory_bytes", "peak"]], zero: true, some: true, scale: 2 ** -30},
         {id: "world", title: "Workers", world: true, zero: true},
     ];
-    const KINDS = [["loss", "losses"], ["recovery", "recoveries"], ["resize", "resizes"], ["warning", "warnings"], ["state", "states"]];
+    const KINDS = [["loss", "workers lost"], ["recovery", "recoveries"], ["resize", "resizes"], ["warning", "warnings"], ["state", "states"]];
     const LEFT = 62, RIGHT = 14, TOP = 8, BOTTOM = 22;
     const settings = {time: false, log: false, kinds: new Set(["loss", "recovery", "resize"])};
     const root = document.getElementById("charts");
