@@ -6,8 +6,8 @@
  * OpenMP team at a time, and all shapes use one piece of scratch; left alone each primitive keeps its own. Where oneDNN
  * has no bf16 (no AVX-512) operands are widened and the product is fp32.
  *
- * The bits of a product do not depend on the number of threads. oneDNN's for AVX2 do, as it cuts k between threads:
- * there the product is matmul_packed.c's. */
+ * The bits of a product do not depend on the number of threads. oneDNN's without AVX-512 do: with AVX2 the
+ * product is matmul_packed.c's. */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>

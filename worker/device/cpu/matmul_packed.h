@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_packed.h - fp32 products on processors with AVX2, where oneDNN's cut k between threads. */
+/* matmul_packed.h - fp32 products on processors with AVX2 and no AVX-512: the bits of oneDNN's depend on the
+ * number of threads there. */
 #ifndef TITAN_WORKER_DEVICE_CPU_MATMUL_PACKED_H
 #define TITAN_WORKER_DEVICE_CPU_MATMUL_PACKED_H
 
