@@ -24,18 +24,25 @@
 #define OLD_MS (INT64_C(30) * 86400 * 1000)
 #define STARTING_MS 60000 /* a run that starts has no lock yet */
 
-/* "job 12", "folder /tmp/titan-run-x1": what is deleted, or would be. */
-static void print_one(const struct ctl *ctl, const char *what, const char *name, bool dry)
+/* "job 12", "folder /tmp/titan-run-x1": what is deleted, or would be; the job, or the folder where there is one. */
+static void print_one(const struct ctl *ctl, uint64_t id, const char *folder, bool dry)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (ctl->json) {
         struct json_writer w = {.out = &text};
         json_begin_object(&w, NULL);
-        json_put_string(&w, what, name);
+        if (folder)
+            json_put_string(&w, "folder", folder);
+        else
+            json_put_uint(&w, "job_id", id);
         json_put_bool(&w, "removed", !dry);
         json_end_object(&w);
     } else {
-        buf_printf(&text, "%s %s %s", what, name, dry ? "would be removed" : "removed");
+        if (folder)
+            buf_printf(&text, "folder %s", folder);
+        else
+            buf_printf(&text, "job %llu", (unsigned long long)id);
+        buf_puts(&text, dry ? " would be removed" : " removed");
     }
     (void)output_line(&text);
 }
@@ -44,16 +51,15 @@ static titan_status remove_job(struct ctl *ctl, uint64_t id, bool dry, struct ti
 {
     Titan__V1__RemoveJobRequest request = TITAN__V1__REMOVE_JOB_REQUEST__INIT;
     _cleanup_message_ Titan__V1__RemoveJobResponse *reply = NULL;
-    char name[24];
     request.job_id = id;
-    (void)snprintf(name, sizeof(name), "%llu", (unsigned long long)id);
     if (!dry)
         TRY(ctl_call(ctl, TITAN_METHOD("RemoveJob"), &request.base, &titan__v1__remove_job_response__descriptor, &reply,
                      err));
-    print_one(ctl, "job", name, dry);
+    print_one(ctl, id, NULL, dry);
     if (reply && *reply->directory_left) {
         output_fit(&reply->base);
-        (void)fprintf(stderr, "titanctl: job %s: %s is left: %s\n", name, reply->directory_left, reply->why);
+        (void)fprintf(stderr, "titanctl: job %llu: %s is left: %s\n", (unsigned long long)id, reply->directory_left,
+                      reply->why);
     }
     return TITAN_OK;
 }
@@ -179,7 +185,7 @@ static titan_status collect_runs(const struct ctl *ctl, int64_t before_ms, bool 
         if (!dry)
             status = dir_remove(path, err);
         if (status == TITAN_OK)
-            print_one(ctl, "folder", path, dry);
+            print_one(ctl, 0, path, dry);
     }
     if (dir)
         (void)closedir(dir);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/cleanup.h"
+#include "base/standard_streams.h"
 #include "base/version.h"
 #include "daemon/config.h"
 #include "daemon/loop.h"
@@ -19,17 +20,18 @@ int main(int argc, char **argv)
     struct daemon_config config;
     struct titan_error err = {0};
     (void)signal(SIGPIPE, SIG_IGN);
+    standard_streams_open();
     if (config_parse(argc, argv, &config, &err) != TITAN_OK)
         return complain(&err);
     if (config.help) {
         _cleanup_(buf_free) struct buf text = BUF_INIT;
         config_help(&text);
         (void)fputs(text.data, stdout);
-        return 0;
+        return standard_streams_flush("titand") ? 0 : 1;
     }
     if (config.version) {
         (void)printf("titand %s\n", titan_version);
-        return 0;
+        return standard_streams_flush("titand") ? 0 : 1;
     }
     log_set_level(config.log_level);
     return daemon_run(&config, &err) == TITAN_OK ? 0 : complain(&err);

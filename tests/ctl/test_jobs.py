@@ -133,6 +133,7 @@ def removed():
     d.ok("cancel", resumed)
     d.ctl("wait", resumed)
     assert "would be removed" in d.ok("rm", base, "--dry-run") and folder.is_dir()
+    assert json.loads(d.ok("-o", "json", "rm", base, "--dry-run")) == {"job_id": int(base), "removed": False}
     assert d.ok("rm", base, resumed) == f"job {resumed} removed\njob {base} removed\n"
     assert not folder.exists()
     for args in (("status", base), ("metrics", base), ("show", base, "--recipe"), ("rm", base), ("events", base), ("logs", base)):

@@ -28,15 +28,16 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval
 class Service:
     """titand with a socket it is to notify."""
 
-    def __init__(self, *args, env=None, output=None, state=None):
+    def __init__(self, *args, env=None, output=None, state=None, closed=False):
         self.dir = Path(tempfile.mkdtemp(prefix="titan-life-"))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.dir / "notify"))
         self.socket.settimeout(60)
         self.log = self.dir / "log"
+        shell = ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "titand"] if closed else []
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [BIN / "titand", *map(str, args), "--state-dir", state or self.dir / "state"], stdout=output or log,
+                [*shell, BIN / "titand", *map(str, args), "--state-dir", state or self.dir / "state"], stdout=output or log,
                 stderr=output or log,
                 env={**os.environ, "NOTIFY_SOCKET": str(self.dir / "notify"), **(env or {})})
 
@@ -115,6 +116,20 @@ def unread_log():
         s.process.send_signal(signal.SIGTERM)
         assert s.process.wait(10) == 0
     os.close(read)
+
+
+def closed_streams():
+    """started with its standard streams closed, no file or socket of titand gets their numbers; output that fails is exit code 1"""
+    with Service("dev", closed=True) as s:
+        s.said("READY=1")
+        for fd in range(3):  # a library's constructor may have put an eventfd there before main
+            assert os.readlink(f"/proc/{s.process.pid}/fd/{fd}") in ("/dev/null", "anon_inode:[eventfd]"), fd
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(10) == 0
+    for word in ("--help", "--version"):
+        for where in (">/dev/full", ">&-"):
+            done = command("bash", "-c", f"{BIN / 'titand'} {word} {where}")
+            assert done.code == 1 and "titand: cannot write standard output" in done.err, (word, where, done)
 
 
 def slow_iteration():
@@ -390,6 +405,6 @@ def second_sigterm():
         assert not worker_pids(d.state)
 
 
-tap(notifications, unread_log, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk, all_on_a_frozen_disk,
-    agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager, short_slices, keep_workers,
-    held_store, second_sigterm)
+tap(notifications, unread_log, closed_streams, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk,
+    all_on_a_frozen_disk, agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager, short_slices,
+    keep_workers, held_store, second_sigterm)
