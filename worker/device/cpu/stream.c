@@ -2,7 +2,8 @@
 /* stream.c - streams and events.
  *
  * The compute stream has no thread: its operations run in the caller, so a product costs no hand-over and the OpenMP
- * team belongs to the training thread. Other streams (communication, copies) have a thread and a queue.
+ * team belongs to the training thread. Other streams (communication, copies) have a thread and a queue. A caller that
+ * waits for one of them runs what is queued there itself (event_help).
  *
  * An event counts tickets: record takes the next one and marks it done when the stream gets there; wait captures the
  * newest ticket at the time of the call, so it never waits for the future and cannot deadlock on order. */
@@ -29,7 +30,8 @@ struct stream {
     pthread_cond_t wake, idle;
     struct task *ring; /* capacity a power of two */
     size_t head, count, capacity;
-    bool busy, stop;
+    bool busy; /* a task runs: on the stream's thread, or on one that waits for it */
+    bool stop;
     struct stream_observer observer; /* of what is enqueued now */
     titan_status status;             /* sticky */
     struct titan_error error;
@@ -39,6 +41,7 @@ struct event {
     pthread_mutex_t lock;
     pthread_cond_t done;
     uint64_t recorded, completed;
+    struct stream *by;   /* of the newest record; the compute stream's are complete at once */
     titan_status status; /* of the stream when `completed` was reached */
     struct titan_error error;
 };
@@ -128,36 +131,42 @@ titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t
     return TITAN_OK;
 }
 
+/* The first task, on this thread. With the lock, which is free while the task runs. */
+static void run_next(struct stream *s)
+{
+    titan_assert(s->count > 0 && !s->busy);
+    struct task t = s->ring[s->head];
+    s->head = (s->head + 1) & (s->capacity - 1);
+    s->count--;
+    s->busy = true;
+    bool skip = s->status != TITAN_OK && !t.always;
+    pthread_mutex_unlock(&s->lock);
+    if (!skip) {
+        progress_work_begin();
+        progress_action();
+        if (t.observer.begin)
+            t.observer.begin(t.observer.arg);
+        task_run(s, t.run, t.args);
+        if (t.observer.end)
+            t.observer.end(t.observer.arg);
+        progress_work_end();
+    }
+    pthread_mutex_lock(&s->lock);
+    s->busy = false;
+    if (s->count == 0)
+        pthread_cond_broadcast(&s->idle);
+}
+
 static void *stream_main(void *arg)
 {
     struct stream *s = arg;
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        while (s->count == 0 && !s->stop)
+        while (s->busy || (s->count == 0 && !s->stop))
             pthread_cond_wait(&s->wake, &s->lock);
         if (s->count == 0)
             break;
-        titan_assert(s->count > 0);
-        struct task t = s->ring[s->head];
-        s->head = (s->head + 1) & (s->capacity - 1);
-        s->count--;
-        s->busy = true;
-        bool skip = s->status != TITAN_OK && !t.always;
-        pthread_mutex_unlock(&s->lock);
-        if (!skip) {
-            progress_work_begin();
-            progress_action();
-            if (t.observer.begin)
-                t.observer.begin(t.observer.arg);
-            task_run(s, t.run, t.args);
-            if (t.observer.end)
-                t.observer.end(t.observer.arg);
-            progress_work_end();
-        }
-        pthread_mutex_lock(&s->lock);
-        s->busy = false;
-        if (s->count == 0)
-            pthread_cond_broadcast(&s->idle);
+        run_next(s);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -314,9 +323,39 @@ static titan_status run_record(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
+static bool is_complete(struct event *e, uint64_t ticket)
+{
+    pthread_mutex_lock(&e->lock);
+    const bool complete = e->completed >= ticket;
+    pthread_mutex_unlock(&e->lock);
+    return complete;
+}
+
+/* Run what its stream has queued before the event, as far as the stream's own thread has not begun. A collective that
+ * is waited for at once costs no thread switch then: where ranks have as many cores as threads that compute, a thread
+ * more is often put behind another rank's, which waits for it in turn (tensor parallel on two cores: a third of a step).
+ */
+static void event_help(struct event *e, uint64_t ticket)
+{
+    pthread_mutex_lock(&e->lock);
+    struct stream *const s = e->completed < ticket ? e->by : NULL;
+    pthread_mutex_unlock(&e->lock);
+    if (!s)
+        return;
+    titan_assert(!s->compute);
+    pthread_mutex_lock(&s->lock);
+    while (s->count > 0 && !s->busy && !is_complete(e, ticket))
+        run_next(s);
+    if (s->count > 0)
+        pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static titan_status run_wait(const struct cpu_context *ctx, const void *p)
 {
     const struct event_args *a = p;
+    if (a->s->compute)
+        event_help(a->e, a->ticket);
     pthread_mutex_lock(&a->e->lock);
     while (a->e->completed < a->ticket)
         wait_for(&a->e->done, &a->e->lock);
@@ -332,6 +371,7 @@ titan_status cpu_event_record(struct event *e, struct stream *s, struct titan_er
     struct event_args a = {.e = e, .s = s};
     pthread_mutex_lock(&e->lock);
     a.ticket = ++e->recorded;
+    e->by = s;
     pthread_mutex_unlock(&e->lock);
     if (s->compute) {
         task_run(s, run_record, &a);
