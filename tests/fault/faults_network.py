@@ -121,6 +121,8 @@ def lossy_control(rounds, rng, r):
                     pause_ms=pause(run, begin, now_ms()))
             since, epoch = run.last_event(), run.epoch()
         c.wire.heal()
+        # An agent without one hears nothing of the end, and its workers go on with those of its peers.
+        until("all agents have a session", lambda: all(h.has_session() for h in c.nodes()), 60)
         finish(r, run, k)
 
 

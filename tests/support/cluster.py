@@ -262,6 +262,11 @@ class Host:
     def workers(self):
         return worker_pids(self.state)
 
+    def has_session(self):
+        """By the log of its agent: the newest line about it is of one that began."""
+        said = [line for line in self.log().splitlines() if "session with the coordinator" in line]
+        return bool(said) and "session with the coordinator lost" not in said[-1]
+
     def log(self):
         path = self.cluster.dir / f"{self.name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
