@@ -51,4 +51,4 @@ check-sanitizers:
 	@UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test SAN=address,undefined T='unit fuzz sim'
 # gRPC and OpenMP are not built for the thread sanitizer and would be reported for what they do not do.
 check-threads:
-	@LIMIT=2400 $(MAKE) --no-print-directory test SAN=thread T='unit/base unit/state unit/worker/comm unit/worker/elastic'
+	@LIMIT=2400 $(MAKE) --no-print-directory test SAN=thread T='unit/base unit/state unit/worker/comm unit/worker/elastic unit/worker/metrics'

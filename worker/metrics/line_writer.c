@@ -146,14 +146,14 @@ void line_writer_close(struct line_writer *w)
     (void)pthread_mutex_lock(&w->lock);
     w->closing = true;
     (void)pthread_cond_broadcast(&w->changed);
-    w->left = !wait_until_written(w, LAST_MS);
-    const bool left = w->left;
+    const bool left = w->left = !wait_until_written(w, LAST_MS);
+    const pthread_t thread = w->thread; /* of a writer that is left w is gone once it is unlocked */
     (void)pthread_mutex_unlock(&w->lock);
     if (left) {
-        (void)pthread_detach(w->thread);
+        (void)pthread_detach(thread);
         return;
     }
-    (void)pthread_join(w->thread, NULL);
+    (void)pthread_join(thread, NULL);
     writer_free(w);
 }
 

@@ -253,6 +253,34 @@ static void test_full_disk(void **state)
     metrics_close(&m);
 }
 
+/* What a file takes only after its writer was closed is written, and the file closed, by the thread that was left. */
+static void test_closed_before_it_is_written(void **state)
+{
+    (void)state;
+    static const char line[] = "{\"step\":1}\n";
+    char text[4096];
+    size_t filled = 0, read_back = 0;
+    ssize_t n;
+    int ends[2];
+
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    memset(text, ' ', sizeof(text));
+    while ((n = write(ends[1], text, sizeof(text))) > 0)
+        filled += (size_t)n;
+    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
+    struct line_writer *w = line_writer_open(ends[1], NULL);
+    assert_non_null(w);
+    assert_true(line_writer_put(w, line, sizeof(line) - 1));
+    assert_false(line_writer_wait(w));
+    line_writer_close(w);
+    while ((n = read(ends[0], text, sizeof(text))) > 0)
+        read_back += (size_t)n;
+    assert_int_equal(n, 0);
+    assert_int_equal(read_back, filled + sizeof(line) - 1);
+    (void)close(ends[0]);
+}
+
 /* A line says what the report does, and what is no number is null. */
 static void test_line(void **state)
 {
@@ -317,6 +345,7 @@ int main(void)
                                        cmocka_unit_test(test_evaluation),
                                        cmocka_unit_test(test_evaluation_long_ago),
                                        cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_closed_before_it_is_written),
                                        cmocka_unit_test(test_line)};
     return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
 }
