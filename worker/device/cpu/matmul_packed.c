@@ -227,10 +227,9 @@ void matmul_packed_run(const struct matmul_packed *z, int threads, float *scratc
 {
     const int64_t panels = (z->n + COLS - 1) / COLS;
     float *const b = scratch, *const a = scratch + panels * COLS * DEPTH;
-    const int64_t worthwhile = 1 + z->m * z->n * z->k / WORK;
 
     titan_assert((uintptr_t)scratch % 32 == 0 && z->k > 0);
-#pragma omp parallel num_threads((int)MIN(threads, worthwhile))
+#pragma omp parallel num_threads((int)MIN(threads, 1 + z->m * z->n * z->k / WORK))
     {
         const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
         const int64_t groups = z->m <= FEW && z->b_row == 1 ? (z->n + LANES - 1) / LANES : 0;
