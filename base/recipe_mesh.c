@@ -168,8 +168,9 @@ static titan_status check_sequence(const struct recipe *r, const char *key, int6
     /* Tokens of a sequence go out in tp pieces of the rank's share, and that share is cp chunks, or 2 cp where heads
      * are paired with tails. */
     int64_t chunks = cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1;
-    int64_t divisor = tp * chunks, rest = seq_len % divisor;
-    titan_assert(divisor >= 1 && rest < divisor);
+    int64_t divisor = tp * chunks;
+    titan_assert(divisor >= 1);
+    int64_t rest = seq_len % divisor;
     if (rest == 0)
         return TITAN_OK;
     int64_t below = seq_len - rest;
@@ -247,9 +248,9 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
 
 static titan_status check_batch(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
-    int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
-    int64_t ranks = m->dp_replicate * m->dp_shard;
+    int64_t rows = recipe_microbatch_rows(r), ranks = m->dp_replicate * m->dp_shard;
     titan_assert(rows >= 1 && ranks >= 1);
+    int64_t microbatches = r->training.global_batch_size / rows;
     if (microbatches < ranks)
         return titan_fail(
             err, TITAN_EINVAL,

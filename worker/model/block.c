@@ -397,9 +397,9 @@ static struct tensor second_half(struct block *k, struct layer_units u, const st
 struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
                             struct tensor statistics, struct layer_saved *saved)
 {
+    titan_assert(u.own && saved);
     struct tensor *s = saved->t;
 
-    titan_assert(u.own && saved);
     for (int i = 0; i < SAVED_COUNT; i++)
         s[i] = TENSOR_NONE;
     s[SAVED_X] = x;
@@ -557,7 +557,7 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
                         .statistics = statistics,
                         .losses = losses};
 
-    titan_assert(pieces >= 1 && rows >= 1 && pieces * rows >= z.n);
+    titan_assert(rows >= 1 && pieces * rows >= z.n);
     if (tensor_exists(statistics))
         EMIT(k->e, check, statistics, rstd);
     if (gradient) {

@@ -103,12 +103,12 @@ static titan_status run_schedule(const struct walk *w, struct titan_error *err)
 static titan_status plan_starts(struct builder *b, struct titan_error *err)
 {
     const struct schedule *s = b->opt->schedule;
+    titan_assert(s && s->ranks == b->pp);
     const size_t passes = (size_t)b->layout->stages * (size_t)b->share_max;
     _cleanup_free_ int *next = calloc((size_t)s->ranks, sizeof *next);
     _cleanup_free_ double *clock = calloc((size_t)s->ranks, sizeof *clock);
     _cleanup_free_ double *ends = malloc(2 * passes * sizeof *ends);
 
-    titan_assert(s && s->ranks == b->pp);
     b->starts = calloc((size_t)s->ranks, sizeof *b->starts);
     if (!next || !clock || !ends || !b->starts)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
@@ -152,11 +152,11 @@ static bool arrives(const struct builder *b, int sender, const struct cell *c, e
 
 static titan_status plan_inbox(struct builder *b, enum channel channel, struct titan_error *err)
 {
+    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
     struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
     const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
     const struct schedule *s = b->opt->schedule;
 
-    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
     in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
     in->messages = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->messages);
     if (!in->messages)

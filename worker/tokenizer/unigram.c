@@ -186,13 +186,12 @@ static void turn_back(struct arrival *best, size_t n)
 titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v, const char *word, size_t n,
                             struct tokens *out, struct titan_error *err)
 {
-    struct arrival few[SHORT_WORD + 1], *best = n <= SHORT_WORD ? few : malloc((n + 1) * sizeof(*best));
+    struct arrival few[SHORT_WORD + 1];
+    _cleanup_free_ struct arrival *many = n > SHORT_WORD ? malloc((n + 1) * sizeof(*many)) : NULL;
+    struct arrival *const best = n > SHORT_WORD ? many : few;
     titan_assert(n > 0 && n < NOWHERE);
-    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n)) {
-        if (best != few)
-            free(best);
+    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n))
         return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
-    }
     find_best(u, word, n, best);
     turn_back(best, n);
     for (size_t at = 0; at < n;) {
@@ -206,7 +205,5 @@ titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v,
         out->ids[out->n++] = best[at].id;
         at = best[at].from;
     }
-    if (best != few)
-        free(best);
     return TITAN_OK;
 }
