@@ -2,6 +2,7 @@
 #include "base/folder_owner.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -79,7 +80,7 @@ static titan_status find_below(const char *path, uint64_t below, uint64_t *ret, 
             (void)close(fd);
         return status;
     }
-    for (struct dirent *e; (e = readdir(d));) {
+    for (struct dirent *e; (errno = 0, e = readdir(d));) {
         char *end = NULL;
         const bool is_step = strncmp(e->d_name, "step-", 5) == 0 && e->d_name[5] >= '0' && e->d_name[5] <= '9';
         const uint64_t step = is_step ? strtoull(e->d_name + 5, &end, 10) : 0;
@@ -88,7 +89,7 @@ static titan_status find_below(const char *path, uint64_t below, uint64_t *ret, 
         *ret_any = true;
         *ret = MAX(*ret, step);
     }
-    return TITAN_OK;
+    return errno == 0 ? TITAN_OK : titan_fail_errno(err, "folder '%s'", path);
 }
 
 titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, struct titan_error *err)

@@ -336,13 +336,15 @@ titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, siz
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0, cap = 0;
     struct dirent *e;
-    while ((e = readdir(d))) {
+    while ((errno = 0, e = readdir(d))) {
         uint64_t step;
         if (!parse_step_name(e->d_name, &step))
             continue;
         if (!VEC_PUSH(steps, n, cap, step))
             return titan_fail(err, TITAN_ENOMEM, "no memory to list '%s'", dir);
     }
+    if (errno != 0) /* the list is not all of them */
+        return titan_fail_errno(err, "cannot list '%s'", dir);
     if (n > 0)
         qsort(steps, n, sizeof(*steps), compare_steps_down);
     *ret_steps = TAKE(steps);

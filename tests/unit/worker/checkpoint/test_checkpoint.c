@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,6 +26,7 @@
 #include "base/cleanup.h"
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/folder_owner.h"
 #include "tests/support/random_layout.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/manifest.h"
@@ -52,6 +54,18 @@ ssize_t pread(int fd, void *out, size_t n, off_t at)
 {
     errno = EIO;
     return ++reads == failing_read ? -1 : syscall(SYS_pread64, fd, out, n, at);
+}
+
+/* The same of lists of folders: the entry with this number is the one that cannot be read. */
+static int listed, failing_listed;
+
+struct dirent *readdir(DIR *d)
+{
+    struct dirent *(*const real)(DIR *) = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir");
+    if (++listed != failing_listed)
+        return real(d);
+    errno = EIO;
+    return NULL;
 }
 
 static int make_dir(void **state)
@@ -576,6 +590,33 @@ static void test_same_step_again(void **state)
     assert_int_equal(load_all(path, 7, NULL), TITAN_OK);
 }
 
+/* A list that breaks off is not taken for all there is: a run would begin anew beside its checkpoints. */
+static void test_list_that_breaks_off(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    uint64_t *steps = NULL, step;
+    size_t n = 0;
+    bool any;
+    write_some(1, 1, path);
+    write_some(2, 1, path);
+    listed = 0;
+    assert_int_equal(checkpoint_steps(-1, dir, &steps, &n, NULL), TITAN_OK);
+    assert_int_equal(n, 2);
+    free(steps);
+    const int all = listed;
+    for (int i = 1; i <= all; i++) {
+        struct titan_error err = {0};
+        listed = 0;
+        failing_listed = i;
+        assert_int_equal(checkpoint_steps(-1, dir, &steps, &n, &err), TITAN_EIO);
+        assert_non_null(strstr(err.msg, dir));
+        listed = 0;
+        assert_int_equal(folder_newest_step(dir, &step, &any, &err), TITAN_EIO);
+    }
+    failing_listed = 0;
+}
+
 /* A disk that fails a read, whichever: that is said, and is no damage, for it may be read later. */
 static void test_read_that_fails(void **state)
 {
@@ -915,6 +956,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_prune_and_remove, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_another_recipes_step_stays, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_same_step_again, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_list_that_breaks_off, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_read_that_fails, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_folder_that_is_gone, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_no_room, make_dir, remove_dir),
