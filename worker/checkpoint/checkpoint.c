@@ -246,8 +246,17 @@ static titan_status write_manifest(int at, struct checkpoint_info *info, const s
     return status;
 }
 
+/* Out of the way, under a name that the next sweep removes. */
+static titan_status move_aside(int at, const char *name, char ret[2 * NAME_BYTES], struct titan_error *err)
+{
+    titan_assert(at >= 0);
+    (void)snprintf(ret, (size_t)2 * NAME_BYTES, ".removed-%s.%d", name, (int)getpid());
+    return renameat(at, name, at, ret) < 0 ? titan_fail_errno(err, "cannot remove '%s'", name) : TITAN_OK;
+}
+
 /* Give the folder its final name. A complete checkpoint of the same step, left by a run that was set back, is exchanged
- * for the new one in one move and then removed; another recipe's is not. */
+ * for the new one in one move, or in two where the file system has no such move, and then removed; another recipe's is
+ * not. */
 static titan_status publish(int at, const char *folder, const char *name, const struct checkpoint_info *info,
                             struct titan_error *err)
 {
@@ -258,9 +267,18 @@ static titan_status publish(int at, const char *folder, const char *name, const 
         return titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, name);
     if (checkpoint_read_info_at(at, info->step, &there, NULL) == TITAN_OK && there.recipe_hash != info->recipe_hash)
         return titan_fail(err, TITAN_ECONFLICT, "'%s' is there already and was written with another recipe", name);
-    if (renameat2(at, folder, at, name, RENAME_EXCHANGE) < 0)
+    if (renameat2(at, folder, at, name, RENAME_EXCHANGE) == 0)
+        return dir_remove_at(at, folder, err);
+    if (errno != EINVAL && errno != ENOSYS)
         return titan_fail_errno(err, "cannot exchange '%s' and '%s'", folder, name);
-    return dir_remove_at(at, folder, err);
+    char gone[2 * NAME_BYTES]; /* NFS and others */
+    TRY(move_aside(at, name, gone, err));
+    if (renameat(at, folder, at, name) < 0) {
+        const titan_status status = titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, name);
+        (void)!renameat(at, gone, at, name);
+        return status;
+    }
+    return dir_remove_at(at, gone, err);
 }
 
 static titan_status commit_at(int at, const char *folder, struct checkpoint_info *info, const struct tensor_spec *specs,
@@ -475,9 +493,7 @@ static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
     titan_assert(at >= 0);
     char name[NAME_BYTES], gone[2 * NAME_BYTES];
     (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
-    (void)snprintf(gone, sizeof(gone), ".removed-%s.%d", name, (int)getpid());
-    if (renameat(at, name, at, gone) < 0)
-        return titan_fail_errno(err, "cannot remove '%s'", name);
+    TRY(move_aside(at, name, gone, err));
     TRY(dir_remove_at(at, gone, err));
     if (fsync(at) < 0 && errno != EINVAL)
         return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
