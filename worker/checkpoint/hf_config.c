@@ -210,14 +210,14 @@ static titan_status read_sparse_layers(const struct json *root, struct model_dim
 static titan_status read_experts(const struct json *root, enum family f, struct model_dims *d, struct titan_error *err)
 {
     titan_assert(IN(f) & MIXED);
-    d->normalize_scores = read_flag(root, "norm_topk_prob", f != DEEPSEEK_V2);
+    d->normalize_scores = read_flag(root, "norm_topk_prob", f == DEEPSEEK_V3);
     d->route_scale = 1;
     if (f == QWEN3_MOE)
         return read_sparse_layers(root, d, err);
     TRY(read_count(root, "q_lora_rank", 0, &d->q_lora_rank, err));
     TRY(read_count(root, "n_shared_experts", 0, &d->n_shared_experts, err));
     TRY(read_count(root, "first_k_dense_replace", 0, &d->n_dense_layers, err));
-    TRY(read_real(root, "routed_scaling_factor", 1, &d->route_scale, err));
+    TRY(read_real(root, "routed_scaling_factor", f == DEEPSEEK_V3 ? 2.5 : 1, &d->route_scale, err));
     if (json_int(root, "moe_layer_freq", 1) != 1)
         return refuse("moe_layer_freq", "only 1 is supported", err);
     TRY(read_groups(root, f, d, err));
@@ -417,10 +417,7 @@ static void put_experts(struct json_writer *w, enum family f, const struct model
         return;
     }
     json_put_int(w, "n_routed_experts", d->n_experts);
-    if (d->n_shared_experts > 0)
-        json_put_int(w, "n_shared_experts", d->n_shared_experts);
-    else
-        json_put_raw(w, "n_shared_experts", "null");
+    json_put_int(w, "n_shared_experts", d->n_shared_experts);
     json_put_int(w, "first_k_dense_replace", d->n_dense_layers);
     json_put_int(w, "moe_layer_freq", 1);
     json_put_real(w, "routed_scaling_factor", d->route_scale);

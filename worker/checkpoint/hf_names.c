@@ -17,15 +17,23 @@ titan_status hf_check_model(const struct model *m, struct titan_error *err)
         return titan_fail(err, TITAN_EUNSUPPORTED,
                           "transformers has no class for this model: it scores a group of experts by its best %s",
                           d->sigmoid_scores ? "two, for sigmoid scores" : "one, for softmax scores");
+    if (d->kv_lora_rank > 0 && d->n_experts > 0 && !d->sigmoid_scores && d->normalize_scores)
+        return titan_fail(err, TITAN_EUNSUPPORTED,
+                          "transformers has no class for this model: its DeepSeek V2 takes no notice of norm_topk_prob "
+                          "(model.normalize_scores)");
     if (d->kv_lora_rank > 0 && d->n_experts > 0)
         return TITAN_OK;
-    if (d->kv_lora_rank == 0 && d->qk_norm && d->n_shared_experts == 0 && !d->sigmoid_scores)
+    const bool limited = d->n_expert_groups > 0 && d->n_limited_groups < d->n_expert_groups;
+    if (d->kv_lora_rank == 0 && d->qk_norm && d->n_shared_experts == 0 && !d->sigmoid_scores && !limited &&
+        d->route_scale == 1)
         return TITAN_OK;
     return titan_fail(err, TITAN_EUNSUPPORTED, "transformers has no class for this model: %s",
                       d->kv_lora_rank > 0   ? "latent attention without experts"
                       : !d->qk_norm         ? "experts with ordinary attention and without a norm of heads"
                       : d->n_shared_experts ? "Qwen 3 with shared experts"
-                                            : "Qwen 3 with sigmoid scores");
+                      : d->sigmoid_scores   ? "Qwen 3 with sigmoid scores"
+                      : limited             ? "Qwen 3 with groups of experts"
+                                            : "Qwen 3 with scores times model.route_scale");
 }
 
 /* The name within a layer, or of the whole model; "%d": which expert. */

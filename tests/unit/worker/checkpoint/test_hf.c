@@ -218,9 +218,11 @@ static const struct {
     {"qwen3", "model.rope_scaling=yarn model.rope_factor=4 model.rope_original_length=64"},
     {"deepseek_v3", "model.q_lora_rank=0 model.n_dense_layers=0"},
     {"deepseek_v3", "model.rope_scaling=yarn model.n_experts=8 model.n_expert_groups=4 model.n_limited_groups=2"},
-    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.rope_scaling=yarn model.rope_mscale=0.707 "
+    {"deepseek_v3", "model.n_shared_experts=0"},
+    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.normalize_scores=false "
+                    "model.rope_scaling=yarn model.rope_mscale=0.707 "
                     "model.n_expert_groups=2 model.n_limited_groups=1 model.group_top_k=1 model.qk_nope_head_dim=13"},
-    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0"}};
+    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.normalize_scores=false"}};
 
 static void test_families(void **state)
 {
@@ -354,6 +356,27 @@ static void test_wrong_model(void **state)
     clear(&none);
 }
 
+/* What transformers' class would compute in another way is not written for it. */
+static void test_no_class(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *set, *words;
+    } cases[] = {
+        {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0", "model.normalize_scores"},
+        {"qwen3", "model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.route_scale=2", "model.route_scale"},
+        {"qwen3",
+         "model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.n_expert_groups=2 model.n_limited_groups=1",
+         "groups of experts"}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct folder f = folder_of(cases[i].family, cases[i].set);
+        struct titan_error err = {0};
+        assert_int_equal(hf_check_model(f.model, &err), TITAN_EUNSUPPORTED);
+        assert_non_null(strstr(err.msg, cases[i].words));
+        clear(&f);
+    }
+}
+
 static void test_wrong_files(void **state)
 {
     (void)state;
@@ -395,6 +418,46 @@ static void test_wrong_config(void **state)
         write_text(dir, "config.json", cases[i].text);
         refused(&f, dir, cases[i].status, cases[i].words);
     }
+    clear(&f);
+}
+
+/* A key that is missing has transformers' default. */
+static void test_defaults(void **state)
+{
+    (void)state;
+    static const char sizes[] =
+        "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":256,"
+        "\"intermediate_size\":128,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,"
+        "\"v_head_dim\":16,\"num_experts\":4,\"n_routed_experts\":4,\"num_experts_per_tok\":2,"
+        "\"moe_intermediate_size\":64";
+    static const struct {
+        const char *type;
+        bool normalize;
+        double scale;
+    } cases[] = {{"qwen3_moe", false, 1}, {"deepseek_v2", false, 1}, {"deepseek_v3", true, 2.5}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char text[512];
+        struct hf_config c;
+        struct titan_error err = {0};
+        const int n = snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s}", cases[i].type, sizes);
+        if (hf_config_parse(text, (size_t)n, &c, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        assert_int_equal(c.dims.normalize_scores, cases[i].normalize);
+        assert_true(c.dims.route_scale == cases[i].scale);
+    }
+}
+
+/* No key of config.json is one that transformers' classes refuse: null is none of a count's. */
+static void test_no_shared_experts(void **state)
+{
+    (void)state;
+    struct folder f = folder_of("deepseek_v3", "model.n_shared_experts=0");
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text};
+    json_begin_object(&w, NULL);
+    hf_config_put(&w, &f.model->dims, 128);
+    json_end_object(&w);
+    assert_non_null(strstr(text.data, "\"n_shared_experts\":0,"));
     clear(&f);
 }
 
@@ -449,6 +512,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_slices, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_tensors, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_model, make_root, remove_root),
+        cmocka_unit_test(test_no_class),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_no_shared_experts),
         cmocka_unit_test_setup_teardown(test_wrong_files, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_config, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_tied, make_root, remove_root),
