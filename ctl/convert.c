@@ -26,8 +26,8 @@ const struct command command_convert = {
         (const struct option_spec[]){
             {"step", 0, "STEP", "the job's checkpoint of this step, not the newest", WORD_NONE},
             {"dtype", 0, "TYPE", "of the Hugging Face files: bf16 (default), f16 or f32", WORD_NONE},
-            {"force", 'f', NULL, "also into a folder that is not empty; files of the same names are replaced",
-             WORD_NONE},
+            {"force", 'f', NULL,
+             "also into a folder that is not empty; weights and files of the same names are replaced", WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titanctl convert 12 ./hf", "a job's newest checkpoint"},
                                          {"titanctl convert ./Qwen3-0.6B ./start", "weights to begin from"},

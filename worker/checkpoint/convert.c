@@ -158,7 +158,7 @@ static titan_status check_empty(const char *dir, struct titan_error *err)
     if (!e)
         return TITAN_OK;
     (void)titan_fail(err, TITAN_EEXIST, "folder '%s' is not empty", dir);
-    titan_error_hint(err, "name another one; --force replaces files of the same names in it");
+    titan_error_hint(err, "name another one; --force replaces weights and files of the same names in it");
     return TITAN_EEXIST;
 }
 
@@ -203,7 +203,8 @@ const struct command convert_command = {
     .options =
         (const struct option_spec[]){
             {"dtype", 0, "TYPE", "bf16 (default), f16 or f32", WORD_NONE},
-            {"force", 0, NULL, "also into a folder that is not empty; files of the same names are replaced", WORD_NONE},
+            {"force", 0, NULL, "also into a folder that is not empty; weights and files of the same names are replaced",
+             WORD_NONE},
             {NULL}},
     .examples = (const struct example[]){{"titan-worker convert run/checkpoint ./hf", "the newest checkpoint"},
                                          {"titan-worker convert ./Qwen3-0.6B ./start", "weights to begin from"},

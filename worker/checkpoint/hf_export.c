@@ -2,12 +2,14 @@
 /* hf_export.c - a checkpoint's weights, configuration and tokenizer as files of transformers. */
 #include "worker/checkpoint/hf_export.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -20,6 +22,8 @@
 #include "worker/tensor/layout.h"
 
 #define SHARD_BYTES_MAX (INT64_C(2) << 30)
+#define SINGLE_NAME "model.safetensors"
+#define INDEX_NAME "model.safetensors.index.json"
 
 /* --- tensors ------------------------------------------------------------------------------------------------------ */
 
@@ -63,11 +67,31 @@ static titan_status plan_files(struct export *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* Weights of an earlier export, which readers would take for this one's, or read with it. */
+static titan_status remove_earlier(const struct export *e, struct titan_error *err)
+{
+    DIR *const d = fdopendir(dup(e->at));
+    titan_status status = d ? TITAN_OK : titan_fail_errno(err, "cannot list the folder");
+    struct dirent *entry;
+    while (d && status == TITAN_OK && (entry = readdir(d))) {
+        const char *name = entry->d_name;
+        int file, files, end = 0;
+        (void)sscanf(name, "model-%5d-of-%5d.safetensors%n", &file, &files, &end);
+        const bool shard = end > 0 && !name[end], index = strcmp(name, INDEX_NAME) == 0,
+                   single = strcmp(name, SINGLE_NAME) == 0;
+        if ((single || index || shard) && unlinkat(e->at, name, 0) < 0)
+            status = titan_fail_errno(err, "cannot remove '%s'", name);
+    }
+    if (d)
+        (void)closedir(d);
+    return status;
+}
+
 static void file_name(const struct export *e, int file, char out[64])
 {
     titan_assert(file >= 0 && file < e->nfiles);
     if (e->nfiles == 1)
-        (void)snprintf(out, 64, "model.safetensors");
+        (void)snprintf(out, 64, SINGLE_NAME);
     else
         (void)snprintf(out, 64, "model-%05d-of-%05d.safetensors", file + 1, e->nfiles);
 }
@@ -245,7 +269,7 @@ static titan_status write_index(const struct export *e, struct titan_error *err)
     }
     json_end_object(&w.json);
     json_end_object(&w.json);
-    return write_text(e, "model.safetensors.index.json", &text, err);
+    return write_text(e, INDEX_NAME, &text, err);
 }
 
 static bool of_bytes(const struct export *e)
@@ -332,11 +356,10 @@ static void put_byte_level(struct json_writer *w, const char *key)
 }
 
 /* A byte-pair tokenizer without any pair: one token a byte. */
-static titan_status write_byte_tokenizer(const struct export *e, struct titan_error *err)
+void hf_export_byte_tokenizer(struct buf *out)
 {
     static const char *const unset[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
-    _cleanup_(buf_free) struct buf text = BUF_INIT, config = BUF_INIT;
-    struct json_writer w = {.out = &text, .pretty = true}, c = {.out = &config, .pretty = true};
+    struct json_writer w = {.out = out, .pretty = true};
     json_begin_object(&w, NULL);
     json_put_string(&w, "version", "1.0");
     json_put_raw(&w, "truncation", "null");
@@ -356,6 +379,13 @@ static titan_status write_byte_tokenizer(const struct export *e, struct titan_er
     json_put_raw(&w, "merges", "[]");
     json_end_object(&w);
     json_end_object(&w);
+}
+
+static titan_status write_byte_tokenizer(const struct export *e, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT, config = BUF_INIT;
+    struct json_writer c = {.out = &config, .pretty = true};
+    hf_export_byte_tokenizer(&text);
     TRY(write_text(e, "tokenizer.json", &text, err));
     json_begin_object(&c, NULL);
     json_put_string(&c, "tokenizer_class", "PreTrainedTokenizerFast");
@@ -371,6 +401,7 @@ static titan_status write_all(struct export *e, struct titan_error *err)
 {
     TRY(load_biases(e, err));
     TRY(plan_files(e, err));
+    TRY(remove_earlier(e, err));
     for (int f = 0; f < e->nfiles; f++)
         TRY(write_file(e, f, err));
     if (e->nfiles > 1)

@@ -178,10 +178,10 @@ static titan_status open_files(struct hf_weights *w, int at, struct titan_error 
 {
     TRY(hf_config_read(at, w->path, &w->config, err));
     titan_status status = TITAN_OK;
-    if (faccessat(at, INDEX_NAME, F_OK, 0) == 0)
-        status = open_index(w, at, err);
-    else if (faccessat(at, SINGLE_NAME, F_OK, 0) == 0)
+    if (faccessat(at, SINGLE_NAME, F_OK, 0) == 0) /* before the index, as transformers does it */
         status = open_shard(w, at, SINGLE_NAME, err);
+    else if (faccessat(at, INDEX_NAME, F_OK, 0) == 0)
+        status = open_index(w, at, err);
     else
         status = titan_fail(err, TITAN_ENOTFOUND, "neither '" SINGLE_NAME "' nor '" INDEX_NAME "' is there");
     if (status == TITAN_OK)

@@ -335,6 +335,8 @@ static void test_wrong_tensors(void **state)
     assert_int_equal(safetensors_create(AT_FDCWD, file, &e, 1, NULL, &w, NULL), TITAN_OK);
     assert_int_equal(safetensors_append(w, numbers, sizeof numbers, NULL), TITAN_OK);
     assert_int_equal(safetensors_finish(w, &bytes, &crc, NULL), TITAN_OK);
+    (void)snprintf(file, sizeof file, "%s/model.safetensors", dir);
+    assert_int_equal(unlink(file), 0);
     refused(&f, dir, TITAN_EUNSUPPORTED, "'model.norm.weight' is F64");
     clear(&f);
     clear(&g);
@@ -375,6 +377,39 @@ static void test_no_class(void **state)
         assert_non_null(strstr(err.msg, cases[i].words));
         clear(&f);
     }
+}
+
+static bool is_there(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+/* An export takes the place of one before, whichever files that had; a single file is read before an index. */
+static void test_over_an_earlier_export(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model.safetensors.index.json", "model-00001-of-00003.safetensors",
+                                        "model-00003-of-00003.safetensors"};
+    struct folder f = folder_of("llama3", ""), other = folder_of("qwen3", "");
+    struct titan_error err = {0};
+    const char *titan = root_path("over-titan");
+    assert_int_equal(convert_weights(write_weights(&f, "over-in", "F32", 1), titan, &err), TITAN_OK);
+    const char *out = write_weights(&other, "over", "F32", 3);
+    write_text(out, "model-card-of-mine.safetensors", "");
+    if (hf_export(titan, out, "F32", &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    same_tensors(&f, out, "F32");
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        assert_false(is_there(out, names[i]));
+    assert_true(is_there(out, "model-card-of-mine.safetensors"));
+    struct hf_weights *w = NULL;
+    write_text(out, names[0], "{\"weight_map\":{\"a\":\"b\"}}");
+    assert_int_equal(hf_weights_open(out, &w, &err), TITAN_OK);
+    hf_weights_close(w);
+    clear(&f);
+    clear(&other);
 }
 
 static void test_wrong_files(void **state)
@@ -512,6 +547,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_slices, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_tensors, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_model, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_over_an_earlier_export, make_root, remove_root),
         cmocka_unit_test(test_no_class),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_no_shared_experts),
