@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/vec.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/hf_export.h"
@@ -20,7 +21,8 @@
 /* --- weights of transformers as a checkpoint ---------------------------------------------------------------------- */
 
 struct import {
-    const char *dir; /* of checkpoints */
+    const char *dir;  /* of checkpoints */
+    const char *path; /* of the weights */
     const struct hf_weights *weights;
     struct model *model;
     struct recipe recipe;
@@ -30,6 +32,26 @@ struct import {
     struct buf *entries; /* of the files written so far */
     int n_files, cap_files;
 };
+
+/* What made the ids that the weights are for lies beside them, or is asked for when it is needed; "bytes" it is where
+ * the folder is an export of a model of bytes. */
+static titan_status name_tokenizer(struct import *im, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf bytes = BUF_INIT, theirs = BUF_INIT;
+    char folder[PATH_MAX], file[PATH_MAX + 16];
+    char *const name = im->recipe.model.tokenizer;
+    if (!realpath(im->path, folder))
+        return titan_fail_errno(err, "cannot open folder '%s'", im->path);
+    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    hf_export_byte_tokenizer(&bytes);
+    const size_t most = bytes.len;
+    if (most > 0 && file_read(file, most, &theirs, NULL) == TITAN_OK && theirs.len == most &&
+        memcmp(bytes.data, theirs.data, most) == 0)
+        return TITAN_OK; /* as recipe_init has it */
+    if ((size_t)snprintf(name, sizeof im->recipe.model.tokenizer, "%s", folder) >= sizeof im->recipe.model.tokenizer)
+        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", folder);
+    return TITAN_OK;
+}
 
 static titan_status make_recipe(struct import *im, struct titan_error *err)
 {
@@ -43,6 +65,7 @@ static titan_status make_recipe(struct import *im, struct titan_error *err)
     (void)snprintf(key, sizeof key, "training.seq_len=%lld", (long long)MAX(c->positions, 1));
     TRY(recipe_set(&im->recipe, key, err));
     recipe_give_dims(&im->recipe, &c->dims);
+    TRY(name_tokenizer(im, err));
     recipe_print(&im->recipe, &im->text);
     if (buf_failed(&im->text))
         return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
@@ -129,7 +152,7 @@ titan_status convert_weights(const char *weights, const char *out_dir, struct ti
 {
     struct hf_weights *w = NULL;
     TRY(hf_weights_open(weights, &w, err));
-    struct import im = {.dir = out_dir, .weights = w, .text = BUF_INIT};
+    struct import im = {.dir = out_dir, .path = weights, .weights = w, .text = BUF_INIT};
     const titan_status status = import_all(&im, err);
     for (int i = 0; i < im.n_files; i++)
         buf_free(&im.entries[i]);

@@ -412,6 +412,33 @@ static void test_over_an_earlier_export(void **state)
     clear(&other);
 }
 
+/* The tokenizer of weights that are read in is not "bytes" because nothing says what it is. */
+static void test_tokenizer_beside(void **state)
+{
+    (void)state;
+    struct folder f = folder_of("llama3", "");
+    struct titan_error err = {0};
+    struct trained t;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const char *in = write_weights(&f, "beside-in", "F32", 1), *titan = root_path("beside-titan"),
+               *out = root_path("beside-out");
+    assert_int_equal(convert_weights(in, titan, &err), TITAN_OK);
+    assert_int_equal(trained_open(titan, &t, &err), TITAN_OK);
+    assert_string_equal(t.recipe.model.tokenizer, in);
+    trained_close(&t);
+    assert_int_equal(hf_export(titan, out, "F32", &err), TITAN_OK);
+    assert_false(is_there(out, "tokenizer.json"));
+    hf_export_byte_tokenizer(&text);
+    assert_int_equal(buf_append(&text, "", 1), TITAN_OK);
+    write_text(in, "tokenizer.json", text.data);
+    titan = root_path("beside-bytes");
+    assert_int_equal(convert_weights(in, titan, &err), TITAN_OK);
+    assert_int_equal(trained_open(titan, &t, &err), TITAN_OK);
+    assert_string_equal(t.recipe.model.tokenizer, "bytes");
+    trained_close(&t);
+    clear(&f);
+}
+
 static void test_wrong_files(void **state)
 {
     (void)state;
@@ -548,6 +575,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_wrong_tensors, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_model, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_over_an_earlier_export, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_tokenizer_beside, make_root, remove_root),
         cmocka_unit_test(test_no_class),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_no_shared_experts),
