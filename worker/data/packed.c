@@ -164,8 +164,8 @@ static titan_status unpack(struct packed *p, uint8_t *out, size_t n, size_t *ret
             TRY(read_file(p, p->input, INPUT_BYTES, &p->have, err));
             p->ended = p->have == 0;
         }
-        /* Between two members gzip files may be padded with zeros. */
-        while (p->packing == PACKING_GZIP && p->between && p->place > p->have && p->used < p->have &&
+        /* Behind members gzip files may be padded with zeros. */
+        while (p->packing == PACKING_GZIP && p->between && p->place > p->have - p->used && p->used < p->have &&
                !p->input[p->used])
             p->used++;
         if (p->used == p->have && p->ended && p->between)

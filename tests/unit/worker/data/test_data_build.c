@@ -133,6 +133,29 @@ static void test_kinds_of_files(void **state)
     assert_int_equal(err.hint[strlen(err.hint) - 1], 'l'); /* whole: >F.jsonl */
 }
 
+/* Zeros behind members, as tapes and block devices leave them, are no data. */
+static void test_padded_gzip(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf file = BUF_INIT;
+    struct build_report r;
+    struct titan_error err;
+    char path[256];
+    put_gzip("x.gz", "first, ");
+    assert_int_equal(file_read(at("x.gz", path), 1 << 20, &file, NULL), TITAN_OK);
+    char padded[2][1000] = {{0}};
+    assert_in_range(file.len, 1, sizeof(padded[0]) / 2);
+    memcpy(padded[0], file.data, file.len);
+    memcpy(padded[1], file.data, file.len);
+    put_file("x.gz", padded, sizeof(padded));
+    assert_int_equal(build("x.gz", "out", 2, 1000, &r, &err), TITAN_OK);
+    assert_int_equal(r.bad_records, 0);
+    check_content("out", "first, first, ", 15);
+    put_file("x.gz", memset(padded, 0, sizeof(padded)), sizeof(padded)); /* no member at all */
+    assert_int_equal(build("x.gz", "zeros", 2, 1000, &r, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "there is no text"));
+}
+
 static void test_bad_records(void **state)
 {
     (void)state;
@@ -387,6 +410,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_kinds_of_files, make_root, end),
+        cmocka_unit_test_setup_teardown(test_padded_gzip, make_root, end),
         cmocka_unit_test_setup_teardown(test_bad_records, make_root, end),
         cmocka_unit_test_setup_teardown(test_cut_off, make_root, end),
         cmocka_unit_test_setup_teardown(test_threads, make_root, end),
