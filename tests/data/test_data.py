@@ -198,6 +198,9 @@ def refused():
     run("expected what training.dataset may be", mixture='[{path = "/tmp", dataset = "wikipedia"}]')
     run("2 sources have a weight", mixture='[{path = "/tmp", weight = 1}, {path = "/usr"}]')
     run("both given", mixture='[{path = "/tmp"}]', dataset_path="/tmp")
+    (HOME / "short").write_text("short")
+    done = build("short", "no-begin", "--bos")
+    assert done.code == 2 and "'bytes' has no begin of text" in done.err and not (HOME / "no-begin").exists(), done
 
 
 try:

@@ -152,7 +152,11 @@ static titan_status build(const struct args *args, struct titan_error *err)
     TRY(tokenizer_open(o.tokenizer_name, &tokenizer, err));
     o.threads = (int)threads;
     o.tokenizer = tokenizer;
-    const titan_status status = data_build(&o, &report, err);
+    const titan_status status =
+        o.bos && tokenizer_bos(tokenizer) == TOKEN_NONE
+            ? titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no begin of text (bos_token), which --bos asks for",
+                         o.tokenizer_name)
+            : data_build(&o, &report, err);
     tokenizer_close(tokenizer);
     if (line.live && line.shown)
         (void)fputs("\r\033[K", stderr);

@@ -125,7 +125,8 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
                          source->path, bytes >> 20, TOKENISE_BYTES_MAX >> 20);
         if (err)
             titan_error_hint(err, "make tokens of it once: titanctl data build --tokenizer '%.40s' --out DIR%s '%.60s'",
-                             o->tokenizer_name, is_c4(source) ? " --bos" : "", source->path);
+                             o->tokenizer_name, build.bos && tokenizer_bos(o->tokenizer) != TOKEN_NONE ? " --bos" : "",
+                             source->path);
         return TITAN_EINVAL;
     }
     TRY(place_tokens(o, hash, ret_folder, err));
