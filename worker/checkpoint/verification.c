@@ -24,8 +24,10 @@ struct verification {
 
 static void print_lines(const char *lines, const char *what)
 {
-    for (const char *at = lines; *at; at += strcspn(at, "\n") + 1)
-        (void)printf("%s  damaged  %.*s\n", what, (int)strcspn(at, "\n"), at);
+    for (const char *at = lines, *end; *at; at = *end ? end + 1 : end) {
+        end = at + strcspn(at, "\n");
+        (void)printf("%s  damaged  %.*s\n", what, (int)(end - at), at);
+    }
 }
 
 /* checksums: of its files there are some. */
@@ -42,9 +44,10 @@ static void print_json(const char *path, const struct checkpoint_info *info, int
     json_put_uint(&w, "bytes", info->bytes);
     json_put_bool(&w, "checksums", checksums);
     json_begin_array(&w, "faults");
-    for (const char *at = faults; *at; at += strcspn(at, "\n") + 1) {
+    for (const char *at = faults, *end; *at; at = *end ? end + 1 : end) {
         char line[sizeof(((struct titan_error *)0)->msg)];
-        (void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(at, "\n"), at);
+        end = at + strcspn(at, "\n");
+        (void)snprintf(line, sizeof(line), "%.*s", (int)(end - at), at);
         json_put_string(&w, NULL, line);
     }
     json_end_array(&w);
