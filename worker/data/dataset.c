@@ -144,8 +144,10 @@ static titan_status open_text(struct dataset *ds, struct corpus *c, const struct
     if (status == TITAN_OK)
         status = corpus_open_shards(c, folder, &set, err);
     shard_set_clear(&set);
-    if (*folder && !o->cache && status == TITAN_OK) /* what is mapped stays */
-        status = dir_remove(folder, err);
+    if (*folder && !o->cache) { /* what is mapped stays */
+        const titan_status removed = dir_remove(folder, status == TITAN_OK ? err : NULL);
+        status = status == TITAN_OK ? removed : status;
+    }
     TRY(status);
     if (report.bad_records > 0 && ds->left_out == 0)
         (void)titan_fail(&ds->first_left_out, TITAN_EINVAL, "%s", report.notes[0]);

@@ -406,6 +406,27 @@ static void test_c4_in_a_run(void **state)
     assert_non_null(strstr(err.hint, "titanctl data build --tokenizer 'bytes'"));
 }
 
+/* A temporary folder for tokens does not stay, whether they can be made or not. */
+static void test_temporary_tokens(void **state)
+{
+    (void)state;
+    char path[256], temporary[256];
+    static const char *const lines[] = {"{\"text\":\"to train with\"}\n", "nonsense\n"};
+    assert_int_equal(mkdir(at("temporary", temporary), 0755), 0);
+    assert_int_equal(setenv("TMPDIR", temporary, 1), 0);
+    for (int i = 0; i < 2; i++) {
+        struct dataset *ds = NULL;
+        put_file("x.jsonl", lines[i], strlen(lines[i]));
+        const struct dataset_source source = {.path = at("x.jsonl", path), .kind = "jsonl"};
+        const struct dataset_options o = {
+            .sources = &source, .n_sources = 1, .tokenizer_name = "bytes", .tokenizer = tokenizer, .seq_len = 8};
+        assert_int_equal(dataset_open(&o, &ds, NULL), i == 0 ? TITAN_OK : TITAN_EINVAL);
+        dataset_close(ds);
+    }
+    assert_int_equal(unsetenv("TMPDIR"), 0);
+    assert_int_equal(rmdir(temporary), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_cuts),
         cmocka_unit_test_setup_teardown(test_long_documents, make_root, end),
         cmocka_unit_test_setup_teardown(test_c4_in_a_run, make_root, end),
+        cmocka_unit_test_setup_teardown(test_temporary_tokens, make_root, end),
     };
     if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)
         return 1;
