@@ -208,7 +208,8 @@ int64_t job_deadline(const struct jobrec *j, int64_t now)
     if (job_final(j))
         return at;
     at = MIN(at, MIN(j->clock.epoch_deadline, j->clock.starve_at));
-    at = MIN(at, j->quorum.at);
+    if (j->quorum.at > now) /* it may have become moot since */
+        at = MIN(at, j->quorum.at);
     if (j->quorum.adopt_until > now)
         at = MIN(at, j->quorum.adopt_until);
     if (j->budget.replace_at > now)

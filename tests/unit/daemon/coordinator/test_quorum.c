@@ -449,6 +449,26 @@ static void test_leader_epoch(void **state)
     close_world();
 }
 
+/* What was waited for is over with the acting leader's epoch: nothing is due while the run goes on in it. */
+static void test_nothing_due_in_leader_epoch(void **state)
+{
+    (void)state;
+    Titan__Internal__LeaderEpoch d = leader_epoch();
+    open_world(2);
+    lose(1);
+    assert_int_equal(W.seen.form_epoch, 0);
+    assert_true(told_of("job.waiting"));
+    for (int i = 3; i <= N; i++)
+        back(i, 1024, TRAINING, &d);
+    progress(&W.b, .session = W.session[3], .worker = 3, .epoch = 1024, .step = 30);
+    commit();
+    assert_true(told_of("epoch.formed"));
+    pass(LEASE + MARGIN);
+    assert_false(told_of("epoch.revoked") && W.seen.form_epoch);
+    assert_true(core_deadline(W.b.core) > W.b.now);
+    close_world();
+}
+
 /* A registration from before an acting leader's epoch, heard after it: what its agent says behind it comes first. */
 static void test_old_registration(void **state)
 {
@@ -685,6 +705,7 @@ int main(void)
         cmocka_unit_test(test_back_in_time),
         cmocka_unit_test(test_old_registration),
         cmocka_unit_test(test_leader_epoch),
+        cmocka_unit_test(test_nothing_due_in_leader_epoch),
         cmocka_unit_test(test_leader_epoch_nonsense),
         cmocka_unit_test(test_leader_epoch_one_in_all_places),
         cmocka_unit_test(test_leader_epoch_member_that_leaves),
