@@ -6,16 +6,20 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/slowest.h"
 #include "daemon/api/api.h"
 #include "daemon/coordinator/shell/enrol.h"
 
-#define READ_AT_ONCE 64 /* rows between two looks at the loop */
+#define READ_AT_ONCE 64 /* rows of one query */
+#define READS_MAX 4     /* then other calls are looked at first: those of others' jobs fill no queue */
+#define READ_ON_MS 1
 
 struct watcher {
     struct watcher *prev, *next;
     struct coordinator *owner;
     struct rpc_call *call;
     bool metrics, audit, follow;
+    uv_timer_t read_on;
     bool full;     /* the stream's queue is full; on_drain will come */
     bool again;    /* there may be more than was read */
     bool settling; /* metrics: only what is stored before metrics_stored reaches until is still awaited */
@@ -196,13 +200,19 @@ static titan_status still_may(const struct watcher *w, struct titan_error *err)
     return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
 }
 
+static void on_read_on(uv_timer_t *timer);
+
 static void pump(struct watcher *w)
 {
     titan_assert(!w->failed && !w->full);
     struct titan_error err = {0};
     bool over = false;
     titan_status status = still_may(w, &err);
-    while (status == TITAN_OK) {
+    for (int reads = 0; status == TITAN_OK; reads++) {
+        if (reads == READS_MAX) {
+            (void)uv_timer_start(&w->read_on, on_read_on, READ_ON_MS, 0);
+            return;
+        }
         w->again = false;
         status = is_over(w, &over, &err);
         if (status == TITAN_OK && w->metrics)
@@ -219,6 +229,14 @@ static void pump(struct watcher *w)
     else
         return;
     w->failed = TITAN_ECANCELLED; /* nothing more is sent; on_close frees it */
+}
+
+static void on_read_on(uv_timer_t *timer)
+{
+    HANDLER("watch");
+    struct watcher *w = timer->data;
+    if (!w->full && !w->failed)
+        pump(w);
 }
 
 void api_watch_poke(struct coordinator *c, uint64_t job_id)
@@ -290,6 +308,8 @@ static void begin(struct coordinator *c, struct rpc_call *call, unsigned method,
     w->sees_all = api_sees_all(c, &u, method);
     w->owner = c;
     w->call = call;
+    (void)uv_timer_init(c->loop, &w->read_on);
+    w->read_on.data = w;
     w->next = c->watchers;
     if (w->next)
         w->next->prev = w;
@@ -335,6 +355,11 @@ void api_watch_drain(struct rpc_call *call, void *data)
     pump(w);
 }
 
+static void on_closed(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
 void api_watch_closed(struct rpc_call *call, bool cancelled, void *data)
 {
     struct coordinator *c = data;
@@ -347,5 +372,5 @@ void api_watch_closed(struct rpc_call *call, bool cancelled, void *data)
     *(w->prev ? &w->prev->next : &c->watchers) = w->next;
     titan_assert(c->n_watchers > 0 && w->owner == c);
     c->n_watchers--;
-    free(w);
+    uv_close((uv_handle_t *)&w->read_on, on_closed);
 }

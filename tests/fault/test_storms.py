@@ -4,12 +4,15 @@
 
 The clients speak HTTP/2 by hand. Nothing here is timed: a storm is over when its last byte was taken or refused, and
 then events, memory and log are looked at."""
+import contextlib
+import hashlib
 import json
 import os
 import re
 import resource
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -257,6 +260,55 @@ def streams_of_two_users():
                     os.waitpid(pid, 0)
 
 
+def number64(n):
+    return struct.pack("<Q", n & (1 << 64) - 1)
+
+
+def add_events(store, n):
+    """n events of jobs that are nobody's, behind those there are (state/event.c: the chain)"""
+    with contextlib.closing(sqlite3.connect(store)) as db:
+        (last, chain), rows = db.execute("SELECT id, chain FROM events ORDER BY id DESC LIMIT 1").fetchone(), []
+        for i in range(last + 1, last + 1 + n):
+            texts = ["worker.started", "worker 1 has started", "n1", "{}", ""]
+            chain = hashlib.sha256(chain + b"".join(map(number64, (i, 1 + i % 50, i, 1, i, -1)))
+                                   + b"".join(number64(len(t)) + t.encode() for t in texts)).digest()
+            rows.append((i, 1 + i % 50, i, 1, i, -1, *texts, chain))
+        db.executemany("INSERT INTO events (id, job_id, at_ms, epoch, step, rank, type, message, node, detail, change, chain, actor)"
+                       " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '')", rows)
+        db.commit()
+
+
+def events_of_others():
+    """a user who may see its own jobs only asks for all events, 200,000 of others: calls of root are answered meanwhile"""
+    if os.geteuid() != 0:
+        return "needs another user: not root"
+    with tempfile.TemporaryDirectory(prefix="titan-storm-") as where:
+        os.chmod(where, 0o755)
+        path, config = f"{where}/all.sock", Path(where) / "titand.toml"
+        config.write_text("[authorization]\nprivate_jobs = true\n")
+        with Daemon(None, "--slots", 1, "--listen", f"unix:{path}", "--config", config) as d:
+            d.stop()
+            add_events(d.state / "titan.db", 200000)
+            d.start()
+            os.chmod(path, 0o666)
+            ours = Connection(f"unix:{d.state}/titan.sock")
+            pid = os.fork()
+            if pid == 0:
+                become_nobody(65534)
+                c = Connection(f"unix:{path}")
+                c.data(c.call("/titan.v1.Titan/WatchEvents"), b"\0" + struct.pack(">I", 0))
+                until("all is looked at", lambda: (c.read(), c.answered)[1], 120, 0)
+                os._exit(0)
+            answers = 0
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                stream = ours.call("/titan.v1.Titan/Version")
+                ours.data(stream, b"\0" + struct.pack(">I", 0))
+                until("it is answered", lambda k=stream: (ours.read(), k in ours.answered)[1], 60, 0)
+                answers += 1
+            print(f"# {answers} answers meanwhile")
+            assert answers > 50, answers
+
+
 def greeted(s):
     """The server has sent its settings."""
     s.settimeout(20)
@@ -415,4 +467,4 @@ def logs_nobody_reads():
         c.close()
 
 
-tap(unfinished_messages, cancelled_submits, header_blocks, streams_of_two_users, connections_of_another, connections_over_tcp, logs_nobody_reads)
+tap(unfinished_messages, cancelled_submits, header_blocks, streams_of_two_users, events_of_others, connections_of_another, connections_over_tcp, logs_nobody_reads)
