@@ -104,7 +104,7 @@ void core_restore_loss(struct core *c, const struct loss *saved, struct core_tim
 {
     struct noderec *n = core_find_node(c, saved->node);
     if (n && saved->cause == LOSS_CRASH)
-        add_crash(n, saved->job_id, now.mono_ms - (now.wall_ms - saved->at_ms));
+        add_crash(n, saved->job_id, now.mono_ms - MAX(now.wall_ms - saved->at_ms, INT64_C(0)));
 }
 
 void quarantine_restore(struct core *c, struct noderec *n)

@@ -149,7 +149,7 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     if (j->state == JOB_PENDING && saved->job.reason && strncmp(saved->job.reason, "waiting", 7) != 0)
         job_end_because(j, j->stop.grace_ms, saved->job.reason);
     for (size_t i = 0; i < saved->n_losses; i++)
-        budget_restore(j, &saved->losses[i]);
+        budget_restore(c, j, &saved->losses[i]);
     if (j->state == JOB_RECOVERING)
         recovery_restored(c, j);
     job_progress_restored(j);

@@ -71,7 +71,7 @@ struct recovery {
 
 struct past_loss {
     enum loss_cause cause;
-    int64_t at_ms; /* Unix time */
+    int64_t at_mono;
 };
 
 struct ckptrec {

@@ -41,10 +41,10 @@ static struct budget budget_of(const struct job_spec *spec, enum loss_cause caus
     return (struct budget){LOSS_CRASH, "worker crashed", "workers crashed", "max_restarts", spec->max_restarts};
 }
 
-static void forget_old(struct jobrec *j, int64_t now_ms)
+static void forget_old(struct jobrec *j, int64_t now_mono)
 {
     size_t old = 0;
-    while (old < j->budget.n_past && now_ms - j->budget.past[old].at_ms > (int64_t)j->spec.restart_window_s * 1000)
+    while (old < j->budget.n_past && now_mono - j->budget.past[old].at_mono > (int64_t)j->spec.restart_window_s * 1000)
         old++;
     titan_assert(old <= j->budget.n_past);
     j->budget.n_past -= old;
@@ -60,16 +60,17 @@ static uint32_t count(const struct jobrec *j, enum loss_cause cause)
     return n;
 }
 
-static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_ms)
+static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_mono)
 {
     titan_assert(cause > LOSS_NONE && cause < LOSS_CAUSES);
-    titan_assert(VEC_PUSH(j->budget.past, j->budget.n_past, j->budget.cap_past, (struct past_loss){cause, at_ms}));
+    titan_assert(VEC_PUSH(j->budget.past, j->budget.n_past, j->budget.cap_past, (struct past_loss){cause, at_mono}));
 }
 
-void budget_restore(struct jobrec *j, const struct loss *loss)
+/* One of the future, by a clock that was ahead, is of now. */
+void budget_restore(const struct core *c, struct jobrec *j, const struct loss *loss)
 {
     if (j->spec.restart_window_s)
-        remember(j, loss->cause, loss->at_ms);
+        remember(j, loss->cause, c->now.mono_ms - MAX(c->now.wall_ms - loss->at_ms, INT64_C(0)));
 }
 
 static int64_t backoff_ms(const struct jobrec *j)
@@ -122,8 +123,8 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
     wait_longer(c, j, 0);
     epoch_charged(j);
     if (j->spec.restart_window_s) {
-        remember(j, cause, c->now.wall_ms);
-        forget_old(j, c->now.wall_ms);
+        remember(j, cause, c->now.mono_ms);
+        forget_old(j, c->now.mono_ms);
     }
     emit_loss(c, j, cause, node);
     if (node && cause == LOSS_CRASH)

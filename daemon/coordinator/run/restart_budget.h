@@ -16,7 +16,7 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
 bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_cause cause, const char *words);
 /* Before budget_charge: what it is charged for, in the worker's own words. */
 void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words);
-void budget_restore(struct jobrec *j, const struct loss *loss);
+void budget_restore(const struct core *c, struct jobrec *j, const struct loss *loss);
 /* One that costs nothing, but a replacement has to wait as after one that does, and at least a second. */
 void budget_wait(struct core *c, struct jobrec *j);
 void budget_forgiven(struct jobrec *j); /* it is complete and moving: the wait starts over */

@@ -838,6 +838,30 @@ static void test_budgets(void **state)
     close_bench(&b);
 }
 
+/* A window is so long whatever the clock is set to. */
+static void test_budget_and_clock(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.max_restarts = 2;
+    job.spec.restart_window_s = 60;
+    submit_job(&b, &job);
+    b.ahead = INT64_C(365) * 86400 * 1000;
+    uint64_t w = crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 1);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
+    b.ahead = 0;
+    wait_ms(&b, 1, 61000); /* both are forgotten */
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
+    w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
+    b.ahead = INT64_C(365) * 86400 * 1000; /* and these are not */
+    exited(&b, .worker = w, .code = 1, .reason = "no such GPU");
+    assert_non_null(moved(&b, JOB_FAILED));
+    close_bench(&b);
+}
+
 static uint32_t restarts(const struct bench *b)
 {
     struct job_status status;
@@ -905,6 +929,7 @@ int main(void)
         cmocka_unit_test(test_agent_leaves_alone),
         cmocka_unit_test(test_quarantine_kept),
         cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_budget_and_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
