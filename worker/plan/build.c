@@ -333,6 +333,18 @@ static void find_scales(struct builder *b)
     }
 }
 
+/* Their memory serves no one else before the cells are over: the last to read them are codes that are made far ahead,
+ * behind gathers that other ranks come to only later, and compute must not wait for these. */
+static void release_scales(struct builder *b)
+{
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!tensor_exists(b->units[u].scales))
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
+        EMIT(&b->e, release, b->units[u].scales);
+    }
+}
+
 /* The codes of this rank's range, and what has none, in one transfer. */
 static int gather_coded(struct builder *b, int unit)
 {
@@ -720,7 +732,8 @@ static titan_status alloc_units(struct builder *b, struct titan_error *err)
 
     for (int u = 0; u < b->model->n_units; u++) {
         struct unit_state *const unit = &b->units[u];
-        *unit = (struct unit_state){.shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE};
+        *unit = (struct unit_state){
+            .shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE, .scales = TENSOR_NONE};
         coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
                    &unit->coded);
         unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
@@ -933,6 +946,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     find_scales(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
+    release_scales(b);
     if (b->opt->forward_only)
         agree(b);
     else

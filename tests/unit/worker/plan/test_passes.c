@@ -366,6 +366,27 @@ static void unequal_shares_bucket_alike(void **state)
     }
 }
 
+/* Codes that are made far ahead of a rank's last microbatch, which others do not have, hold no one's compute up;
+ * opening the plan proves it. */
+static void unequal_shares_make_codes_ahead(void **state)
+{
+    static const struct setting reordered = {"block", "true", "false", true};
+
+    (void)state;
+    for (int world = 2; world <= 4; world++)
+        for (int microbatches = world + 1; microbatches <= 3 * world; microbatches++)
+            for (int layers = 1; layers <= 4; layers++) {
+                char batch[48], depth[32];
+                const char *const sets[] = {"model.float8=true", "float8.enable_fsdp_float8_all_gather=true", batch,
+                                            depth, NULL};
+                struct planned p;
+                (void)snprintf(batch, sizeof batch, "training.global_batch_size=%d", microbatches);
+                (void)snprintf(depth, sizeof depth, "model.n_layers=%d", layers);
+                open_plan(&p, world, "cpu", sets, &reordered);
+                planned_close(&p);
+            }
+}
+
 static double time_of(void *arg, const struct program *p, const struct action *a)
 {
     return cost_action(arg, p, a);
@@ -606,6 +627,7 @@ int main(void)
         cmocka_unit_test(codes_go_with_their_gather),
         cmocka_unit_test(codes_are_half_the_bytes),
         cmocka_unit_test(unequal_shares_bucket_alike),
+        cmocka_unit_test(unequal_shares_make_codes_ahead),
         cmocka_unit_test(reordering_asks_earlier),
         cmocka_unit_test(passes_give_way_to_a_memory_limit),
         cmocka_unit_test(updates_are_together_where_none_is_waited_for),
