@@ -20,6 +20,8 @@ KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "checkpoint.interval
         "training.local_batch_size": 1, "device.threads": 1, "training.mixed_precision_param": "float32",
         "numerics.canonical": "true", "training.steps": 1000000, "fault_tolerance.backoff_ms": 50, "training.seq_len": 512}
 OWN = {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 2, "fault_tolerance.max_restarts": 100000}
+# The machine is busy with attackers: heartbeats and steps may be late by what would be a hang on an idle one.
+BUSY = '[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n'
 RSS_MORE_KIB = 96 << 10  # what a daemon may have more after a storm than before
 FDS_MORE = 24
 
@@ -75,8 +77,7 @@ def digest(points):
 class Arena(Cluster):
     """A Cluster, of which n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
 
-    def __init__(self, config='[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n'):
-        """The machine is busy with attackers: heartbeats and steps may be late by what would be a hang on an idle one."""
+    def __init__(self, config=BUSY):
         super().__init__(slots={"n1": 3, "n2": 3}, config=config)
 
     def __enter__(self):

@@ -26,18 +26,32 @@ def header(name, value):
     return b"\0" + text(name.encode()) + text(value if isinstance(value, bytes) else value.encode())
 
 
+def begin(stream, method, *more):
+    """The frames that begin a call; more: further headers."""
+    block = b"".join([header(":method", "POST"), header(":scheme", "http"), header(":path", method), header(":authority", "x"),
+                      header("te", "trailers"), header("content-type", "application/grpc"), *[header(*m) for m in more]])
+    out = [frame(HEADERS, 4 if len(block) <= 16384 else 0, stream, block[:16384])]
+    for at in range(16384, len(block), 16384):
+        out.append(frame(CONTINUATION, 4 if at + 16384 >= len(block) else 0, stream, block[at:at + 16384]))
+    return b"".join(out)
+
+
+def dial(target, source=None):
+    if not target.startswith("unix:"):
+        host, port = target.rsplit(":", 1)
+        return socket.create_connection((host, int(port)), 20, source and (source, 0))
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(target[5:])
+    return s
+
+
 class Connection:
     patience = 2  # seconds for what is sent at once
 
     def __init__(self, target, tls=None, source=None):
         """unix:PATH or HOST:PORT; tls: an ssl.SSLContext; source: an address of ours"""
-        if target.startswith("unix:"):
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.connect(target[5:])
-        else:
-            host, port = target.rsplit(":", 1)
-            self.socket = socket.create_connection((host, int(port)), 20, source and (source, 0))
-            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost") if tls else self.socket
+        self.socket = dial(target, source)
+        self.socket = tls.wrap_socket(self.socket, server_hostname="localhost") if tls else self.socket
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
         self.most = None  # streams that may be open
@@ -96,14 +110,8 @@ class Connection:
     def call(self, method, *more):
         """Begin a call; more: further headers. Its stream."""
         self.stream += 2
-        block = b"".join([header(":method", "POST"), header(":scheme", "http"), header(":path", method), header(":authority", "x"),
-                          header("te", "trailers"), header("content-type", "application/grpc"), *[header(*m) for m in more]])
-        flags, out = 4 if len(block) <= 16384 else 0, []
-        out.append(frame(HEADERS, flags, self.stream, block[:16384]))
-        for at in range(16384, len(block), 16384):
-            out.append(frame(CONTINUATION, 4 if at + 16384 >= len(block) else 0, self.stream, block[at:at + 16384]))
         self.windows[self.stream] = self.first
-        self.send(b"".join(out))
+        self.send(begin(self.stream, method, *more))
         return self.stream
 
     def data(self, stream, payload, seconds=3):

@@ -6,6 +6,7 @@ read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_jo
 import contextlib
 import json
 import os
+import random
 import re
 import resource
 import signal
@@ -13,10 +14,12 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
-from arena import KEYS, Arena, Secured, rss_kib
-from http2 import Connection
+from arena import BUSY, KEYS, Arena, Secured, rss_kib
+from http2 import PREFACE, SETTINGS, Connection, begin, dial, frame
+from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
 from titan import BIN, SOURCE, Daemon, command, headers_text, until
 
@@ -233,20 +236,32 @@ def fifo_as_schedule(a):
 
 
 @scene()
-def header_block(a):
-    """three calls with 10 MB of metadata, which are work for longer than a node may be silent: no node is taken for lost"""
-    connections = [Connection(a.tcp) for _ in range(3)]
-    threads = [threading.Thread(target=c.call, args=("/titan.v1.Titan/Version", ("x", b"a" * 10_000_000))) for c in connections]
-    for c in connections:
-        c.patience = 12  # gRPC reads it as fast as it takes it in; a node is lost after 10 s
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    for c in connections:
-        c.close()
-    a.trains_on()
-    a.check()
+def header_block(_):
+    """header blocks of 10 MB in frames, more work than a node may be silent, to a process that is agent and coordinator: its node and run stay"""
+    d = Daemon(None, "--slots", 2)
+    (d.state / "titand.toml").write_text(BUSY)
+    d.args += ("--config", d.state / "titand.toml")
+    data = PREFACE + frame(SETTINGS, 0, 0) + begin(1, "/titan.v1.Titan/Version", ("x", b"a" * 10_000_000))
+
+    def block(target):
+        with contextlib.suppress(OSError), dial(target) as s:
+            s.settimeout(300)
+            s.sendall(data)
+    with d:
+        port = until("it says where it listens", lambda: re.search(r"listen=.*127\.0\.0\.1:(\d+)", d.log())).group(1)
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text", 1 << 18), "elastic.min_workers": 2,
+                                "elastic.max_workers": 2})
+        until("it trains", lambda: d.status(job)["step"] > 1, 60)
+        for target in (f"127.0.0.1:{port}", f"unix:{d.state}/titan.sock"):
+            before = d.status(job)
+            threads = [threading.Thread(target=block, args=(target,)) for _ in range(5)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            until("the run makes steps", lambda b=before: d.status(job)["step"] > b["step"], 60)
+            now, ends = d.status(job), [e for e in d.lines("events") if e["type"] in ("node.lost", "worker.exited", "epoch.revoked")]
+            assert now["epoch"] == before["epoch"] and not ends, (before, now, ends)
 
 
 @scene()
@@ -282,6 +297,33 @@ def all_watchers(a):
     c.close()
     for c in connections:
         c.close()
+    a.check()
+
+
+@scene()
+def audit_as_a_stream(a):
+    """Audit with fields beyond their ranges, with numbers past the last event, followed by callers that go: refused or empty, and others are answered"""
+    c = Client(a.unix)
+    for wrong in ({"actor": "a" * 256}, {"actor": "a" * 70000}, {"actor": "\x1b[2J"}, {"since_ms": (1 << 53) + 1}, {"since_ms": -1 << 63}):
+        assert c.ask("Audit", **wrong)[0] == "INVALID_ARGUMENT", wrong
+    first = c.ask("Audit")
+    assert first and [e.id for e in first] == sorted({e.id for e in first}), first
+    for none in ({"after_event_id": HUGE}, {"after_event_id": 1 << 63}, {"since_ms": 1 << 53}, {"actor": "x' OR '1'='1"}, {"actor": "a" * 255}):
+        assert c.ask("Audit", **none) == [], none
+    mutator, said = Mutator(random.Random(7), lambda *_: None), Counter()
+    for _ in range(400):
+        request = api.AuditRequest.FromString(mutator.bytes_of(api.AuditRequest(), 2))
+        request.follow = False  # it would not end
+        said[c.call("Audit", request.SerializeToString())[0]] += 1
+    assert said.keys() == {"OK", "INVALID_ARGUMENT"} and not mutator.fields(api.AuditRequest.DESCRIPTOR) - mutator.tried.keys(), said
+    follow = api.AuditRequest(follow=True).SerializeToString()
+    for _ in range(3):
+        k = Connection(a.unix)
+        for _ in range(100):
+            k.data(k.call("/titan.v1.Titan/Audit"), b"\0" + len(follow).to_bytes(4, "big") + follow, 0.2)
+        k.close()
+    assert c.ask("Audit")[0] == first[0]
+    c.close()
     a.check()
 
 
