@@ -265,7 +265,7 @@ def number64(n):
 
 
 def add_events(store, n):
-    """n events of jobs that are nobody's, behind those there are (state/event.c: the chain)"""
+    """n events of jobs that there are not, behind those there are (state/event.c: the chain)"""
     with contextlib.closing(sqlite3.connect(store)) as db:
         (last, chain), rows = db.execute("SELECT id, chain FROM events ORDER BY id DESC LIMIT 1").fetchone(), []
         for i in range(last + 1, last + 1 + n):
@@ -279,7 +279,7 @@ def add_events(store, n):
 
 
 def events_of_others():
-    """a user who may see its own jobs only asks for all events, 200,000 of others: calls of root are answered meanwhile"""
+    """a user that may see its own jobs only asks for all events, 200,000 of others: calls of root are answered meanwhile"""
     if os.geteuid() != 0:
         return "needs another user: not root"
     with tempfile.TemporaryDirectory(prefix="titan-storm-") as where:
