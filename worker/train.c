@@ -219,6 +219,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     const int64_t idle_ns = progress_idle_ns();
 
     titan_assert(e->state.installed && e->state.shards.own->step < (uint64_t)e->t->recipe->training.steps);
+    TRY(failpoint("train.step", err));
     e->step.began_ns = clock_mono_ns();
     flight_step(e->state.shards.own->step + 1);
     step_clock_lap(clock, STEP_COMPUTE);

@@ -104,7 +104,7 @@ def no_right_to_write():
 
 def failed_checkpoints_are_told():
     """a folder that goes away in the middle: an event, a counter and the reason; nothing floods; then it is well again"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         folder = d.state / "ck"
         job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG))
         until("checkpoints are written", lambda: d.status(job)["checkpoint"])
@@ -126,7 +126,7 @@ def failed_checkpoints_are_told():
 
 def full_disk_leaves_nothing():
     """a full disk: each checkpoint that fails removes what it has written"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         place = d.state / "small"
         place.mkdir()
         if command("mount", "-t", "tmpfs", "-o", "size=256k", "none", place).code != 0:
@@ -147,34 +147,34 @@ def full_disk_leaves_nothing():
 
 def last_checkpoint_is_waited_for():
     """a run with a last checkpoint that cannot be written says so, keeps its state, and completes when it can"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         folder = d.state / "ck"
-        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=600, checkpoint__interval=100))
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=150, checkpoint__interval=50))
         until("it trains", lambda: d.status(job)["step"] > 5)
         back = in_the_way(folder)
-        until("all steps are done", lambda: d.status(job)["step"] == 600)
-        until("the failure is told", lambda: "step 600 was not written" in reason(d, job))
+        until("all steps are done", lambda: d.status(job)["step"] == 150)
+        until("the failure is told", lambda: "step 150 was not written" in reason(d, job))
         for _ in range(8):
             time.sleep(0.25)
             s = d.status(job)
-            assert s["state"] == "RUNNING" and s["epoch"] == 1 and s["step"] == 600, s
+            assert s["state"] == "RUNNING" and s["epoch"] == 1 and s["step"] == 150, s
         back()
         s = d.wait_state(job, "COMPLETED", seconds=30)
-        assert s["epoch"] == 1 and s["restarts"] == 0 and s["checkpoint"].endswith("step-00000600"), s
+        assert s["epoch"] == 1 and s["restarts"] == 0 and s["checkpoint"].endswith("step-00000150"), s
 
-        job = d.submit("tiny", keys(d, checkpoint__folder=d.state / "ck2", training__steps=600, checkpoint__interval=1000,
+        job = d.submit("tiny", keys(d, checkpoint__folder=d.state / "ck2", training__steps=150, checkpoint__interval=1000,
                                     fault_tolerance__checkpoint_retry_s=2))
         until("it trains", lambda: d.status(job)["step"] > 5)
         in_the_way(d.state / "ck2")
         s = d.wait_state(job, "FAILED", "COMPLETED", seconds=60)
-        assert s["state"] == "FAILED" and "last checkpoint" in s["reason"] and "step 600" in s["reason"], s
+        assert s["state"] == "FAILED" and "last checkpoint" in s["reason"] and "step 150" in s["reason"], s
         assert s["epoch"] == 1 and s["restarts"] == 0, s
 
 
 def checkpoint_of_a_preempted_job():
     """a job that has to give way keeps its state until its checkpoint is written, says so, and goes on from there; when
     the time for it is over it gives way without, and says what is missing"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         folder = d.state / "ck"
         low = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=LONG))
         until("it trains", lambda: d.status(low)["step"] > 5)
@@ -208,7 +208,7 @@ def checkpoint_of_a_preempted_job():
 
 def same_recipe_resumes():
     """the identical submit goes on from the newest checkpoint; another recipe is refused by the key that differs"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         folder = d.state / "ck"
         job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG))
         until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
@@ -254,7 +254,7 @@ def same_recipe_resumes():
 
 def one_run_at_a_time():
     """a folder that another job or run is using is refused by that run's name"""
-    with Daemon(None, "--slots", 4) as d:
+    with Daemon(None, "--slots", 4, pace_ms=20) as d:
         folder = d.state / "ck"
         first = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG))
         until("it trains", lambda: d.status(first)["step"] > 10)
@@ -280,7 +280,7 @@ def one_run_at_a_time():
 
 def ordered_into_anothers_folder():
     """checkpoint.enable = false: a checkpoint that is ordered takes the folder first; another run's stays as it is"""
-    with Daemon(None, "--slots", 6) as d:
+    with Daemon(None, "--slots", 6, pace_ms=20) as d:
         folder, off = d.state / "ck", {"checkpoint__enable": "false", "training__steps": LONG}
 
         def ordered(job, why):
@@ -348,7 +348,7 @@ def ordered_into_anothers_folder():
 
 def swapped_for_a_link():
     """job.follow_links = false: a link in the folder's place, or on the way to it: nothing behind it is removed or made"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         others, way = d.state / "others", d.state / "way"
         for name in (".step-00000007.1", ".removed-step-00000003.1", "step-00000020"):
             (others / "ck" / name).mkdir(parents=True)
@@ -504,9 +504,9 @@ def kill_all(d, job):
 
 def damaged_under_a_job():
     """all checkpoints of a job damaged and all workers lost: it fails with the reason, and never begins again"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         folder = d.state / "ck"
-        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=50))
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=20))
         until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
         for pid in d.workers(job).values():
             os.kill(pid, signal.SIGSTOP)
@@ -522,10 +522,10 @@ def damaged_under_a_job():
 def stalled_under_a_job():
     """loads that stall, with all workers lost: the job says which, takes the one before, and fails when none answers"""
     for rank, hangs in (("%1", "@1,checkpoint.read%1=hang@2"), ("", "@1+")):
-        env = {"TITAN_FAILPOINTS": f"checkpoint.read{rank}=hang{hangs}"}
+        env = {"TITAN_FAILPOINTS": f"checkpoint.read{rank}=hang{hangs},train.step=sleep:20@1+"}
         with Daemon(None, "--slots", 2, "--worker", FP_BIN / "titan-worker", env=env) as d:
             folder = d.state / "ck"
-            job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=50,
+            job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=20,
                                         fault_tolerance__checkpoint_stall_s=1))
             until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
             for pid in d.workers(job).values():
@@ -551,9 +551,9 @@ def stalled_under_a_job():
 @as_nobody
 def unreadable_under_a_job():
     """checkpoints that cannot be read for a while: the job waits, says for which file, and goes on when they can"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         folder = d.state / "ck"
-        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=50))
+        job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=20))
         until("it has checkpoints", lambda: len(steps_in(folder)) == 2)
         for pid in d.workers(job).values():
             os.kill(pid, signal.SIGSTOP)

@@ -15,7 +15,8 @@ from titan import BIN, SOURCE, Daemon, headers_text, overrides, tap, until, work
 DEGREES = {"pp": "pipeline", "dp_shard": "data_parallel_shard", "tp": "tensor", "cp": "context",
            "ep": "expert"}
 # Without end: a run is cancelled when it has shown what it should. The schedule of rates is that of all these steps.
-# A replacement is held back long enough for the survivors to go on without it, also on a busy machine.
+# A replacement is held back long enough for the survivors to go on without it, also on a busy machine; workers sleep
+# before each step, so that there are few to compare.
 KEYS = {"training.steps": 1000000, "checkpoint.interval": 20, "checkpoint.keep_latest_k": 3,
         "training.mixed_precision_param": "float32", "training.global_batch_size": 8, "training.local_batch_size": 1,
         "training.seq_len": 32, "numerics.canonical": "true", "device.threads": 1, "fault_tolerance.backoff_ms": 4000,
@@ -135,7 +136,7 @@ class Run:
 
 def kill_and_grow(name, sets, world, reference):
     """One worker is killed: half of the data-parallel ranks go on, and all of them when the replacement is there."""
-    with Daemon(None, "--slots", world) as d:
+    with Daemon(None, "--slots", world, pace_ms=20) as d:
         sets["training.dataset_path"] = headers_text(d.state / "text")
         run = Run(d, name, sets)
         run.trains(world)
@@ -152,7 +153,7 @@ def kill_and_grow(name, sets, world, reference):
 def eight_become_four():
     """pp=2 dp_shard=2 tp=2: 8 -> 4, a spare and a member killed there, 8 again; every loss bit for bit"""
     name = "pp=2 dp_shard=2 tp=2"
-    with Daemon(None, "--slots", 8) as d:
+    with Daemon(None, "--slots", 8, pace_ms=20) as d:
         sets = keys(headers_text(d.state / "text"), 4, 8, "pp=2 dp_shard=2 tp=2", fault_tolerance__backoff_ms=8000,
                     fault_tolerance__backoff_max_ms=8000)
         run = Run(d, name, sets)
@@ -193,7 +194,7 @@ def experts_apart():
 
 def waits_for_a_worker():
     """pp=2 tp=2 and no data parallelism: three make no mesh; the run says what it waits for, and goes on with four"""
-    with Daemon(None, "--slots", 4) as d:
+    with Daemon(None, "--slots", 4, pace_ms=20) as d:
         sets = keys(headers_text(d.state / "text"), 4, 4, "pp=2 tp=2")
         run = Run(d, "pp=2 tp=2", sets)
         follow = subprocess.Popen([BIN / "titanctl", "-s", d.server, "wait", run.job, "--follow"], stderr=subprocess.PIPE,

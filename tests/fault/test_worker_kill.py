@@ -9,11 +9,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import Daemon, headers_text, tap, until, worker_pids  # noqa: E402
 
-STEPS = 600
+STEPS = 300
 KEYS = {"training.steps": STEPS, "elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 20,
         "checkpoint.keep_latest_k": 3, "numerics.canonical": "true", "training.mixed_precision_param": "float32",
         "training.global_batch_size": 8, "training.local_batch_size": 1, "fault_tolerance.backoff_ms": 300,
-        "device.threads": 1}
+        "training.seq_len": 32, "device.threads": 1}
 
 
 def recovered(d, job):
@@ -33,7 +33,7 @@ def losses(d, job):
 
 def losses_survive_two_kills():
     """two workers killed: 4 -> 3 -> 4 twice, no step is lost, every loss is that of an undisturbed run, bit for bit"""
-    with Daemon(None, "--slots", 4) as d:
+    with Daemon(None, "--slots", 4, pace_ms=20) as d:
         keys = {**KEYS, "training.dataset_path": headers_text(d.state / "text")}
         job = d.submit("tiny", keys)
         for kill in range(2):

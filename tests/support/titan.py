@@ -137,10 +137,20 @@ def worker_pids(marker):
     return out
 
 
-class Daemon:
-    """`titand dev` over a folder, or another role; a context manager that stops it. start() again after kill() continues."""
+def paced(ms):
+    """(arguments, environment) of a titand with workers that sleep so long before every step: for a run that only has to be there, it
+    leaves the processors to others."""
+    return ("--worker", FP_BIN / "titan-worker"), {"TITAN_FAILPOINTS": f"train.step=sleep:{ms}@1+"}
 
-    def __init__(self, state=None, *args, env=None, program=BIN / "titand", role="dev"):
+
+class Daemon:
+    """`titand dev` over a folder, or another role; a context manager that stops it. start() again after kill() continues. pace_ms:
+    paced()."""
+
+    def __init__(self, state=None, *args, env=None, program=BIN / "titand", role="dev", pace_ms=0):
+        if pace_ms:
+            more, environment = paced(pace_ms)
+            args, env = (*more, *args), {**environment, **(env or {})}
         self.role = role
         self.own = state is None
         self.program = program
@@ -298,13 +308,18 @@ def headers_text(target, limit=1 << 20):
     return target
 
 
+def processor_s():
+    """Of this process and of those that have ended."""
+    return sum(os.times()[:4])
+
+
 def tap(*tests):
     """Run test functions, print TAP, exit. A test raises AssertionError to fail and returns a str to be skipped."""
     failed = 0
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         name = (test.__doc__ or test.__name__).strip().splitlines()[0]
-        begin = time.monotonic()
+        begin, used = time.monotonic(), processor_s()
         try:
             skip = test()
             print(f"ok {number} - {name}" + (f" # SKIP {skip}" if isinstance(skip, str) else ""), flush=True)
@@ -312,5 +327,5 @@ def tap(*tests):
             failed += 1
             print(f"not ok {number} - {name}")
             print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
-        print(f"# {time.monotonic() - begin:.1f} s", flush=True)
+        print(f"# {time.monotonic() - begin:.1f} s, {processor_s() - used:.1f} s of a processor", flush=True)
     sys.exit(1 if failed else 0)
