@@ -29,7 +29,7 @@ def pairs():
     yield from ("moe tp2 etp=2", "deepseek tp2 etp=2", "moe dps2 tp2 etp=2", "moe dps2 tp2 ep2 etp=2", "moe cp2 tp2 ep2 etp=2",
                 "moe pp2 tp2 etp=2 ac=full", "moe dps2 tp2 ep2 etp=2 ac=selective:op", "deepseek dps2 cp2 tp2 ep4 etp=2",
                 "moe dpr2 dps2 tp2 ep2 etp=2 reduce=microbatch", "moe tp4 heads=8 kv=4 etp=4 fuse=false", "moe tp2 etp=2 async=true",
-                "moe pp2 dps2 tp2 ep2 etp=2 schedule=ZBVZeroBubble", "moe dps2 tp2 ep2 etp=2 room=0.5 seq=512 batch=4")
+                "moe tp2 rows=2 batch=2 seq=66 async=true", "moe pp2 dps2 tp2 ep2 etp=2 schedule=ZBVZeroBubble", "moe dps2 tp2 ep2 etp=2 room=0.5 seq=512 batch=4")
 
 
 def triples_and_more():

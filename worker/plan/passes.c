@@ -561,6 +561,30 @@ static titan_status put_product(struct pieces *k, const struct action *a, int pi
     return put(k, &part, err);
 }
 
+/* Row block of a choice of experts in turn: that goes by the tokens' places in the microbatch, and between a rank's
+ * pieces lie those of the other ranks. */
+static titan_status put_route(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
+{
+    static const int cut[] = {OPERAND_OF(route, chosen), OPERAND_OF(route, weights), OPERAND_OF(route, logits),
+                              OPERAND_OF(route, index)};
+    struct program *p = k->p;
+    struct action part = *a;
+    struct op_params params = *action_params(p, a);
+
+    titan_assert(params.route.N % k->n == 0 && params.route.all % params.route.N == 0);
+    params.route.N /= k->n;
+    params.route.all /= k->n;
+    TRY(append_params(p, &params, &part.params, err));
+    part.operand = p->n_operands;
+    TRY(append_operands(p, a->operand, a->n_operands, err));
+    for (size_t i = 0; i < ARRAY_SIZE(cut); i++) {
+        struct operand *o = &p->operands[part.operand + cut[i]];
+        o->bytes /= (size_t)k->n;
+        o->offset += (size_t)piece * o->bytes;
+    }
+    return put(k, &part, err);
+}
+
 static bool divides(const struct pieces *k, int64_t n)
 {
     return n % k->n == 0;
@@ -624,6 +648,10 @@ static titan_status rewrite(struct pieces *k, struct titan_error *err)
                                  OPERAND_OF(matmul, c))) {
             TRY(put_scatter(k, i, true, err));
             used = 2;
+        } else if (a->op == OP_ROUTE && action_params(p, a)->flags & OP_ROUND_ROBIN &&
+                   action_params(p, a)->route.all > action_params(p, a)->route.N) {
+            for (int piece = 0; piece < k->n; piece++)
+                TRY(put_route(k, a, piece, err));
         } else {
             TRY(put(k, a, err));
         }
