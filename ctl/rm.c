@@ -201,6 +201,9 @@ static titan_status run_gc(void *with, const struct args *args, struct titan_err
     int64_t age_ms = OLD_MS;
     if (older)
         TRY(when_duration(older, &age_ms, err));
+    if (older && age_ms > 0 && strspn(older, "0123456789.") == strlen(older)) /* 30 may be meant as days */
+        return titan_fail(err, TITAN_EINVAL, "--older-than %.32s: of what? %.32ss, %.32sm, %.32sh or %.32sd", older,
+                          older, older, older, older);
     if (!jobs_filtered(args))
         TRY(collect_runs(ctl, now_ms - MAX(age_ms, (int64_t)STARTING_MS), dry, err));
     return args_has(args, "runs") ? TITAN_OK : collect_jobs(ctl, args, now_ms - age_ms, dry, err);

@@ -156,6 +156,7 @@ def collected():
     assert len(d.ok("gc", "--older-than", "0s", "--label", World.label).splitlines()) == 4
     assert not set(World.sweep) & set(listed())
     refused(d.ctl("gc", "--older-than", "soon"), 2, "soon")
+    refused(d.ctl("gc", "--older-than", "30", "--dry-run"), 2, "--older-than 30: of what? 30s, 30m, 30h or 30d")
     home = World.dir / "runs"
     home.mkdir()
     names = ["titan-run-old", "titan-run-new", "titan-run-used", "other"]
