@@ -65,7 +65,7 @@ static bool listing_add(const Titan__V1__Job *job, void *data)
             buf_printf(&labels, "%s%s", i ? " " : "", job->labels[i]);
         table_cell(t, "%s", labels.len ? labels.data : "");
     }
-    table_cell(t, "%s", ctl_state_final(job->state) ? "" : job->reason);
+    table_cell(t, "%s", job->reason);
     return true;
 }
 
