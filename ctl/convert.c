@@ -8,7 +8,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct ctl *ctl = with;
     char path[PATH_MAX];
     TRY(checkpoint_resolve(ctl, args, path, err));
-    return worker_do(ctl, args, (char *[]){path, args->words[1]}, 2, NULL, err);
+    return worker_do(ctl, args, (char *[]){path, args->words[1]}, 2, "--output=json", err);
 }
 
 const struct command command_convert = {

@@ -16,7 +16,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (!args_has(args, "prompt"))
         return titan_fail(err, TITAN_EINVAL, "generate: --prompt TEXT is missing");
     TRY(checkpoint_resolve(ctl, args, path, err));
-    return worker_do(ctl, args, (char *[]){path}, 1, NULL, err);
+    return worker_do(ctl, args, (char *[]){path}, 1, "--output=json", err);
 }
 
 const struct command command_generate = {
@@ -24,7 +24,7 @@ const struct command command_generate = {
     .summary = "generate text from a checkpoint",
     .arguments = "JOB[@STEP]|PATH[@STEP]",
     .text = "Takes the newest checkpoint of a job, or a checkpoint's folder. The model runs in this process, on this "
-            "machine.",
+            "machine.\n-o json has the text that follows the prompt, when all of it is there.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,

@@ -362,6 +362,8 @@ def tables():
     assert counters[0].split() == ["COUNTER", "VALUE", "WHAT"] and any(row.split()[0] == "recovery_ms" for row in counters)
     cancelled = d.ok("list", "--state", "cancelled,failed").splitlines()[1:]
     assert cancelled and all("CANCELLED" in row for row in cancelled)
+    reasons = {j["id"]: j["reason"] for j in json.loads(d.ok("-o", "json", "list", "--state", "cancelled,failed"))["jobs"]}
+    assert all(row.endswith(reasons[int(row.split()[0])]) for row in cancelled), (cancelled, reasons)
     assert len(d.ok("list", "--user", "nobody-at-all").splitlines()) == 1
     assert re.search(r"step +20 of 20\n", d.ok("status", job))
     logs = d.ok("logs", job, "--tail", "1").splitlines()
@@ -434,8 +436,13 @@ def generate_and_convert():
     one_line(d.ctl("generate", job, "--step", 19, *args), 3, "19")
     one_line(d.ctl("generate", "/nowhere", *args), 3, "/nowhere")
     one_line(d.ctl("generate", job), 2, "--prompt")
+    answer = json.loads(d.ok("-o", "json", "generate", job, *args))
+    assert answer == {"prompt": "#include <", "text": first[len("#include <"):-1]}, answer
     d.ok("convert", job, World.dir / "hf")
     assert {"config.json", "model.safetensors"} <= {p.name for p in (World.dir / "hf").iterdir()}
+    assert json.loads(d.ok("-o", "json", "convert", job, World.dir / "hf2")) == {"folder": str(World.dir / "hf2"), "format": "huggingface"}
+    done = d.ctl("convert", job, World.dir / "hf/config.json")
+    assert done.code == 2 and "Not a directory" in done.err, done
 
 
 def evaluates():

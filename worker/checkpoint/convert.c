@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/vec.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/hf_export.h"
@@ -172,8 +173,12 @@ static titan_status check_empty(const char *dir, struct titan_error *err)
     DIR *d = opendir(dir);
     if (!d && errno == ENOENT)
         return TITAN_OK;
-    if (!d)
-        return titan_fail_errno(err, "folder '%s'", dir);
+    if (!d) {
+        (void)titan_fail_errno(err, "folder '%s'", dir);
+        if (err && errno == ENOTDIR)
+            err->status = TITAN_EINVAL; /* "not found" is for the checkpoint */
+        return err ? err->status : TITAN_EINVAL;
+    }
     const struct dirent *e;
     while ((e = readdir(d)) && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0))
         ;
@@ -198,17 +203,36 @@ static titan_status read_dtype(const char *word, const char **ret, struct titan_
     return titan_fail(err, TITAN_EINVAL, "--dtype is bf16, f16 or f32, not '%s'", word);
 }
 
+static titan_status print_json(const char *dir, const char *format, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "folder", dir);
+    json_put_string(&w, "format", format);
+    json_end_object(&w);
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    (void)puts(text.data);
+    return TITAN_OK;
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     const char *from = args->words[0], *out_dir = args->words[1], *dtype;
     const bool to_checkpoint = hf_weights_are_at(from);
+    const char *output = args_text(args, "output", "table");
     (void)with;
+    if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
+        return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", output);
     TRY(read_dtype(args_text(args, "dtype", "bf16"), &dtype, err));
     if (to_checkpoint && args_text(args, "dtype", NULL))
         return titan_fail(err, TITAN_EINVAL, "--dtype is for a Hugging Face directory: a checkpoint has fp32");
     if (!args_has(args, "force"))
         TRY(check_empty(out_dir, err));
     TRY(to_checkpoint ? convert_weights(from, out_dir, err) : hf_export(from, out_dir, dtype, err));
+    if (strcmp(output, "json") == 0)
+        return print_json(out_dir, to_checkpoint ? "checkpoint" : "huggingface", err);
     (void)puts(out_dir);
     return TITAN_OK;
 }
@@ -228,6 +252,7 @@ const struct command convert_command = {
             {"dtype", 0, "TYPE", "bf16 (default), f16 or f32", WORD_NONE},
             {"force", 0, NULL, "also into a folder that is not empty; weights and files of the same names are replaced",
              WORD_NONE},
+            {"output", 'o', "FORMAT", "table (default) or json", WORD_FORMAT},
             {NULL}},
     .examples = (const struct example[]){{"titan-worker convert run/checkpoint ./hf", "the newest checkpoint"},
                                          {"titan-worker convert ./Qwen3-0.6B ./start", "weights to begin from"},

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "base/rng.h"
 #include "base/vec.h"
 #include "worker/checkpoint/safetensors.h"
@@ -203,6 +204,32 @@ titan_status generate_text(const struct generate_options *options, FILE *out, st
 
 /* --- command ------------------------------------------------------------------------------------------------------ */
 
+static titan_status generate_json(const struct generate_options *o, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf json = BUF_INIT;
+    _cleanup_free_ char *text = NULL;
+    size_t n = 0;
+    struct json_writer w = {.out = &json, .pretty = true};
+    FILE *out = open_memstream(&text, &n);
+    if (!out)
+        return titan_fail_errno(err, "no memory for the text");
+    titan_status status = generate_text(o, out, err);
+    if (fclose(out) != 0 && status == TITAN_OK)
+        status = titan_fail_errno(err, "no memory for the text");
+    if (status != TITAN_OK)
+        return status;
+    const size_t prompt = MIN(strlen(o->prompt), n);
+    if (n > prompt)
+        text[n - 1] = '\0'; /* the line's end is not the model's */
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "prompt", o->prompt);
+    json_put_string(&w, "text", text + prompt);
+    json_end_object(&w);
+    buf_puts(&json, "\n");
+    return buf_failed(&json) ? titan_fail(err, TITAN_ENOMEM, "no memory for the text")
+                             : put_text(json.data, json.len, stdout, err);
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct generate_options o = {.checkpoint = args->words[0],
@@ -211,6 +238,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                                  .device = args_text(args, "device", NULL),
                                  .dtype = args_text(args, "dtype", NULL),
                                  .logits_path = args_text(args, "logits", NULL)};
+    const char *output = args_text(args, "output", "table");
     int64_t seed;
     (void)with;
     TRY(args_int(args, "max-tokens", 0, MAX_TOKENS_LIMIT, MAX_TOKENS_DEFAULT, &o.max_tokens, err));
@@ -218,7 +246,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(args_int(args, "top-k", 0, INT64_MAX, TOP_K_DEFAULT, &o.top_k, err));
     TRY(args_int(args, "seed", INT64_MIN, INT64_MAX, 0, &seed, err));
     o.seed = (uint64_t)seed;
-    return generate_text(&o, stdout, err);
+    if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
+        return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", output);
+    return strcmp(output, "json") == 0 ? generate_json(&o, err) : generate_text(&o, stdout, err);
 }
 
 const struct command generate_command = {
@@ -240,6 +270,8 @@ const struct command generate_command = {
             {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
             {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
             {"logits", 0, "FILE", "write the logits of every position of the prompt as safetensors", WORD_FILE},
+            {"output", 'o', "FORMAT", "table (default): the text; or json: the prompt and what follows it",
+             WORD_FORMAT},
             {NULL}},
     .examples = (const struct example[]){{"titan-worker generate run/checkpoint --prompt '#include <' --temperature 0",
                                           "the newest checkpoint, no chance involved"},
