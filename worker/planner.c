@@ -64,6 +64,8 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
     p->world = (int)world;
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &gib, err));
+    if (p->json && p->print)
+        return titan_fail(err, TITAN_EINVAL, "plan: --print has no JSON");
     if (gib > 0)
         resize(p, gib);
     return TITAN_OK;
@@ -208,7 +210,7 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
         for (int k = 0; k < plan->classes; k++)
             program_print(programs[k], out);
     if (status == TITAN_OK && p->json)
-        forecast_json(&f, out);
+        status = forecast_json(&f, p->operations ? s : NULL, &p->cost, out, err);
     else if (status == TITAN_OK)
         forecast_print(&f, out);
     if (status == TITAN_OK && p->operations && !p->json)

@@ -475,8 +475,9 @@ static int by_predicted(const void *x, const void *y)
     return a->first < b->first ? -1 : 1;
 }
 
-titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
-                                       struct buf *out, struct titan_error *err)
+/* Of the busiest rank, the longest first; the caller frees. NULL: out of memory. */
+static struct op_row *operations_of(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                                    size_t *ret_n)
 {
     titan_assert(f->busiest >= 0 && f->busiest < s->n);
     const struct simulated_rank *k = &s->ranks[f->busiest];
@@ -485,7 +486,7 @@ titan_status forecast_print_operations(const struct forecast *f, const struct si
     size_t n = 0;
 
     if (!rows)
-        return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
+        return NULL;
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         if (op_class((enum op)a->op) == OP_CLASS_NO_TIME)
@@ -501,13 +502,25 @@ titan_status forecast_print_operations(const struct forecast *f, const struct si
         rows[at].floor += cost_floor(cost, p, a);
     }
     qsort(rows, n, sizeof *rows, by_predicted);
+    *ret_n = n;
+    return rows;
+}
+
+titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                                       struct buf *out, struct titan_error *err)
+{
+    size_t n;
+    struct op_row *rows = operations_of(f, s, cost, &n);
+
+    if (!rows)
+        return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
     buf_printf(out, "\noperations of a step on the busiest rank (pp %d)\n  %9s %9s %6s %6s  operation\n", f->busiest,
                "s", "floor", "share", "times");
     for (size_t i = 0; i < n; i++) {
         buf_printf(out, "  %9.6f %9.6f %5.1f%% %6ld  %s", rows[i].predicted, rows[i].floor,
                    rows[i].predicted > 0 ? 100 * rows[i].floor / rows[i].predicted : 0, rows[i].count,
                    op_name((enum op)rows[i].first->op));
-        program_print_params(p, rows[i].first, out);
+        program_print_params(s->ranks[f->busiest].program, rows[i].first, out);
         if (rows[i].first->stream != STREAM_COMPUTE)
             buf_printf(out, " on %s", program_stream_name((enum stream_id)rows[i].first->stream));
         buf_puts(out, "\n");
@@ -538,7 +551,31 @@ static void json_rank(const struct forecast *f, int i, struct buf *out)
     buf_printf(out, "},\"floor_seconds\":%.6f}", t->matmul_floor + t->attention_floor + t->memory_floor);
 }
 
-void forecast_json(const struct forecast *f, struct buf *out)
+static titan_status json_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                                    struct buf *out, struct titan_error *err)
+{
+    size_t n;
+    struct op_row *rows = operations_of(f, s, cost, &n);
+
+    if (!rows)
+        return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
+    buf_puts(out, ",\"operations\":[");
+    for (size_t i = 0; i < n; i++) {
+        buf_printf(out, "%s{\"operation\":\"%s\",\"parameters\":\"", i ? "," : "", op_name((enum op)rows[i].first->op));
+        _cleanup_(buf_free) struct buf parameters = BUF_INIT; /* each begins with a space */
+        program_print_params(s->ranks[f->busiest].program, rows[i].first, &parameters);
+        buf_puts(out, parameters.len ? parameters.data + 1 : "");
+        buf_printf(out, "\",\"stream\":\"%s\",\"seconds\":%.9f,\"floor_seconds\":%.9f,\"times\":%ld}",
+                   program_stream_name((enum stream_id)rows[i].first->stream), rows[i].predicted, rows[i].floor,
+                   rows[i].count);
+    }
+    buf_puts(out, "]");
+    free(rows);
+    return TITAN_OK;
+}
+
+titan_status forecast_json(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                           struct buf *out, struct titan_error *err)
 {
     const struct mesh *m = &f->plan->mesh;
 
@@ -563,5 +600,9 @@ void forecast_json(const struct forecast *f, struct buf *out)
         buf_puts(out, i ? "," : "");
         json_rank(f, i, out);
     }
-    buf_puts(out, "]}\n");
+    buf_puts(out, "]");
+    if (s)
+        TRY(json_operations(f, s, cost, out, err));
+    buf_puts(out, "}\n");
+    return TITAN_OK;
 }

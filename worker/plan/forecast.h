@@ -64,6 +64,8 @@ void forecast_print(const struct forecast *f, struct buf *out);
  * share, and the stream, if it is not compute's. */
 titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                                        struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-void forecast_json(const struct forecast *f, struct buf *out);
+/* s not NULL: with these operations. */
+titan_status forecast_json(const struct forecast *f, const struct simulation *s, const struct cost *cost,
+                           struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

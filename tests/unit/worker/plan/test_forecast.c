@@ -462,10 +462,11 @@ static void json_has_the_same_numbers(void **state)
     struct titan_error err = {0};
     struct json *doc = NULL;
     struct forecasted x;
+    double seconds = 0, floor = 0;
 
     (void)state;
     open_forecast(&x, 8, sets);
-    forecast_json(&x.f, &text);
+    assert_int_equal(forecast_json(&x.f, x.s, &x.p.cost, &text, &err), TITAN_OK);
     forecast_print(&x.f, &words);
     if (json_parse(text.data, text.len, &doc, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
@@ -475,6 +476,16 @@ static void json_has_the_same_numbers(void **state)
     const struct json *rank = json_get(doc, "ranks")->first;
     near(json_real(json_get(rank, "sent_bytes"), "tp", -1), round(x.f.bytes[0][AXIS_TP]), "sent over tp");
     near(json_real(json_get(rank, "memory"), "planned", -1), (double)x.f.memory[0].total, "planned");
+    for (const struct json *op = json_get(doc, "operations")->first; op; op = op->next) {
+        if (strcmp(json_string(op, "operation", ""), "MATMUL") == 0) {
+            assert_memory_equal(json_string(op, "parameters", ""), "M=", 2);
+            assert_string_equal(json_string(op, "stream", ""), "compute");
+            seconds += json_real(op, "seconds", 0);
+            floor += json_real(op, "floor_seconds", 0);
+        }
+    }
+    near(seconds, x.f.time[0].matmul, "products, s");
+    assert_true(floor > 0 && floor <= seconds);
     assert_non_null(strstr(words.data, "dp_shard 4 x tp 2"));
     assert_non_null(strstr(words.data, "slowest"));
     json_free(doc);
