@@ -333,7 +333,8 @@ static bool is_complete(struct event *e, uint64_t ticket)
 
 /* Run what its stream has queued before the event, as far as the stream's own thread has not begun. A collective that
  * is waited for at once costs no thread switch then: where ranks have as many cores as threads that compute, a thread
- * more is often put behind another rank's, which waits for it in turn (tensor parallel on two cores: a third of a step).
+ * more is often put behind another rank's, which waits for it in turn (tensor parallel on two cores: a third of a
+ * step).
  */
 static void event_help(struct event *e, uint64_t ticket)
 {
