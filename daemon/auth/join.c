@@ -94,7 +94,13 @@ titan_status join_load(const char *path, struct join_file *ret, struct titan_err
         titan_error_hint(err, "chmod 600 '%.120s'", path);
         return TITAN_EPERM;
     }
-    TRY(file_read(path, JOIN_FILE_MAX, &text, err));
+    titan_status status = file_read(path, JOIN_FILE_MAX, &text, err);
+    if (status == TITAN_ENOTFOUND) { /* as of a configuration: bad input, with which a unit is not started again */
+        status = TITAN_EINVAL;
+        if (err)
+            err->status = status;
+    }
+    TRY(status);
     return join_parse(text.data ? text.data : "", text.len, path, ret, err);
 }
 

@@ -198,6 +198,8 @@ static void test_secrets(void **state)
     assert_int_equal(chmod(path, 0640), 0);
     assert_int_equal(join_load(path, &back, &err), TITAN_EPERM);
     assert_non_null(strstr(err.hint, "chmod 600"));
+    assert_int_equal(join_load("/nonexistent/n1.join", &back, &err), TITAN_EINVAL);
+    assert_int_equal(err.status, TITAN_EINVAL);
 
     make_ca(&key, &certificate);
     (void)snprintf(path, sizeof(path), "%s", in("pki"));
