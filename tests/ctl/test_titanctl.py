@@ -198,11 +198,10 @@ def steps_trained_again():
     step = until("a checkpoint", lambda: d.status(job)["checkpoint"])[-8:]
     attached = subprocess.Popen([CTL, "-s", d.server, "attach", job], stderr=subprocess.PIPE, text=True)
     time.sleep(6)  # what is to be trained again takes as long
-    for pid in d.workers(job).values():
-        os.kill(pid, signal.SIGSTOP)
-    lost = d.status(job)["step"]
-    for pid in d.workers(job).values():
-        os.kill(pid, signal.SIGKILL)
+    lost, workers = d.status(job)["step"], d.workers(job).values()
+    for sign in (signal.SIGSTOP, signal.SIGKILL):  # all at once: none goes on without the others
+        for pid in workers:
+            os.kill(pid, sign)
     lines = []
     while not ("Z  back after" in "".join(lines) and lines[-1].startswith("running")):
         lines.append(attached.stderr.readline())
