@@ -188,7 +188,7 @@ struct product_way {
 /* Rows of one expert that a round may end behind, and multiples: those of the largest piece of a grouped product. */
 #define EXPERT_SPLIT 256
 
-/* Called on the stream's thread before and after each thing that is enqueued. */
+/* Called before and after each thing that is enqueued, on the thread that runs it. */
 struct stream_observer {
     void (*begin)(void *arg), (*end)(void *arg);
     void *arg;

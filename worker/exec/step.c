@@ -10,7 +10,7 @@
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
-/* On the stream's thread. */
+/* On the thread that runs the stream's next task. */
 static titan_status take_time(void *arg, struct titan_error *err)
 {
     (void)err;
