@@ -225,7 +225,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     step_clock_lap(clock, STEP_COMPUTE);
     TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));
     step_clock_lap(clock, STEP_DATA);
-    TRY(profile_begin_step(e, err));
+    profile_begin_step(e);
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)

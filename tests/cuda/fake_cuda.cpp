@@ -53,7 +53,7 @@ static struct fake_counts {
     std::atomic<size_t> most_ahead{0};    /* the same, with each operation of a graph */
     std::atomic<size_t> most_copied{0};   /* bytes of one copy */
     std::atomic<size_t> most_pageable{0}; /* of one from or to memory that is not pinned */
-    std::atomic<size_t> device_syncs{0};
+    std::atomic<size_t> device_syncs{0}, host_calls{0};
     std::atomic<size_t> registered_bytes{0};            /* copied into memory of cudaHostRegister */
     std::atomic<size_t> enqueued{0};                    /* operations, of all streams */
     std::atomic<size_t> graphs{0}, graph_operations{0}; /* launched */
@@ -66,9 +66,11 @@ static struct fake_counts {
         FILE *f = path ? fopen(path, "a") : NULL; /* of several ranks, one after the other */
         if (!f)
             return;
-        fprintf(f, "most_queued %zu\nmost_copied %zu\nmost_pageable %zu\ndevice_syncs %zu\nregistered_bytes %zu\n",
+        fprintf(f,
+                "most_queued %zu\nmost_copied %zu\nmost_pageable %zu\ndevice_syncs %zu\nregistered_bytes "
+                "%zu\nhost_calls %zu\n",
                 most_queued.load(), most_copied.load(), most_pageable.load(), device_syncs.load(),
-                registered_bytes.load());
+                registered_bytes.load(), host_calls.load());
         for (int i = 0; i < ALGORITHMS_MAX; i++)
             fprintf(f, "products_%d %zu\n", i, products[i].load());
         fprintf(f, "proposals %zu\nenqueued %zu\ngraphs %zu\ngraph_operations %zu\nmost_ahead %zu\n", proposals.load(),
@@ -273,9 +275,11 @@ struct fake_flag {
     std::mutex lock;
     std::condition_variable changed;
     bool up = false;
-    double ms = 0; /* when, on the stream's own clock */
+    double ms = 0, products_ms = 0; /* when, by the clock; what its stream's products have taken until then */
+    cudaStream_t stream = nullptr;
 };
 struct fake_event {
+    bool timed;
     std::mutex lock;
     std::shared_ptr<fake_flag> last;
 };
@@ -462,12 +466,15 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data)
 {
+    counts.host_calls++;
     fake_stream_enqueue(s, [=] { fn(data); });
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-    *e = (cudaEvent_t) new fake_event;
+    fake_event *event = new fake_event;
+    event->timed = !(flags & cudaEventDisableTiming);
+    *e = (cudaEvent_t)event;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e)
@@ -487,6 +494,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
     NOT_CAPTURED(s);
     fake_event *e = (fake_event *)event;
     std::shared_ptr<fake_flag> flag = std::make_shared<fake_flag>();
+    flag->stream = s;
     {
         std::lock_guard<std::mutex> held(e->lock);
         e->last = flag;
@@ -494,7 +502,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
     fake_stream_enqueue(s, [flag] {
         std::lock_guard<std::mutex> held(flag->lock);
         flag->up = true;
-        flag->ms = stream_ms;
+        flag->ms =
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+        flag->products_ms = stream_ms;
         flag->changed.notify_all();
     });
     return cudaSuccess;
@@ -511,9 +521,12 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     const std::shared_ptr<fake_flag> first = flag_of(begin), second = flag_of(end);
-    if (!first || !second || !first->up || !second->up)
+    if (!((fake_event *)begin)->timed || !((fake_event *)end)->timed || !first || !second)
+        return cudaErrorInvalidResourceHandle;
+    if (!first->up || !second->up)
         return cudaErrorNotReady;
-    *ms = (float)(second->ms - first->ms);
+    const bool products = first->stream == second->stream && second->products_ms > first->products_ms;
+    *ms = (float)(products ? second->products_ms - first->products_ms : second->ms - first->ms);
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned)

@@ -192,6 +192,20 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "not ok - segments $name: the losses of single launches, bit for bit" && bad=1
         fi
     done
+    # A traced step, and one whose waits are measured: the device takes the times, the host is called no more often.
+    rm -f "$dir"/times-*.counts
+    for times in off:false:1000 on:true:1; do
+        IFS=: read -r name wanted every <<<"$times"
+        TITAN_FAKE_COUNTS=$dir/times-$name.counts train "times-$name" 2 cuda "$dir/titan-worker" $brief \
+            $(set_keys metrics.log_freq="$every" profiling.enable_profiling="$wanted" profiling.profile_freq=3 profiling.profiler_warmup=1 profiling.profiler_active=2) || bad=1
+    done
+    calls() { awk '$1 == "host_calls" { n += $2 } END { print n + 0 }' "$dir/times-$1.counts"; }
+    if [ "$(calls on)" -eq "$(calls off)" ] && [ "$(calls off)" -gt 0 ] &&
+        "${PYTHON:-python3}" tests/gpu/trace_gaps.py "$dir/times-on/profile_traces/iteration_3/rank1_trace.json"; then
+        echo "ok - times of a traced step are taken by the device, in the order of its streams"
+    else
+        echo "not ok - times of a traced step are taken by the device: $(calls on) calls of the host, $(calls off) without" && bad=1
+    fi
     # A rank is killed while the other one's segments run: what is launched runs to its end, the epoch is over at once. Its windows
     # are given back: NCCL 2.28 would keep a step's memory that an abort finds registered.
     rm -rf "$dir/graphs-killed" "$dir/windows-killed.counts" && mkdir -p "$dir/graphs-killed"

@@ -48,7 +48,7 @@ check "run.sh without a GPU: exit code 77 (got $code)" [ $code -eq 77 ]
 check "leaves three files" [ "$(files "$own/run")" = "bench.json logs.tar.gz summary.json " ]
 check "says of each part why it was skipped" [ "$(grep -c ' skipped: no GPU' "$own/run.log")" -eq "$(grep -c 'skipped' "$own/run.log" | awk '{ print $1 - 1 }')" ]
 PARTS=unrun OUT=$own/run B=$own/none tests/gpu/run.sh >"$own/unrun.log" 2>&1
-named=$(sed -n "/^unrun='/,/'$/p" tests/gpu/run.sh | tr -d "'" | sed 's/^unrun=//' | xargs -n 1)
+named=$(tr '\n' ' ' <tests/gpu/run.sh | grep -o "unrun='[^']*'" | tr -d "'" | sed 's/^unrun=//' | xargs -n 1)
 check "PARTS=unrun is the parts of its list ($(wc -l <<<"$named"))" [ "$(sort <<<"$named")" = "$(awk '/ skipped: / { print $1 }' "$own/unrun.log" | sort)" ]
 OUT=$own/bench B=$own/none tests/gpu/bench.sh >"$own/bench.log" 2>&1
 code=$?
@@ -116,13 +116,13 @@ PY
 check "which hold the figures, the card's state and the logs" [ $? -eq 0 ]
 printf '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift 2; done\nexec "$@"\n' >"$own/tools/compute-sanitizer"
 chmod +x "$own/tools/compute-sanitizer"
-PATH=$own/tools:$PATH OUT=$own/long B=$stand QUICK=1 PARTS='^(machine|samples|sanitizer-racecheck|communicator-2|model|mps)$' tests/gpu/run.sh >"$own/long.log" 2>&1
+PATH=$own/tools:$PATH OUT=$own/long B=$stand QUICK=1 PARTS='^(machine|samples|sanitizer-racecheck|communicator-2|model|mps|time-trace)$' tests/gpu/run.sh >"$own/long.log" 2>&1
 code=$?
 sed 's/^/# /' "$own/long.log"
 check "run.sh on the stand-ins: a part that lacks its program fails, exit code 1 (got $code)" [ $code -eq 1 ]
 check "that part alone" [ "$(grep -E ' passed +[1-9][0-9]* failed' "$own/long.log" | awk '{ print $1 }')" = model ]
 check "its reason is named" grep -q "not ok - $stand/gpu/check_model is not built" "$own/long.log"
-check "the others pass" [ "$(grep -cE '^(machine|samples|sanitizer-racecheck|communicator-2) .* passed   0 failed' "$own/long.log")" -eq 4 ]
+check "the others pass" [ "$(grep -cE '^(machine|samples|sanitizer-racecheck|communicator-2|time-trace) .* passed   0 failed' "$own/long.log")" -eq 5 ]
 check "what needs MPS says that it does not start" grep -qE '^mps +skipped: no MPS: no MPS on this card$' "$own/long.log"
 check "three files" [ "$(files "$own/long")" = "bench.json logs.tar.gz summary.json " ]
 # A card called H200, small models, and a Python without packages.

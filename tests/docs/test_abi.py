@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ABIS = {  # header: the number's name, the number, its declarations
-    "worker/device/device.h": ("TITAN_DEVICE_ABI", 12, "cc3b276b934a20c2"),
+    "worker/device/device.h": ("TITAN_DEVICE_ABI", 13, "aec8e0884caf4b22"),
     "worker/comm/comm.h": ("TITAN_COMM_ABI", 6, "76c525dc45db15cb"),
 }
 

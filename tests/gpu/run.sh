@@ -18,10 +18,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 script=run LIMIT=${LIMIT:-540}
 # docs/gpu.md says what of each is new. A part that has run goes from this list.
-unrun='build operations-hopper operations operations-asked samples-asked communicator-probe communicator-4 train-1-dense train-1-experts
-    variant-bf16 variant-experts-bf16 variant-grouped variant-moments variant-float8 variant-float8-rowwise variant-float8-rowwise-hp
-    mesh-fsdp-2 mesh-tp-2 mesh-ep-2 variant-windows-2 variant-windows-tp-2 variant-rounds-ep-2 variant-float8-2 variant-float8-gather-2
-    time-grouped time-changed'
+unrun='build time-trace'
 [ "${PARTS:-}" != unrun ] || PARTS="^($(echo $unrun | tr ' ' '|'))\$"
 . tests/gpu/parts.sh
 
@@ -150,6 +147,16 @@ time_grouped() {
     done
 }
 
+# A traced step of Llama 3.2 1B: what its operations take there, and how long the device has nothing to do between them.
+time_trace() {
+    local recipe=recipes/llama3_1b.toml size=training.global_batch_size=1
+    [ -z "${QUICK:-}" ] || recipe=recipes/tiny.toml size="training.seq_len=16 training.local_batch_size=1 training.global_batch_size=1"
+    rm -rf "$WORK/trace" && mkdir -p "$WORK/trace"
+    $B/bin/titan-worker run "$recipe" -n 1 --device cuda --dir "$WORK/trace" $(set_keys "training.dataset_path=$WORK/text" training.steps=10 $size \
+        numerics.deterministic=false checkpoint.enable=false elastic.min_workers=1 elastic.max_workers=1 profiling.enable_profiling=true profiling.profile_freq=10) || return
+    python3 tests/gpu/trace_gaps.py "$WORK/trace/profile_traces/iteration_10/rank0_trace.json" "$WORK/trace/metrics.jsonl"
+}
+
 # AdamW of a layer of 8B and of its head, then casts to float8 and products in it.
 time_changed() {
     local op
@@ -160,7 +167,7 @@ time_changed() {
 }
 
 export -f machine check_model sanitize mesh_bound model_keys find_mesh find_variant train_model train_mesh train_variant train_resumed train_again train_ranks train_canonical train_killed ranks_of \
-    time_steps time_grouped time_changed
+    time_steps time_grouped time_changed time_trace
 export meshes variants
 
 python3 tests/gpu/text.py "$WORK/text"
@@ -171,12 +178,10 @@ part build 300 "gpu toolkit" bash -c build_all
 part operations-hopper 30 "gpu gpu/check_hopper" $B/gpu/check_hopper
 part operations 60 "gpu $plugin gpu/check_ops" $B/gpu/check_ops
 part operations-cores 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=0 $B/gpu/check_ops
-part operations-asked 60 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=1 $B/gpu/check_ops
 part samples 90 "gpu $plugin gpu/check_ops" $B/gpu/check_ops samples $samples
-part samples-asked 90 "gpu $plugin gpu/check_ops" env TITAN_HOPPER=1 $B/gpu/check_ops samples $samples
 part time-grouped 60 "gpu $plugin gpu/bench_ops" bash -c "time_grouped"
 part time-changed 40 "gpu $plugin gpu/bench_ops" bash -c "time_changed"
-part sanitizer-memcheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "TITAN_HOPPER=1 sanitize memcheck $B/gpu/check_ops"
+part sanitizer-memcheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "sanitize memcheck $B/gpu/check_ops"
 part sanitizer-racecheck 150 "gpu sanitizer $plugin gpu/check_ops" bash -c "TITAN_HOPPER=0 sanitize racecheck --kernel-name-exclude kns=cudnn $B/gpu/check_ops samples reduced"
 part communicator-probe 25 "gpu $plugin gpu/check_comm" $B/gpu/check_comm probe
 part communicator-2 60 "gpu $plugin gpu/check_comm" env OUT="$WORK" $B/gpu/check_comm 2
@@ -215,6 +220,7 @@ part train-4-ranks 90 "gpu $plugin $worker" bash -c "train_ranks 4"
 part time-ops-8b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-8b 4096 1 32 8 14336 128256 1 8192"
 part time-ops-1b 120 "gpu $plugin gpu/bench_ops" bash -c "time_ops ops-1b 2048 16 32 8 8192 128256 1 8192"
 part time-steps 60 "gpu $plugin $worker" bash -c time_steps
+part time-trace 40 "gpu $plugin $worker" bash -c time_trace
 part time-8b-4-layers 180 "gpu $plugin $worker" bash -c "watch_card 8b-4-layers train_8b_4_layers"
 
 python3 tests/gpu/results.py "$WORK" "$OUT"

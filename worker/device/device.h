@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 12
+#define TITAN_DEVICE_ABI 13
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -45,6 +45,7 @@ struct device; /* implementation's own */
 struct stream;
 struct event;
 struct segment;
+struct timestamps;
 
 struct device_options {
     int index;   /* which one, where a machine has several */
@@ -234,6 +235,17 @@ struct device_ops {
     titan_status (*event_record)(struct event *e, struct stream *s, struct titan_error *err);
     titan_status (*event_wait)(struct event *e, struct stream *s, struct titan_error *err); /* s waits for e */
     titan_status (*event_sync)(struct event *e, struct titan_error *err);                   /* host waits */
+
+    /* --- timestamps: when streams come to a place, without a stop of theirs --------------------------------------- */
+    /* n places, by number. */
+    titan_status (*timestamps_open)(struct device *dev, int n, struct timestamps **ret, struct titan_error *err);
+    void (*timestamps_close)(struct timestamps *p); /* the streams are idle; NULL is fine */
+    /* Forget all. What follows until the next call is within minutes of this one: a device's clock is set by it. */
+    titan_status (*timestamps_begin)(struct timestamps *p, struct titan_error *err);
+    /* When s comes here is the time of place i; a place has one time. Nothing where s has failed. */
+    titan_status (*timestamp)(struct timestamps *p, int i, struct stream *s, struct titan_error *err);
+    /* ret[n]: the times by clock_mono_ns, on a GPU to half a microsecond; 0: none. All of them have passed. */
+    titan_status (*timestamps_read)(struct timestamps *p, int64_t *ret, struct titan_error *err);
 
     /* --- segments: NULL, all four, where what is enqueued costs the host no more than a call ---------------------- */
     /* What the calling thread enqueues on s from now on is not run but kept, with its arguments. Operations only: no

@@ -26,27 +26,27 @@ static uint64_t this_step(const struct epoch *e)
     return e->state.shards.own->step + 1;
 }
 
-titan_status profile_begin_step(struct epoch *e, struct titan_error *err)
+void profile_begin_step(struct epoch *e)
 {
     if (!e->t->recipe->profiling.enable_profiling)
-        return TITAN_OK;
-    return exec_take_times(e->exec, traced(e, this_step(e)), err);
+        return;
+    exec_take_times(e->exec, traced(e, this_step(e)));
 }
 
 static titan_status append(struct epoch *e, struct titan_error *err)
 {
     const struct program *p = e->plan.program;
-    const struct exec_times *times = exec_times(e->exec);
+    struct exec_times times;
     _cleanup_free_ double *start = calloc((size_t)p->n_actions, sizeof *start);
     _cleanup_free_ double *end = calloc((size_t)p->n_actions, sizeof *end);
     struct buf *const out = &e->profile.trace;
 
-    titan_assert(times);
     if (!start || !end)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    TRY(exec_times(e->exec, &times, err));
     for (int i = 0; i < p->n_actions; i++) {
-        start[i] = (double)times->began[i] * 1e-9;
-        end[i] = (double)times->ended[i] * 1e-9;
+        start[i] = (double)times.began[i] * 1e-9;
+        end[i] = (double)times.ended[i] * 1e-9;
     }
     if (out->len == 0) {
         char name[32];

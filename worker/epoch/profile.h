@@ -21,7 +21,7 @@ struct profile {
 
 /* Around a step: before its first action, and when its update is enqueued. A step that is traced waits for its update.
  */
-titan_status profile_begin_step(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+void profile_begin_step(struct epoch *e);
 titan_status profile_end_step(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void profile_close(struct epoch *e);
 

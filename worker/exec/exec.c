@@ -221,6 +221,10 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     TRY(find_finals(e->p, &e->finals, &e->n_finals, err));
     TRY(bind_buffers(e, err));
     TRY(open_events(e, err));
+    e->times = calloc((size_t)e->p->n_actions * TIME_COUNT, sizeof *e->times);
+    if (!e->times)
+        return no_memory(err);
+    TRY(e->ops->timestamps_open(e->opt.device->dev, TIME_COUNT * e->p->n_actions, &e->timestamps, err));
     if (!e->opt.device->info.host_memory && e->agree < e->p->n_actions) {
         const size_t tokens = (size_t)(MAX(e->p->share, 1) * BATCH_ROWS * e->tokens) * sizeof *e->host_tokens;
         TRY(e->opt.device->ops->alloc_host(e->opt.device->dev, tokens, (void **)&e->host_tokens, err));
@@ -289,6 +293,7 @@ void exec_close(struct exec *e)
         e->ops->release_host(dev, e->host_expert_tokens);
     if (e->host_tokens)
         e->ops->release_host(dev, e->host_tokens);
+    e->ops->timestamps_close(e->timestamps);
     lookahead_close(e->ops, &e->lookahead);
     segments_close(e);
     free(e->norms);
@@ -296,8 +301,7 @@ void exec_close(struct exec *e)
     free(e->recorded);
     free(e->address);
     free(e->events);
-    free(e->times.began);
-    free(e->times.ended);
+    free(e->times);
     free(e);
 }
 

@@ -58,9 +58,9 @@ struct exec_options {
 };
 
 /* When each action of a step began and ended on its stream, by clock_mono_ns, without what it waited for there; 0: it
- * has not run. On a device with a queue of its own the two calls of the host are within the times. */
+ * has not run. */
 struct exec_times {
-    int64_t *began, *ended; /* [program->n_actions] */
+    const int64_t *began, *ended; /* [program->n_actions], borrowed: until the next step */
 };
 
 struct exec_batch {
@@ -70,7 +70,7 @@ struct exec_batch {
     const double *values;  /* [STATISTICS_SAID] of this rank, when exec_agree begins; NULL: it says nothing */
     /* [units] this rank's, fp32 on the device, as they are when exec_agree begins; NULL: no norms of them. */
     const float *const *masters;
-    bool waits; /* measure exec_waited_ns: on a device with a queue, two calls of the host for each wait */
+    bool waits; /* measure exec_waited_ns: two timestamps for each wait */
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -114,9 +114,9 @@ int64_t exec_waited_ns(const struct exec *e);
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 
 /* Take the times of the steps that begin from now on, or no longer. Between steps, with idle streams. */
-titan_status exec_take_times(struct exec *e, bool on, struct titan_error *err) TITAN_MUST_USE;
-/* Of the last step that was timed, when its streams are idle; NULL: none was. */
-const struct exec_times *exec_times(const struct exec *e);
+void exec_take_times(struct exec *e, bool on);
+/* Of the last step, which was timed and whose streams are idle. */
+titan_status exec_times(struct exec *e, struct exec_times *ret, struct titan_error *err) TITAN_MUST_USE;
 
 /* The step has begun to agree and has no statistics: exec_resume can finish it. */
 bool exec_prepared(const struct exec *e);

@@ -54,6 +54,9 @@ struct recorded {
     struct flight_mark mark;
 };
 
+/* What is timed of an action: itself, and what computing waits for at it. */
+enum { TIME_BEGAN, TIME_ENDED, TIME_WAIT_BEGAN, TIME_WAIT_ENDED, TIME_COUNT };
+
 struct exec {
     struct exec_options opt;
     const struct program *p;
@@ -78,7 +81,8 @@ struct exec {
     int sync_point;            /* program_sync_point */
     struct final *finals;
     int n_finals;
-    struct recorded *recorded; /* [n_actions]; NULL: there is no flight recorder */
+    struct recorded *recorded;     /* [n_actions]; NULL: there is no flight recorder */
+    struct timestamps *timestamps; /* [TIME_COUNT * n_actions] */
 
     /* --- written by step.c only */
     enum exec_stage stage;
@@ -87,12 +91,12 @@ struct exec {
     int newest;                     /* which of statistics is the last step's */
     bool has_statistics;
     int next_final;
-    int64_t wait_since_ns, waited_ns; /* written on the compute stream */
+    int64_t waited_ns;
     struct lookahead lookahead;
     struct segments segments;
-    struct exec_times times; /* NULL: never taken */
-    bool timed;              /* this step's are */
-    int done;                /* actions up to here have run, whatever their events say; -1: none */
+    int64_t *times; /* [TIME_COUNT][n_actions], as they were read last */
+    bool timed;     /* this step's actions are */
+    int done;       /* actions up to here have run, whatever their events say; -1: none */
 };
 
 /* One action about to run. */

@@ -10,28 +10,9 @@
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
-/* On the thread that runs the stream's next task. */
-static titan_status take_time(void *arg, struct titan_error *err)
+static titan_status take_time(const struct call *c, int which, int index)
 {
-    (void)err;
-    *(int64_t *)arg = clock_mono_ns();
-    return TITAN_OK;
-}
-
-static titan_status begin_wait(void *arg, struct titan_error *err)
-{
-    (void)err;
-    ((struct exec *)arg)->wait_since_ns = clock_mono_ns();
-    return TITAN_OK;
-}
-
-static titan_status end_wait(void *arg, struct titan_error *err)
-{
-    struct exec *e = arg;
-
-    (void)err;
-    e->waited_ns += clock_mono_ns() - e->wait_since_ns;
-    return TITAN_OK;
+    return c->ops->timestamp(c->e->timestamps, which * c->e->p->n_actions + index, c->s, c->err);
 }
 
 static titan_status wait_for_others(const struct call *c)
@@ -57,12 +38,12 @@ static titan_status issue(const struct call *c, int index)
     const bool transfers = measured && op_is_transfer(op), waits = measured && c->a->n_waits > 0;
 
     if (transfers || waits)
-        TRY(c->ops->stream_call(c->s, begin_wait, e, c->err));
+        TRY(take_time(c, TIME_WAIT_BEGAN, index));
     TRY(wait_for_others(c));
     if (waits && !transfers)
-        TRY(c->ops->stream_call(c->s, end_wait, e, c->err));
+        TRY(take_time(c, TIME_WAIT_ENDED, index));
     if (timed)
-        TRY(c->ops->stream_call(c->s, take_time, &e->times.began[index], c->err));
+        TRY(take_time(c, TIME_BEGAN, index));
     if (recorded)
         recorder_begin(c, index);
     const titan_status status = exec_dispatch(c);
@@ -70,9 +51,9 @@ static titan_status issue(const struct call *c, int index)
         recorder_end(c, index);
     TRY(status);
     if (transfers)
-        TRY(c->ops->stream_call(c->s, end_wait, e, c->err));
+        TRY(take_time(c, TIME_WAIT_ENDED, index));
     if (timed)
-        TRY(c->ops->stream_call(c->s, take_time, &e->times.ended[index], c->err));
+        TRY(take_time(c, TIME_ENDED, index));
     if (index == e->sync_point && e->opt.met)
         TRY(c->ops->stream_call(c->s, e->opt.met, e->opt.arg, c->err));
     return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
@@ -85,10 +66,10 @@ static titan_status issue_run(const struct call *first, struct run *r, bool *ret
     const bool waits = e->batch->waits && first->a->n_waits > 0;
 
     if (waits)
-        TRY(first->ops->stream_call(first->s, begin_wait, e, first->err));
+        TRY(take_time(first, TIME_WAIT_BEGAN, r->first));
     TRY(wait_for_others(first));
     if (waits)
-        TRY(first->ops->stream_call(first->s, end_wait, e, first->err));
+        TRY(take_time(first, TIME_WAIT_ENDED, r->first));
     TRY(segments_launch(e, r, ret_done, first->err));
     if (!*ret_done || !e->p->actions[r->last].signal)
         return TITAN_OK;
@@ -192,7 +173,7 @@ static titan_status join_streams(const struct exec *e, struct titan_error *err)
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static void begin(struct exec *e, const struct exec_batch *batch)
+static titan_status begin(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
 {
     titan_assert(batch && batch->tokens);
     e->stage = EXEC_REDUCING;
@@ -200,8 +181,20 @@ static void begin(struct exec *e, const struct exec_batch *batch)
     e->update = NULL;
     e->next_final = 0;
     e->done = -1;
-    e->waited_ns = 0;
     lookahead_begin(&e->lookahead);
+    return e->timed || batch->waits ? e->ops->timestamps_begin(e->timestamps, err) : TITAN_OK;
+}
+
+/* What computing waited for on its stream. */
+static titan_status add_waits(struct exec *e, struct titan_error *err)
+{
+    const int64_t *const began = e->times + TIME_WAIT_BEGAN * (size_t)e->p->n_actions;
+    const int64_t *const ended = e->times + TIME_WAIT_ENDED * (size_t)e->p->n_actions;
+
+    TRY(e->ops->timestamps_read(e->timestamps, e->times, err));
+    for (int i = 0; i < e->agree; i++)
+        e->waited_ns += ended[i] - began[i];
+    return TITAN_OK;
 }
 
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
@@ -210,7 +203,7 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
     int enqueued;
 
     titan_assert(batch->counts);
-    begin(e, batch);
+    TRY(begin(e, batch, err));
     TRY(segments_begin(e, err));
     for (int i = 0; i < e->agree; i++) {
         if (e->opt.revoked && atomic_load(e->opt.revoked))
@@ -225,9 +218,9 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
     for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
         if (e->joined[s])
             TRY(e->ops->stream_sync(e->opt.streams[s], err));
-    e->waited_ns += clock_mono_ns() - computed_ns;
+    e->waited_ns = clock_mono_ns() - computed_ns;
     e->stage = EXEC_REDUCED;
-    return TITAN_OK;
+    return batch->waits ? add_waits(e, err) : TITAN_OK;
 }
 
 static void take_statistics(struct exec *e)
@@ -285,29 +278,18 @@ titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)
     return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err); /* joined with all others */
 }
 
-titan_status exec_take_times(struct exec *e, bool on, struct titan_error *err)
+void exec_take_times(struct exec *e, bool on)
 {
-    const size_t n = (size_t)e->p->n_actions;
-
     titan_assert(e->stage == EXEC_IDLE);
-    e->timed = false;
-    if (!on)
-        return TITAN_OK;
-    if (!e->times.began)
-        e->times.began = calloc(n, sizeof *e->times.began);
-    if (!e->times.ended)
-        e->times.ended = calloc(n, sizeof *e->times.ended);
-    if (!e->times.began || !e->times.ended)
-        return titan_fail(err, TITAN_ENOMEM, "times of %zu actions: out of memory", n);
-    memset(e->times.began, 0, n * sizeof *e->times.began);
-    memset(e->times.ended, 0, n * sizeof *e->times.ended);
-    e->timed = true;
-    return TITAN_OK;
+    e->timed = on;
 }
 
-const struct exec_times *exec_times(const struct exec *e)
+titan_status exec_times(struct exec *e, struct exec_times *ret, struct titan_error *err)
 {
-    return e->times.began && e->times.ended ? &e->times : NULL;
+    titan_assert(e->stage == EXEC_IDLE && e->timed);
+    *ret = (struct exec_times){e->times + TIME_BEGAN * (size_t)e->p->n_actions,
+                               e->times + TIME_ENDED * (size_t)e->p->n_actions};
+    return e->ops->timestamps_read(e->timestamps, e->times, err);
 }
 
 bool exec_prepared(const struct exec *e)
@@ -332,7 +314,7 @@ titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
 {
     titan_assert(e->agree == e->p->n_actions);
-    begin(e, batch);
+    TRY(begin(e, batch, err));
     for (int i = 0; i < e->p->n_actions; i++) {
         TRY(run_action(e, i, err));
         TRY(lookahead_bound(e, 1, err));

@@ -129,13 +129,6 @@ static titan_status make_batch(struct replay *r, struct titan_error *err)
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
 
-static titan_status take_time(void *arg, struct titan_error *err)
-{
-    (void)err;
-    *(int64_t *)arg = clock_mono_ns();
-    return TITAN_OK;
-}
-
 static int by_value(const void *x, const void *y)
 {
     const float *a = x, *b = y;
@@ -149,22 +142,30 @@ static float median(float *values, int n)
     return values[n / 2];
 }
 
-/* On a device with a queue the two calls of the host around an action are within its time. */
+/* What two timestamps around an action add to its time. */
 static titan_status measure_bracket(struct replay *r, struct titan_error *err)
 {
     const struct device_ops *ops = r->device.ops;
     struct stream *const s = r->streams[STREAM_COMPUTE];
-    int64_t ns[BRACKETS][2];
+    struct timestamps *p = NULL;
+    int64_t ns[2 * BRACKETS];
     float took[BRACKETS];
 
-    for (int i = 0; i < BRACKETS; i++)
-        for (int side = 0; side < 2; side++)
-            TRY(ops->stream_call(s, take_time, &ns[i][side], err));
-    TRY(ops->stream_sync(s, err));
-    for (int i = 0; i < BRACKETS; i++)
-        took[i] = (float)(ns[i][1] - ns[i][0]) * 1e-9f;
-    r->bracket = median(took, BRACKETS);
-    return TITAN_OK;
+    titan_status status = ops->timestamps_open(r->device.dev, 2 * BRACKETS, &p, err);
+    if (status == TITAN_OK)
+        status = ops->timestamps_begin(p, err);
+    for (int i = 0; i < 2 * BRACKETS && status == TITAN_OK; i++)
+        status = ops->timestamp(p, i, s, err);
+    if (status == TITAN_OK)
+        status = ops->stream_sync(s, err);
+    if (status == TITAN_OK)
+        status = ops->timestamps_read(p, ns, err);
+    for (int i = 0; i < BRACKETS && status == TITAN_OK; i++)
+        took[i] = (float)(ns[2 * i + 1] - ns[2 * i]) * 1e-9f;
+    ops->timestamps_close(p);
+    if (status == TITAN_OK)
+        r->bracket = median(took, BRACKETS);
+    return status;
 }
 
 static titan_status run_step(struct replay *r, uint64_t number, struct titan_error *err)
@@ -187,7 +188,7 @@ static titan_status run_steps(struct replay *r, struct board *board, struct tita
     if (!r->seconds)
         return no_memory(err);
     TRY(run_step(r, 1, err)); /* the first finds everything cold and makes what is made once */
-    TRY(exec_take_times(r->exec, true, err));
+    exec_take_times(r->exec, true);
     TRY(measure_bracket(r, err));
     (void)pthread_barrier_wait(&board->ready);
     const int64_t began_ns = clock_mono_ns();
@@ -195,9 +196,10 @@ static titan_status run_steps(struct replay *r, struct board *board, struct tita
         if (r->steps >= STEPS_LEAST && (double)(clock_mono_ns() - began_ns) * 1e-9 > r->options->seconds)
             break;
         TRY(run_step(r, (uint64_t)r->steps + 2, err));
-        const struct exec_times *times = exec_times(r->exec);
+        struct exec_times times;
+        TRY(exec_times(r->exec, &times, err));
         for (int i = 0; i < p->n_actions; i++)
-            r->seconds[(size_t)i * STEPS_MOST + (size_t)r->steps] = (float)(times->ended[i] - times->began[i]) * 1e-9f;
+            r->seconds[(size_t)i * STEPS_MOST + (size_t)r->steps] = (float)(times.ended[i] - times.began[i]) * 1e-9f;
     }
     return TITAN_OK;
 }

@@ -153,6 +153,11 @@ static const struct device_ops ops = {
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
     .event_sync = cpu_event_sync,
+    .timestamps_open = cpu_timestamps_open,
+    .timestamps_close = cpu_timestamps_close,
+    .timestamps_begin = cpu_timestamps_begin,
+    .timestamp = cpu_timestamp,
+    .timestamps_read = cpu_timestamps_read,
 /* clang-format off */
 #define X(name) .name = cpu_##name,
     DEVICE_OPS(X)

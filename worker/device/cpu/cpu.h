@@ -92,6 +92,12 @@ void cpu_event_close(struct event *e);
 titan_status cpu_event_record(struct event *e, struct stream *s, struct titan_error *err);
 titan_status cpu_event_wait(struct event *e, struct stream *s, struct titan_error *err);
 titan_status cpu_event_sync(struct event *e, struct titan_error *err);
+/* timestamps.c */
+titan_status cpu_timestamps_open(struct device *dev, int n, struct timestamps **ret, struct titan_error *err);
+void cpu_timestamps_close(struct timestamps *p);
+titan_status cpu_timestamps_begin(struct timestamps *p, struct titan_error *err);
+titan_status cpu_timestamp(struct timestamps *p, int i, struct stream *s, struct titan_error *err);
+titan_status cpu_timestamps_read(struct timestamps *p, int64_t *ret, struct titan_error *err);
 /* matmul.c */
 titan_status matmul_cache_open(struct device *dev, struct titan_error *err);
 void matmul_cache_close(struct device *dev);

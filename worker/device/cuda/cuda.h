@@ -142,6 +142,13 @@ titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_e
 titan_status cuda_event_wait(struct event *e, struct stream *s, struct titan_error *err);
 titan_status cuda_event_sync(struct event *e, struct titan_error *err);
 
+/* timestamps.c */
+titan_status cuda_timestamps_open(struct device *dev, int n, struct timestamps **ret, struct titan_error *err);
+void cuda_timestamps_close(struct timestamps *p);
+titan_status cuda_timestamps_begin(struct timestamps *p, struct titan_error *err);
+titan_status cuda_timestamp(struct timestamps *p, int i, struct stream *s, struct titan_error *err);
+titan_status cuda_timestamps_read(struct timestamps *p, int64_t *ret, struct titan_error *err);
+
 /* segment.c */
 titan_status cuda_segment_begin(struct stream *s, struct titan_error *err);
 titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct titan_error *err);
