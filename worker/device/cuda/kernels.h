@@ -218,9 +218,9 @@ int cuda_matmul_grouped_hopper(void *stream, void *c, bool c_bf16, const void *a
 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct adamw_factors {
-    float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, bias1, bias2; /* one of the decays is 0 */
-    float mean, clip;                                                        /* grad_scale is their product */
-    bool bf16_master, bf16_moment;                                           /* otherwise fp32 */
+    float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, unbias1, unbias2; /* one of the decays is 0 */
+    float mean, clip;                                                            /* grad_scale is their product */
+    bool bf16_master, bf16_moment;                                               /* otherwise fp32 */
     bool random_moments; /* how bf16 moments are rounded, device.h: struct moment_rounding */
     uint64_t step;
 };

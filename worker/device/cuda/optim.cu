@@ -17,15 +17,33 @@ template <typename W> __device__ static float gradient_of(float sum, const struc
     return num_load(&clipped);
 }
 
-/* To nearest, or away from zero with a chance of what is cut off; a NaN stays one. */
-__device__ static void store_at_random(bf16 *x, float value, uint32_t random)
+/* Towards zero, or away from it with a chance of what is cut off; a NaN stays one. */
+__device__ static inline void store_at_random(bf16 *x, float value, uint32_t random)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        x->bits = (uint16_t)((bits >> 16) | 0x40u);
-    else
-        x->bits = (uint16_t)((bits + (random & 0xffffu)) >> 16);
+    x->bits = (uint16_t)(value == value ? (bits + (random & 0xffffu)) >> 16 : (bits >> 16) | 0x40u);
+}
+
+/* To some 2^-22: what it changes of a weight is far below the weight's own rounding. Exact ones take four times as many
+ * instructions, and the memory would wait for them. */
+__device__ static inline float root(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return sqrtf(x);
+#endif
+}
+__device__ static inline float quotient(float x, float y)
+{
+#ifdef __CUDA_ARCH__
+    return __fdividef(x, y);
+#else
+    return x / y;
+#endif
 }
 
 /* Four elements in a row, in one access or, at a tensor's end, one by one. */
@@ -41,13 +59,14 @@ template <> struct four_bits<float> {
     typedef uint4 type;
 };
 template <> struct four_bits<bf16> {
-    typedef uint2 type;
+    typedef unsigned long long type;
 };
-/* Left as they lie in memory: what converts them waits, and the loads behind would too. */
-template <class T> __device__ static inline four<T> four_load(const T *x, int64_t left, bool whole)
+/* Left as they lie in memory: what converts them waits, and the loads behind would too. WHOLE: all four are there, and
+ * lie on a multiple of their bytes; otherwise the first `left`. */
+template <bool WHOLE, class T> __device__ static inline four<T> four_load(const T *x, int64_t left)
 {
     four<T> f = {};
-    if (whole) {
+    if (WHOLE) {
         const typename four_bits<T>::type bits = *(const typename four_bits<T>::type *)x;
         memcpy(f.e, &bits, sizeof bits);
     } else {
@@ -57,17 +76,17 @@ template <class T> __device__ static inline four<T> four_load(const T *x, int64_
     }
     return f;
 }
-template <class T> __device__ static inline void four_store(T *x, const T e[4], int64_t left, bool whole)
+template <bool WHOLE, class T> __device__ static inline void four_store(T *x, const T e[4], int64_t left)
 {
-    if (whole) {
+    if (WHOLE) {
         typename four_bits<T>::type bits;
         memcpy(&bits, e, sizeof bits);
         *(typename four_bits<T>::type *)x = bits;
-        return;
+    } else {
+        for (int k = 0; k < 4; k++)
+            if (k < left)
+                x[k] = e[k];
     }
-    for (int k = 0; k < 4; k++)
-        if (k < left)
-            x[k] = e[k];
 }
 template <class T> __device__ static inline void four_round(T e[4], const float x[4])
 {
@@ -75,22 +94,30 @@ template <class T> __device__ static inline void four_round(T e[4], const float 
         num_store(e + k, x[k]);
 }
 
-/* The words of elements i to i + 3: one call of Philox where they are of one. */
-__device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_factors &a, const struct adamw_piece &p)
+/* The words of elements e to e + 3 of a piece's tensor that do not come from one call of Philox, or may not. */
+__attribute__((noinline)) __device__ static void four_words_apart(uint32_t ret[4], int64_t e, uint64_t step,
+                                                                  const struct adamw_piece &p)
 {
-    const int64_t e = p.first + (int64_t)i, column = p.cols == p.ld ? 0 : e % p.cols;
-    const int64_t place = p.origin + (p.cols == p.ld ? e : e / p.cols * p.ld + column);
-    if (place % 4 == 0 && (p.cols == p.ld || column + 4 <= p.cols)) {
-        philox(p.key[0], p.key[1], (uint64_t)place / 4, a.step, ret);
-        return;
-    }
     for (int k = 0; k < 4; k++) {
-        const int64_t at = p.cols == p.ld ? place + k : p.origin + (e + k) / p.cols * p.ld + (e + k) % p.cols;
+        const int64_t at = p.origin + (p.cols == p.ld ? e + k : (e + k) / p.cols * p.ld + (e + k) % p.cols);
         uint32_t words[4];
-        philox(p.key[0], p.key[1], (uint64_t)at / 4, a.step, words);
+        philox(p.key[0], p.key[1], (uint64_t)at / 4, step, words);
         const uint32_t low = at & 1 ? words[1] : words[0], high = at & 1 ? words[3] : words[2];
         ret[k] = at & 2 ? high : low;
     }
+}
+
+/* The words of elements i to i + 3 of a piece: of one call where its rows are whole ones of the tensor, and where they
+ * begin and end with a call's. */
+__device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_factors &a, const struct adamw_piece &p)
+{
+    const int64_t e = p.first + (int64_t)i;
+    if (p.cols == p.ld && (p.origin + e) % 4 == 0)
+        philox(p.key[0], p.key[1], (uint64_t)(p.origin + e) / 4, a.step, ret);
+    else if ((p.cols | p.ld | p.origin | e) % 4 == 0)
+        philox(p.key[0], p.key[1], (uint64_t)(p.origin + e / p.cols * p.ld + e % p.cols) / 4, a.step, ret);
+    else
+        four_words_apart(ret, e, a.step, p);
 }
 
 __device__ static void round_moments(float em[4], float ev[4], const float m[4], const float v[4], size_t,
@@ -117,10 +144,41 @@ __device__ static void round_moments(bf16 em[4], bf16 ev[4], const float m[4], c
 
 #define PIECE_BLOCK (16 * THREADS) /* elements that a block has */
 
-/* A block has elements of one piece, a thread four at a time. m and v by explicit fused sums: the same bits on every
- * device (device.h). */
+/* Elements i to i + 3. m and v by explicit fused sums: the same bits on every device (device.h). */
+template <bool WHOLE, typename W, typename M>
+__device__ static inline void update_four(const struct adamw_piece &p, const struct adamw_factors &a, size_t i,
+                                          int64_t left)
+{
+    W *const master = (W *)p.master + i;
+    M *const m = (M *)p.m + i, *const v = (M *)p.v + i;
+    const four<W> w = four_load<WHOLE>(master, left);
+    const four<float> sum = four_load<WHOLE>(p.grad + i, left);
+    const four<M> mi = four_load<WHOLE>(m, left), vi = four_load<WHOLE>(v, left);
+    float mean[4], square[4], next[4];
+    for (int j = 0; j < 4; j++) {
+        const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
+        mean[j] = fmaf(a.beta1, mi.value(j), (1.0f - a.beta1) * g);
+        square[j] = fmaf(a.beta2, vi.value(j), (1.0f - a.beta2) * (g * g));
+        const float step = quotient(mean[j] * a.unbias1, root(square[j] * a.unbias2) + a.eps);
+        next[j] = x - a.lr * (step + a.weight_decay * x);
+    }
+    M em[4], ev[4];
+    W ew[4];
+    round_moments(em, ev, mean, square, i, a, p);
+    four_round(ew, next);
+    four_store<WHOLE>(m, em, left);
+    four_store<WHOLE>(v, ev, left);
+    four_store<WHOLE>(master, ew, left);
+    if (p.shadow) {
+        bf16 es[4];
+        four_round(es, next);
+        four_store<WHOLE>((bf16 *)p.shadow + i, es, left);
+    }
+}
+
+/* A block has elements of one piece, a thread four at a time. */
 template <typename W, typename M>
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(THREADS, 4) /* 64 registers: enough threads, so enough loads under way */
     adamw(const __grid_constant__ struct adamw_pieces pieces, struct adamw_factors a, const int *failed)
 {
     int k = 0;
@@ -129,38 +187,16 @@ __global__ static void __launch_bounds__(THREADS)
     while (k + 1 < pieces.count && blockIdx.x >= pieces.of[k + 1].first_block)
         k++;
     const struct adamw_piece &p = pieces.of[k];
-    W *const master = (W *)p.master;
-    M *const m = (M *)p.m, *const v = (M *)p.v;
-    bf16 *const shadow = (bf16 *)p.shadow;
     const bool aligned = (((uintptr_t)p.master | (uintptr_t)p.m | (uintptr_t)p.v | (uintptr_t)p.grad) % 16 |
                           (uintptr_t)p.shadow % 8) == 0;
     const size_t first = (size_t)(blockIdx.x - p.first_block) * PIECE_BLOCK;
     const size_t end = first + PIECE_BLOCK < p.n ? first + PIECE_BLOCK : p.n;
     for (size_t i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         const int64_t left = (int64_t)(end - i);
-        const bool whole = aligned && left >= 4;
-        const four<W> w = four_load(master + i, left, whole);
-        const four<float> sum = four_load(p.grad + i, left, whole);
-        const four<M> mi = four_load(m + i, left, whole), vi = four_load(v + i, left, whole);
-        float mean[4], square[4], next[4];
-        for (int j = 0; j < 4; j++) {
-            const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
-            mean[j] = fmaf(a.beta1, mi.value(j), (1.0f - a.beta1) * g);
-            square[j] = fmaf(a.beta2, vi.value(j), (1.0f - a.beta2) * (g * g));
-            next[j] = x - a.lr * (mean[j] / a.bias1 / (sqrtf(square[j] / a.bias2) + a.eps) + a.weight_decay * x);
-        }
-        M em[4], ev[4];
-        W ew[4];
-        round_moments(em, ev, mean, square, i, a, p);
-        four_round(ew, next);
-        four_store(m + i, em, left, whole);
-        four_store(v + i, ev, left, whole);
-        four_store(master + i, ew, left, whole);
-        if (shadow) {
-            bf16 es[4];
-            four_round(es, next);
-            four_store(shadow + i, es, left, whole);
-        }
+        if (aligned && left >= 4)
+            update_four<true, W, M>(p, a, i, left);
+        else
+            update_four<false, W, M>(p, a, i, left);
     }
 }
 
