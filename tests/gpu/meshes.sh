@@ -40,7 +40,7 @@ bf16                dense    1  bfloat16  mesh-1-dense       2e-2
 any-order           dense    1  bfloat16  variant-bf16       2e-2  numerics.deterministic=false
 cheap               dense    1  bfloat16  variant-bf16       0     activation_checkpoint.mode=selective activation_checkpoint.selective_ac_option=op:1
 experts-bf16        experts  1  bfloat16  mesh-1-experts     3e-2
-grouped             experts  1  bfloat16  variant-experts-bf16  3e-2  TITAN_HOPPER=1
+cores               experts  1  bfloat16  variant-experts-bf16  3e-2  TITAN_HOPPER=0
 rounds-ep-2         experts  2  float32   mesh-ep-2          0     parallelism.expert_parallel_degree=2 parallelism.expert_parallel_room=1
 moments             dense    1  bfloat16  variant-bf16       2e-2  optimizer.state_dtype=bfloat16
 float8              dense    1  bfloat16  variant-bf16       3e-2  model.float8=true

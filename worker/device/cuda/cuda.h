@@ -45,8 +45,7 @@ struct device {
     struct product_plans *float8_plans; /* NULL: the GPU has no float8 */
     bool mxfp8;                         /* it has MXFP8, too */
     struct cudnn_attention *attention;
-    bool hopper;                /* compute capability 9.0: attention_hopper.cu serves */
-    bool hopper_grouped;        /* and matmul_grouped_hopper.cu */
+    bool hopper;                /* compute capability 9.0: attention_hopper.cu and matmul_grouped_hopper.cu serve */
     cudaStream_t clearing;      /* new memory is cleared on it */
     pthread_mutex_t lock;       /* every stream's error text */
     pthread_mutex_t watch_lock; /* held while communicators are asked, so that none closes meanwhile */

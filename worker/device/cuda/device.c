@@ -192,7 +192,6 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
     TRY(cudnn_attention_open(major, &dev->attention, err));
     const char *const hopper = getenv("TITAN_HOPPER");
     dev->hopper = major == 9 && !(hopper && strcmp(hopper, "0") == 0) && cuda_attention_hopper_works();
-    dev->hopper_grouped = dev->hopper && hopper && strcmp(hopper, "1") == 0; /* asked for until it has run on a GPU */
     cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);
     if (e != cudaSuccess)
         return cuda_fail(err, e, "opening a stream");
