@@ -179,8 +179,9 @@ def render(worker, recipes):
     w("Runs on one GPU (`tests/gpu/measured/runs.tsv`). The machines `h100` and `h200` of `worker/plan/cost.c` are calibrated on them, so")
     w("the differences say how well one set of numbers describes them all; a step has to stay within %.0f %%, memory within %.0f %%. Before the" % (
         100 * STEP_BOUND, 100 * MEMORY_BOUND))
-    w("first four ran, the planner said 811.5, 5975.0, 699.7 and 830.2 ms, and of the first three 112.62, 129.48 and 112.78 GiB. The H100 ran")
-    w("older kernels of the loss and the embedding, some 3 ms slower. The float8 run and both of four layers on the H200 had cuDNN's forward attention, where ours serves now.")
+    w("first four ran first, the planner said 811.5, 5975.0, 699.7 and 830.2 ms, and of the first three 112.62, 129.48 and 112.78 GiB; before they ran")
+    w("on 2026-11-27 it said 780.6, 5728.4 and 655.9 ms. Three starts of such a machine took 772.6, 766.9 and 759.6 ms for the first. The H100 ran")
+    w("older kernels of the loss and the embedding, some 3 ms slower; what repeats had an older AdamW on the H200, some 10 ms slower.")
     w("No run on several GPUs has been measured.\n")
     out += rows
     w("\n## TorchTitan\n")

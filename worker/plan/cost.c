@@ -48,7 +48,6 @@ static const struct machine machines[] = {
      .attention_own = 15e12,
      .attention_own_dgrad = 11e12,
      .memory_efficiency = 0.83,
-     .moments_rounded = 108e9,
      .memory_fixed = GPU_FIXED,
      .memory_peers = GPU_PEERS},
     {.name = "h200",
@@ -66,18 +65,17 @@ static const struct machine machines[] = {
      .net_latency = 8e-6,
      .start = 3e-6,
      .issue = 2e-6,
-     .matmul_efficiency = 0.727,
+     .matmul_efficiency = 0.705,
      .matmul_f8_efficiency = 0.585,
      .attention_masked = 1.05,
      .matmul_half = 2e9,
-     .attention_efficiency = 0.546,
-     .attention_dgrad_efficiency = 0.441,
+     .attention_efficiency = 0.51,
+     .attention_dgrad_efficiency = 0.414,
      .attention_repeatable = 1.17,
      .attention_own_tensor = true,
      .attention_own = 15e12,
      .attention_own_dgrad = 11e12,
-     .memory_efficiency = 0.59,
-     .moments_rounded = 108e9,
+     .memory_efficiency = 0.77,
      .memory_fixed = GPU_FIXED,
      .memory_peers = GPU_PEERS},
     {.name = "b200",
@@ -233,26 +231,6 @@ static double touched_bytes(const struct program *p, const struct action *a)
 static double memory_time(const struct machine *m, double bytes)
 {
     return bytes / (m->memory_bandwidth * m->memory_efficiency);
-}
-
-/* Parameters of an update with moments in bf16: a master and two moments take less than 12 bytes. */
-static double rounded_parameters(const struct program *p, const struct action *a)
-{
-    const struct operand *o = action_operands(p, a);
-    const double f32 = (double)dtype_bytes(DTYPE_F32);
-    double n = 0;
-
-    for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS) {
-        const double part = (double)o[k + OPERAND_OF(optimise, gradient)].bytes / f32;
-        n += (double)o[k + OPERAND_OF(optimise, state)].bytes < 3 * f32 * part ? part : 0;
-    }
-    return n;
-}
-
-static double optimise_time(const struct machine *m, const struct program *p, const struct action *a)
-{
-    const double bytes = memory_time(m, touched_bytes(p, a));
-    return m->moments_rounded > 0 ? MAX(bytes, rounded_parameters(p, a) / m->moments_rounded) : bytes;
 }
 
 static bool in_float8(const struct cost *c, const struct program *p, const struct action *a)
@@ -484,8 +462,6 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     default:
         if (a->op == OP_COPY && a->stream == STREAM_COPY)
             return m->start + (double)action_params(p, a)->copy.bytes / m->host_bandwidth;
-        if (a->op == OP_OPTIMISE)
-            return m->start + optimise_time(m, p, a);
         return m->start + memory_time(m, touched_bytes(p, a));
     }
 }

@@ -35,8 +35,6 @@ struct machine {
     bool attention_own_tensor;                 /* of fp32 alone: in bf16 our own kernels take tensor cores, too */
     double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
-    double
-        moments_rounded; /* parameters/s that an update with moments in bf16, rounded at random, does at most; 0: any */
     uint64_t memory_fixed; /* bytes that a process needs besides its plan: context, libraries */
     uint64_t memory_peers; /* and with more than one rank, for its communicators; host_memory: footprint.h knows */
     bool mxfp8;            /* has products in MXFP8, at the rate of float8 or emulated */
