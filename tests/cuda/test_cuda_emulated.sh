@@ -192,7 +192,7 @@ if [ -x "$dir/titan-worker" ] && [ -e "$BUILD/lib/titan/libtitan-cpu.so" ]; then
             echo "not ok - segments $name: the losses of single launches, bit for bit" && bad=1
         fi
     done
-    # A traced step, and one whose waits are measured: the device takes the times, the host is called no more often.
+    # A traced step, and one with measured waits: the device takes the times, the host is called no more often.
     rm -f "$dir"/times-*.counts
     for times in off:false:1000 on:true:1; do
         IFS=: read -r name wanted every <<<"$times"

@@ -115,7 +115,7 @@ titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)
 
 /* Take the times of the steps that begin from now on, or no longer. Between steps, with idle streams. */
 void exec_take_times(struct exec *e, bool on);
-/* Of the last step, which was timed and whose streams are idle. */
+/* Of the last step, which was timed; its streams are idle. */
 titan_status exec_times(struct exec *e, struct exec_times *ret, struct titan_error *err) TITAN_MUST_USE;
 
 /* The step has begun to agree and has no statistics: exec_resume can finish it. */
