@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/cudnn_attention.h"
 #include "worker/device/cuda/kernels.h"
@@ -181,15 +182,29 @@ static void end_watcher(struct device *dev)
 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */
 
+static double lap_ms(int64_t *from_ns)
+{
+    const int64_t now = clock_mono_ns(), took = now - *from_ns;
+    *from_ns = now;
+    return (double)took / 1e6;
+}
+
+/* The log says what each part took: it is most of the time in which a killed worker is replaced. */
 static titan_status open_parts(struct device *dev, struct titan_error *err)
 {
+    int64_t from_ns = clock_mono_ns();
+    struct log log;
+
     TRY(cuda_enter(dev, err));
     TRY(describe(dev, err));
+    const double context_ms = lap_ms(&from_ns);
     cuda_load_kernels();
+    const double kernels_ms = lap_ms(&from_ns);
     TRY(product_plans_open(&dev->plans, err));
     int major = 0;
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, dev->index);
     TRY(cudnn_attention_open(major, &dev->attention, err));
+    const double cudnn_ms = lap_ms(&from_ns);
     const char *const hopper = getenv("TITAN_HOPPER");
     dev->hopper = major == 9 && !(hopper && strcmp(hopper, "0") == 0) && cuda_attention_hopper_works();
     cudaError_t e = cudaStreamCreateWithFlags(&dev->clearing, cudaStreamNonBlocking);
@@ -198,6 +213,9 @@ static titan_status open_parts(struct device *dev, struct titan_error *err)
     cublasStatus_t lt = cublasLtCreate(&dev->lt);
     if (lt != CUBLAS_STATUS_SUCCESS)
         return titan_fail(err, TITAN_EDEVICE, "starting cuBLASLt: %s", cublasLtGetStatusString(lt));
+    log_init(&log, "cuda", "%s", "");
+    tlog_info(&log, "GPU opened", "device=%d context_ms=%.1f kernels_ms=%.1f cudnn_ms=%.1f cublaslt_ms=%.1f",
+              dev->index, context_ms, kernels_ms, cudnn_ms, lap_ms(&from_ns));
     return TITAN_OK;
 }
 
