@@ -25,17 +25,18 @@ FP_BIN = BUILD / "fp/bin"  # titand and titan-worker with failpoints (base/failp
 os.environ.setdefault("TITAN_ALLOW_ROOT", "1")  # tests often run as root; inherited by every titand they start
 
 
-def until(what, condition, seconds=60, every=0.05):
+def until(what, condition, seconds=60, every=None):
     """Wait for condition() to be true; returns its value. The outside world has no event to wait for here. what: what is waited for, or a
-    function that says it when it did not come."""
-    deadline = time.monotonic() + seconds
+    function that says it when it did not come. every: None asks less often the longer it takes, as a titanctl is 20 ms of a processor."""
+    begin = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        took = time.monotonic() - begin
+        if took > seconds:
             raise AssertionError(f"after {seconds} s still not: {what() if callable(what) else what}")
-        time.sleep(every)
+        time.sleep(every or min(max(0.05, took / 20), 0.2))
 
 
 def eventually(check, seconds=60, every=0.2):
