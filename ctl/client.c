@@ -12,9 +12,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "ctl/tls.h"
 
@@ -61,6 +63,7 @@ titan_status ctl_channel(struct ctl *ctl, struct titan_error *err)
 }
 
 char ctl_token[4096];
+volatile int ctl_interrupted;
 
 titan_status ctl_load_token(const char *file, struct titan_error *err)
 {
@@ -106,13 +109,15 @@ static void owner_of(const char *path, char *out, size_t cap)
         (void)snprintf(out, cap, "uid %u", (unsigned)st.st_uid);
 }
 
-/* Is a process there that takes connections, whether it answers or not? */
+/* Is a process there that takes connections, whether it answers or not? If not, errno says why. */
 static bool listens(const char *path)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || strlen(path) >= sizeof(to.sun_path))
+    if (fd < 0 || strlen(path) >= sizeof(to.sun_path)) {
+        errno = EINVAL;
         return false;
+    }
     (void)snprintf(to.sun_path, sizeof(to.sun_path), "%s", path);
     return connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0 || errno == EAGAIN;
 }
@@ -137,6 +142,27 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
     }
 }
 
+/* A call was not answered: wait once for a daemon that was started the moment before ("titand dev &" in a script), then
+ * connect anew. False: nothing else can be expected. */
+static bool daemon_came(struct ctl *ctl, const struct titan_error *err)
+{
+    const struct timespec pause = {.tv_nsec = 10000000};
+    const char *const path = ctl->server + 5;
+
+    if (ctl->waited || err->status != TITAN_EUNREACHABLE || err->sys_errno != ENOTCONN ||
+        strncmp(ctl->server, "unix:", 5) != 0 || listens(path) || (errno != ENOENT && errno != ECONNREFUSED))
+        return false;
+    ctl->waited = true;
+    const int64_t until = clock_mono_ns() + (int64_t)START_MS * 1000000;
+    while (!ctl_interrupted && clock_mono_ns() < until && !listens(path))
+        (void)nanosleep(&pause, NULL);
+    if (!listens(path))
+        return false;
+    rpc_channel_close(ctl->channel);
+    ctl->channel = NULL;
+    return true;
+}
+
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
 {
@@ -144,6 +170,8 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     TRY(ctl_channel(ctl, err));
     ProtobufCMessage *answer = NULL;
     if (rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err) != TITAN_OK) {
+        if (daemon_came(ctl, err))
+            return ctl_call(ctl, path, request, reply, ret, err);
         ctl_unreachable_hint(ctl->server, err);
         return err->status; /* the hint's: it may know better */
     }
@@ -162,6 +190,8 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
         rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err);
     if (status == TITAN_OK)
         return TITAN_OK;
+    if (daemon_came(ctl, err))
+        return ctl_stream(ctl, path, request, reply, each, data, err);
     ctl_unreachable_hint(ctl->server, err);
     return err->status;
 }
@@ -187,8 +217,6 @@ void ctl_message_free(void *message_pointer)
     if (message)
         protobuf_c_message_free_unpacked(message, NULL);
 }
-
-volatile int ctl_interrupted;
 
 static void on_interrupt(int number)
 {

@@ -19,6 +19,7 @@ struct ctl {
     bool color;                  /* on stdout */
     bool online;                 /* stdout is a terminal */
     struct rpc_channel *channel; /* opened by the first call */
+    bool waited;                 /* for a daemon that was not there */
 };
 
 struct args; /* base/options.h */
@@ -28,6 +29,7 @@ titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_e
 
 enum {
     CALL_MS = 30000,
+    START_MS = 2000, /* for a daemon that may be starting: nothing listens on its socket yet */
     GONE_MS = 30000, /* a command that waits for something waits so long for a server that is gone */
 };
 

@@ -297,6 +297,17 @@ def silent_server():
     one_line(command(CTL, "-s", f"unix:{World.dir}/silent.sock", "list"), 4, "Connection refused (start one with: titand dev")
 
 
+def starting_server():
+    """a daemon that starts is waited for: no socket yet, then one that a killed one has left"""
+    for kill in (True, False):
+        client = subprocess.Popen([CTL, "-s", f"unix:{World.dir}/starting/titan.sock", "-o", "json", "list"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        server = subprocess.Popen([BIN / "titand", "dev", "--state-dir", World.dir / "starting"], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        said, _ = client.communicate(timeout=60)
+        (server.kill if kill else server.terminate)()
+        server.wait()
+        assert client.returncode == 0 and json.loads(said)["jobs"] == [], said
+
+
 def no_nodes():
     """--wait-for-nodes: a job that no node can hold is cancelled after that time, exit 7; one that nodes can hold runs"""
     d = World.daemon
@@ -560,7 +571,7 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches, steps_trained_again,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, silent_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
+                    resize_over_a_restart, nothing_there, silent_server, starting_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown
