@@ -92,6 +92,23 @@ def draw_options(rng, mesh, tokens):
     return {key: rng.choice(values) for key, values in choices.items() if rng.random() < 0.5}
 
 
+def draw_more(rng, mesh, model, canonical):
+    """Behind all else, so that older seeds have the words that they had, and these."""
+    more = {}
+    if "experts" in model:
+        more |= {"sigmoid": rng.choice(["true", "false"])} if rng.random() < 0.3 else {}
+        more |= {"score_scale": rng.choice([0.5, 2.5])} if rng.random() < 0.3 else {}
+        more |= {"rate": rng.choice([0, 0.01])} if rng.random() < 0.3 else {}
+        if mesh["tp"] > 1 and not canonical and mesh["dps"] * mesh["cp"] % mesh["ep"] == 0 and rng.random() < 0.5:
+            more["etp"] = mesh["tp"]
+        if mesh["ep"] > 1 and rng.random() < 0.5:
+            more["room"] = rng.choice([0.25, 0.5, 1, 1.5])
+    more |= {"theta": 100} if rng.random() < 0.2 else {}
+    more |= {"decay": 1.5} if rng.random() < 0.2 else {}
+    more |= {"threads": 2} if rng.random() < 0.1 else {}
+    return more | ({"norms": "true"} if rng.random() < 0.2 else {})
+
+
 def draw(rng, most=8):
     """Words of a legal recipe."""
     mesh = draw_mesh(rng, most)
@@ -110,8 +127,9 @@ def draw(rng, most=8):
     flags |= {"canonical": "true"} if canonical else {}
     flags |= {"forced": "true"} if "experts" in model else {}  # how near two scores are is not drawn (matrix.py)
     flags |= {"clip": rng.choice([0, 0.3])} if rng.random() < 0.3 else {}
+    more = draw_more(rng, mesh, model, canonical)
     words = [f"{axis}{n}" for axis, n in mesh.items() if n > 1] + [family]
-    return " ".join(words + [f"{k}={v}" for part in (model, {"seq": seq}, batch, flags, options) for k, v in part.items()])
+    return " ".join(words + [f"{k}={v}" for part in (model, {"seq": seq}, batch, flags, options, more) for k, v in part.items()])
 
 
 # --- what must be refused --------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ NUMBERS = {"layers": "model.n_layers", "dim": "model.dim", "heads": "model.n_hea
            "tied": "model.tied_embeddings", "qk_norm": "model.qk_norm", "experts": "model.n_experts",
            "top_k": "model.top_k", "shared": "model.n_shared_experts", "moe_hidden": "model.moe_hidden",
            "normalize": "model.normalize_scores", "rate": "model.balance_rate",
+           "sigmoid": "model.sigmoid_scores", "score_scale": "model.route_scale", "theta": "model.rope_theta", "decay": "optimizer.weight_decay",
            "dense_layers": "model.n_dense_layers", "q_rank": "model.q_lora_rank", "nope": "model.qk_nope_head_dim",
            "value_dim": "model.v_head_dim", "groups": "model.n_expert_groups", "limited": "model.n_limited_groups",
            "group_top": "model.group_top_k", "rope": "model.rope_scaling", "original": "model.rope_original_length",
@@ -70,7 +71,8 @@ LAYOUT = {"schedule": "parallelism.pipeline_parallel_schedule",
           "reshard": "parallelism.fsdp_reshard_after_forward", "prefetch": "parallelism.fsdp_prefetch",
           "reduce": "parallelism.fsdp_reduce", "bucketing": "parallelism.fsdp_bucketing",
           "reorder": "parallelism.fsdp_reorder", "async": "parallelism.enable_async_tensor_parallel",
-          "codes": "float8.enable_fsdp_float8_all_gather", "offload": "training.enable_cpu_offload", "chunks": "training.loss_chunks", "fuse": "compile.fuse"}
+          "codes": "float8.enable_fsdp_float8_all_gather", "offload": "training.enable_cpu_offload", "chunks": "training.loss_chunks", "fuse": "compile.fuse",
+          "threads": "device.threads", "norms": "metrics.log_layers"}
 SMALL = ("model.flavor=tiny", "model.n_layers=4")
 FAMILIES = {
     "dense": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2",
