@@ -58,7 +58,7 @@ def partition(rounds, rng, r):
             for n in range(begin, min(begin + FEW, rounds)):
                 since, epoch = steady(run, 5, rng)
                 nodes = [run.workers()[w][1] for w in run.members()]
-                # Every third time the two are a rank and its keeper: the others cannot have its part, and wait.
+                # Every third time the two are a rank and its buddy: the others cannot have its part, and wait.
                 first, apart = rng.randrange(5), 1 if n % 3 == 2 else 2
                 few = [nodes[first], nodes[(first + apart) % 5]]
                 at = now_ms()

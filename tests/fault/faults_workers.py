@@ -39,7 +39,7 @@ def two_workers_killed(rounds, rng, r):
         run = c.submit(k)
         for _ in range(rounds):
             _, epoch = steady(run, 4, rng)
-            # Of one node: a rank and its keeper, which is on another one, cannot both be lost without a step lost.
+            # Of one node: a rank and its buddy, which is on another one, cannot both be lost without a step lost.
             node = rng.choice(c.nodes()).name
             pids = [pid for pid, where in run.workers().values() if where == node]
             rng.shuffle(pids)

@@ -29,7 +29,7 @@ def one_worker(c, run, rng):
 
 
 def two_workers(c, run, rng):
-    """Not a worker and its keeper, which is the one two ranks on (two workers a node): with both of them their part is gone."""
+    """Not a worker and its buddy, which is the one two ranks on (two workers a node): with both of them their part is gone."""
     ranks = run.members()
     first = rng.randrange(len(ranks))
     second = rng.choice([r for r in range(len(ranks)) if (r - first) % len(ranks) not in (0, 2, len(ranks) - 2)])

@@ -141,7 +141,7 @@ static int parts_of(enum redundancy how, int world)
     return how == REDUNDANCY_REPLICA && world % 2 == 0 ? world / 2 : world;
 }
 
-/* The rank of the part that this one keeps a copy of: the keeper is the next one on another node. */
+/* The rank of the part that this one keeps a copy of: the buddy is the next one on another node. */
 static int ward_of(const struct comm *c, int rank)
 {
     if (S->plan->redundancy[c->job] != REDUNDANCY_BUDDY)

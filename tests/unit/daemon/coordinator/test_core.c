@@ -117,7 +117,7 @@ static void test_loss_and_return(void **state)
     close_bench(&b);
 }
 
-/* A member dies while the others are paused: its part is missing, and its keeper may have it. */
+/* A member dies while the others are paused: its part is missing, and its buddy may have it. */
 static void test_loss_while_resizing(void **state)
 {
     (void)state;
@@ -336,7 +336,7 @@ static void test_order_to_form_is_one(void **state)
     close_bench(&b);
 }
 
-/* A joiner gets its rank beside those of its node, so that a keeper at one distance for all is on another node. */
+/* A joiner gets its rank beside those of its node, so that a buddy at one distance for all is on another node. */
 static void test_ranks_of_a_node_are_neighbours(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buddy.h: which rank keeps which, for every layout of nodes. What keepers do in a step is tested by losing workers
+/* buddy.h: which rank keeps which, for every layout of nodes. What buddies do in a step is tested by losing workers
  * (test_resize.c). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static void test_known(void **state)
     assert_int_equal(buddy_shift(eight, 4), 1);
 }
 
-/* Nodes with equally many ranks, one after the other: each rank's keeper is elsewhere. Any nodes: no other distance
+/* Nodes with equally many ranks, one after the other: each rank's buddy is elsewhere. Any nodes: no other distance
  * brings more to another node. */
 static void test_elsewhere(void **state)
 {

@@ -596,7 +596,7 @@ static void test_kill_and_regrow_tcp(void **state)
     kill_and_regrow(true);
 }
 
-/* Did the last epoch begin with steps to finish? A worker dies and no rank goes back: what it held is with its keeper,
+/* Did the last epoch begin with steps to finish? A worker dies and no rank goes back: what it held is with its buddy,
  * or a replica. With and without others that leave; and one rank alone takes over from two. */
 static bool lose_one(const char *const *axes, struct script_epoch *e, int n, struct script_epoch *alone, bool tcp)
 {
@@ -696,7 +696,7 @@ static void four_become_two(const char *const *axes, int victim, const char *rec
     (void)lose_one(axes, e, (int)ARRAY_SIZE(e), alone, false);
 }
 
-/* All of a stage is gone, and its experts' biases with it: a newcomer gets them from the keeper in the other stage. */
+/* All of a stage is gone, and its experts' biases with it: a newcomer gets them from the buddy in the other stage. */
 static void test_kill_stage(void **state)
 {
     (void)state;
@@ -870,7 +870,7 @@ static void test_fail_in_recovery(void **state)
                 char text[64];
                 const char *second[4] = {NULL};
                 (void)snprintf(text, sizeof text, "%s=%s", places[i], kill ? "kill" : "fail");
-                /* A rank that the copies of the old epoch cover: not the keeper of the dead one, which is 0. The
+                /* A rank that the copies of the old epoch cover: not the buddy of the dead one, which is 0. The
                  * newcomer is the one that messages go to. */
                 second[strcmp(places[i], "state.message") == 0 ? 3 : 1] = text;
                 print_message("# %s with %s\n", text, axes[a][0]);
@@ -922,7 +922,7 @@ static void test_checkpoint_any_size(void **state)
     check_against_reference(&l);
 }
 
-/* Two keepers' worth is lost, and the newest checkpoint is damaged where only one rank reads: all take the one before.
+/* Two buddies' worth is lost, and the newest checkpoint is damaged where only one rank reads: all take the one before.
  */
 static void test_damaged_checkpoint(void **state)
 {
@@ -942,7 +942,7 @@ static void test_damaged_checkpoint(void **state)
     check_against_reference(&l);
 }
 
-/* A keeper loses an update of its copy. The next checkpoint finds that and the copy is made again, so what it gives
+/* A buddy loses an update of its copy. The next checkpoint finds that and the copy is made again, so what it gives
  * when its ward is gone is right. */
 static void test_drifted_copy(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that only a
- * keeper has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused by all
+ * buddy has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused by all
  * alike; hashes are the same before and after, and a flipped bit is found. Ranks are threads over a communicator with
  * sends that wait to be received, so an order that could block does. TITAN_TEST_SEED repeats a run. */
 #include <pthread.h>
