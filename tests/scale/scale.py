@@ -92,7 +92,7 @@ def measure(n):
          "fault_tolerance.max_restarts": 1000000, "fault_tolerance.backoff_ms": 100}
     out = {}
     with Coordinator(HOME / "state") as c:
-        agents = Agents(n, "127.0.0.1", PORT, pki=c.pki)
+        agents = Agents(n, "127.0.0.1", PORT + 1, pki=c.pki)
         try:
             agents.await_counts(registered=n)
             out["idle_percent"] = share_of_core(c)
