@@ -125,7 +125,8 @@ static bool event_of_note(const Titan__V1__Event *event, const struct json *deta
         if (strcmp(event->type, always[i]) == 0)
             return true;
     if (strcmp(event->type, "worker.exited") == 0)
-        return json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0;
+        return !json_get(detail, "asked") &&
+               (json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0);
     if (strcmp(event->type, "state.ready") == 0) /* from where steps are trained again */
         return strcmp(json_string(detail, "rung", ""), "checkpoint") == 0;
     return strcmp(event->type, "job.state") == 0 && json_string(detail, "reason", NULL) &&

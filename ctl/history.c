@@ -38,7 +38,7 @@ static const char *kind_of(const Titan__V1__Event *event, const struct json *det
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (strcmp(kinds[i].type, event->type) == 0)
             return kinds[i].kind;
-    if (strcmp(event->type, "worker.exited") == 0 &&
+    if (strcmp(event->type, "worker.exited") == 0 && !json_get(detail, "asked") &&
         (json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0))
         return "loss";
     return NULL;

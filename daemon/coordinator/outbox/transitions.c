@@ -257,6 +257,8 @@ static const char *exit_text(struct core *c, const struct workrec *w, const stru
     const char *colon = *words ? ": " : "";
     if (!r)
         return batch_printf(c->out, "worker %llu is lost%s%s", id, colon, words);
+    if (r->asked)
+        return batch_printf(c->out, "worker %llu left, as it was told%s%s", id, colon, words);
     if (r->signal)
         return batch_printf(c->out, "worker %llu was ended by signal %d (%s)%s%s", id, r->signal, strsignal(r->signal),
                             colon, words);
@@ -280,6 +282,8 @@ void move_worker(struct core *c, struct workrec *w, enum worker_state to, const 
     if (r) {
         json_put_int(&d.w, "exit_code", r->exit_code);
         json_put_int(&d.w, "signal", r->signal);
+        if (r->asked)
+            json_put_bool(&d.w, "asked", true);
     }
     const char *words = r && r->reason && *r->reason ? r->reason : why;
     if (words && *words)

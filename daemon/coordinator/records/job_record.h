@@ -227,6 +227,7 @@ struct exit_report {
     enum loss_cause cause;
     bool node_short; /* it was not started: its node has no descriptors, memory, processes or space left, or no folder
                         that answers */
+    bool asked;      /* it was told to leave and did, or was killed for it */
     const char *reason;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/run/worker_end.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,13 @@ void worker_forget(struct core *c, struct workrec *w)
     free(w);
 }
 
-void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why)
+/* An exit code or signal of another kind is its own, although it was told to leave. */
+static bool leaves_as_asked(const struct exit_report *r)
+{
+    return r->signal ? r->signal == SIGKILL && r->cause != LOSS_OOM : r->exit_code == 0;
+}
+
+void worker_ended(struct core *c, struct workrec *w, struct exit_report *report, const char *why)
 {
     struct jobrec *j = w->job;
     struct rank_slot *rank_slot = job_rank_slot(j, w);
@@ -51,6 +58,8 @@ void worker_ended(struct core *c, struct workrec *w, const struct exit_report *r
     bool counted = lost && !paid && !drained;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
+    if (report)
+        report->asked = asked && leaves_as_asked(report);
     move_worker(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (report && !report->signal && report->exit_code == titan_status_exit(TITAN_EDEVICE))
         emit_device_failed(c, w, words);

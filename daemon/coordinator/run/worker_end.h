@@ -6,7 +6,7 @@
 #include "daemon/coordinator/records/core_record.h"
 
 /* A worker has ended: report is NULL when its node is lost and cannot tell how. Frees w. Does not advance the job. */
-void worker_ended(struct core *c, struct workrec *w, const struct exit_report *report, const char *why);
+void worker_ended(struct core *c, struct workrec *w, struct exit_report *report, const char *why);
 /* Removes its record and frees it, without an event. */
 void worker_forget(struct core *c, struct workrec *w);
 /* Its agent did not list it: from that time on it counts as ended. 0 = it was listed again. */

@@ -184,6 +184,7 @@ static void test_many_events(void **state)
         happen(&t, "checkpoint.committed", 10 * i + 1, "{\"step\":3}");
         happen(&t, "worker.exited", 10 * i + 2, "{\"exit_code\":0,\"signal\":9}");
         happen(&t, "worker.exited", 10 * i + 2, "{\"exit_code\":0,\"signal\":0}");
+        happen(&t, "worker.exited", 10 * i + 2, "{\"exit_code\":-1,\"signal\":9,\"asked\":true}");
         happen(&t, "epoch.revoked", 10 * i + 3, "not JSON");
         happen(&t, "recovery.finished", 10 * i + 4, "{\"recovery_ms\":2.5,\"from_step\":7,\"rung\":\"replica\"}");
     }

@@ -69,6 +69,9 @@ static void test_shrink(void **state)
     const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
     assert_ids(m->stop->worker_ids, m->stop->n_worker_ids, 1, 4);
     exited(&b, .worker = 4, .code = -1);
+    e = event(&b, "worker.exited");
+    assert_string_equal(e->message, "worker 4 left, as it was told");
+    assert_string_equal(e->detail, "{\"worker\":4,\"exit_code\":-1,\"signal\":9,\"asked\":true,\"counted\":false}");
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
