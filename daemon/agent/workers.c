@@ -700,14 +700,15 @@ static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
     out[n > 0 ? n : 0] = '\0';
 }
 
-/* It is dead. Only a failure is told of: of one that left without a fault, its last reports may not have been heard,
- * and it counts as lost. */
+/* It is dead. Only one that has said why is told of: of another that left without a fault, its last reports may not
+ * have been heard, and it counts as lost. */
 static void departed_keep(const struct worker *w, const char *page_path)
 {
     const int32_t code = atomic_load(&w->page->exit_code);
     char name[40];
     (void)snprintf(name, sizeof(name), "/w%" PRIu64 ".page", w->id);
-    struct departed *d = code > 0 && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
+    const bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
+    struct departed *d = explained && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
     if (!d)
         return;
     d->job_id = w->job_id;
@@ -717,7 +718,7 @@ static void departed_keep(const struct worker *w, const char *page_path)
     memcpy(d->how.reason, w->page->last_words, sizeof(d->how.reason) - 1);
     if (code == titan_status_exit(TITAN_EDEVICE))
         name_slot(w, &d->how);
-    tlog_info(&w->set->log, "a worker failed while it had no agent", "job=%" PRIu64 " worker=%" PRIu64 " code=%d",
+    tlog_info(&w->set->log, "a worker ended while it had no agent", "job=%" PRIu64 " worker=%" PRIu64 " code=%d",
               d->job_id, d->worker_id, d->how.code);
     d->next = w->set->departed;
     w->set->departed = d;

@@ -101,6 +101,8 @@ def never_started_again():
         print(f"# lease 1000 ms: gone after {1000 * (time.monotonic() - begin):.0f} ms")
         d.start()
         until("it is resumed", training(d, job, 5), 30)
+        ends = [e for e in d.lines("events", job) if e["type"] in ("worker.exited", "worker.lost")]
+        assert [e["message"].split(" ", 2)[2] for e in ends] == 2 * ["left: no agent for the whole lease"], ends
 
 
 def stopped_and_started():

@@ -458,7 +458,9 @@ static void link_close(struct membership *m)
 {
     struct link *l = self(m);
     wait_flushed(l);
-    (void)enter(l);
+    struct member *member = enter(l);
+    if (!l->failing && member_state(member)->lease_over) /* else it was its agent that said why */
+        (void)snprintf(l->page->last_words, sizeof(l->page->last_words), "%s", member_stop_reason(member));
     if (!l->failing)
         atomic_store(&l->page->exit_code, 0);
     l->closing = true;

@@ -262,6 +262,8 @@ static const char *exit_text(struct core *c, const struct workrec *w, const stru
     if (r->signal)
         return batch_printf(c->out, "worker %llu was ended by signal %d (%s)%s%s", id, r->signal, strsignal(r->signal),
                             colon, words);
+    if (r->exit_code == 0 && *words)
+        return batch_printf(c->out, "worker %llu left: %s", id, words);
     return batch_printf(c->out, "worker %llu exited with status %d%s%s", id, r->exit_code, colon, words);
 }
 

@@ -19,9 +19,11 @@
 #include "daemon/coordinator/run/recovery_source.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-static enum loss_cause cause_from_report(Titan__Internal__ExitCause cause)
+static enum loss_cause cause_from_report(const Titan__Internal__WorkerExited *x)
 {
-    switch (cause) {
+    switch (x->cause) {
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE: /* in order and not told to: its agent was silent for its lease */
+        return x->exit_code == 0 && x->signal == 0 ? LOSS_NODE : LOSS_CRASH;
     case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY:
         return LOSS_OOM;
     case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG:
@@ -283,7 +285,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         worker_ended(c, w,
                      &(struct exit_report){.exit_code = x->exit_code,
                                            .signal = x->signal,
-                                           .cause = cause_from_report(x->cause),
+                                           .cause = cause_from_report(x),
                                            .node_short = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT,
                                            .reason = x->reason},
                      NULL);

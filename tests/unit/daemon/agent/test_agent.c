@@ -1042,7 +1042,8 @@ static void test_failures_without_an_agent(void **state)
     reap(second, SIGTERM);
 }
 
-/* Without another agent, workers stop by themselves when their lease is over; their pages are cleared away later. */
+/* Without another agent, workers stop by themselves when their lease is over; the next one tells why and clears their
+ * pages away. */
 static void test_lease(void **state)
 {
     (void)state;
@@ -1062,8 +1063,11 @@ static void test_lease(void **state)
     char path[PATH_MAX];
     (void)snprintf(path, sizeof(path), "%s/run/pages/w10.page", f.folder);
     assert_int_equal(access(path, F_OK), -1);
-    UNTIL(f.heartbeats > 0); /* what waited for this session came before it */
-    assert_null(GOT(seen, WORKER_EXITED, 10));
+    UNTIL(GOT(seen, WORKER_EXITED, 10) && GOT(seen, WORKER_EXITED, 11));
+    const Titan__Internal__WorkerExited *e = GOT(seen, WORKER_EXITED, 10)->worker_exited;
+    assert_int_equal(e->exit_code, 0);
+    assert_int_equal(e->cause, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE);
+    assert_string_equal(e->reason, "no agent for the whole lease");
     reap(second, SIGTERM);
 }
 

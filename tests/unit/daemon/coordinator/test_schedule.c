@@ -709,6 +709,27 @@ static void test_faulty_workers(void **state)
     close_bench(&b);
 }
 
+/* Its agent was silent for the whole lease, and it left in order: its node's fault. */
+static void test_left_for_its_lease(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    job.spec.restart_window_s = 3600;
+    job.spec.max_node_losses = 1;
+    submit_job(&b, &job);
+    assert_non_null(told(&b, START, 1));
+    exited(&b, .worker = 1, .reason = "no agent for the whole lease");
+    assert_string_equal(event(&b, "worker.exited")->message, "worker 1 left: no agent for the whole lease");
+    struct core_losses losses[CORE_LOSSES_MAX];
+    assert_int_equal(core_job_losses(b.core, 1, losses), 1);
+    assert_string_equal(losses[0].cause, "node_loss");
+    assert_null(moved(&b, JOB_FAILED));
+    close_bench(&b);
+}
+
 /* The device under a worker fails: that is said, with the slot, and counts as a crash of the node. */
 static void test_device_failed(void **state)
 {
@@ -924,6 +945,7 @@ int main(void)
         cmocka_unit_test(test_quarantine_by_one_job),
         cmocka_unit_test(test_faulty_workers),
         cmocka_unit_test(test_one_fault_is_charged_once),
+        cmocka_unit_test(test_left_for_its_lease),
         cmocka_unit_test(test_device_failed),
         cmocka_unit_test(test_agent_leaves),
         cmocka_unit_test(test_agent_leaves_alone),
