@@ -240,7 +240,7 @@ static void take_job(struct top_job *to, const Titan__V1__Job *job)
                            .restarts = job->restarts};
     (void)snprintf(to->name, sizeof(to->name), "%s", job->name);
     (void)snprintf(to->user, sizeof(to->user), "%s", job->user);
-    (void)snprintf(to->reason, sizeof(to->reason), "%s", ctl_state_final(job->state) ? "" : job->reason);
+    (void)snprintf(to->reason, sizeof(to->reason), "%s", job->reason);
     to->name[utf8_check(to->name, strlen(to->name))] = '\0';
     to->user[utf8_check(to->user, strlen(to->user))] = '\0';
     to->reason[utf8_check(to->reason, strlen(to->reason))] = '\0';

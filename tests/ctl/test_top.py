@@ -79,6 +79,16 @@ def one_frame():
     assert command(BIN / "titanctl", "-s", "unix:/nowhere/x", "top").code not in (0, 2)
 
 
+def ended_jobs():
+    """top --all: of a job that has ended it shows the reason, as list does"""
+    d = World.daemon
+    d.ok("cancel", World.ended, "--reason", "a better one")
+    d.wait_state(World.ended, "CANCELLED")
+    env = {**os.environ, "COLUMNS": "160", "LINES": "40", "LC_ALL": "C"}
+    out = command(BIN / "titanctl", "-s", d.server, "top", "--all", env=env).out
+    assert re.search(rf"^ +{World.ended} +ended +CANCELLED .*a better one", out, re.M), out
+
+
 def on_a_terminal():
     """top: keys select, turn pages and end it; another size is drawn anew; the terminal is left as it was"""
     t = Terminal(16, 100)
@@ -132,9 +142,10 @@ def main():
         keys = {"training.dataset_path": headers_text(Path(folder) / "text"), "training.steps": 100000, "elastic.min_workers": 1,
                 "elastic.max_workers": 1, "checkpoint.enable": "false", "device.threads": 1}
         World.job = d.submit("tiny", keys, "--name", "first")
+        World.ended = d.submit("tiny", keys, "--name", "ended")
         World.waiting = [d.submit("tiny", keys) for _ in range(WAITING)]
         until("it trains", lambda: d.status(World.job)["step"] >= 2)
-        tap(one_frame, on_a_terminal, ten_thousand)
+        tap(ended_jobs, one_frame, on_a_terminal, ten_thousand)
 
 
 main()
