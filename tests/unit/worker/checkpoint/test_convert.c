@@ -77,12 +77,14 @@ static void test_scores_are_kept(void **state)
 
 /* --- a whole checkpoint ------------------------------------------------------------------------------------------- */
 
+static float gain_step = 1;
+
 /* Initial values; of gains, which are all ones then, others. */
 static void values_of(const struct model *m, int tensor, float *out)
 {
     model_init_tensor(m, 5, tensor, 0, m->tensors[tensor].numel, out);
     for (int64_t i = 0; m->tensors[tensor].ndim == 1 && i < m->tensors[tensor].numel; i++)
-        out[i] = (float)i;
+        out[i] = gain_step * (float)i;
 }
 
 /* A checkpoint of the tiny model, or of the tiny Qwen 3. */
@@ -211,6 +213,28 @@ static void test_qwen(void **state)
     model_close(m);
 }
 
+/* A value that f16 has not is refused, by its tensor; the wider types have it. */
+static void test_beyond_f16(void **state)
+{
+    (void)state;
+    struct model *m = NULL;
+    struct titan_error err = {0};
+    char out[128];
+    gain_step = 65504.0F;
+    write_tiny(false, &m);
+    gain_step = 1;
+    (void)snprintf(out, sizeof(out), "%s/hf/half", root);
+    assert_int_equal(hf_export(root, out, "F16", &err), TITAN_EINVAL);
+    char want[200];
+    (void)snprintf(want, sizeof(want),
+                   "tensor 'model.layers.0.input_layernorm.weight' has magnitudes up to %g, f16 none above 65504",
+                   65504.0 * (double)(m->dims.dim - 1));
+    assert_non_null(strstr(err.msg, want));
+    if (hf_export(root, out, "BF16", &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    model_close(m);
+}
+
 /* --- drawing ------------------------------------------------------------------------------------------------------ */
 
 static void test_draw(void **state)
@@ -243,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_scores_are_kept),
         cmocka_unit_test_setup_teardown(test_checkpoint, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_qwen, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_beyond_f16, make_root, remove_root),
         cmocka_unit_test(test_draw),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
