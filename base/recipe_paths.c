@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths a recipe names: which, what they are relative to, and whether they can be read. */
 #include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/recipe.h"
 
 /* Where TorchTitan's sets of data are unless training.dataset_path says so: folders by the names it loads them by. */
@@ -84,12 +88,19 @@ titan_status recipe_place_path(const struct recipe_path *p, const char *folder, 
     return TITAN_OK;
 }
 
+static titan_status place(const char *key, const char *path, const char *base, char ret[PATH_MAX],
+                          struct titan_error *err)
+{
+    bool relative = base && path[0] != '/';
+    if (snprintf(ret, PATH_MAX, "%s%s%s", relative ? base : "", relative ? "/" : "", path) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "%s: path too long", key);
+    return TITAN_OK;
+}
+
 static titan_status check_path(const char *key, const char *path, const char *base, struct titan_error *err)
 {
     char full[PATH_MAX];
-    bool relative = base && path[0] != '/';
-    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", relative ? base : "", relative ? "/" : "", path) >= sizeof(full))
-        return titan_fail(err, TITAN_EINVAL, "%s: path too long", key);
+    TRY(place(key, path, base, full, err));
     struct stat st;
     if (stat(full, &st) < 0) {
         titan_status status = titan_fail_errno(err, "%s = \"%s\"", key, full);
@@ -107,6 +118,64 @@ static titan_status check_path(const char *key, const char *path, const char *ba
     if (!folder && st.st_size == 0)
         return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", key, full);
     return TITAN_OK;
+}
+
+#define PROBE_BYTES 4096 /* a text has no 0 among so many, as workers see it */
+#define PROBES_MAX 1000
+
+/* Tokens or packed text: not judged by their first bytes. */
+static bool is_encoded(const char *path)
+{
+    static const char *const ends[] = {".bin", ".idx", ".gz", ".zst"};
+    const size_t len = strlen(path);
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
+        if (len > strlen(ends[i]) && strcasecmp(path + len - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_binary(const char *path)
+{
+    char bytes[PROBE_BYTES];
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    const ssize_t n = fd < 0 ? -1 : read(fd, bytes, sizeof(bytes));
+    return n > 0 && memchr(bytes, 0, (size_t)n) != NULL;
+}
+
+static void close_fts(FTS **fts)
+{
+    if (*fts)
+        (void)fts_close(*fts);
+}
+
+/* What can be known of the data before a worker reads it: there is a file with something in it, and of text one that is
+ * not binary. What cannot be read, or would take long, passes. */
+static titan_status check_contents(const char *key, const char *path, const char *kind, const char *base,
+                                   struct titan_error *err)
+{
+    char full[PATH_MAX];
+    TRY(place(key, path, base, full, err));
+    char *const roots[2] = {full, NULL};
+    const bool text = strcmp(kind, "text") == 0;
+    size_t binary = 0;
+    _cleanup_(close_fts) FTS *fts =
+        fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
+    bool folder = false;
+    for (FTSENT *e; fts && (errno = 0, e = fts_read(fts));) {
+        folder |= e->fts_info == FTS_D && e->fts_level == 0;
+        if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
+            return TITAN_OK;
+        if (e->fts_info != FTS_F || e->fts_statp->st_size == 0)
+            continue;
+        if (!text || is_encoded(e->fts_path) || ++binary > PROBES_MAX || !is_binary(e->fts_path))
+            return TITAN_OK;
+    }
+    if (!fts || errno != 0)
+        return TITAN_OK;
+    if (binary == 0)
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has no files that are not empty", key, full);
+    return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" %s", key, full,
+                      folder ? "has no text: all of its files are binary" : "is no text: it is a binary file");
 }
 
 /* A file that has no sample: known without reading it where a token is a byte, with one more for the end of text. */
@@ -147,6 +216,15 @@ titan_status recipe_check_data(const struct recipe *r, const char *base, struct 
     }
     for (int i = 0; i < n; i++)
         TRY(check_path(paths[i].key, paths[i].path, base, err));
+    for (int64_t i = 0; i < own.training.mixture.n; i++)
+        TRY(check_contents("training.mixture: path", own.training.mixture.source[i].path,
+                           own.training.mixture.source[i].dataset[0] ? own.training.mixture.source[i].dataset
+                                                                     : own.training.dataset,
+                           base, err));
+    if (own.training.mixture.n == 0)
+        TRY(check_contents("training.dataset_path", own.training.dataset_path, own.training.dataset, base, err));
+    if (own.validation.enable)
+        TRY(check_contents("validation.dataset_path", own.validation.dataset_path, own.validation.dataset, base, err));
     if (own.training.mixture.n == 0)
         TRY(check_sample(&own, "training.dataset_path", own.training.dataset_path, own.training.dataset,
                          own.training.seq_len, base, err));

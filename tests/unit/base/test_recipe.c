@@ -520,6 +520,21 @@ static void test_data(void **state)
     r.validation.enable = false;
     snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "%s", dir);
     assert_int_equal(recipe_check_data(&r, "/nowhere", &err), TITAN_OK);
+    assert_int_equal(file_replace(path, "a\0bcd", 5, &err), TITAN_OK);
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "\" has no text: all of its files are binary"));
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "text");
+    assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "/text\" is no text: it is a binary file"));
+    char other[80];
+    snprintf(other, sizeof(other), "%s/x.bin", dir); /* tokens */
+    assert_int_equal(file_replace(other, "a\0bcd", 5, &err), TITAN_OK);
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "%s", dir);
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_OK);
+    assert_int_equal(file_replace(other, "", 0, &err), TITAN_OK);
+    assert_int_equal(file_replace(path, "", 0, &err), TITAN_OK);
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "\" has no files that are not empty"));
     snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "/dev/null");
     assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
