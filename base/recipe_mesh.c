@@ -89,6 +89,20 @@ static int64_t replicas(const struct recipe *r, int64_t ranks)
     return 0;
 }
 
+/* The nearest number of data-parallel ranks that the degrees can hold, from `ranks` on downwards or upwards, among
+ * those of elastic.min_workers to max_workers; 0: none. */
+static int64_t nearest_ranks(const struct recipe *r, int64_t ranks, int step)
+{
+    const int64_t unit = recipe_mesh_unit(r);
+    titan_assert(step == 1 || step == -1);
+    while (ranks > 0 && ranks * unit >= r->elastic.min_workers && ranks * unit <= r->elastic.max_workers) {
+        if (replicas(r, ranks) > 0)
+            return ranks;
+        ranks += step;
+    }
+    return 0;
+}
+
 titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret, struct titan_error *err)
 {
     int64_t unit = recipe_mesh_unit(r), ranks = world / unit, most = ranks;
@@ -96,11 +110,17 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
     if (world < 1)
         return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
     if (world % unit != 0) {
+        const int64_t below = nearest_ranks(r, ranks, -1), above = nearest_ranks(r, ranks + 1, 1);
         recipe_degrees(r, false, degrees);
-        if (ranks > 0)
-            (void)snprintf(more, sizeof(more), " or %ld", (long)((ranks + 1) * unit));
+        if (below > 0 && above > 0)
+            (void)snprintf(more, sizeof(more), " or %ld", (long)(above * unit));
         return titan_fail(err, TITAN_EINVAL, "%s does not divide %lld workers; nearest: %lld%s", degrees,
-                          (long long)world, (long long)(MAX(ranks, 1) * unit), more);
+                          (long long)world,
+                          (long long)((below > 0   ? below
+                                       : above > 0 ? above
+                                                   : MAX(ranks, 1)) *
+                                      unit),
+                          more);
     }
     int64_t replicate = replicas(r, ranks);
     if (replicate == 0) {
@@ -212,10 +232,32 @@ static titan_status check_cut_experts(const struct recipe *r, const struct recip
     return TITAN_OK;
 }
 
+/* Workers among which the tokens of one data-parallel rank are shared out, as experts see them. */
+static int64_t token_ranks(const struct recipe_mesh *m)
+{
+    return m->cp * (m->etp > 1 ? 1 : m->tp);
+}
+
+/* Canonical sums want those that share experts to hold whole microbatches, or parts of one. */
+static bool sums_canonically(const struct recipe *r, const struct recipe_mesh *m, int64_t ep)
+{
+    return !r->numerics.canonical || token_ranks(m) % ep == 0 || ep % token_ranks(m) == 0;
+}
+
+/* The largest degree up to the recipe's that all rules allow: 1 is one. */
+static int64_t nearest_expert_degree(const struct recipe *r, const struct recipe_mesh *m)
+{
+    const int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * token_ranks(m);
+    int64_t ep = MIN(m->ep, lenders);
+    titan_assert(ep >= 1);
+    while (experts % ep != 0 || lenders % ep != 0 || !sums_canonically(r, m, ep))
+        ep--;
+    return ep;
+}
+
 static titan_status check_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
-    int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * m->cp * (m->etp > 1 ? 1 : m->tp);
-    int64_t nearest = MIN(m->ep, lenders);
+    int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * token_ranks(m);
     TRY(check_cut_experts(r, m, err));
     if (m->ep == 1)
         return TITAN_OK;
@@ -226,8 +268,7 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
             (long long)m->ep, r->model.flavor, r->model.name);
     if (experts % m->ep == 0 && lenders % m->ep == 0)
         return TITAN_OK;
-    while (experts % nearest != 0 || lenders % nearest != 0)
-        nearest--;
+    const int64_t nearest = nearest_expert_degree(r, m);
     if (experts % m->ep != 0)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -262,17 +303,17 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
 }
 
 /* Experts of another data-parallel rank answer within a microbatch: all ranks that share them have as many. Canonical
- * sums keep the ranks' rows apart, and want those that share experts to hold whole microbatches, or parts of one. */
+ * sums keep the ranks' rows apart. */
 static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
-    int64_t ranks = m->dp_replicate * m->dp_shard, tokens = m->cp * (m->etp > 1 ? 1 : m->tp);
-    if (r->model.dims.n_experts > 0 && r->numerics.canonical && tokens % m->ep != 0 && m->ep % tokens != 0)
+    int64_t ranks = m->dp_replicate * m->dp_shard, tokens = token_ranks(m);
+    if (r->model.dims.n_experts > 0 && !sums_canonically(r, m, m->ep))
         return titan_fail(err, TITAN_EINVAL,
                           "numerics.canonical = true needs parallelism.expert_parallel_degree = %lld to be a divisor "
                           "or a multiple of "
                           "context_parallel_degree x tensor_parallel_degree = %lld; nearest: %lld",
-                          (long long)m->ep, (long long)tokens, (long long)(MAX(m->ep / tokens, 1) * tokens));
+                          (long long)m->ep, (long long)tokens, (long long)nearest_expert_degree(r, m));
     if (tokens % m->ep == 0 || microbatches % ranks == 0)
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,
@@ -345,6 +386,20 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
 
 /* --- worlds ------------------------------------------------------------------------------------------------------- */
 
+#define NEAREST_TRIES 64
+
+/* The nearest that works to one outside of elastic.min_workers to max_workers; that end where none near it does. */
+static int64_t nearest_inside(const struct recipe *r, int64_t world)
+{
+    const int64_t unit = recipe_mesh_unit(r), least = r->elastic.min_workers, most = r->elastic.max_workers;
+    const int64_t step = world < least ? unit : -unit;
+    int64_t n = world < least ? (least + unit - 1) / unit * unit : most / unit * unit;
+    for (int i = 0; i < NEAREST_TRIES && n >= least && n <= most && n > 0; i++, n += step)
+        if (recipe_check_world(r, n, NULL) == TITAN_OK)
+            return n;
+    return world < least ? least : most;
+}
+
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err)
 {
     struct recipe_mesh m;
@@ -355,8 +410,7 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
         return titan_fail(err, TITAN_EINVAL,
                           "%lld workers are outside elastic.min_workers = %lld to elastic.max_workers = %lld; "
                           "nearest: %lld",
-                          (long long)world, (long long)least, (long long)most,
-                          (long long)(world < least ? least : most));
+                          (long long)world, (long long)least, (long long)most, (long long)nearest_inside(r, world));
     TRY(recipe_mesh(r, world, &m, err));
     TRY(check_tensor(r, err));
     TRY(check_sequence(r, "training.seq_len", r->training.seq_len, err));

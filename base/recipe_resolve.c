@@ -188,9 +188,12 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
 {
     if (d->n_experts == 0)
         return TITAN_OK;
+    const int64_t groups = d->n_expert_groups, limited = d->n_limited_groups;
+    const bool grouped = groups > 0 && d->n_experts % groups == 0 && limited >= 1 && limited <= groups;
+    const int64_t most = grouped ? limited * (d->n_experts / groups) : d->n_experts;
     if (d->top_k < 1 || d->top_k > d->n_experts)
         return titan_fail(err, TITAN_EINVAL, "model.top_k = %lld does not fit model.n_experts = %lld; nearest: %lld",
-                          (long long)d->top_k, (long long)d->n_experts, (long long)(d->top_k < 1 ? 1 : d->n_experts));
+                          (long long)d->top_k, (long long)d->n_experts, (long long)(d->top_k < 1 ? 1 : most));
     if (d->moe_hidden < 1)
         return titan_fail(err, TITAN_EINVAL, "model.n_experts = %lld needs model.moe_hidden, the width of an expert",
                           (long long)d->n_experts);

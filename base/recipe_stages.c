@@ -60,7 +60,7 @@ static titan_status check_stages(const struct recipe *r, int64_t stages, const c
                           "parallelism.pipeline_parallel_degree = %lld with %s makes %lld stages of %lld layers "
                           "(model.n_layers = %lld, embedding and head); nearest: %lld",
                           (long long)pp, name, (long long)stages, (long long)most, (long long)r->model.dims.n_layers,
-                          (long long)MAX(1, most / MAX(stages / pp, 1)));
+                          (long long)MAX(1, MIN(most, RECIPE_STAGES_MAX) / MAX(stages / pp, 1)));
     if (stages % pp != 0 || (each == 1 && stages != pp))
         return titan_fail(
             err, TITAN_EINVAL,
@@ -130,12 +130,16 @@ titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_
         return titan_fail(err, TITAN_EINVAL, "%d stages do not fit model.n_layers = %lld; nearest: %lld", stages,
                           (long long)layers, (long long)(stages < 1 ? 1 : most_stages(r)));
     int64_t each = (layers + first + last) / stages, more = (layers + first + last) % stages;
-    if (stages > 1 && MAX(first, last) > each)
+    if (stages > 1 && MAX(first, last) > each) {
+        int64_t nearest = each; /* fewer of them make the stages smaller */
+        while (nearest > 0 && nearest > (layers + nearest + MIN(first, last)) / stages)
+            nearest--;
         return titan_fail(err, TITAN_EINVAL,
                           "parallelism.pipeline_parallel_%s_stage_less_layers = %lld is more than the %lld layers of a "
                           "stage; nearest: %lld",
                           first > last ? "first" : "last", (long long)MAX(first, last), (long long)each,
-                          (long long)each);
+                          (long long)nearest);
+    }
     for (int s = 0; s < stages; s++) {
         first_layer[s] = (int)next;
         int64_t count = each + (s < more) - (s == 0 ? first : 0) - (s == stages - 1 ? last : 0);

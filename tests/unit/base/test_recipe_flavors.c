@@ -342,6 +342,8 @@ static void test_refusals(void **state)
     REFUSED("deepseek_v3",
             "model.group_top_k = 3 is more than the 2 experts of a group (model.n_experts / model.n_expert_groups)",
             "model.n_expert_groups=4", "model.n_limited_groups=2", "model.group_top_k=3");
+    REFUSED("deepseek_v3", "model.top_k = 9 does not fit model.n_experts = 8; nearest: 4", "model.n_expert_groups=4",
+            "model.n_limited_groups=2", "model.top_k=9");
     REFUSED("deepseek_v3", "model.top_k = 3 is more than the 2 experts of model.n_limited_groups = 1 groups",
             "model.n_expert_groups=4", "model.n_limited_groups=1");
     REFUSED("qwen3",

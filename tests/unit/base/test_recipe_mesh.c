@@ -54,7 +54,7 @@ static void test_world(void **state)
             "training.global_batch_size = 12 makes 3 microbatches of 4 sequences: too few for 4 data-parallel "
             "ranks; use at least 16");
     refused(&r, 1, "1 workers are outside elastic.min_workers = 2 to elastic.max_workers = 8; nearest: 2");
-    refused(&r, 9, "9 workers are outside elastic.min_workers = 2 to elastic.max_workers = 8; nearest: 8");
+    refused(&r, 9, "9 workers are outside elastic.min_workers = 2 to elastic.max_workers = 8; nearest: 3");
     refused(&r, 0, "0 workers: at least 1 is needed");
     assert_int_equal(recipe_fit_world(&r, 100), 3);
     assert_int_equal(recipe_fit_world(&r, 2), 2);
@@ -157,7 +157,7 @@ static void test_refused(void **state)
         {"[model]\nname = \"llama3_moe\"\n[training]\nseq_len = 48\n[parallelism]\ncontext_parallel_degree = 3\n"
          "expert_parallel_degree = 2\n[elastic]\nmax_workers = 6\n[numerics]\ncanonical = true\n",
          "numerics.canonical = true needs parallelism.expert_parallel_degree = 2 to be a divisor or a multiple of "
-         "context_parallel_degree x tensor_parallel_degree = 3; nearest: 3"},
+         "context_parallel_degree x tensor_parallel_degree = 3; nearest: 1"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 4\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp * tp = 6 * 1 * 1; nearest: 2"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 4\nexpert_tensor_parallel_degree = "
@@ -197,6 +197,85 @@ static void test_refused(void **state)
         struct recipe r = parse(cases[i].text);
         refused(&r, r.elastic.max_workers, cases[i].msg);
     }
+}
+
+/* What a refusal is about: the first key with a number, or "workers"; and what it suggests in its place. */
+static bool suggestion(const char *msg, char ret_key[128], long long *ret_value)
+{
+    const char *nearest = strstr(msg, "; nearest: ");
+    int n = 0;
+    if (!nearest || sscanf(nearest, "; nearest: %lld%n", ret_value, &n) != 1 || strncmp(nearest + n, " stages", 7) == 0)
+        return false;
+    (void)snprintf(ret_key, 128, "workers");
+    if (strstr(msg, "workers; nearest") || strstr(msg, "workers are outside"))
+        return true;
+    for (const char *at = msg; (at = strstr(at, " = ")); at++) {
+        const char *begin = at;
+        long long unused;
+        while (begin > msg && begin[-1] != ' ')
+            begin--;
+        if (memchr(begin, '.', (size_t)(at - begin)) && sscanf(at, " = %lld", &unused) == 1) {
+            (void)snprintf(ret_key, 128, "%.*s", (int)(at - begin), begin);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A value that a refusal suggests is taken, or refused for another key. */
+static void test_suggestions(void **state)
+{
+    (void)state;
+    const int few[] = {1, 1, 2, 3, 4, 5, 6, 8};
+    int taken = 0;
+    for (uint64_t seed = 0; seed < 20000; seed++) {
+        const struct rng_key rng = rng_key(seed, "suggestions");
+        uint32_t w[12];
+        for (uint64_t i = 0; i < 3; i++)
+            rng_philox(rng, i, 0, w + 4 * i);
+        char set[14][96];
+        int n = 0;
+#define SET(...) (void)snprintf(set[n++], sizeof(set[0]), __VA_ARGS__)
+#define FEW(i) few[w[i] % ARRAY_SIZE(few)]
+        const long long least = 1 + w[0] % 9, most = least + w[1] % 24;
+        SET("model.name=%s", w[2] % 2 ? "llama3_moe" : "llama3");
+        SET("training.seq_len=%d", 16 * FEW(3));
+        SET("training.local_batch_size=1");
+        SET("training.global_batch_size=%d", 8 + (int)(w[4] % 40));
+        SET("numerics.canonical=%s", w[2] & 2 ? "true" : "false");
+        SET("parallelism.tensor_parallel_degree=%d", w[2] & 12 ? 1 : FEW(5));
+        SET("parallelism.context_parallel_degree=%d", w[2] & 48 ? 1 : FEW(6));
+        SET("parallelism.expert_parallel_degree=%d", w[2] % 2 ? FEW(7) : 1);
+        SET("parallelism.pipeline_parallel_degree=%d", w[2] & 64 ? 1 : FEW(8));
+        SET("parallelism.pipeline_parallel_first_stage_less_layers=%d", (int)(w[9] % 6));
+        SET("parallelism.pipeline_parallel_last_stage_less_layers=%d", (int)(w[9] / 6 % 6));
+        SET("parallelism.data_parallel_replicate_degree=%d", FEW(10));
+        SET("elastic.min_workers=%lld", least);
+        SET("elastic.max_workers=%lld", most);
+        struct recipe r;
+        struct titan_error err = {0}, again = {0};
+        char key[128], other[128], value[192];
+        long long nearest, ignored, world = 1 + w[11] % (uint32_t)(most + 4);
+        for (int second = 0; second < 2; second++) {
+            recipe_init(&r);
+            for (int i = 0; i < n; i++)
+                assert_int_equal(recipe_set(&r, set[i], NULL), TITAN_OK);
+            if (second && strcmp(key, "workers") != 0)
+                assert_int_equal(recipe_set(&r, value, NULL), TITAN_OK);
+            struct titan_error *to = second ? &again : &err;
+            if (recipe_resolve(&r, to) == TITAN_OK)
+                (void)!recipe_check_world(&r, second && strcmp(key, "workers") == 0 ? nearest : world, to);
+            if (!second && !suggestion(err.msg, key, &nearest))
+                break;
+            (void)snprintf(value, sizeof(value), "%s=%lld", key, nearest);
+            if (!second)
+                continue;
+            taken++;
+            if (suggestion(again.msg, other, &ignored) && strcmp(key, other) == 0)
+                fail_msg("draw %llu: %s\nthen: %s", (unsigned long long)seed, err.msg, again.msg);
+        }
+    }
+    assert_true(taken > 1000);
 }
 
 /* First and last stage on one rank: the embedding can be the head. */
@@ -434,9 +513,11 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_world),           cmocka_unit_test(test_mesh),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_split),           cmocka_unit_test(test_stages), cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_tied_in_v_order), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_world),       cmocka_unit_test(test_mesh),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_split),
+        cmocka_unit_test(test_stages),      cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_suggestions), cmocka_unit_test(test_tied_in_v_order),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
