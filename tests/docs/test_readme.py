@@ -4,7 +4,7 @@
 
 What differs from what a reader types:
   - `make` lines are not run, only their targets looked for: they are this test, or take minutes (`make demo`);
-  - a run of recipes/demo.toml in the foreground makes 20 steps instead of 700, and an evaluation 2;
+  - a run of recipes/demo.toml in the foreground makes 20 steps instead of 700, and evaluates once, one sample a worker;
   - 10.0.0.1 and 10.0.0.2 are 127.0.0.1 and 127.0.0.2, port 7070 a free one, /shared a folder of the test;
   - a node is ready before the next line is typed;
   - root may run jobs (TITAN_ALLOW_ROOT), where a reader says --allow-root.
@@ -44,8 +44,8 @@ def free_port():
 
 
 def shortened(commands, home):
-    commands = re.sub(r"^(titanctl run recipes/demo.toml .*)$", r"\1 --set training.steps=20 --set validation.steps=2", commands, flags=re.M)
-    commands = re.sub(r"^(titanctl eval .*)$", r"\1 --steps 2", commands, flags=re.M)
+    commands = re.sub(r"^(titanctl run recipes/demo.toml .*)$", r"\1 --set training.steps=20 --set validation.steps=1 --set validation.local_batch_size=1 --set validation.freq=20", commands, flags=re.M)
+    commands = re.sub(r"^(titanctl eval .*)$", r"\1 --steps 1", commands, flags=re.M)
     commands = re.sub(r"^(titand agent .*--join (\w+)\.join.*)$", r"\1\nuntil titanctl nodes | grep -q '^\2 *ready'; do sleep 0.1; done", commands, flags=re.M)
     for old, new in (("10.0.0.1", "127.0.0.1"), ("10.0.0.2", "127.0.0.2"), (":7070", f":{free_port()}"), ("/shared", f"{home}/shared")):
         commands = commands.replace(old, new)
