@@ -4,7 +4,7 @@
  * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its
  * memory objects are kept in a table. Transposes are strides. The table's lock is held while a product runs: one
  * OpenMP team at a time, and all shapes use one piece of scratch; left alone each primitive keeps its own. Where oneDNN
- * has no bf16 (no AVX-512) operands are widened and the product is fp32.
+ * has no bf16 operands are widened and the product is fp32.
  *
  * The bits of a product do not depend on the number of threads. oneDNN's without AVX-512 do: with AVX2 the
  * product is matmul_packed.c's. */
@@ -255,11 +255,6 @@ static titan_status entry_run(struct matmul_cache *cache, struct entry *e, const
     return TITAN_OK;
 }
 
-static bool is_packed(const struct device *dev)
-{
-    return dev->isa.avx2 && !dev->isa.avx512;
-}
-
 static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
 {
     const struct matmul_shape *s = &a->shape;
@@ -274,10 +269,11 @@ static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cach
                                     .a = a->a,
                                     .b = a->b,
                                     .c = a->c,
+                                    .ab_dt = (enum dtype)s->ab_dt,
+                                    .c_dt = (enum dtype)s->c_dt,
                                     .accumulate = s->accumulate};
 
-    titan_assert(s->ab_dt == DTYPE_F32 && s->c_dt == DTYPE_F32);
-    TRY(reserve(&cache->scratch, &cache->scratch_bytes, matmul_packed_scratch_bytes(s->n, ctx->threads), ctx->err));
+    TRY(reserve(&cache->scratch, &cache->scratch_bytes, matmul_packed_scratch_bytes(&z, ctx->threads), ctx->err));
     matmul_packed_run(&z, ctx->threads, cache->scratch);
     return TITAN_OK;
 }
@@ -340,14 +336,9 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
     }
     const struct matmul_args wide = {s, wa, wb, narrow ? wc : a->c};
     struct entry *e;
-    titan_status status;
-    if (is_packed(ctx->dev)) {
-        status = run_packed(ctx, cache, &wide);
-    } else {
-        status = entry_find(cache, &s, &e, ctx->err);
-        if (status == TITAN_OK)
-            status = entry_run(cache, e, wide.a, wide.b, wide.c, ctx->err);
-    }
+    titan_status status = entry_find(cache, &s, &e, ctx->err);
+    if (status == TITAN_OK)
+        status = entry_run(cache, e, wide.a, wide.b, wide.c, ctx->err);
     if (status == TITAN_OK && narrow) {
         struct widen_args out = {a->c, wc, a->shape.ldc, s.n, true};
         cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &out);
@@ -369,8 +360,8 @@ titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args 
     omp_set_num_threads(ctx->threads); /* of the calling thread; oneDNN reads it */
     struct entry *e;
     titan_status status = TITAN_OK;
-    if (is_packed(ctx->dev)) {
-        status = (s->ab_dt == DTYPE_BF16 ? run_widened : run_packed)(ctx, cache, a);
+    if (ctx->dev->isa.avx2 && !ctx->dev->isa.avx512) {
+        status = run_packed(ctx, cache, a);
     } else {
         status = entry_find(cache, s, &e, ctx->err);
         if (status == TITAN_OK)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_packed.c - fp32 products of any layout, after Goto and van de Geijn, "Anatomy of high-performance matrix
- * multiplication" (2008): a block of DEPTH of k at a time, both operands are copied into panels that the inner loop
- * reads in order, b's once for all threads, a's by the thread that needs them. */
+/* matmul_packed.c - products of any layout, after Goto and van de Geijn, "Anatomy of high-performance matrix
+ * multiplication" (2008): WIDE columns and a block of DEPTH of k at a time, both operands are copied into fp32 panels
+ * that the inner loop reads in order, b's once for all threads, a's by the thread that needs them. */
 #include <immintrin.h>
 #include <omp.h>
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/bf16.h"
 #include "base/progress.h"
 #include "worker/device/cpu/matmul_packed.h"
 
@@ -14,7 +15,7 @@
 #define PACKED_INLINE static inline __attribute__((always_inline, target("avx2,fma")))
 
 /* A tile of c stays in registers: ROWS x two vectors. BLOCK_ROWS x DEPTH of a stay in the second-level cache, a panel
- * of b in the first. Blocks of columns are small enough for JOBS of each thread. */
+ * of b in the first, WIDE x DEPTH of b in the last. Blocks of columns are small enough for JOBS of each thread. */
 enum {
     LANES = 8,
     ROWS = 6,
@@ -22,15 +23,33 @@ enum {
     DEPTH = 256,
     BLOCK_ROWS = 40 * ROWS,
     BLOCK_COLS = 32 * COLS,
+    WIDE = 128 * COLS,
     JOBS = 8,
     FEW = 4
 };
 enum { WORK = 1 << 17 }; /* multiply-adds that are worth another thread */
 
-size_t matmul_packed_scratch_bytes(int64_t n, int threads)
+static int64_t panel_floats(const struct matmul_packed *z)
 {
-    const int64_t panels = (n + COLS - 1) / COLS;
-    return (size_t)(panels * COLS * DEPTH + threads * (BLOCK_ROWS * DEPTH + LANES)) * sizeof(float);
+    return (MIN(z->n, WIDE) + COLS - 1) / COLS * COLS * DEPTH;
+}
+
+size_t matmul_packed_scratch_bytes(const struct matmul_packed *z, int threads)
+{
+    const int64_t sums = z->c_dt == DTYPE_BF16 ? z->m * MIN(z->n, WIDE) : 0;
+    return (size_t)(panel_floats(z) + threads * (BLOCK_ROWS * DEPTH + LANES) + sums) * sizeof(float);
+}
+
+PACKED_INLINE __m256 load_lanes(const void *p, int64_t i, const enum dtype dt)
+{
+    if (dt == DTYPE_F32)
+        return _mm256_loadu_ps((const float *)p + i);
+    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)p + i));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+PACKED_INLINE float load_one(const void *p, int64_t i, const enum dtype dt)
+{
+    return dt == DTYPE_F32 ? ((const float *)p)[i] : bf16_to_f32(((const uint16_t *)p)[i]);
 }
 
 /* 8 x 8: rows into columns. */
@@ -53,10 +72,10 @@ PACKED_INLINE void transpose(__m256 v[LANES])
     }
 }
 
-/* A panel of `width` lines: to[p * width + i] = from[i * line + p * step], one of line and step is 1; lines from
- * `lines` on are zero. Up to 7 floats behind the panel are written. */
-PACKED_INLINE void pack(float *to, const float *from, int64_t line, int64_t step, int64_t lines, int64_t depth,
-                        const int width)
+/* A panel of `width` lines: to[p * width + i] = from[first + i * line + p * step], one of line and step is 1; lines
+ * from `lines` on are zero. Up to 7 floats behind the panel are written. */
+PACKED_INLINE void pack(float *to, const void *from, int64_t first, int64_t line, int64_t step, int64_t lines,
+                        int64_t depth, const int width, const enum dtype dt)
 {
     int64_t p = 0;
     if (step == 1) {
@@ -64,7 +83,8 @@ PACKED_INLINE void pack(float *to, const float *from, int64_t line, int64_t step
             for (p = 0; p + LANES <= depth; p += LANES) {
                 __m256 v[LANES];
                 for (int i = 0; i < LANES; i++)
-                    v[i] = group + i < lines ? _mm256_loadu_ps(from + (group + i) * line + p) : _mm256_setzero_ps();
+                    v[i] =
+                        group + i < lines ? load_lanes(from, first + (group + i) * line + p, dt) : _mm256_setzero_ps();
                 transpose(v);
                 for (int i = 0; i < LANES; i++)
                     _mm256_storeu_ps(to + (p + i) * width + group, v[i]);
@@ -72,11 +92,31 @@ PACKED_INLINE void pack(float *to, const float *from, int64_t line, int64_t step
     } else if (line == 1 && lines == width && width % LANES == 0) {
         for (; p < depth; p++)
             for (int i = 0; i < width; i += LANES)
-                _mm256_storeu_ps(to + p * width + i, _mm256_loadu_ps(from + p * step + i));
+                _mm256_storeu_ps(to + p * width + i, load_lanes(from, first + p * step + i, dt));
     }
     for (; p < depth; p++)
         for (int i = 0; i < width; i++)
-            to[p * width + i] = i < lines ? from[i * line + p * step] : 0.0f;
+            to[p * width + i] = i < lines ? load_one(from, first + i * line + p * step, dt) : 0.0f;
+}
+
+PACKED_TARGET static void pack_rows(float *to, const struct matmul_packed *z, int64_t row, int64_t rows, int64_t from,
+                                    int64_t depth)
+{
+    const int64_t first = row * z->a_row + from * z->a_col;
+    if (z->ab_dt == DTYPE_F32)
+        pack(to, z->a, first, z->a_row, z->a_col, rows, depth, ROWS, DTYPE_F32);
+    else
+        pack(to, z->a, first, z->a_row, z->a_col, rows, depth, ROWS, DTYPE_BF16);
+}
+
+PACKED_TARGET static void pack_columns(float *to, const struct matmul_packed *z, int64_t col, int64_t cols,
+                                       int64_t from, int64_t depth)
+{
+    const int64_t first = col * z->b_col + from * z->b_row;
+    if (z->ab_dt == DTYPE_F32)
+        pack(to, z->b, first, z->b_col, z->b_row, cols, depth, COLS, DTYPE_F32);
+    else
+        pack(to, z->b, first, z->b_col, z->b_row, cols, depth, COLS, DTYPE_BF16);
 }
 
 /* c (rows, cols) of one tile = or += a panel of a times a panel of b. */
@@ -133,13 +173,12 @@ PACKED_TARGET static void share(const struct matmul_packed *z, int64_t from, int
         const int64_t col = col_tiles * x / col_blocks * COLS,
                       col_end = MIN(col_tiles * (x + 1) / col_blocks * COLS, z->n);
         for (int64_t i = row; i < row_end && packed != y; i += ROWS)
-            pack(a + (i - row) * DEPTH, z->a + i * z->a_row + from * z->a_col, z->a_row, z->a_col,
-                 MIN(ROWS, row_end - i), depth, ROWS);
+            pack_rows(a + (i - row) * DEPTH, z, i, MIN(ROWS, row_end - i), from, depth);
         packed = y;
         for (int64_t j = col; j < col_end; j += COLS)
             for (int64_t i = row; i < row_end; i += ROWS)
-                tile(z->c + i * z->ldc + j, z->ldc, a + (i - row) * DEPTH, b + j * DEPTH, depth, MIN(ROWS, row_end - i),
-                     MIN(COLS, col_end - j), z->accumulate || from > 0);
+                tile((float *)z->c + i * z->ldc + j, z->ldc, a + (i - row) * DEPTH, b + j * DEPTH, depth,
+                     MIN(ROWS, row_end - i), MIN(COLS, col_end - j), z->accumulate || from > 0);
     }
 }
 
@@ -149,16 +188,15 @@ PACKED_TARGET static void pack_b(const struct matmul_packed *z, int64_t from, in
     const int64_t panels = (z->n + COLS - 1) / COLS;
 
     for (int64_t j = panels * thread / threads * COLS; j < panels * (thread + 1) / threads * COLS; j += COLS)
-        pack(b + j * DEPTH, z->b + from * z->b_row + j * z->b_col, z->b_col, z->b_row, MIN(COLS, z->n - j), depth,
-             COLS);
+        pack_columns(b + j * DEPTH, z, j, MIN(COLS, z->n - j), from, depth);
 }
 
 /* Few rows of c and a b that lies by columns, as where a model writes token by token: b is read once, so it is turned
  * in registers and not packed. The sums are those of tile(). LANES columns from j on. */
-PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int rows)
+PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int rows, const enum dtype dt)
 {
     const int64_t cols = MIN(LANES, z->n - j);
-    const float *const b = z->b + j * z->b_col;
+    float *const to = (float *)z->c + j;
     __m256 sum[FEW] = {_mm256_setzero_ps()};
 
     for (int64_t from = 0; from < z->k; from += DEPTH) {
@@ -174,12 +212,13 @@ PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int 
             if (steps < LANES) {
                 memset(part, 0, sizeof part);
                 for (int64_t c = 0; c < cols; c++)
-                    memcpy(part[c], b + c * z->b_col + p, (size_t)steps * sizeof(float));
+                    for (int64_t q = 0; q < steps; q++)
+                        part[c][q] = load_one(z->b, (j + c) * z->b_col + p + q, dt);
             }
 #pragma GCC unroll 8
             for (int c = 0; c < LANES; c++)
                 v[c] = steps < LANES ? _mm256_load_ps(part[c])
-                       : c < cols    ? _mm256_loadu_ps(b + c * z->b_col + p)
+                       : c < cols    ? load_lanes(z->b, (j + c) * z->b_col + p, dt)
                                      : _mm256_setzero_ps();
             transpose(v);
 #pragma GCC unroll 8
@@ -188,8 +227,8 @@ PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int 
                     break;
 #pragma GCC unroll 4
                 for (int i = 0; i < rows; i++)
-                    acc[i] =
-                        _mm256_fmadd_ps(_mm256_broadcast_ss(z->a + i * z->a_row + (p + q) * z->a_col), v[q], acc[i]);
+                    acc[i] = _mm256_fmadd_ps(_mm256_set1_ps(load_one(z->a, i * z->a_row + (p + q) * z->a_col, dt)),
+                                             v[q], acc[i]);
             }
         }
 #pragma GCC unroll 4
@@ -198,49 +237,93 @@ PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int 
         if (from == 0 && z->accumulate)
             for (int i = 0; i < rows; i++) {
                 alignas(32) float old[LANES] = {0};
-                memcpy(old, z->c + i * z->ldc + j, (size_t)cols * sizeof(float));
+                memcpy(old, to + i * z->ldc, (size_t)cols * sizeof(float));
                 sum[i] = _mm256_add_ps(_mm256_load_ps(old), sum[i]);
             }
     }
     for (int i = 0; i < rows; i++) {
         alignas(32) float whole[LANES];
         _mm256_store_ps(whole, sum[i]);
-        memcpy(z->c + i * z->ldc + j, whole, (size_t)cols * sizeof(float));
+        memcpy(to + i * z->ldc, whole, (size_t)cols * sizeof(float));
+    }
+}
+
+PACKED_INLINE void few_rows_of(const struct matmul_packed *z, int64_t j, int64_t end, const enum dtype dt)
+{
+    for (; j < end; j += LANES) {
+        if (z->m == 1)
+            few_rows(z, j, 1, dt);
+        else if (z->m == 2)
+            few_rows(z, j, 2, dt);
+        else if (z->m == 3)
+            few_rows(z, j, 3, dt);
+        else
+            few_rows(z, j, 4, dt);
     }
 }
 
 PACKED_TARGET static void few_rows_range(const struct matmul_packed *z, int64_t j, int64_t end)
 {
-    for (; j < end; j += LANES) {
-        if (z->m == 1)
-            few_rows(z, j, 1);
-        else if (z->m == 2)
-            few_rows(z, j, 2);
-        else if (z->m == 3)
-            few_rows(z, j, 3);
-        else
-            few_rows(z, j, 4);
-    }
+    if (z->ab_dt == DTYPE_F32)
+        few_rows_of(z, j, end, DTYPE_F32);
+    else
+        few_rows_of(z, j, end, DTYPE_BF16);
 }
 
-void matmul_packed_run(const struct matmul_packed *z, int threads, float *scratch)
+/* The product's columns from col on, WIDE at most, into fp32: c itself, or sums that are rounded into it later. */
+static struct matmul_packed columns_of(const struct matmul_packed *whole, int64_t col, float *sums)
 {
-    const int64_t panels = (z->n + COLS - 1) / COLS;
-    float *const b = scratch, *const a = scratch + panels * COLS * DEPTH;
+    struct matmul_packed z = *whole;
 
-    titan_assert((uintptr_t)scratch % 32 == 0 && z->k > 0);
-#pragma omp parallel num_threads((int)MIN(threads, 1 + z->m * z->n * z->k / WORK))
-    {
+    z.n = MIN(WIDE, whole->n - col);
+    z.b = (const char *)whole->b + col * whole->b_col * (int64_t)dtype_bytes(whole->ab_dt);
+    z.c = whole->c_dt == DTYPE_BF16 ? sums : (float *)whole->c + col;
+    z.ldc = whole->c_dt == DTYPE_BF16 ? MIN(WIDE, whole->n) : whole->ldc;
+    z.c_dt = DTYPE_F32;
+    return z;
+}
+
+PACKED_TARGET static void widen(float *restrict to, const uint16_t *restrict from, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        to[j] = bf16_to_f32(from[j]);
+}
+
+PACKED_TARGET static void narrow(uint16_t *restrict to, const float *restrict from, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        to[j] = bf16_from_f32(from[j]);
+}
+
+void matmul_packed_run(const struct matmul_packed *whole, int threads, float *scratch)
+{
+    float *const b = scratch, *const a = b + panel_floats(whole),
+                 *const sums = a + threads * (BLOCK_ROWS * DEPTH + LANES);
+    const bool rounds = whole->c_dt == DTYPE_BF16;
+    const int64_t work = whole->m * MIN(WIDE, whole->n) * whole->k;
+
+    titan_assert((uintptr_t)scratch % 32 == 0 && whole->k > 0 && (!rounds || whole->ab_dt == DTYPE_BF16));
+#pragma omp parallel num_threads((int)MIN(threads, 1 + work / WORK))
+    for (int64_t col = 0; col < whole->n; col += WIDE) {
+        const struct matmul_packed z = columns_of(whole, col, sums);
         const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
-        const int64_t groups = z->m <= FEW && z->b_row == 1 ? (z->n + LANES - 1) / LANES : 0;
-        few_rows_range(z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
-        for (int64_t from = 0; from < z->k && groups == 0; from += DEPTH) {
-            const int64_t depth = MIN(DEPTH, z->k - from);
-            progress_action();
-            pack_b(z, from, depth, b, thread, of);
+        const int64_t groups = z.m <= FEW && z.b_row == 1 ? (z.n + LANES - 1) / LANES : 0;
+        uint16_t *const c = (uint16_t *)whole->c + col;
+
+        for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && rounds && z.accumulate; i++)
+            widen(sums + i * z.ldc, c + i * whole->ldc, z.n);
 #pragma omp barrier
-            share(z, from, depth, b, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
+        few_rows_range(&z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
+        for (int64_t from = 0; from < z.k && groups == 0; from += DEPTH) {
+            const int64_t depth = MIN(DEPTH, z.k - from);
+            progress_action();
+            pack_b(&z, from, depth, b, thread, of);
+#pragma omp barrier
+            share(&z, from, depth, b, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
 #pragma omp barrier
         }
+#pragma omp barrier
+        for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && rounds; i++)
+            narrow(c + i * whole->ldc, sums + i * z.ldc, z.n);
     }
 }

@@ -10,10 +10,11 @@
 #include <math.h>
 #include <cmocka.h>
 
+#include "base/bf16.h"
 #include "base/cleanup.h"
 #include "worker/device/cpu/matmul_packed.h"
 
-enum { M = 300, N = 1100, K = 600 }; /* more than a block of each */
+enum { M = 300, N = 2300, K = 600 }; /* more than a block of each */
 
 static void fill(float *x, int64_t n, uint32_t seed)
 {
@@ -24,8 +25,8 @@ static void fill(float *x, int64_t n, uint32_t seed)
 }
 
 /* The first m x n of a product of M x K and K x N that lie by rows or, transposed, by columns. */
-static void product(float *c, const float *a, const float *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
-                    bool accumulate, int threads)
+static void product_of(void *c, enum dtype c_dt, const void *a, const void *b, enum dtype ab_dt, bool ta, bool tb,
+                       int64_t m, int64_t n, int64_t k, bool accumulate, int threads)
 {
     const struct matmul_packed z = {.m = m,
                                     .n = n,
@@ -38,10 +39,18 @@ static void product(float *c, const float *a, const float *b, bool ta, bool tb, 
                                     .a = a,
                                     .b = b,
                                     .c = c,
+                                    .ab_dt = ab_dt,
+                                    .c_dt = c_dt,
                                     .accumulate = accumulate};
-    _cleanup_free_ float *scratch = aligned_alloc(64, (matmul_packed_scratch_bytes(n, threads) + 63) / 64 * 64);
+    _cleanup_free_ float *scratch = aligned_alloc(64, (matmul_packed_scratch_bytes(&z, threads) + 63) / 64 * 64);
     assert_non_null(scratch);
     matmul_packed_run(&z, threads, scratch);
+}
+
+static void product(float *c, const float *a, const float *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
+                    bool accumulate, int threads)
+{
+    product_of(c, DTYPE_F32, a, b, DTYPE_F32, ta, tb, m, n, k, accumulate, threads);
 }
 
 static void test_products(void **state)
@@ -98,11 +107,43 @@ static void test_accumulates(void **state)
     }
 }
 
+/* Of bf16: what the same values give in fp32, bit for bit, and that rounded once. */
+static void test_bf16(void **state)
+{
+    static const int64_t shapes[][3] = {{M, N, K}, {1, 17, 5}, {4, 2100, 300}, {3, 8, 256}, {7, 1, 8}, {241, 513, 1}};
+    _cleanup_free_ float *a = malloc(sizeof(float) * M * K), *b = malloc(sizeof(float) * K * N);
+    _cleanup_free_ float *c = malloc(sizeof(float) * M * N), *wide = malloc(sizeof(float) * M * N);
+    _cleanup_free_ uint16_t *a16 = malloc(2 * M * K), *b16 = malloc(2 * K * N), *c16 = malloc(2 * M * N);
+    (void)state;
+    if (!__builtin_cpu_supports("avx2"))
+        skip();
+    fill(a, M * K, 5);
+    fill(b, K * N, 6);
+    for (int64_t i = 0; i < M * K; i++)
+        a[i] = bf16_to_f32(a16[i] = bf16_from_f32(a[i]));
+    for (int64_t i = 0; i < K * N; i++)
+        b[i] = bf16_to_f32(b16[i] = bf16_from_f32(b[i]));
+    for (int run = 0; run < 8 * (int)ARRAY_SIZE(shapes); run++) {
+        const bool ta = run & 1, tb = run & 2, accumulate = run & 4;
+        const int64_t m = shapes[run / 8][0], n = shapes[run / 8][1], k = shapes[run / 8][2];
+        const int threads = 1 + run % 3;
+        for (int64_t i = 0; i < M * N; i++)
+            c[i] = wide[i] = bf16_to_f32(c16[i] = bf16_from_f32((float)(i % 97)));
+        product(wide, a, b, ta, tb, m, n, k, accumulate, 1);
+        product_of(c, DTYPE_F32, a16, b16, DTYPE_BF16, ta, tb, m, n, k, accumulate, threads);
+        assert_memory_equal(c, wide, sizeof(float) * M * N);
+        product_of(c16, DTYPE_BF16, a16, b16, DTYPE_BF16, ta, tb, m, n, k, accumulate, threads);
+        for (int64_t i = 0; i < M * N; i++)
+            assert_int_equal(c16[i], bf16_from_f32(wide[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_accumulates),
+        cmocka_unit_test(test_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
