@@ -129,7 +129,7 @@ class Process:
 def reason(code, limit, processes):
     """Why a run has no figures."""
     said = [lines[-1] for p in processes if (lines := [line for line in p.text(1).splitlines() if line[:1].strip()])]
-    return {"failed": f"nothing measured within {limit} s" if code is None else f"ended by signal {-code}" if code < 0 else (said or ["it said nothing"])[0][:200]}
+    return {"failed": f"nothing measured within {limit:.0f} s" if code is None else f"ended by signal {-code}" if code < 0 else (said or ["it said nothing"])[0][:200]}
 
 
 def processor_seconds(pids, threads=("",)):
@@ -209,17 +209,19 @@ def run_of(python, work, side, dtype, threads, where_in, plain_trial=False):
 
 def turns(python, work, rounds):
     """{(side, dtype): runs}: every round has all kinds, every other one the other way round. A thread setting is chosen in the first;
-    what failed is not tried again."""
+    what failed is not tried again. The second precision of a side is ended where it takes far longer than the first, as bf16 does without its instructions."""
     file = work.weights / "model.safetensors"
     if not file.exists():
         work.weights.mkdir(parents=True, exist_ok=True)
         subprocess.run([python, PEER, json.dumps({**work.model, "seq": 1, "write": f"{file}.new"})], check=True)
         os.replace(f"{file}.new", file)
-    runs, threads = {kind: [] for kind in KINDS}, dict.fromkeys(KINDS, thread_settings(work.ranks))
+    runs, threads, took, limit = {kind: [] for kind in KINDS}, dict.fromkeys(KINDS, thread_settings(work.ranks)), {}, work.limit
     for number in range(rounds):
         for kind in KINDS[:: -1 if number % 2 else 1]:
             if not any("failed" in r for r in runs[kind]):
+                begin, work.limit = time.monotonic(), limit if number else min(limit, 60 + 1.5 * took.get(kind[0], limit))
                 runs[kind].append(run_of(python, work, *kind, threads[kind], f"round {number + 1} of {rounds}"))
+                took.setdefault(kind[0], limit if "failed" in runs[kind][-1] else time.monotonic() - begin)
                 threads[kind] = [runs[kind][0].get("threads")]
     return runs
 

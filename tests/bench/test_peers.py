@@ -107,6 +107,17 @@ def runs_are_measured():
     peers.PEER = kept
 
 
+def slow_precisions_are_ended():
+    """in the first round a side's second precision has little more time than its first took"""
+    limits, kept = [], peers.run_of
+    work = SimpleNamespace(limit=1000, ranks=1, weights=peers.HOME)
+    (peers.HOME / "model.safetensors").touch()
+    peers.run_of = lambda _, work, side, *rest: limits.append(round(work.limit)) or ({"failed": "x"} if side == "compiled" else run(1))
+    peers.turns("python", work, 2)
+    peers.run_of = kept
+    assert limits == [1000, 60, 1000, 60, 1000, 1000] + [1000] * 4, limits
+
+
 def work_is_the_same():
     """PyTorch's losses of the first steps, on one rank and under FSDP2, are ours"""
     python, why = interop.python("torch")
@@ -131,4 +142,4 @@ def matrix_goes_on():
     assert peers.matrix(o, "/nowhere/python")["cells"] == cells  # as they were
 
 
-tap(rows_are_judged, cells_are_named, page_is_written, runs_are_measured, work_is_the_same, matrix_goes_on)
+tap(rows_are_judged, cells_are_named, page_is_written, runs_are_measured, slow_precisions_are_ended, work_is_the_same, matrix_goes_on)
