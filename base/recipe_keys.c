@@ -397,7 +397,8 @@ const struct recipe_key recipe_keys[] = {
     {.section = "checkpoint", .name = "export_dtype", .type = KEY_STRING, AT(checkpoint.export_dtype),
      .choices = "float32|bfloat16|float16", .initial = "\"float32\"",
      .doc = "Type of the weights of a last checkpoint without optimizer state. "
-            "\"float32\" casts nothing: with training.dtype = \"bfloat16\" they are bfloat16."},
+            "\"float32\" casts nothing: with training.dtype = \"bfloat16\" they are bfloat16. "
+            "\"float16\" ends at 65504: with a larger weight that checkpoint fails."},
 
     {.section = "activation_checkpoint", .name = "mode", .type = KEY_STRING, AT(activation_checkpoint.mode),
      .choices = "none|full|selective|memory_budget", .initial = "\"selective\"",

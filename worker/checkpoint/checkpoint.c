@@ -157,10 +157,11 @@ static titan_status write_slices(int at, const struct manifest *m, const struct 
     TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
     for (size_t i = 0; i < n; i++) {
         const size_t elements = (size_t)(slices[i].rows * slices[i].cols);
+        const char *const dtype = dtype_of(m, &slices[i]);
         titan_status status =
             slices[i].bf16
-                ? safetensors_append_halves(w, dtype_of(m, &slices[i]), (const void *)slices[i].data, elements, err)
-                : safetensors_append_floats(w, dtype_of(m, &slices[i]), slices[i].data, elements, err);
+                ? safetensors_append_halves(w, names[i], dtype, (const void *)slices[i].data, elements, err)
+                : safetensors_append_floats(w, names[i], dtype, slices[i].data, elements, err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;

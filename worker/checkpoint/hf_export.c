@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,26 +155,6 @@ static titan_status add_entry(void *arg, int tensor, int part, const char *name,
     return TITAN_OK;
 }
 
-/* Rounded to f16 it would be an infinity, with which every answer of the model is NaN. */
-#define F16_LIMIT 65520.0F
-
-static titan_status check_range(const struct export *e, const char *name, const float *data, size_t n,
-                                struct titan_error *err)
-{
-    float most = 0;
-    if (strcmp(e->dtype, "F16") != 0)
-        return TITAN_OK;
-    for (size_t i = 0; i < n; i++)
-        if (isfinite(data[i]))
-            most = MAX(most, fabsf(data[i]));
-    if (most < F16_LIMIT)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EINVAL, "tensor '%s' has magnitudes up to %g, f16 none above 65504", name,
-                     (double)most);
-    titan_error_hint(err, "export it as bf16 or f32");
-    return TITAN_EINVAL;
-}
-
 /* One tensor in its final order and type. */
 static titan_status append_tensor(void *arg, int tensor, int part, const char *name, struct titan_error *err)
 {
@@ -190,15 +169,14 @@ static titan_status append_tensor(void *arg, int tensor, int part, const char *n
     const float *const ours = f->data;
     _cleanup_free_ float *moved = NULL;
     f->data += n;
-    TRY(check_range(f->e, name, ours, n, err));
     if (t.head == 0)
-        return safetensors_append_floats(f->w, f->e->dtype, ours, n, err);
+        return safetensors_append_floats(f->w, name, f->e->dtype, ours, n, err);
     moved = malloc(n * sizeof(*moved));
     if (!moved)
         return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", name);
     for (int64_t row = 0; row < t.rows; row++)
         memcpy(moved + hf_row(&t, row) * t.cols, ours + row * t.cols, (size_t)t.cols * sizeof(*moved));
-    return safetensors_append_floats(f->w, f->e->dtype, moved, n, err);
+    return safetensors_append_floats(f->w, name, f->e->dtype, moved, n, err);
 }
 
 static titan_status write_file(const struct export *e, int number, struct titan_error *err)

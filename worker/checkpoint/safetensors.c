@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -441,13 +442,31 @@ titan_status safetensors_append(struct safetensors_writer *w, const void *data, 
     return TITAN_OK;
 }
 
-titan_status safetensors_append_floats(struct safetensors_writer *w, const char *dtype, const float *data, size_t n,
-                                       struct titan_error *err)
+/* Rounded to f16 such a one is an infinity, with which every answer of a model is NaN. */
+static titan_status check_range(const char *tensor, const float *data, size_t n, struct titan_error *err)
+{
+    const float limit = 65520.0F; /* from here on: half a unit above the largest, 65504 */
+    float most = 0;
+    for (size_t i = 0; i < n; i++)
+        if (isfinite(data[i]))
+            most = MAX(most, fabsf(data[i]));
+    if (most < limit)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EINVAL, "tensor '%s' has magnitudes up to %g, f16 none above 65504", tensor,
+                     (double)most);
+    titan_error_hint(err, "export it as bf16 or f32");
+    return TITAN_EINVAL;
+}
+
+titan_status safetensors_append_floats(struct safetensors_writer *w, const char *tensor, const char *dtype,
+                                       const float *data, size_t n, struct titan_error *err)
 {
     const bool bf16 = strcmp(dtype, "BF16") == 0;
     if (strcmp(dtype, "F32") == 0)
         return safetensors_append(w, data, n * sizeof(*data), err);
     titan_assert(bf16 || strcmp(dtype, "F16") == 0);
+    if (!bf16)
+        TRY(check_range(tensor, data, n, err));
     const size_t most = MIN(n, FLOATS_AT_ONCE);
     _cleanup_free_ uint16_t *block = malloc(most * sizeof(*block) + 1);
     if (!block)
@@ -462,8 +481,8 @@ titan_status safetensors_append_floats(struct safetensors_writer *w, const char 
     return TITAN_OK;
 }
 
-titan_status safetensors_append_halves(struct safetensors_writer *w, const char *dtype, const uint16_t *data, size_t n,
-                                       struct titan_error *err)
+titan_status safetensors_append_halves(struct safetensors_writer *w, const char *tensor, const char *dtype,
+                                       const uint16_t *data, size_t n, struct titan_error *err)
 {
     if (strcmp(dtype, "BF16") == 0)
         return safetensors_append(w, data, n * sizeof(*data), err);
@@ -475,7 +494,7 @@ titan_status safetensors_append_halves(struct safetensors_writer *w, const char 
         const size_t portion = MIN(n - done, most);
         for (size_t i = 0; i < portion; i++)
             block[i] = bf16_to_f32(data[done + i]);
-        TRY(safetensors_append_floats(w, dtype, block, portion, err));
+        TRY(safetensors_append_floats(w, tensor, dtype, block, portion, err));
         done += portion;
     }
     return TITAN_OK;

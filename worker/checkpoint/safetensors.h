@@ -72,12 +72,13 @@ titan_status safetensors_create(int at, const char *name, const struct safetenso
 /* The next bytes of the data, entries one after the other in any portions. */
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len,
                                 struct titan_error *err) TITAN_MUST_USE;
-/* n numbers in the type of the file's entries, which is "F32", "BF16" or "F16": rounded to nearest even. */
-titan_status safetensors_append_floats(struct safetensors_writer *w, const char *dtype, const float *data, size_t n,
-                                       struct titan_error *err) TITAN_MUST_USE;
+/* n numbers of the named tensor in the type of the file's entries, which is "F32", "BF16" or "F16": rounded to nearest
+ * even. TITAN_EINVAL: a finite one is beyond F16. */
+titan_status safetensors_append_floats(struct safetensors_writer *w, const char *tensor, const char *dtype,
+                                       const float *data, size_t n, struct titan_error *err) TITAN_MUST_USE;
 /* The same of n bf16 values. */
-titan_status safetensors_append_halves(struct safetensors_writer *w, const char *dtype, const uint16_t *data, size_t n,
-                                       struct titan_error *err) TITAN_MUST_USE;
+titan_status safetensors_append_halves(struct safetensors_writer *w, const char *tensor, const char *dtype,
+                                       const uint16_t *data, size_t n, struct titan_error *err) TITAN_MUST_USE;
 /* All data was given: fsync and close; frees w in any case. On failure the file is removed. */
 titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_bytes, uint32_t *ret_crc,
                                 struct titan_error *err) TITAN_MUST_USE;
