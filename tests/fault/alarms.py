@@ -75,7 +75,7 @@ def rate(n, hours):
 
 def of_nodes(what, profile, link, others, borne, seconds):
     with Cluster(nodes=1, slots=1, config=CONFIG % profile, absent=("n1",)) as c:
-        agents = Agents(NODES, c.c.address, PORT, c.hosts["n1"].space, pki=c.c.state / "pki")
+        agents = Agents(NODES, c.c.address, PORT + 1, c.hosts["n1"].space, pki=c.c.state / "pki")
         try:
             agents.await_counts(registered=NODES)
             agents.ask(f"loss {link['loss']}")

@@ -124,9 +124,14 @@ PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const floa
                                int64_t cols, bool add)
 {
     __m256 acc[ROWS][2];
+    for (int64_t i = 0; i < rows; i++) { /* c is there when the sums are; a row may lie in two lines */
+        _mm_prefetch((const char *)(c + i * ldc), _MM_HINT_T0);
+        _mm_prefetch((const char *)(c + i * ldc + cols - 1), _MM_HINT_T0);
+    }
 #pragma GCC unroll 6
     for (int i = 0; i < ROWS; i++)
         acc[i][0] = acc[i][1] = _mm256_setzero_ps();
+#pragma GCC unroll 4
     for (int64_t p = 0; p < depth; p++, a += ROWS, b += COLS) {
         const __m256 b0 = _mm256_load_ps(b), b1 = _mm256_load_ps(b + LANES);
 #pragma GCC unroll 6
