@@ -159,9 +159,8 @@ static titan_status write_slices(int at, const struct manifest *m, const struct 
         const size_t elements = (size_t)(slices[i].rows * slices[i].cols);
         const char *const dtype = dtype_of(m, &slices[i]);
         titan_status status =
-            slices[i].bf16
-                ? safetensors_append_halves(w, names[i], dtype, (const void *)slices[i].data, elements, err)
-                : safetensors_append_floats(w, names[i], dtype, slices[i].data, elements, err);
+            slices[i].bf16 ? safetensors_append_halves(w, names[i], dtype, (const void *)slices[i].data, elements, err)
+                           : safetensors_append_floats(w, names[i], dtype, slices[i].data, elements, err);
         if (status != TITAN_OK) {
             safetensors_abandon(w);
             return status;

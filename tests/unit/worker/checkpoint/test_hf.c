@@ -128,7 +128,8 @@ static void write_shard(const struct folder *f, const char *dir, const char *nam
         for (int64_t k = 0; k < numel(&f->tensors[i]); k++)
             data[k] = value_of(i, k);
         assert_int_equal(
-            safetensors_append_floats(w, f->tensors[i].name, dtype, data, (size_t)numel(&f->tensors[i]), &err), TITAN_OK);
+            safetensors_append_floats(w, f->tensors[i].name, dtype, data, (size_t)numel(&f->tensors[i]), &err),
+            TITAN_OK);
         free(data);
     }
     assert_int_equal(safetensors_finish(w, &bytes, &crc, &err), TITAN_OK);
