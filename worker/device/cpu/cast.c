@@ -12,13 +12,13 @@ struct cast_args {
     size_t n;
 };
 
-CPU_KERNEL static void cast_f32_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n)
+CPU_KERNEL void cpu_cast_f32_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         dst[i] = bf16_from_f32(src[i]);
 }
 
-CPU_KERNEL static void cast_bf16_f32(float *restrict dst, const uint16_t *restrict src, int64_t n)
+CPU_KERNEL void cpu_cast_bf16_f32(float *restrict dst, const uint16_t *restrict src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         dst[i] = bf16_to_f32(src[i]);
@@ -74,9 +74,9 @@ static void cast_range(const void *p, int64_t begin, int64_t end, int thread)
     if (a->to == a->from)
         memcpy(dst, src, (size_t)(end - begin) * dtype_bytes(a->to));
     else if (a->to == DTYPE_BF16 && a->from == DTYPE_F32)
-        cast_f32_bf16(dst, src, end - begin);
+        cpu_cast_f32_bf16(dst, src, end - begin);
     else if (a->to == DTYPE_F32 && a->from == DTYPE_BF16)
-        cast_bf16_f32(dst, src, end - begin);
+        cpu_cast_bf16_f32(dst, src, end - begin);
     else
         for (int64_t i = 0; i < end - begin; i++)
             store_f64(dst, i, a->to, load_f64(src, i, a->from));

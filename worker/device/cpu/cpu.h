@@ -67,6 +67,9 @@ titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void 
 void cpu_scratch_give(const struct cpu_context *ctx);
 /* Asks the kernel for huge pages under a large block, before it is first written. */
 void cpu_huge_pages(void *memory, size_t bytes);
+/* n elements on the calling thread; to bf16: to nearest, ties to even. */
+void cpu_cast_f32_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n);
+void cpu_cast_bf16_f32(float *restrict dst, const uint16_t *restrict src, int64_t n);
 
 /* --- entries of the table ----------------------------------------------------------------------------------------- */
 /* Operations: cpu_NAME, with the type of its slot. */

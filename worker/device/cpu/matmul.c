@@ -285,17 +285,6 @@ struct widen_args {
     bool narrow;
 };
 
-CPU_KERNEL static void widen_row(float *restrict dst, const uint16_t *restrict src, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = bf16_to_f32(src[i]);
-}
-CPU_KERNEL static void narrow_row(uint16_t *restrict dst, const float *restrict src, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = bf16_from_f32(src[i]);
-}
-
 /* Dense fp32 rows from strided bf16 rows, or the other way. */
 static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
 {
@@ -303,9 +292,9 @@ static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         if (a->narrow)
-            narrow_row((uint16_t *)a->dst + i * a->lds, (const float *)a->src + i * a->cols, a->cols);
+            cpu_cast_f32_bf16((uint16_t *)a->dst + i * a->lds, (const float *)a->src + i * a->cols, a->cols);
         else
-            widen_row((float *)a->dst + i * a->cols, (const uint16_t *)a->src + i * a->lds, a->cols);
+            cpu_cast_bf16_f32((float *)a->dst + i * a->cols, (const uint16_t *)a->src + i * a->lds, a->cols);
     }
 }
 

@@ -288,18 +288,6 @@ static struct matmul_packed columns_of(const struct matmul_packed *whole, int64_
     return z;
 }
 
-PACKED_TARGET static void widen(float *restrict to, const uint16_t *restrict from, int64_t n)
-{
-    for (int64_t j = 0; j < n; j++)
-        to[j] = bf16_to_f32(from[j]);
-}
-
-PACKED_TARGET static void narrow(uint16_t *restrict to, const float *restrict from, int64_t n)
-{
-    for (int64_t j = 0; j < n; j++)
-        to[j] = bf16_from_f32(from[j]);
-}
-
 void matmul_packed_run(const struct matmul_packed *whole, int threads, float *scratch)
 {
     float *const b = scratch, *const a = b + panel_floats(whole),
@@ -316,7 +304,7 @@ void matmul_packed_run(const struct matmul_packed *whole, int threads, float *sc
         uint16_t *const c = (uint16_t *)whole->c + col;
 
         for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && rounds && z.accumulate; i++)
-            widen(sums + i * z.ldc, c + i * whole->ldc, z.n);
+            cpu_cast_bf16_f32(sums + i * z.ldc, c + i * whole->ldc, z.n);
 #pragma omp barrier
         few_rows_range(&z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
         for (int64_t from = 0; from < z.k && groups == 0; from += DEPTH) {
@@ -329,6 +317,6 @@ void matmul_packed_run(const struct matmul_packed *whole, int threads, float *sc
         }
 #pragma omp barrier
         for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && rounds; i++)
-            narrow(c + i * whole->ldc, sums + i * z.ldc, z.n);
+            cpu_cast_f32_bf16(c + i * whole->ldc, sums + i * z.ldc, z.n);
     }
 }
