@@ -21,7 +21,7 @@ tests: $(fuzz_replay)
 # clang's build is one of its own; its objects count what they cover.
 fuzz_make = $(MAKE) --no-print-directory BUILD=build/fuzz CC=clang-14 SAN=address,undefined CFLAGS='-O1 -g -fsanitize=fuzzer-no-link'
 .PHONY: fuzz fuzz-build fuzz-merge fuzz-programs
-fuzz-programs: $(fuzz_bins)
+fuzz-programs: $(if $(TARGET),$(TARGET:%=$(BUILD)/tests/fuzz/targets/%),$(fuzz_bins))
 fuzz-build:
 	@command -v clang-14 >/dev/null || { echo "make fuzz needs clang-14 and libclang-rt-14-dev (packages-dev.txt)"; exit 1; }
 	@$(fuzz_make) fuzz-programs

@@ -21,7 +21,7 @@ from arena import BUSY, KEYS, Arena, Secured, rss_kib
 from http2 import PREFACE, SETTINGS, Connection, begin, dial, frame
 from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
-from titan import BIN, SOURCE, Daemon, command, headers_text, until
+from titan import BIN, SOURCE, Daemon, command, eventually, headers_text, until
 
 HUGE = (1 << 64) - 1
 SCENES = []
@@ -259,8 +259,13 @@ def header_block(_):
                 t.start()
             for t in threads:
                 t.join()
-            until("the run makes steps", lambda b=before: d.status(job)["step"] > b["step"], 60)
-            now, ends = d.status(job), [e for e in d.lines("events") if e["type"] in ("node.lost", "worker.exited", "epoch.revoked")]
+
+            def further(b=before):
+                """What was sent may still be worked off: titanctl gives up before (keepalive), and is asked again."""
+                s = d.status(job)
+                assert s["step"] > b["step"], (b, s)
+                return s
+            now, ends = eventually(further), [e for e in d.lines("events") if e["type"] in ("node.lost", "worker.exited", "epoch.revoked")]
             assert now["epoch"] == before["epoch"] and not ends, (before, now, ends)
 
 
