@@ -432,10 +432,10 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
 {
     const struct block_sizes z = block_sizes(k);
     const struct tensor *s = saved->t;
-    struct tensor *g = back->t;
 
     for (int i = 0; i < BACK_COUNT; i++)
-        g[i] = TENSOR_NONE;
+        back->t[i] = TENSOR_NONE;
+    struct tensor *g = back->t;
     const struct tensor dh = second_half_dgrad(k, u, saved, dy, back);
     g[BACK_DH] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dh", dh);
     /* dattn (N,H*Dv) */
