@@ -632,13 +632,18 @@ static titan_status read_assignment(const char *text, struct assignment *ret, st
     static const struct place at = {.path = "--set"};
     const char *equals = strchr(text, '=');
     const char *dot = equals ? memrchr(text, '.', (size_t)(equals - text)) : NULL;
-    if (!dot || dot == text || equals == dot + 1 || dot - text >= SECTION_MAX || equals - dot > DISTANCE_TEXT_MAX)
-        return fail_at(&at, err, TITAN_EINVAL, "expected section.key=value, got '%.100s'", text);
+    if (!dot || dot == text || equals == dot + 1 || dot - text >= SECTION_MAX || equals - dot > DISTANCE_TEXT_MAX) {
+        (void)fail_at(&at, err, TITAN_EINVAL, "expected section.key=value, got '%.100s'", text);
+        return TITAN_EINVAL;
+    }
     snprintf(ret->section, sizeof(ret->section), "%.*s", (int)(dot - text), text);
     snprintf(ret->name, sizeof(ret->name), "%.*s", (int)(equals - dot - 1), dot + 1);
     ret->value = equals + 1;
     ret->index = resolve_alias(ret->section, ret->name);
-    return ret->index < 0 ? unknown_key(&at, ret->section, ret->name, err) : TITAN_OK;
+    if (ret->index >= 0)
+        return TITAN_OK;
+    (void)unknown_key(&at, ret->section, ret->name, err);
+    return TITAN_EINVAL;
 }
 
 static titan_status parse(struct recipe *r, const char *text, const char *path, const uint64_t *overridden,

@@ -167,16 +167,16 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
 {
     titan_assert(err && ret);
-    TRY(ctl_channel(ctl, err));
-    ProtobufCMessage *answer = NULL;
-    if (rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err) != TITAN_OK) {
-        if (daemon_came(ctl, err))
-            return ctl_call(ctl, path, request, reply, ret, err);
-        ctl_unreachable_hint(ctl->server, err);
-        return err->status; /* the hint's: it may know better */
-    }
-    *(ProtobufCMessage **)ret = answer;
-    return TITAN_OK;
+    do {
+        TRY(ctl_channel(ctl, err));
+        ProtobufCMessage *answer = NULL;
+        if (rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err) == TITAN_OK) {
+            *(ProtobufCMessage **)ret = answer;
+            return TITAN_OK;
+        }
+    } while (daemon_came(ctl, err));
+    ctl_unreachable_hint(ctl->server, err);
+    return err->status; /* the hint's: it may know better */
 }
 
 titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
@@ -184,14 +184,12 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
                         bool (*each)(const ProtobufCMessage *message, void *data), void *data, struct titan_error *err)
 {
     titan_assert(err && each);
-    TRY(ctl_channel(ctl, err));
-    ctl_catch_interrupt();
-    titan_status status =
-        rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err);
-    if (status == TITAN_OK)
-        return TITAN_OK;
-    if (daemon_came(ctl, err))
-        return ctl_stream(ctl, path, request, reply, each, data, err);
+    do {
+        TRY(ctl_channel(ctl, err));
+        ctl_catch_interrupt();
+        if (rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err) == TITAN_OK)
+            return TITAN_OK;
+    } while (daemon_came(ctl, err));
     ctl_unreachable_hint(ctl->server, err);
     return err->status;
 }
@@ -203,6 +201,7 @@ titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **r
     request.job_id = id;
     Titan__V1__GetJobResponse *answer = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, &answer, err));
+    titan_assert(answer);
     if (!answer->job) {
         ctl_message_free(&answer);
         return titan_fail(err, TITAN_EIO, "the server's answer about job %llu is empty", (unsigned long long)id);

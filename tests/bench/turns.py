@@ -8,7 +8,7 @@ A pair is a run of each, first one, then the other.
 "system": durable submits (10,000 a run, over the Unix socket): new / old, the median of the pairs. SIGKILL of a worker to the next
 finished step (scenario 1 of `make fault`, 25 rounds a run): p99 over all rounds, new - old.
 "elastic": what scenarios of `make fault` measure, the median of all rounds, new - old; the bound is the most that a run of the old one
-differs from its median.
+differs from its median. Where the old tree's cluster has no TLS, the new one's goes without.
 "kernels": every operation of the CPU device (bench_ops, fp32 and bf16), new / old of the fastest run of each, as what a machine does
 beside only adds; the bound is the noise of the old one, its median over its fastest. What seems slower is measured alone, in twice as
 many pairs, before it is called so.
@@ -45,8 +45,8 @@ print(json.dumps({n: o["submits_per_second"] for n, o in out.items()}))
 '''
 
 
-def ran(tree, *args):
-    env = {**os.environ, "BUILD": "build", "TITAN_ALLOW_ROOT": "1"}
+def ran(tree, *args, more=None):
+    env = {**os.environ, "BUILD": "build", "TITAN_ALLOW_ROOT": "1", **(more or {})}
     done = subprocess.run([sys.executable, *map(str, args)], cwd=tree, env=env, capture_output=True, text=True)
     return done.stdout, done.stderr
 
@@ -57,9 +57,10 @@ def submits(tree):
     return {int(n): v for n, v in json.loads(out.splitlines()[-1]).items()}
 
 
-def rounds_of(tree, scenario, rounds, seed, *names):
+def rounds_of(tree, scenario, rounds, seed, *names, plain=False):
     """What each round of a fault scenario measured, by name; not every round need have a figure."""
-    out, err = ran(tree, "tests/fault/run_faults.py", "--only", scenario, "--rounds", rounds, "--seed", seed)
+    out, err = ran(tree, "tests/fault/run_faults.py", "--only", scenario, "--rounds", rounds, "--seed", seed,
+                   more={"PLAIN_TCP": str(int(plain))})
     values = {name: [float(v) for v in re.findall(rf"^#   .*\b{name} ([\d.]+)", out, re.MULTILINE)] for name in names}
     assert all(0 < len(v) <= rounds for v in values.values()), f"{tree}: {values}: {(out + err)[-2000:]}"
     return values
@@ -160,13 +161,14 @@ ELASTIC = {  # scenario: rounds of a run, and what is told of which figures
 
 
 def elastic(old, pairs):
+    plain = "pki" not in (old / "tests/support/cluster.py").read_text()
     found = {(n, name): {"new": [], "old": []} for n, (_, names) in ELASTIC.items() for name in names}
     for pair in range(pairs):
         for n, (rounds, names) in ELASTIC.items():
             for which, tree in [("old", old), ("new", SOURCE)][:: 1 if pair % 2 else -1]:
-                for name, values in rounds_of(tree, n, rounds, pair + 1, *names).items():
+                for name, values in rounds_of(tree, n, rounds, pair + 1, *names, plain=plain).items():
                     found[n, name][which].append(values)
-        print(f"# pair {pair + 1} of {pairs}", flush=True)
+        print(f"# pair {pair + 1} of {pairs}{', without TLS' * plain}", flush=True)
     rows = []
     for (n, name), runs in found.items():
         now, was = (statistics.median(sum(runs[which], [])) for which in ("new", "old"))

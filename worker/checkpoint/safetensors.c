@@ -285,7 +285,7 @@ titan_status safetensors_read_floats(const struct safetensors *st, const struct 
         return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", tensor->name,
                           tensor->dtype);
     const size_t most = MIN(n, FLOATS_AT_ONCE);
-    _cleanup_free_ uint16_t *block = malloc(most * sizeof(*block) + 1);
+    _cleanup_free_ uint16_t *block = calloc(most + 1, sizeof(*block));
     if (!block)
         return titan_fail(err, TITAN_ENOMEM, "no memory to read tensor '%s'", tensor->name);
     for (size_t done = 0; done < n;) {

@@ -141,6 +141,7 @@ titan_status device_open(const char *name, const struct device_options *options,
         struct device_handle probe = {0};
         if (!has_driver() || plugin_load("cuda", &probe, NULL) != TITAN_OK)
             return open_named("cpu", options, ret, err);
+        titan_assert(probe.library);
         dlclose(probe.library);
         return open_named("cuda", options, ret, err);
     }

@@ -38,7 +38,7 @@ static uintptr_t low_bits(const struct exec *e, const struct action *a)
 static bool same_product(const struct exec *e, const struct action *a, const struct action *b)
 {
     return low_bits(e, a) == low_bits(e, b) &&
-           memcmp(action_params(e->p, a), action_params(e->p, b), sizeof(struct op_params)) == 0;
+           op_params_same((enum op)a->op, action_params(e->p, a), action_params(e->p, b));
 }
 
 /* Each different product is carried out once, on whatever the arena holds. */

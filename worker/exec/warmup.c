@@ -14,7 +14,7 @@ static bool has_library(const struct action *a, const struct op_params *p)
 
 static bool same_call(const struct program *p, const struct action *a, const struct action *b)
 {
-    return a->op == b->op && memcmp(action_params(p, a), action_params(p, b), sizeof(struct op_params)) == 0;
+    return a->op == b->op && op_params_same((enum op)a->op, action_params(p, a), action_params(p, b));
 }
 
 titan_status exec_warm_up(struct exec *e, struct titan_error *err)

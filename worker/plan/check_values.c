@@ -123,7 +123,7 @@ static bool write_part(struct contents *s, struct part part)
 {
     int at = find_part(s, part.from);
 
-    titan_assert(part.from < part.to);
+    titan_assert(part.from < part.to && at >= 0 && (s->n == 0 || s->parts));
     if (at < s->n && s->parts[at].from < part.from) { /* the old one's beginning stays */
         struct part head = s->parts[at];
         head.to = part.from;

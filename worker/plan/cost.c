@@ -286,7 +286,7 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
 /* Gradients that repeat, with more scratch than a library is given. */
 static bool too_long(const struct op_attention_dgrad *g)
 {
-    const double group = (double)(g->H / g->K) * (double)g->Tq * (double)g->Tk * 2;
+    const double group = (double)g->H / (double)g->K * (double)g->Tq * (double)g->Tk * 2;
     return group > (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
 }
 

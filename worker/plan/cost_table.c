@@ -40,7 +40,7 @@ static void add_isa(const char *text, struct cost_host *ret)
     char all[4096] = " ", word[32];
 
     (void)cpuinfo_field(text, "flags", all + 1, sizeof all - 2);
-    (void)strcat(all, " ");
+    all[strlen(all)] = ' '; /* zeros follow */
     for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
         (void)snprintf(word, sizeof word, " %s ", flags[i]);
         const size_t at = strlen(ret->isa);

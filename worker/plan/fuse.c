@@ -98,7 +98,7 @@ static void undo(const struct program *p, const struct fusion *f, const struct a
     for (int i = 0; i < FUSE_ACTIONS; i++) {
         struct operand_form forms[FORMS_MAX];
         const int takes = op_forms(f->op[i], &ret->params[i], 1, f->operands[i], forms);
-        titan_assert(takes == f->operands[i] && takes <= FUSE_OPERANDS);
+        titan_assert(takes > 0 && takes == f->operands[i] && takes <= FUSE_OPERANDS);
         for (int k = 0; k < takes; k++) {
             ret->operands[i][k] = o[f->slot[i][k]];
             ret->operands[i][k].access = forms[k].access;
@@ -134,13 +134,10 @@ static bool same_operand(const struct operand *a, const struct operand *b)
 static bool same_action(const struct program *p, const struct plain_action *x, const struct action *b)
 {
     const struct action *a = &x->action;
-    const struct op_params *q = action_params(p, b);
 
     if (a->op != b->op || a->stream != b->stream || a->phase != b->phase || a->channel != b->channel ||
         a->peer != b->peer || a->unit != b->unit || a->stage != b->stage || a->microbatch != b->microbatch ||
-        a->n_operands != b->n_operands || x->params->flags != q->flags || x->params->dt != q->dt ||
-        x->params->dt2 != q->dt2 ||
-        memcmp(x->params->word, q->word, (size_t)op_words((enum op)b->op) * sizeof q->word[0]) != 0)
+        a->n_operands != b->n_operands || !op_params_same((enum op)b->op, x->params, action_params(p, b)))
         return false;
     for (int k = 0; k < a->n_operands; k++)
         if (!same_operand(&x->operands[k], &action_operands(p, b)[k]))

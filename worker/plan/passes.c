@@ -203,7 +203,7 @@ static void place_gathers(const struct program *p, const struct cost *cost, doub
 
 titan_status pass_reorder(struct program *p, const struct pass_options *options, struct titan_error *err)
 {
-    _cleanup_free_ double *places = malloc(((size_t)p->n_actions + 1) * sizeof *places);
+    _cleanup_free_ double *places = calloc((size_t)p->n_actions + 1, sizeof *places);
     _cleanup_free_ struct action *before = malloc(((size_t)p->n_actions + 1) * sizeof *before);
 
     titan_assert(options->cost);

@@ -54,6 +54,12 @@ int op_words(enum op op)
     return infos[op].words;
 }
 
+bool op_params_same(enum op op, const struct op_params *a, const struct op_params *b)
+{
+    return a->flags == b->flags && a->dt == b->dt && a->dt2 == b->dt2 &&
+           memcmp(a->word, b->word, (size_t)op_words(op) * sizeof a->word[0]) == 0;
+}
+
 /* An operation's numbers by their names; not every one is looked at by every expression. */
 #define UNUSED __attribute__((unused))
 #define BEGIN(name)                                                                                                    \

@@ -243,12 +243,13 @@ static titan_status apply(const struct normalize_step *step, const char *text, s
 titan_status normalize_text(const struct normalizer *m, bool first, const char **text, size_t *n, struct buf work[2],
                             struct titan_error *err)
 {
-    for (size_t i = 0; i<m->n && * n> 0; i++) {
+    for (size_t i = 0; i < m->n && 0 < *n; i++) {
+        titan_assert(*text);
         const struct normalize_step *step = &m->steps[i];
         if (is_idle(step, first, *text, *n))
             continue;
         struct buf *out = &work[*text == work[0].data];
-        titan_assert(out->data != *text || !*text);
+        titan_assert(out->data != *text);
         buf_clear(out);
         out->limit = SIZE_MAX / 4;
         const titan_status status = apply(step, *text, *n, out);

@@ -293,10 +293,9 @@ void matmul_packed_run(const struct matmul_packed *whole, int threads, float *sc
     float *const b = scratch, *const a = b + panel_floats(whole),
                  *const sums = a + threads * (BLOCK_ROWS * DEPTH + LANES);
     const bool rounds = whole->c_dt == DTYPE_BF16;
-    const int64_t work = whole->m * MIN(WIDE, whole->n) * whole->k;
 
     titan_assert((uintptr_t)scratch % 32 == 0 && whole->k > 0 && (!rounds || whole->ab_dt == DTYPE_BF16));
-#pragma omp parallel num_threads((int)MIN(threads, 1 + work / WORK))
+#pragma omp parallel num_threads((int)MIN(threads, 1 + whole->m * MIN(WIDE, whole->n) * whole->k / WORK))
     for (int64_t col = 0; col < whole->n; col += WIDE) {
         const struct matmul_packed z = columns_of(whole, col, sums);
         const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();

@@ -136,7 +136,7 @@ static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct optim_args part = from_element(p, begin);
     (void)thread;
-    titan_assert(end >= begin && adamw_types_valid(&part.adam, part.shadow));
+    titan_assert(end >= begin && (end == begin || (part.m && part.v)) && adamw_types_valid(&part.adam, part.shadow));
     if (part.adam.rounding.random)
         adamw_at_random(p, begin, end);
     else
