@@ -24,7 +24,7 @@ fuzz_make = $(MAKE) --no-print-directory BUILD=build/fuzz CC=clang-14 SAN=addres
 fuzz-programs: $(if $(TARGET),$(TARGET:%=$(BUILD)/tests/fuzz/targets/%),$(fuzz_bins))
 fuzz-build:
 	@command -v clang-14 >/dev/null || { echo "make fuzz needs clang-14 and libclang-rt-14-dev (packages-dev.txt)"; exit 1; }
-	@$(fuzz_make) fuzz-programs
+	+@$(fuzz_make) fuzz-programs
 fuzz: fuzz-build ## coverage-guided fuzzing of every parser and handler, clang's sanitizers (MINUTES=30 each, TARGET=x); finds in build/fuzz/found
 	@tests/fuzz/fuzz.sh run '$(or $(TARGET),$(fuzz_targets))' $(or $(MINUTES),30)
 fuzz-merge: fuzz-build ## keep of what `make fuzz` has learned the little that covers it all, in tests/fuzz/corpus (TARGET=x)
