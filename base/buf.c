@@ -55,7 +55,7 @@ static void fail(struct buf *b)
 }
 
 /* As much as the limit allows, then the failure sticks. */
-static void append_text(struct buf *b, const char *text, size_t len)
+void buf_put(struct buf *b, const char *text, size_t len)
 {
     if (buf_failed(b))
         return;
@@ -68,7 +68,7 @@ static void append_text(struct buf *b, const char *text, size_t len)
 
 void buf_puts(struct buf *b, const char *text)
 {
-    append_text(b, text, strlen(text));
+    buf_put(b, text, strlen(text));
 }
 
 void buf_printf(struct buf *b, const char *fmt, ...)
@@ -85,7 +85,7 @@ void buf_printf(struct buf *b, const char *fmt, ...)
         return;
     }
     if ((size_t)n < sizeof(small)) {
-        append_text(b, small, (size_t)n);
+        buf_put(b, small, (size_t)n);
         return;
     }
     char *text = malloc((size_t)n + 1);
@@ -96,7 +96,7 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, (size_t)n + 1, fmt, ap);
     va_end(ap);
-    append_text(b, text, (size_t)n);
+    buf_put(b, text, (size_t)n);
     free(text);
 }
 

@@ -21,6 +21,7 @@ struct buf {
 titan_status buf_append(struct buf *b, const void *data, size_t len) TITAN_MUST_USE;
 /* Sticky variants for building text: after a failure the buffer keeps what fit and b->limit is set to its length, so
  * buf_failed() tells at the end. */
+void buf_put(struct buf *b, const char *text, size_t len);
 void buf_puts(struct buf *b, const char *text);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int buf_failed(const struct buf *b);

@@ -374,7 +374,7 @@ static void put_text(struct buf *out, const char *text)
         size_t plain = 0;
         while ((unsigned char)p[plain] >= 0x20 && p[plain] != '"' && p[plain] != '\\' && p[plain] != 0x7f)
             plain++;
-        buf_printf(out, "%.*s", (int)MIN(plain, (size_t)1 << 30), p);
+        buf_put(out, p, plain);
         p += plain;
         if (!*p)
             break;
@@ -459,16 +459,29 @@ void json_put_string(struct json_writer *w, const char *key, const char *value)
         buf_puts(w->out, "null");
 }
 
+/* printf would be most of the time that a long array of records takes. */
+static void put_number(struct buf *out, uint64_t value, bool negative)
+{
+    char text[21], *at = text + sizeof text;
+    do
+        *--at = (char)('0' + value % 10);
+    while (value /= 10);
+    if (negative)
+        *--at = '-';
+    titan_assert(at >= text);
+    buf_put(out, at, (size_t)(text + sizeof text - at));
+}
+
 void json_put_int(struct json_writer *w, const char *key, int64_t value)
 {
     begin_value(w, key);
-    buf_printf(w->out, "%lld", (long long)value);
+    put_number(w->out, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0);
 }
 
 void json_put_uint(struct json_writer *w, const char *key, uint64_t value)
 {
     begin_value(w, key);
-    buf_printf(w->out, "%llu", (unsigned long long)value);
+    put_number(w->out, value, false);
 }
 
 void json_put_real(struct json_writer *w, const char *key, double value)
