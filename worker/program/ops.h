@@ -99,6 +99,7 @@ bool op_is_transfer(enum op op); /* collective, SEND or RECV */
 const char *op_numbers(enum op op);
 /* Words of op_params that are its own. */
 int op_words(enum op op);
+/* Flags, types and own words of two actions that are both `op`. */
 bool op_params_same(enum op op, const struct op_params *a, const struct op_params *b);
 /* FLOPs of a product or of attention; 0 for others. Causal attention counts the visible half. */
 double op_flops(enum op op, const struct op_params *params);
