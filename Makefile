@@ -115,7 +115,7 @@ $(eval $(call library,$(lib_daemon),$(call obj,$(src_daemon))))
 $(eval $(call library,$(lib_worker),$(call obj,$(src_worker))))
 $(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
 
-libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv -lcrypto
+libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv -lssl -lcrypto
 libs_state  := -lsqlite3 -lcrypto
 libs_daemon := $(libs_state) $(libs_rpc) -lpthread -lm
 libs_worker := $(if $(BARE),,-lprotobuf-c -lz -lzstd) -ldl -lrt -lpthread -lm

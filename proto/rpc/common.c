@@ -97,9 +97,9 @@ static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* poll() looks at each connection, whatever has come on one: with many, what comes within a pause is taken by one look.
- * What a look has found comes one by one without another, within the eighth. */
-static void between_polls(const struct rpc_queue *queue, int64_t *paused_at)
+/* gRPC's poll looks at each connection, whatever has come on one: with many, what comes within a pause is taken by one
+ * look. What a look has found comes one by one without another, within the eighth. */
+void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at)
 {
     const uint32_t n = atomic_load_explicit(&queue->n_connections, memory_order_relaxed);
     const int64_t pause_ns = MIN((int64_t)n * PAUSE_EACH_NS, PAUSE_MOST_NS);
@@ -114,7 +114,7 @@ static void *queue_thread(void *arg)
     struct rpc_queue *queue = arg;
     int64_t paused_at = 0;
     for (bool drained = false; !drained;) {
-        between_polls(queue, &paused_at);
+        rpc_queue_rest(queue, &paused_at);
         grpc_event event = grpc_completion_queue_next(queue->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
         drained = event.type == GRPC_QUEUE_SHUTDOWN;
         queue_append(queue, drained ? NULL : event.tag, event.success != 0);

@@ -45,6 +45,8 @@ struct rpc_queue {
 int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg) TITAN_MUST_USE;
 /* queue->cq exists already (rpc_cq_create); the caller destroys it on failure. */
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
+/* Of a server that rests: the pause between two looks of a thread at its connections. *paused_at: the thread's own. */
+void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at);
 /* Have the loop call tag->fn. Any thread, and not after rpc_queue_stop. */
 void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag);
 /* Call once and only after the last operation was started: lets what is in flight come back, end the thread, destroy

@@ -37,11 +37,8 @@ struct rpc_pair {
     struct stamp seen[FILES]; /* taken, or found not to fit */
     struct texts texts;
     unsigned generation; /* of texts, from 1 */
-    struct listener_pair {
-        struct rpc_pair *pair;
-        struct listener_pair *next;
-        unsigned generation; /* that this listener has */
-    } * listeners;
+    SSL_CTX *context;    /* a server's, of the texts of context_generation; NULL before the first connection */
+    unsigned context_generation;
 };
 
 static const char *path_of(const struct rpc_tls *tls, int file)
@@ -201,11 +198,7 @@ void rpc_pair_free(struct rpc_pair *pair)
     if (!pair)
         return;
     texts_free(&pair->texts);
-    while (pair->listeners) {
-        struct listener_pair *l = pair->listeners;
-        pair->listeners = l->next;
-        free(l);
-    }
+    SSL_CTX_free(pair->context);
     pthread_mutex_destroy(&pair->lock);
     free(pair);
 }
@@ -252,38 +245,97 @@ grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
     return credentials;
 }
 
-/* gRPC asks when a listener is made and at each new connection, on a thread of its own. */
-static grpc_ssl_certificate_config_reload_status fetch(void *data, grpc_ssl_server_certificate_config **config)
+static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
+                     unsigned in_len, void *data)
 {
-    struct listener_pair *l = data;
-    struct rpc_pair *pair = l->pair;
-    (void)pthread_mutex_lock(&pair->lock);
-    (void)refresh(pair);
-    bool changed = l->generation != pair->generation;
-    titan_assert(l->generation <= pair->generation);
-    if (changed) {
-        const struct buf *of = pair->texts.of;
-        grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
-        *config = grpc_ssl_server_certificate_config_create(of[CA].data, &own, 1);
-        l->generation = pair->generation;
-    }
-    (void)pthread_mutex_unlock(&pair->lock);
-    return changed ? GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW : GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+    static const unsigned char h2[] = "\x02h2";
+    (void)ssl;
+    (void)data;
+    unsigned char *chosen;
+    if (SSL_select_next_proto(&chosen, out_len, h2, 3, in, in_len) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
 }
 
-grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair, bool certificates_only)
+/* Each certificate of the text, in order; add owns what it gets. False: one was not taken. */
+static bool each_certificate(const struct buf *text, bool (*add)(SSL_CTX *context, X509 *certificate, int i),
+                             SSL_CTX *context)
 {
-    titan_assert(pair->files.certificate[0]);
-    struct listener_pair *l = calloc(1, sizeof(*l));
-    titan_assert(l);
-    *l = (struct listener_pair){.pair = pair, .next = pair->listeners};
-    pair->listeners = l;
+    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
+    bool fine = bio;
+    for (int i = 0; fine; i++) {
+        X509 *certificate = PEM_read_bio_X509(bio, NULL, no_password, NULL);
+        if (!certificate)
+            break;
+        fine = add(context, certificate, i);
+    }
+    BIO_free(bio);
+    ERR_clear_error(); /* the end of the text is told as one */
+    return fine;
+}
+
+static bool add_own(SSL_CTX *context, X509 *certificate, int i)
+{
+    const bool fine = i == 0 ? SSL_CTX_use_certificate(context, certificate) == 1
+                             : SSL_CTX_add1_chain_cert(context, certificate) == 1;
+    X509_free(certificate);
+    return fine;
+}
+
+static bool add_authority(SSL_CTX *context, X509 *certificate, int i)
+{
+    (void)i;
+    const bool fine = X509_STORE_add_cert(SSL_CTX_get_cert_store(context), certificate) == 1 &&
+                      SSL_CTX_add_client_CA(context, certificate) == 1;
+    X509_free(certificate);
+    return fine;
+}
+
+/* The lock is held. */
+static SSL_CTX *context_make(const struct rpc_pair *pair, bool certificates_only)
+{
+    const struct buf *of = pair->texts.of;
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    EVP_PKEY *key = private_key(&of[KEY]);
+    const bool fine = context && key && SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
+                      SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") == 1 &&
+                      each_certificate(&of[CERTIFICATE], add_own, context) &&
+                      SSL_CTX_use_PrivateKey(context, key) == 1 && each_certificate(&of[CA], add_authority, context) &&
+                      SSL_CTX_set_num_tickets(context, 0) == 1;
+    EVP_PKEY_free(key);
+    if (!fine) {
+        SSL_CTX_free(context);
+        return NULL;
+    }
+    (void)SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_read_ahead(context, 1);
+    (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    (void)SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                        SSL_MODE_RELEASE_BUFFERS);
     /* Else one without is anonymous: enrolment and bearer tokens come over the same port as certificates. */
-    grpc_ssl_server_credentials_options *options = grpc_ssl_server_credentials_create_options_using_config_fetcher(
-        certificates_only ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                          : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY,
-        fetch, l);
-    grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
-    titan_assert(credentials);
-    return credentials;
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
+    SSL_CTX_set_alpn_select_cb(context, choose_h2, NULL);
+    return context;
+}
+
+SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only)
+{
+    titan_assert(pair->files.certificate[0] && fd >= 0);
+    (void)pthread_mutex_lock(&pair->lock);
+    (void)refresh(pair);
+    if (!pair->context || pair->context_generation != pair->generation) {
+        SSL_CTX_free(pair->context);
+        pair->context = context_make(pair, certificates_only);
+        pair->context_generation = pair->generation;
+    }
+    SSL *ssl = pair->context ? SSL_new(pair->context) : NULL;
+    (void)pthread_mutex_unlock(&pair->lock);
+    if (ssl && SSL_set_fd(ssl, fd) == 1) {
+        SSL_set_accept_state(ssl);
+        return ssl;
+    }
+    SSL_free(ssl);
+    ERR_clear_error();
+    return NULL;
 }

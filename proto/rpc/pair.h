@@ -4,6 +4,7 @@
 #define TITAN_PROTO_RPC_PAIR_H
 
 #include <grpc/grpc_security.h>
+#include <openssl/ssl.h>
 #include <stdbool.h>
 
 #include "proto/rpc/tls.h"
@@ -16,9 +17,11 @@ void rpc_pair_free(struct rpc_pair *pair); /* NULL is fine */
  * thread. */
 bool rpc_pair_refresh(struct rpc_pair *pair);
 
-/* Never NULL; owned by the caller. The pair must outlive a server's. */
+/* Never NULL; owned by the caller. */
 grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair);
-/* certificates_only: a client without a certificate of the CA does not get through the handshake. */
-grpc_server_credentials *rpc_pair_server(struct rpc_pair *pair, bool certificates_only);
+/* A server's end for fd, a new connection that the caller goes on to own, by the files as they are now. HTTP/2 only, no
+ * sessions that are resumed: each client proves its certificate. certificates_only: one without a certificate of the CA
+ * does not get through the handshake. NULL: there is no memory. One thread. */
+SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only);
 
 #endif

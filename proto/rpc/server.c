@@ -73,7 +73,8 @@ struct rpc_call {
 
     void *user;
     struct rpc_identity identity;
-    char *peer, *header; /* as last asked for */
+    uint64_t connection;               /* of TCP: its id; 0: it had ended as the call came */
+    char *peer, *header, *certificate; /* header: as last asked for */
 };
 
 static void pump(struct rpc_call *call);
@@ -143,6 +144,7 @@ static void call_free(struct rpc_call *call)
     grpc_slice_unref(call->status_text);
     free(call->peer);
     free(call->header);
+    free(call->certificate);
     if (call->call)
         grpc_call_unref(call->call);
     server->n_calls--;
@@ -195,16 +197,10 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
 {
     struct titan_error err;
     ProtobufCMessage *message = NULL;
-    const struct rpc_server_options *options = &call->server->options;
-    const size_t most = call->tenant->trusted || call->endpoint->method.large ? options->max_message_bytes
-                                                                              : options->max_user_message_bytes;
-    const size_t len = grpc_byte_buffer_length(call->incoming);
-    if (len > most) {
-        (void)titan_fail(&err, TITAN_ELIMIT, "a message of %zu bytes; at most %zu are taken here", len, most);
+    const size_t most = call->tenant->message_max; /* the proxy lets no longer one through */
+    titan_assert(grpc_byte_buffer_length(call->incoming) <= most);
+    if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK)
         rpc_call_finish(call, err.status, err.msg);
-    } else if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK) {
-        rpc_call_finish(call, err.status, err.msg);
-    }
     grpc_byte_buffer_destroy(call->incoming);
     call->incoming = NULL;
     return message;
@@ -358,7 +354,14 @@ static void call_begin(struct rpc_call *call)
     struct endpoint *endpoint = call->endpoint;
     struct titan_error err;
     const char *beyond;
-    rpc_tenant_identify(call->tenant, call->call, &call->identity);
+    if (call->tenant->tcp) {
+        const struct connection *connection = rpc_connection_of(server, &call->metadata);
+        call->connection = connection ? connection->id : 0;
+        call->peer = connection ? strdup(connection->address) : NULL;
+        rpc_tenant_identify(call->tenant, connection, &call->identity);
+    } else {
+        rpc_tenant_identify(call->tenant, NULL, &call->identity);
+    }
     call->next = server->open;
     if (call->next)
         call->next->prev = call;
@@ -620,14 +623,8 @@ const char *rpc_call_peer(const struct rpc_call *call)
 {
     struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* asked for once, kept */
     const struct rpc_identity *tenant = &call->tenant->identity;
-    if (!self->peer && tenant->kind == RPC_ID_UID) {
-        if (asprintf(&self->peer, "unix:%s", tenant->name) < 0)
-            self->peer = NULL;
-    } else if (!self->peer) {
-        char *peer = grpc_call_get_peer(self->call);
-        self->peer = peer ? strdup(peer) : NULL;
-        gpr_free(peer);
-    }
+    if (!self->peer && tenant->kind == RPC_ID_UID && asprintf(&self->peer, "unix:%s", tenant->name) < 0)
+        self->peer = NULL;
     return self->peer ? self->peer : "?";
 }
 
@@ -643,16 +640,14 @@ const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 
 bool rpc_call_certificate(const struct rpc_call *call, const char **ret_pem, size_t *ret_len)
 {
-    grpc_auth_context *context = call->identity.kind == RPC_ID_CERT ? grpc_call_auth_context(call->call) : NULL;
-    if (!context)
-        return false;
-    grpc_auth_property_iterator it =
-        grpc_auth_context_find_properties_by_name(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
-    const grpc_auth_property *pem = grpc_auth_property_iterator_next(&it);
-    *ret_pem = pem ? pem->value : NULL; /* the connection's: it lives as long as the call */
-    *ret_len = pem ? pem->value_length : 0;
-    grpc_auth_context_release(context);
-    return pem;
+    struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* copied once: the connection may end before */
+    const struct connection *connection =
+        call->identity.kind == RPC_ID_CERT ? rpc_connection_get(call->server, call->connection) : NULL;
+    if (!self->certificate && connection)
+        self->certificate = strdup(connection->proxy.certificate.data);
+    *ret_pem = self->certificate;
+    *ret_len = self->certificate ? strlen(self->certificate) : 0;
+    return self->certificate;
 }
 
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity)
@@ -765,10 +760,11 @@ static void timer_closed(uv_handle_t *handle)
 /* The last step of shutdown, when gRPC has let go of everything. */
 void rpc_shutdown_advance(struct rpc_server *server)
 {
-    if (!server->stopping || server->stopped || server->tenants_up > 0 || server->n_calls > 0 || server->n_handing > 0)
+    if (!server->stopping || server->stopped || server->tenants_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
-    server->handles = 2 + rpc_listeners_close(server) + rpc_connections_close(server);
+    server->handles = 2 + rpc_listeners_close(server);
+    rpc_proxy_close(TAKE(server->proxy)); /* what it tells of its connections comes before the queue's end */
     uv_close((uv_handle_t *)&server->timer, timer_closed);
     rpc_queue_stop(&server->queue, queue_stopped, server);
 }
@@ -785,11 +781,10 @@ static void shutdown_tag(struct rpc_tag *tag, bool ok)
     rpc_shutdown_advance(server);
 }
 
-/* Once no thread is inside it with a connection: what takes them goes with it. */
 void rpc_tenant_advance(struct tenant *tenant)
 {
     struct rpc_server *server = tenant->owner;
-    if ((!server->stopping && !tenant->leaving) || tenant->shutting || tenant->n_handing > 0)
+    if ((!server->stopping && !tenant->leaving) || tenant->shutting)
         return;
     tenant->shutting = true;
     tenant->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = tenant};
@@ -805,7 +800,6 @@ static void grace_over(uv_timer_t *timer)
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
         if (tenant->shutting)
             grpc_server_cancel_all_calls(tenant->server);
-    rpc_arrivals_cut(server);
 }
 
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data)
@@ -821,7 +815,6 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     }
     rpc_health_set(&server->health, false);
     rpc_listeners_stop(server);
-    rpc_arrivals_drop(server);
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
         rpc_tenant_advance(tenant);
     /* Health watches and reflection never end by themselves. */

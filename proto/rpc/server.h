@@ -3,8 +3,9 @@
  *
  * One completion-queue thread drains gRPC's events into a list and wakes the loop; every callback below runs on the
  * loop's thread. Requests are decoded (bounded) before the handler sees them; undecodable bytes are answered with
- * INVALID_ARGUMENT, oversize ones with RESOURCE_EXHAUSTED, unknown methods with UNIMPLEMENTED, without the handler.
- * grpc.health.v1 (Check, Watch) and grpc.reflection (v1, v1alpha) are served by the server itself. */
+ * INVALID_ARGUMENT, unknown methods with UNIMPLEMENTED, without the handler. A message that is too long is answered
+ * with RESOURCE_EXHAUSTED as soon as it announces its length, and is not read. grpc.health.v1 (Check, Watch) and
+ * grpc.reflection (v1, v1alpha) are served by the server itself. */
 #ifndef TITAN_PROTO_RPC_SERVER_H
 #define TITAN_PROTO_RPC_SERVER_H
 
@@ -50,7 +51,6 @@ struct rpc_method {
     /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
     void (*on_drain)(struct rpc_call *call, void *data);
     bool costly; /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
-    bool large;  /* messages of up to max_message_bytes, from any caller: the caller is known before one is read */
     uint32_t max_queue_bytes; /* of an outgoing stream, beside max_queue: no more is taken then. 0 = no bound */
     unsigned needs;           /* what the caller must be; of options.authorize, nothing to rpc/ */
 };
@@ -65,10 +65,8 @@ struct rpc_server_options {
     uint32_t max_peer_connections;   /* over TCP from one address (of IPv6: from one /64); 0 = 256 */
     /* Open calls of one uid, certificate or token; of an address, those without either. 0 = 4096. As above. */
     uint32_t max_user_calls;
-    uint32_t max_own_calls; /* ... of health and reflection, of one uid or address; 0 = 16. As above */
-    /* A message of another uid or over TCP, of methods that are not large; 0 = max_message_bytes. Over TCP gRPC takes
-     * one of max_message_bytes; it is refused before it is decoded. */
-    uint32_t max_user_message_bytes;
+    uint32_t max_own_calls;          /* ... of health and reflection, of one uid or address; 0 = 16. As above */
+    uint32_t max_user_message_bytes; /* a message of another uid or over TCP; 0 = max_message_bytes */
     /* That gRPC may hold for one uid or address: messages that are not complete, what was not sent. Beyond it streams
      * are broken off. Of many addresses each has less: together four times as much; so with uids. 0 = 64 MiB */
     uint64_t memory_bytes;

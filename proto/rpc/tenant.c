@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -33,68 +34,16 @@ enum {
     SLOTS_FIRST = 2, /* of a method; a tenant that is used gets more */
     LISTEN_BACKLOG = 4096,
     ACCEPTS = 64,       /* in one turn of the loop */
-    HANDING_MAX = 4,    /* of a tenant at a time */
     FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
     METADATA_MAX = 16384,
-    HANDSHAKE_MS = 10000,
+    STREAMS_FACTOR = 4, /* calls may begin before a client knows how many it may have */
+    PAIR_BUFFER = 64 << 10,
     KEEPALIVE_MS = 30000,
     KEEPALIVE_WAIT_MS = 10000,
     REFUSAL_SAID_MS = 60000,
 };
 
-/* --- gRPC's taker of connections ---------------------------------------------------------------------------------- */
-
-/* gRPC takes connections that others accepted through an object of C++ which it makes for the address "external:NAME"
- * and puts where the argument of that name points to. Not of its C API, but what its own C++ library goes by: a
- * virtual destructor (two entries), then Handle(listener, fd, bytes read already). It lives until the server is told to
- * shut down. */
-#define TAKER "external:titan"
-#define TAKER_CORE "29." /* the version of gRPC's core it was looked up in */
-enum { TAKER_HANDLE = 2 };
-
-struct taker {
-    void (*const *table)(void);
-};
-
-static void taker_handle(struct taker *taker, int fd)
-{
-    titan_assert(fd >= 0);
-    typedef void handle(struct taker *, int, int, grpc_byte_buffer *);
-    handle *take = (handle *)taker->table[TAKER_HANDLE];
-    take(taker, -1, fd, NULL); /* takes fd */
-}
-
-static void *taker_copy(void *place)
-{
-    return place;
-}
-
-static void taker_destroy(void *place)
-{
-    (void)place;
-}
-
-static int taker_compare(void *a, void *b)
-{
-    return (uintptr_t)a < (uintptr_t)b ? -1 : (uintptr_t)a > (uintptr_t)b;
-}
-
-static const grpc_arg_pointer_vtable taker_vtable = {taker_copy, taker_destroy, taker_compare};
-
-/* Once, before the tenant starts. */
-static titan_status taker_open(struct tenant *tenant, struct titan_error *err)
-{
-    titan_assert(!tenant->taker);
-    if (strncmp(grpc_version_string(), TAKER_CORE, strlen(TAKER_CORE)) != 0)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "rpc: TCP needs gRPC core %sx, and this is %s", TAKER_CORE,
-                          grpc_version_string());
-    grpc_server_credentials *credentials = tenant->pair
-                                               ? rpc_pair_server(tenant->pair, tenant->owner->options.certificates_only)
-                                               : grpc_insecure_server_credentials_create();
-    (void)grpc_server_add_http2_port(tenant->server, TAKER, credentials);
-    grpc_server_credentials_release(credentials);
-    return tenant->taker ? TITAN_OK : titan_fail(err, TITAN_EBUG, "rpc: gRPC takes no connections of ours");
-}
+#define CONNECTION_HEADER "titan-connection"
 
 /* --- tenants ------------------------------------------------------------------------------------------------------ */
 
@@ -124,14 +73,13 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
     const struct rpc_server_options *options = &server->options;
     tenant->trusted = identity->kind == RPC_ID_UID && uid_trusted(identity->uid);
-    uint32_t message_max =
-        identity->kind == RPC_ID_UID && !tenant->trusted ? options->max_user_message_bytes : options->max_message_bytes;
+    tenant->message_max = tenant->trusted ? options->max_message_bytes : options->max_user_message_bytes;
     grpc_resource_quota *quota = tenant->quota = grpc_resource_quota_create(identity->name);
     const uint64_t share = tenant->trusted ? 0 : server->share[identity->kind != RPC_ID_UID];
     grpc_resource_quota_resize(quota, (size_t)(share ? share : options->memory_bytes));
     grpc_arg args[] = {
         arg_int(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)message_max),
+        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)tenant->message_max),
         arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)server->options.max_concurrent_streams),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
@@ -139,7 +87,6 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
         arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
         arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                 (int)(identity->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms)),
-        {.type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)TAKER, .value.pointer = {&tenant->taker, &taker_vtable}},
         /* Its pings on every connection cost more than all else: with 1,000 agents 63 % of a core, without them 23 %.
          */
         arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
@@ -148,14 +95,13 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
         /* Clients of ours ping every 10 s, also when idle. */
         arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
-        arg_int(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
+        arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
         /* Identity only: a small compressed message could otherwise become one beyond the limit. */
         arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
     tenant->owner = server;
     tenant->identity = *identity;
-    tenant->waiting_last = &tenant->waiting;
     tenant->server = grpc_server_create(&list, NULL);
     grpc_server_register_completion_queue(tenant->server, server->queue.cq, NULL);
     tenant->next = server->tenants; /* from here on the server's, also when it fails below */
@@ -181,9 +127,9 @@ static titan_status tcp_open(struct rpc_server *server, bool secure, struct tena
     struct rpc_identity identity = anonymous;
     identity.secure = secure;
     TRY(tenant_open(server, &identity, ret, err));
-    (*ret)->pair = secure ? server->pair : NULL;
+    (*ret)->tcp = true;
     server->n_peers[secure]++;
-    return taker_open(*ret, err);
+    return TITAN_OK;
 }
 
 /* The first of its kind is made before the server starts: what would not work is an error then. */
@@ -197,25 +143,14 @@ static titan_status tcp_prepare(struct rpc_server *server, const struct rpc_tls 
     return server->n_peers[tls != NULL] ? TITAN_OK : tcp_open(server, tls != NULL, &tenant, err);
 }
 
-/* The certificate of a session that was resumed was not looked at again: it may have expired since. */
-void rpc_tenant_identify(const struct tenant *tenant, grpc_call *call, struct rpc_identity *ret)
+void rpc_tenant_identify(const struct tenant *tenant, const struct connection *connection, struct rpc_identity *ret)
 {
     *ret = tenant->identity;
-    if (!tenant->pair)
+    if (!connection || !atomic_load(&connection->proxy.identified))
         return;
-    grpc_auth_context *context = grpc_call_auth_context(call);
-    grpc_auth_property_iterator it =
-        grpc_auth_context_find_properties_by_name(context, GRPC_PEER_SPIFFE_ID_PROPERTY_NAME);
-    const grpc_auth_property *name = grpc_auth_property_iterator_next(&it);
-    it = grpc_auth_context_find_properties_by_name(context, GRPC_SSL_SESSION_REUSED_PROPERTY);
-    const grpc_auth_property *reused = grpc_auth_property_iterator_next(&it);
-    bool fresh = reused && reused->value_length == 5 && memcmp(reused->value, "false", 5) == 0;
-    if (fresh && name && name->value_length < sizeof(ret->name) && !memchr(name->value, 0, name->value_length)) {
-        ret->kind = RPC_ID_CERT;
-        memcpy(ret->name, name->value, name->value_length);
-        ret->name[name->value_length] = '\0';
-    }
-    grpc_auth_context_release(context);
+    titan_assert(connection->tenant == tenant && tenant->tcp);
+    ret->kind = RPC_ID_CERT;
+    memcpy(ret->name, connection->proxy.name, sizeof(ret->name));
 }
 
 static void tenant_start(struct tenant *tenant)
@@ -244,7 +179,7 @@ static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
 
 static bool tenant_is_idle(const struct tenant *tenant)
 {
-    return tenant->n_connections == 0 && tenant->n_calls == 0 && !tenant->waiting && tenant->n_handing == 0;
+    return tenant->n_connections == 0 && tenant->n_calls == 0;
 }
 
 /* Make room for one more user: the tenant of one without connections goes, the one made first. It is not given to the
@@ -306,7 +241,7 @@ static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, con
 {
     struct tenant *idle = NULL, *fewest = NULL, *fresh = NULL;
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next) {
-        if (!tenant->taker || tenant->identity.secure != secure)
+        if (!tenant->tcp || tenant->identity.secure != secure)
             continue;
         if (memcmp(&tenant->peer, peer, sizeof(*peer)) == 0)
             return tenant;
@@ -315,12 +250,9 @@ static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, con
         if (!fewest || tenant->n_connections < fewest->n_connections)
             fewest = tenant;
     }
-    if (!idle && server->n_peers[secure] < PEERS_MAX) {
-        titan_status status = tcp_open(server, secure, &fresh, NULL);
-        if (fresh)
-            tenant_start(fresh);
-        if (status == TITAN_OK)
-            idle = fresh;
+    if (!idle && server->n_peers[secure] < PEERS_MAX && tcp_open(server, secure, &fresh, NULL) == TITAN_OK) {
+        tenant_start(fresh);
+        idle = fresh;
     }
     if (idle)
         idle->peer = *peer;
@@ -338,7 +270,7 @@ static void memory_share(struct rpc_server *server, bool tcp)
         return;
     server->share[tcp] = share;
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
-        if (!tenant->taker == !tcp && !tenant->trusted)
+        if (tenant->tcp == tcp && !tenant->trusted)
             grpc_resource_quota_resize(tenant->quota, (size_t)share);
 }
 
@@ -346,7 +278,7 @@ static void memory_share(struct rpc_server *server, bool tcp)
 static void tenant_count(struct tenant *tenant, int by)
 {
     struct rpc_server *server = tenant->owner;
-    const bool tcp = tenant->taker;
+    const bool tcp = tenant->tcp;
     const uint32_t before = tenant->n_connections, now = before + (uint32_t)by;
     titan_assert((by == 1 || by == -1) && (by == 1 || before > 0));
     tenant->n_connections = now;
@@ -558,14 +490,22 @@ static void refused(struct rpc_server *server, const char *why)
     tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
 }
 
-static bool peer_read(int fd, struct peer *ret)
+/* And its text, as gRPC writes it. */
+static bool peer_read(int fd, struct peer *ret, char *text, size_t text_bytes)
 {
     struct sockaddr_storage address = {0};
     socklen_t len = sizeof(address);
-    if (getpeername(fd, (struct sockaddr *)&address, &len) != 0)
+    char host[64], port[8];
+    if (getpeername(fd, (struct sockaddr *)&address, &len) != 0 ||
+        getnameinfo((struct sockaddr *)&address, len, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return false;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address;
     bool mapped = address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+    if (address.ss_family == AF_INET6 && !mapped)
+        (void)snprintf(text, text_bytes, "ipv6:[%s]:%s", host, port);
+    else
+        (void)snprintf(text, text_bytes, "ipv4:%s:%s", mapped ? host + strlen("::ffff:") : host, port);
     memset(ret, 0, sizeof(*ret));
     if (address.ss_family == AF_INET6 && !mapped) {
         memcpy(ret->address, &v6->sin6_addr, 8);
@@ -592,184 +532,116 @@ static uint32_t peer_connections(struct rpc_server *server, const struct peer *p
     return n;
 }
 
-static void connection_closed(uv_handle_t *handle)
+static struct connection **id_bucket(struct rpc_server *server, uint64_t id)
 {
-    struct connection *connection = handle->data;
-    struct rpc_server *server = connection->server; /* its tenant may be gone */
-    bool counted = connection->fd < 0;              /* at the server's end it is one of its handles */
-    free(connection);
-    if (counted)
-        rpc_handle_closed(server);
+    return &server->connections[id % CONNECTION_BUCKETS];
 }
 
-static void connection_end(struct connection *connection)
+struct connection *rpc_connection_get(struct rpc_server *server, uint64_t id)
 {
-    struct tenant *tenant = connection->tenant;
-    titan_assert(connection->fd >= 0);
-    struct rpc_server *server = connection->server;
-    tenant_count(tenant, -1);
-    if (tenant->taker) {
-        *(connection->prev_peer ? &connection->prev_peer->next_peer : peer_bucket(server, &connection->peer)) =
-            connection->next_peer;
-        if (connection->next_peer)
-            connection->next_peer->prev_peer = connection->prev_peer;
+    struct connection *c = *id_bucket(server, id);
+    while (c && c->id != id)
+        c = c->next;
+    return c;
+}
+
+struct connection *rpc_connection_of(struct rpc_server *server, const grpc_metadata_array *headers)
+{
+    const size_t len = strlen(server->secret);
+    char text[17] = "";
+    for (size_t i = 0; i < headers->count; i++) {
+        const grpc_metadata *m = &headers->metadata[i];
+        if (grpc_slice_str_cmp(m->key, CONNECTION_HEADER) != 0 ||
+            GRPC_SLICE_LENGTH(m->value) != len + sizeof(text) - 1 ||
+            memcmp(GRPC_SLICE_START_PTR(m->value), server->secret, len) != 0)
+            continue; /* a client's own */
+        memcpy(text, GRPC_SLICE_START_PTR(m->value) + len, sizeof(text) - 1);
+        return rpc_connection_get(server, strtoull(text, NULL, 16));
     }
-    *(connection->prev ? &connection->prev->next : &server->connections) = connection->next;
-    if (connection->next)
-        connection->next->prev = connection->prev;
-    if (connection->arrival)
-        connection->arrival->connection = NULL;
-    (void)uv_poll_stop(&connection->poll);
-    (void)close(connection->fd);
-    uv_close((uv_handle_t *)&connection->poll, connection_closed);
-}
-
-static void on_hangup(uv_poll_t *poll, int status, int events)
-{
-    (void)status;
-    (void)events;
-    connection_end(poll->data);
-}
-
-int rpc_connections_close(struct rpc_server *server)
-{
-    int n = 0;
-    while (server->connections) {
-        struct connection *connection = server->connections;
-        connection_end(connection);
-        connection->fd = -1;
-        n++;
-    }
-    return n;
-}
-
-/* Watch for its end with a descriptor of our own: gRPC shuts a socket down before it closes it. */
-static struct connection *connection_watch(struct tenant *tenant, int fd, const struct peer *peer)
-{
-    titan_assert(fd >= 0);
-    struct rpc_server *server = tenant->owner;
-    struct connection *connection = calloc(1, sizeof(*connection));
-    int own = connection ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (own < 0 || (own > fd_max() && !tenant->trusted) || uv_poll_init(server->loop, &connection->poll, own) != 0) {
-        if (own >= 0)
-            (void)close(own);
-        free(connection);
-        return NULL;
-    }
-    connection->server = server;
-    connection->tenant = tenant;
-    connection->fd = own;
-    connection->next = server->connections;
-    if (connection->next)
-        connection->next->prev = connection;
-    server->connections = connection;
-    tenant_count(tenant, 1);
-    if (tenant->taker) {
-        struct connection **bucket = peer_bucket(server, peer);
-        connection->peer = *peer;
-        connection->next_peer = *bucket;
-        if (connection->next_peer)
-            connection->next_peer->prev_peer = connection;
-        *bucket = connection;
-    }
-    connection->poll.data = connection;
-    (void)uv_poll_start(&connection->poll, UV_DISCONNECT, on_hangup);
-    return connection;
-}
-
-static void arrival_free(struct arrival *arrival)
-{
-    if (arrival->connection)
-        arrival->connection->arrival = NULL;
-    if (arrival->fd >= 0)
-        (void)close(arrival->fd);
-    free(arrival);
-}
-
-static void *hand_over(void *arg)
-{
-    struct arrival *arrival = arg;
-    titan_assert(arrival->fd >= 0);
-    if (arrival->tenant->taker) {
-        taker_handle(arrival->tenant->taker, arrival->fd);
-    } else {
-        grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-        grpc_server_add_channel_from_fd(arrival->tenant->server, arrival->fd, credentials); /* takes it */
-        grpc_server_credentials_release(credentials);
-    }
-    arrival->fd = -1;
-    rpc_queue_post(&arrival->tenant->owner->queue, &arrival->tag);
     return NULL;
 }
 
-static void arrivals_advance(struct tenant *tenant);
-
-static void handed_over(struct rpc_tag *tag, bool ok)
+/* the proxy has closed it. */
+static void connection_ended(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
-    struct arrival *arrival = tag->owner;
-    struct tenant *tenant = arrival->tenant;
-    titan_assert(tenant->n_handing > 0 && tenant->owner->n_handing >= tenant->n_handing);
-    (void)pthread_join(arrival->thread, NULL);
-    arrival_free(arrival);
-    tenant->n_handing--;
-    tenant->owner->n_handing--;
-    arrivals_advance(tenant);
-    rpc_tenant_advance(tenant);
-    rpc_shutdown_advance(tenant->owner);
-}
-
-static void arrivals_advance(struct tenant *tenant)
-{
-    titan_assert(tenant->n_handing <= HANDING_MAX);
-    while (tenant->waiting && tenant->n_handing < HANDING_MAX) {
-        struct arrival *arrival = tenant->waiting;
-        tenant->waiting = arrival->next;
-        if (!tenant->waiting)
-            tenant->waiting_last = &tenant->waiting;
-        if (rpc_thread_start(&arrival->thread, "titan-accept", hand_over, arrival) != 0) {
-            arrival_free(arrival); /* the client sees its end */
-            continue;
-        }
-        tenant->n_handing++;
-        tenant->owner->n_handing++;
+    struct connection *c = tag->owner;
+    struct rpc_server *server = c->server;
+    const bool tcp = c->tenant->tcp;
+    tenant_count(c->tenant, -1);
+    if (tcp) {
+        *(c->prev_peer ? &c->prev_peer->next_peer : peer_bucket(server, &c->peer)) = c->next_peer;
+        if (c->next_peer)
+            c->next_peer->prev_peer = c->prev_peer;
     }
+    *(c->prev ? &c->prev->next : id_bucket(server, c->id)) = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    if (c->proxy.why.status != TITAN_OK)
+        refused(server, c->proxy.why.msg);
+    buf_free(&c->proxy.certificate);
+    free(c);
 }
 
-/* Takes fd on success. */
-static bool arrival_add(struct connection *connection, int fd)
+static void connection_link(struct connection *c)
 {
-    struct tenant *tenant = connection->tenant;
-    struct arrival *arrival = calloc(1, sizeof(*arrival));
-    if (!arrival)
-        return false;
-    *arrival = (struct arrival){.tenant = tenant, .connection = connection, .fd = fd};
-    arrival->tag = (struct rpc_tag){.fn = handed_over, .owner = arrival};
-    titan_assert(!connection->arrival && !*tenant->waiting_last);
-    connection->arrival = arrival;
-    *tenant->waiting_last = arrival;
-    tenant->waiting_last = &arrival->next;
-    arrivals_advance(tenant);
-    return true;
+    struct connection **bucket = id_bucket(c->server, c->id);
+    c->next = *bucket;
+    if (c->next)
+        c->next->prev = c;
+    *bucket = c;
+    if (!c->tenant->tcp)
+        return;
+    bucket = peer_bucket(c->server, &c->peer);
+    c->next_peer = *bucket;
+    if (c->next_peer)
+        c->next_peer->prev_peer = c;
+    *bucket = c;
 }
 
-void rpc_arrivals_drop(struct rpc_server *server)
+static bool connection_filter(struct connection *c)
 {
-    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next) {
-        while (tenant->waiting) {
-            struct arrival *arrival = tenant->waiting;
-            tenant->waiting = arrival->next;
-            arrival_free(arrival);
-        }
-        tenant->waiting_last = &tenant->waiting;
+    const struct rpc_filter_limits limits = {
+        .message_max = c->tenant->message_max,
+        .header_max = METADATA_MAX,
+        .streams_max = STREAMS_FACTOR * c->server->options.max_concurrent_streams,
+    };
+    char value[sizeof(c->server->secret) + 16];
+    (void)snprintf(value, sizeof(value), "%s%016" PRIx64, c->server->secret, c->id);
+    return rpc_filter_init(&c->proxy.filter, &limits, c->tenant->tcp ? CONNECTION_HEADER : NULL, value, NULL) ==
+           TITAN_OK;
+}
+
+/* gRPC gets one end of a pair, the proxy the other and fd. */
+static titan_status connection_open(struct connection *c, int fd, enum listener_kind kind)
+{
+    struct rpc_server *server = c->server;
+    int pair[2];
+    const int buffer = PAIR_BUFFER;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return TITAN_ELIMIT;
+    titan_status status = pair[1] > fd_max() && !c->tenant->trusted ? TITAN_ELIMIT : TITAN_OK;
+    if (status == TITAN_OK && kind == LISTENER_TLS) {
+        c->proxy.tls = rpc_pair_accept(server->pair, fd, server->options.certificates_only);
+        status = c->proxy.tls ? TITAN_OK : TITAN_ENOMEM;
     }
-}
-
-void rpc_arrivals_cut(struct rpc_server *server)
-{
-    for (struct connection *connection = server->connections; connection; connection = connection->next)
-        if (connection->arrival)
-            (void)shutdown(connection->fd, SHUT_RDWR);
+    if (status == TITAN_OK && !connection_filter(c))
+        status = TITAN_ENOMEM;
+    if (status != TITAN_OK) {
+        SSL_free(c->proxy.tls);
+        (void)close(pair[0]);
+        (void)close(pair[1]);
+        return status;
+    }
+    for (int i = 0; i < 2; i++)
+        (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
+    tenant_count(c->tenant, 1);
+    connection_link(c);
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    grpc_server_add_channel_from_fd(c->tenant->server, pair[1], credentials); /* takes it */
+    grpc_server_credentials_release(credentials);
+    rpc_proxy_add(server->proxy, &c->proxy, fd, pair[0]);
+    return TITAN_OK;
 }
 
 static const char *local_refusal(const struct tenant *tenant, int fd)
@@ -784,14 +656,15 @@ static const char *local_refusal(const struct tenant *tenant, int fd)
     return server->n_connections >= server->options.max_connections ? "too many connections" : NULL;
 }
 
-/* A connection takes two descriptors; those over TCP together half of what there is, the Unix sockets have the rest. */
-static const char *tcp_refusal(struct rpc_server *server, int fd, struct peer *ret)
+/* A connection takes three descriptors; those over TCP together half of what there is, the Unix sockets have the rest.
+ */
+static const char *tcp_refusal(struct rpc_server *server, int fd, struct connection *c)
 {
-    if (!peer_read(fd, ret))
+    if (!peer_read(fd, &c->peer, c->address, sizeof(c->address)))
         return "they are gone already";
-    if (fd > fd_max() || server->n_tcp >= (uint32_t)fd_max() / 4)
+    if (fd > fd_max() || server->n_tcp >= (uint32_t)fd_max() / 6)
         return "descriptors are short";
-    if (peer_connections(server, ret) >= server->options.max_peer_connections)
+    if (peer_connections(server, &c->peer) >= server->options.max_peer_connections)
         return "too many connections from one address";
     return server->n_tcp >= server->options.max_connections ? "too many connections over TCP" : NULL;
 }
@@ -799,24 +672,28 @@ static const char *tcp_refusal(struct rpc_server *server, int fd, struct peer *r
 /* Why this connection is not taken; NULL: it is. */
 static const char *connection_take(struct listener *l, int fd)
 {
-    struct peer peer = {0};
     const bool local = l->kind == LISTENER_LOCAL;
-    struct tenant *tenant = local ? tenant_of_user(l->server, fd) : NULL;
-    if (local && !tenant)
-        return "too many users are connected";
-    const char *why = local ? local_refusal(tenant, fd) : tcp_refusal(l->server, fd, &peer);
-    if (why)
-        return why;
-    if (!local)
-        tenant = tenant_of_peer(l->server, l->kind == LISTENER_TLS, &peer);
-    struct connection *connection = connection_watch(tenant, fd, &peer);
-    if (!connection)
-        return "descriptors are short";
-    if (!arrival_add(connection, fd)) {
-        connection_end(connection);
+    struct connection *c = calloc(1, sizeof(*c));
+    const char *why = NULL;
+    if (!c)
         return "there is no memory";
-    }
-    return NULL;
+    c->server = l->server;
+    c->id = ++l->server->last_id;
+    c->proxy.ended = (struct rpc_tag){.fn = connection_ended, .owner = c};
+    if (local)
+        c->tenant = tenant_of_user(l->server, fd);
+    if (local && !c->tenant)
+        why = "too many users are connected";
+    else
+        why = local ? local_refusal(c->tenant, fd) : tcp_refusal(l->server, fd, c);
+    if (!why && !local)
+        c->tenant = tenant_of_peer(l->server, l->kind == LISTENER_TLS, &c->peer);
+    const titan_status status = why ? TITAN_OK : connection_open(c, fd, l->kind);
+    if (status != TITAN_OK)
+        why = status == TITAN_ELIMIT ? "descriptors are short" : "there is no memory";
+    if (why)
+        free(c);
+    return why;
 }
 
 static int spare_open(void)
@@ -860,6 +737,12 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 
 titan_status rpc_tenants_start(struct rpc_server *server, struct titan_error *err)
 {
+    uint8_t secret[16];
+    if (getrandom(secret, sizeof(secret), 0) != (ssize_t)sizeof(secret))
+        return titan_fail_errno(err, "rpc: no random bytes");
+    for (size_t i = 0; i < sizeof(secret); i++)
+        (void)snprintf(server->secret + 2 * i, 3, "%02x", secret[i]);
+    TRY(rpc_proxy_open(&server->queue, &server->proxy, err));
     server->spare_fd = spare_open();
     /* Those of uids come later, one by one. */
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)

@@ -55,6 +55,7 @@ class Connection:
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
         self.most = None  # streams that may be open
+        self.last = b""  # the body of the last HEADERS or GOAWAY
         self.begun, self.answered = set(), set()  # streams that the other side has answered on, and those that it has ended
         self.send(PREFACE + frame(SETTINGS, 0, 0))
 
@@ -101,10 +102,12 @@ class Connection:
             elif kind == PING and not flags & 1:
                 self.send(frame(PING, 1, 0, body))
             elif kind == HEADERS:
+                self.last = body
                 (self.answered if flags & 1 else self.begun).add(stream)
             elif kind == RESET:
                 self.windows.pop(stream, None)
             elif kind == GOAWAY:
+                self.last = body
                 self.open = False
 
     def call(self, method, *more):

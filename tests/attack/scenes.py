@@ -21,7 +21,7 @@ from arena import BUSY, KEYS, Arena, Secured, rss_kib
 from http2 import PREFACE, SETTINGS, Connection, begin, dial, frame
 from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
-from titan import BIN, SOURCE, Daemon, command, eventually, headers_text, until
+from titan import BIN, SOURCE, Daemon, command, headers_text, until
 
 HUGE = (1 << 64) - 1
 SCENES = []
@@ -237,7 +237,7 @@ def fifo_as_schedule(a):
 
 @scene()
 def header_block(_):
-    """header blocks of 10 MB in frames, more work than a node may be silent, to a process that is agent and coordinator: its node and run stay"""
+    """header blocks of 10 MB in frames, for gRPC alone more work than a node may be silent, to a process that is agent and coordinator: its node and run stay"""
     d = Daemon(None, "--slots", 2)
     (d.state / "titand.toml").write_text(BUSY)
     d.args += ("--config", d.state / "titand.toml")
@@ -259,25 +259,20 @@ def header_block(_):
                 t.start()
             for t in threads:
                 t.join()
-
-            def further(b=before):
-                """What was sent may still be worked off: titanctl gives up before (keepalive), and is asked again."""
-                s = d.status(job)
-                assert s["step"] > b["step"], (b, s)
-                return s
-            now, ends = eventually(further), [e for e in d.lines("events") if e["type"] in ("node.lost", "worker.exited", "epoch.revoked")]
+            now = until("it makes steps", lambda b=before: (s := d.status(job))["step"] > b["step"] and s, 60)
+            ends = [e for e in d.lines("events") if e["type"] in ("node.lost", "worker.exited", "epoch.revoked")]
             assert now["epoch"] == before["epoch"] and not ends, (before, now, ends)
 
 
 @scene()
 def messages_that_never_end(a):
-    """40 connections with 8 calls of 4 MiB each, one byte short: memory is bounded, and goes back"""
+    """40 connections with 16 calls of 512 KiB each, one byte short: memory is bounded, and goes back"""
     a.measure()
     connections, most = [Connection(a.tcp) for _ in range(40)], 0
-    body = b"\0" + (4 << 20).to_bytes(4, "big") + b"a" * ((4 << 20) - 1)
+    body = b"\0" + (512 << 10).to_bytes(4, "big") + b"a" * ((512 << 10) - 1)
     for c in connections:
-        for stream in [c.call("/titan.v1.Titan/Submit") for _ in range(8)]:
-            c.data(stream, body, 0.3)
+        for stream in [c.call("/titan.v1.Titan/Submit") for _ in range(16)]:
+            c.data(stream, body, 0.15)
         most = max(most, rss_kib(a.pids["c"]))
     for c in connections:
         c.close()

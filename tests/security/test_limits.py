@@ -128,13 +128,13 @@ def size_of_a_message():
 
 
 def refused_before_it_is_read():
-    """a caller that may not: refused after the first bytes of 4 MiB; one that may is counted among its user's calls at once"""
+    """a caller that may not: refused after the first bytes of 512 KiB; one that may is counted among its user's calls at once"""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
         config.write(f"[limits]\nuser_calls = {CALLS}\n")
         config.flush()
         with Daemon(None, "--slots", 1, "--config", config.name) as d:
             c = http2.Connection(tcp_of(d))
-            begun = struct.pack(">BI", 0, 4 << 20) + bytes(100)
+            begun = struct.pack(">BI", 0, 512 << 10) + bytes(100)
             stream = c.call("/titan.v1.Titan/Backup")
             c.data(stream, begun)
             until("it is refused", lambda: (c.read(), stream in c.answered)[1], 10)
@@ -186,20 +186,36 @@ def fields_of_requests():
 
 
 def size_that_is_announced():
-    """a message that announces a byte too much: gRPC takes all of it in before it is refused, and not once it has its 30 s; over Unix and TCP"""
+    """a message that announces a byte too much: refused by its first five bytes, in Titan's words, over Unix and TCP; other calls of the connection go on"""
     with Daemon(None, "--slots", 1) as d:
-        for target in (d.server, tcp_of(d)):
-            c, most = http2.Connection(target), 4 << 20
-            stream = c.call("/titan.v1.Titan/Submit")
-            c.data(stream, struct.pack(">BI", 0, most + 1) + bytes(most // 2), 20)
-            end = time.monotonic() + 1
-            while time.monotonic() < end:
-                c.read()
-            assert c.open and stream in c.windows and stream not in c.answered, "refused by its length: docs/security.md says otherwise"
-            c.data(stream, bytes(most // 2 + 1), 20)
-            until("it is refused when it is whole", lambda: (c.read(), stream in c.answered or stream not in c.windows)[1], 20)
+        for target, most in ((d.server, 4 << 20), (tcp_of(d), 512 << 10)):
+            c = http2.Connection(target)
+            fits, beyond = c.call("/titan.v1.Titan/Submit"), c.call("/titan.v1.Titan/Submit")
+            c.data(fits, struct.pack(">BI", 0, most))
+            c.data(beyond, struct.pack(">BI", 0, most + 1))
+            until("it is refused", lambda: (c.read(), beyond in c.answered)[1], 20)
+            assert c.answered == {beyond} and beyond not in c.windows, (target, c.answered)
+            words = f"a message of {most + 1} bytes; at most {most} are taken here".encode()
+            assert b"\x0bgrpc-status\x018" in c.last and words in c.last and b"titan-status\x06ELIMIT" in c.last, c.last
+            c.data(fits, bytes(most), 60)
+            until("the other one is answered", lambda: (c.read(), fits in c.answered)[1], 20)
             c.close()
         assert d.ok("version")
 
 
-tap(fields_of_requests, size_that_is_announced, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)
+def header_block():
+    """a header block of 16 KiB and a byte: the connection ends, and its client is told why"""
+    with Daemon(None, "--slots", 1) as d:
+        for target in (d.server, tcp_of(d)):
+            rest = (16 << 10) - (len(http2.begin(1, "/titan.v1.Titan/Version", ("x", b"a" * 8000))) - 9 - 8000)
+            for size, ends in ((rest, False), (rest + 1, True)):
+                c = http2.Connection(target)
+                stream = c.call("/titan.v1.Titan/Version", ("x", b"a" * size))
+                c.data(stream, bytes(5))
+                until("there is an answer", lambda: (c.read(), stream not in c.windows or not c.open)[1], 20)
+                assert c.open != ends and (b"a header block of more than 16384 bytes" in c.last) == ends, (target, size, c.open, c.last)
+                c.close()
+        assert d.ok("version")
+
+
+tap(fields_of_requests, size_that_is_announced, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)

@@ -26,6 +26,7 @@
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/reflection.h"
 #include "proto/rpc/server.h"
+#include "tests/unit/proto/raw_http2.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
 #include "titan/wire/health.pb-c.h"
@@ -49,7 +50,7 @@ struct fixture {
     struct rpc_call *hung;
     int asked; /* which call */
     struct rpc_identity identity;
-    char header[64];
+    char header[64], peer[64];
     bool server_down, client_down;
     /* client side */
     int replies, messages;
@@ -193,6 +194,7 @@ static titan_status on_authorize(struct rpc_call *call, const struct rpc_method 
     const char *header = rpc_call_metadata(call, "user-agent");
     (void)snprintf(f->header, sizeof(f->header), "%s", header ? header : "");
     assert_null(rpc_call_metadata(call, "authorization"));
+    (void)snprintf(f->peer, sizeof(f->peer), "%s", rpc_call_peer(call));
     if (method->needs == NEEDS_UID && f->identity.kind != RPC_ID_UID)
         return titan_fail(err, TITAN_EPERM, "not for %s", f->identity.name);
     return TITAN_OK;
@@ -727,6 +729,38 @@ static size_t put_frame(uint8_t *at, uint8_t kind, uint8_t flags, uint8_t stream
     return sizeof(head) + len;
 }
 
+/* A client over TCP that sends the header by which a call's connection is known: it is known by its own all the same.
+ */
+static void test_forged_connection(void **state)
+{
+    struct fixture *f = *state;
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)f->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in own = {0};
+    socklen_t len = sizeof(own);
+    char wanted[64];
+    for (int forged = 0; forged < 2; forged++) {
+        _cleanup_fd_ int fd = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+        assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &len), 0);
+        (void)snprintf(wanted, sizeof(wanted), "ipv4:127.0.0.1:%d", ntohs(own.sin_port));
+        struct raw raw = {.len = 0}, block = {.len = 0};
+        raw_preface(&raw);
+        raw_headers(&block, UNARY);
+        if (forged) {
+            raw_put(&block, "\x10", 1);
+            raw_text(&block, "titan-connection");
+            raw_text(&block, "000000000000000000000000000000000000000000000001"); /* of the right length */
+        }
+        raw_frame(&raw, (uint32_t)block.len, RAW_HEADERS, RAW_END_HEADERS, 1);
+        raw_put(&raw, block.bytes, block.len);
+        assert_true(raw_send(fd, &raw));
+        run_until_count(f, &f->asked, forged + 1);
+        assert_string_equal(f->peer, wanted);
+        assert_int_equal(f->identity.kind, RPC_ID_NONE);
+    }
+}
+
 /* A call of which five bytes come: that a message of 1,000 follows. */
 static void test_late_request(void **state)
 {
@@ -749,7 +783,7 @@ static void test_late_request(void **state)
     memcpy(out + n + 9, "\0\0\0\3\350", 5);
     n += put_frame(out + n, 0, 0, 1, 5);
     assert_int_equal(write(fd, out, n), (ssize_t)n);
-    char in[4096];
+    char in[4096] = "";
     for (size_t got = 0; !memmem(in, got, "not come whole", 14);) {
         const ssize_t more = recv(fd, in + got, sizeof(in) - got, MSG_DONTWAIT);
         assert_true(more > 0 || (more < 0 && errno == EAGAIN));
@@ -1172,6 +1206,7 @@ int main(void)
         cmocka_unit_test(test_nul),
         WITH_SERVER(test_unknown_method),
         WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_forged_connection),
         WITH_SERVER(test_late_request),
         WITH_SERVER(test_taken),
         WITH_SERVER(test_stale_socket),

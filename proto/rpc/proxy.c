@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* proxy.c - see proxy.h. Sockets are watched edge by edge: what was seen is kept in an end's flags until a try says
+ * otherwise. */
+#include "proto/rpc/proxy.h"
+
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+enum {
+    READ_BYTES = 32 << 10,
+    BACKLOG_BYTES = 64 << 10, /* that wait for a side: the other is not read then */
+    ROUNDS = 4,               /* of one connection before the others have their turn */
+    EVENTS = 128,
+    BEGIN_MS = 10000, /* for TLS and the first frame */
+    LEAVE_MS = 10000, /* for a client to take what gRPC has left it */
+    LOOK_MS = 1000,   /* between two looks for those that are late */
+};
+
+struct rpc_proxy {
+    struct rpc_queue *queue;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    struct rpc_proxy_connection *arrivals; /* guarded by lock */
+    bool closing;                          /* guarded by lock */
+    int wake, epoll;
+    /* The thread's. */
+    struct rpc_proxy_connection *connections, *due, *ended;
+    uint32_t n_deadlines;
+    int64_t looked_ns;
+    uint8_t bytes[READ_BYTES];
+};
+
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+static void deadline_set(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int64_t ms)
+{
+    proxy->n_deadlines += (uint32_t)(ms > 0) - (uint32_t)(c->deadline_ns > 0);
+    c->deadline_ns = ms > 0 ? clock_mono_ns() + ms * 1000000 : 0;
+}
+
+static void end_close(struct rpc_proxy_end *end)
+{
+    titan_assert(end->fd >= 0);
+    (void)close(end->fd);
+    end->fd = -1;
+    buf_free(&end->out);
+}
+
+/* A client that has sent more than was read would see a reset, and not why. */
+static void client_close(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    (void)shutdown(c->client.fd, SHUT_WR);
+    for (int i = 0; i < ROUNDS && recv(c->client.fd, proxy->bytes, sizeof(proxy->bytes), MSG_DONTWAIT) > 0; i++)
+        ;
+    end_close(&c->client);
+}
+
+static void connection_end(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    if (c->gone)
+        return;
+    c->gone = true;
+    deadline_set(proxy, c, 0);
+    if (c->queued) {
+        struct rpc_proxy_connection **at = &proxy->due;
+        while (*at != c) {
+            titan_assert(*at);
+            at = &(*at)->next_due;
+        }
+        *at = c->next_due;
+    }
+    client_close(proxy, c);
+    SSL_free(TAKE(c->tls));
+    end_close(&c->inner);
+    rpc_filter_free(&c->filter);
+    *(c->prev ? &c->prev->next : &proxy->connections) = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    c->next_due = proxy->ended;
+    proxy->ended = c;
+}
+
+/* --- reading and writing ------------------------------------------------------------------------------------------ */
+
+static size_t backlog(const struct rpc_proxy_end *end)
+{
+    return end->out.len - end->sent;
+}
+
+static void end_sent(struct rpc_proxy_end *end, size_t n)
+{
+    end->sent += n;
+    if (end->sent == end->out.len) {
+        buf_clear(&end->out);
+        end->sent = 0;
+    } else if (end->sent > BACKLOG_BYTES) {
+        buf_consume(&end->out, end->sent);
+        end->sent = 0;
+    }
+}
+
+/* A client that leaves in the handshake, as one that only looks for an open port does, is none that failed. */
+static void tls_failed(struct rpc_proxy_connection *c)
+{
+    const unsigned long error = ERR_peek_last_error();
+    const char *reason = error ? ERR_reason_error_string(error) : NULL;
+    if (reason && ERR_GET_REASON(error) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
+        (void)titan_fail(&c->why, TITAN_EPERM, "a TLS handshake failed: %s", reason);
+}
+
+/* What OpenSSL says of its last call: may it be tried again? */
+static bool tls_waits(struct rpc_proxy_connection *c, int rc)
+{
+    const int error = SSL_get_error(c->tls, rc);
+    if (error == SSL_ERROR_WANT_WRITE)
+        c->client.writable = false;
+    else if (error == SSL_ERROR_WANT_READ)
+        c->client.readable = false;
+    else if (error != SSL_ERROR_ZERO_RETURN && !SSL_is_init_finished(c->tls))
+        tls_failed(c);
+    ERR_clear_error();
+    return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ;
+}
+
+/* Send what waits for this side. False: it is gone. */
+static bool end_flush(struct rpc_proxy_end *end)
+{
+    struct rpc_proxy_connection *c = end->connection;
+    SSL *tls = end == &c->client ? c->tls : NULL;
+    while (end->writable && backlog(end) > 0) {
+        const char *at = end->out.data + end->sent;
+        if (tls) {
+            const int n = SSL_write(tls, at, (int)MIN(backlog(end), (size_t)INT32_MAX));
+            if (n <= 0)
+                return tls_waits(c, n);
+            end_sent(end, (size_t)n);
+        } else {
+            const ssize_t n = send(end->fd, at, backlog(end), MSG_NOSIGNAL);
+            end->writable = n >= 0;
+            if (n < 0)
+                return errno == EAGAIN || errno == EINTR;
+            end_sent(end, (size_t)n);
+        }
+    }
+    return true;
+}
+
+/* Up to READ_BYTES; 0: there is nothing now, -1: the side is gone. */
+static ssize_t end_read(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
+{
+    struct rpc_proxy_connection *c = end->connection;
+    if (c->tls && end == &c->client) {
+        const int n = SSL_read(c->tls, proxy->bytes, sizeof(proxy->bytes));
+        return n > 0 ? n : tls_waits(c, n) ? 0 : -1;
+    }
+    const ssize_t n = recv(end->fd, proxy->bytes, sizeof(proxy->bytes), 0);
+    end->readable = n == (ssize_t)sizeof(proxy->bytes) || (n > 0 && end->ending) || (n < 0 && errno == EINTR);
+    return n > 0 ? n : n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+}
+
+/* The one SPIFFE URI of a client's certificate, and the certificate. */
+static titan_status identify(struct rpc_proxy_connection *c)
+{
+    X509 *x = SSL_get0_peer_certificate(c->tls);
+    GENERAL_NAMES *names = x ? X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL) : NULL;
+    const ASN1_IA5STRING *uri = NULL;
+    int n_uris = 0;
+    for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
+        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
+        if (name->type != GEN_URI)
+            continue;
+        uri = name->d.uniformResourceIdentifier;
+        n_uris++;
+    }
+    const int len = n_uris == 1 ? ASN1_STRING_length(uri) : 0;
+    const char *text = len > 0 ? (const char *)ASN1_STRING_get0_data(uri) : "";
+    BIO *pem = NULL;
+    if (len > 9 && (size_t)len < sizeof(c->name) && !memchr(text, 0, (size_t)len) &&
+        memcmp(text, "spiffe://", 9) == 0) {
+        char *data = NULL;
+        pem = BIO_new(BIO_s_mem());
+        const long n = pem && PEM_write_bio_X509(pem, x) == 1 ? BIO_get_mem_data(pem, &data) : 0;
+        if (n > 0 && buf_append(&c->certificate, data, (size_t)n) == TITAN_OK) {
+            memcpy(c->name, text, (size_t)len);
+            atomic_store(&c->identified, true);
+        } else {
+            (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for a certificate");
+        }
+    }
+    BIO_free(pem);
+    GENERAL_NAMES_free(names);
+    return c->why.status;
+}
+
+/* The handshake is over: HTTP/2 must have been agreed on. */
+static titan_status tls_begun(struct rpc_proxy_connection *c)
+{
+    const unsigned char *protocol;
+    unsigned len;
+    SSL_get0_alpn_selected(c->tls, &protocol, &len);
+    if (len != 2 || memcmp(protocol, "h2", 2) != 0)
+        return titan_fail(&c->why, TITAN_EPERM, "a client that does not offer HTTP/2 in its handshake");
+    return identify(c);
+}
+
+/* --- carrying ----------------------------------------------------------------------------------------------------- */
+
+/* False: the client is gone, or may not go on. */
+static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    const bool first = c->filter.n_preface == 0;
+    const ssize_t n = end_read(proxy, &c->client);
+    if (n <= 0)
+        return n == 0;
+    if (first && c->tls && tls_begun(c) != TITAN_OK)
+        return false;
+    if (rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why) != TITAN_OK) {
+        (void)end_flush(&c->client);
+        return false;
+    }
+    if (c->filter.begun && !c->begun) {
+        c->begun = true;
+        deadline_set(proxy, c, 0);
+    }
+    return true;
+}
+
+/* gRPC has closed its side: the client gets what there is of it. */
+static void inner_left(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    c->inner.readable = c->inner.writable = false;
+    c->left = true;
+    deadline_set(proxy, c, LEAVE_MS);
+}
+
+/* It takes nothing more: what it has sent before is still read. */
+static void inner_drop(struct rpc_proxy_connection *c)
+{
+    buf_clear(&c->inner.out);
+    c->inner.sent = 0;
+    c->inner.readable = c->inner.ending = true;
+}
+
+static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    const ssize_t n = end_read(proxy, &c->inner);
+    if (n < 0)
+        inner_left(proxy, c);
+    if (n <= 0 || rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out) == TITAN_OK)
+        return true;
+    (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for an answer");
+    return false;
+}
+
+static bool has_room(const struct rpc_proxy_connection *c)
+{
+    return backlog(&c->client) < BACKLOG_BYTES && backlog(&c->inner) < BACKLOG_BYTES;
+}
+
+/* Both ways as far as it goes now, or for some rounds: then *more. False: the connection is to end. */
+static bool carry(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool *more)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        const bool in = c->client.readable && (!c->tls || c->client.writable) && has_room(c) && !c->left;
+        if (in && !from_client(proxy, c))
+            return false;
+        const bool out = c->inner.readable && backlog(&c->client) < BACKLOG_BYTES;
+        if (out && !from_inner(proxy, c))
+            return false;
+        if (!c->left && !end_flush(&c->inner))
+            inner_drop(c);
+        if (!end_flush(&c->client) || (c->left && backlog(&c->client) == 0))
+            return false;
+        if (!in && !out)
+            return !c->client.hung_up || c->left; /* it is gone, and what it sent cannot be taken */
+    }
+    *more = true;
+    return true;
+}
+
+/* Room in a socket is news only where something waits for it: a reader makes some with each message. */
+static bool watch(struct rpc_proxy *proxy, struct rpc_proxy_end *end, int operation)
+{
+    const uint32_t out = end->waits_out ? EPOLLOUT : 0;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET | out, .data.ptr = end};
+    return epoll_ctl(proxy->epoll, operation, end->fd, &event) == 0;
+}
+
+static bool watch_again(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
+{
+    if (end->waits_out == !end->writable)
+        return true;
+    end->waits_out = !end->writable;
+    return watch(proxy, end, EPOLL_CTL_MOD);
+}
+
+static void advance(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    bool more = false;
+    if (c->gone || c->queued)
+        return;
+    if (!carry(proxy, c, &more) || !watch_again(proxy, &c->client) || (!c->left && !watch_again(proxy, &c->inner))) {
+        connection_end(proxy, c);
+    } else if (more) {
+        c->queued = true;
+        c->next_due = proxy->due;
+        proxy->due = c;
+    }
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+static void begin(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    titan_assert(!c->gone && !c->queued);
+    c->prev = NULL;
+    c->next = proxy->connections;
+    if (c->next)
+        c->next->prev = c;
+    proxy->connections = c;
+    deadline_set(proxy, c, BEGIN_MS);
+    if (watch(proxy, &c->client, EPOLL_CTL_ADD) && watch(proxy, &c->inner, EPOLL_CTL_ADD))
+        return advance(proxy, c);
+    (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory to watch a connection");
+    connection_end(proxy, c);
+}
+
+/* False: the proxy closes. */
+static bool arrivals_take(struct rpc_proxy *proxy)
+{
+    uint64_t n;
+    (void)!read(proxy->wake, &n, sizeof(n));
+    (void)pthread_mutex_lock(&proxy->lock);
+    struct rpc_proxy_connection *c = TAKE(proxy->arrivals);
+    const bool closing = proxy->closing;
+    (void)pthread_mutex_unlock(&proxy->lock);
+    while (c) {
+        struct rpc_proxy_connection *next = c->next_due;
+        begin(proxy, c);
+        c = next;
+    }
+    return !closing;
+}
+
+static void end_seen(struct rpc_proxy *proxy, struct rpc_proxy_end *end, uint32_t events)
+{
+    struct rpc_proxy_connection *c = end->connection;
+    if (c->gone)
+        return;
+    const bool gone = events & (EPOLLHUP | EPOLLERR);
+    end->readable = end->readable || gone || (events & (EPOLLIN | EPOLLRDHUP));
+    end->writable = end->writable || gone || (events & EPOLLOUT);
+    end->ending = end->ending || gone || (events & EPOLLRDHUP);
+    end->hung_up = end->hung_up || gone;
+    if (gone && end == &c->inner && c->deadline_ns == 0)
+        deadline_set(proxy, c, LEAVE_MS); /* the client may take nothing more */
+    advance(proxy, c);
+}
+
+static void late_end(struct rpc_proxy *proxy)
+{
+    const int64_t now = clock_mono_ns();
+    if (proxy->n_deadlines == 0 || now - proxy->looked_ns < (int64_t)LOOK_MS * 1000000)
+        return;
+    proxy->looked_ns = now;
+    for (struct rpc_proxy_connection *c = proxy->connections, *next; c; c = next) {
+        next = c->next;
+        if (c->deadline_ns == 0 || now < c->deadline_ns)
+            continue;
+        if (!c->begun)
+            (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP/2 within %d s", BEGIN_MS / 1000);
+        connection_end(proxy, c);
+    }
+}
+
+/* Events of a turn may name connections that have ended in it: they are told of after it. */
+static void ended_post(struct rpc_proxy *proxy)
+{
+    while (proxy->ended) {
+        struct rpc_proxy_connection *c = proxy->ended;
+        proxy->ended = c->next_due;
+        rpc_queue_post(proxy->queue, &c->ended); /* the caller may free it from here on */
+    }
+}
+
+static void due_advance(struct rpc_proxy *proxy)
+{
+    struct rpc_proxy_connection *c = TAKE(proxy->due);
+    while (c) {
+        struct rpc_proxy_connection *next = c->next_due;
+        c->queued = false;
+        advance(proxy, c);
+        c = next;
+    }
+}
+
+static void *proxy_thread(void *arg)
+{
+    struct rpc_proxy *proxy = arg;
+    struct epoll_event events[EVENTS];
+    int64_t paused_at = 0;
+    for (bool open = true; open;) {
+        rpc_queue_rest(proxy->queue, &paused_at);
+        const int wait_ms = proxy->due ? 0 : proxy->n_deadlines > 0 ? LOOK_MS : -1;
+        const int n = epoll_wait(proxy->epoll, events, EVENTS, wait_ms);
+        for (int i = 0; i < n; i++)
+            if (events[i].data.ptr)
+                end_seen(proxy, events[i].data.ptr, events[i].events);
+            else
+                open = arrivals_take(proxy);
+        due_advance(proxy);
+        late_end(proxy);
+        ended_post(proxy);
+    }
+    while (proxy->connections) {
+        struct rpc_proxy_connection *c = proxy->connections;
+        for (bool more = true; more;) { /* gRPC has written its last */
+            more = false;
+            more = carry(proxy, c, &more) && more;
+        }
+        connection_end(proxy, c);
+    }
+    ended_post(proxy);
+    return NULL;
+}
+
+/* --- for the loop's thread ---------------------------------------------------------------------------------------- */
+
+static void proxy_free(struct rpc_proxy *proxy)
+{
+    if (proxy->wake >= 0)
+        (void)close(proxy->wake);
+    if (proxy->epoll >= 0)
+        (void)close(proxy->epoll);
+    (void)pthread_mutex_destroy(&proxy->lock);
+    free(proxy);
+}
+
+titan_status rpc_proxy_open(struct rpc_queue *queue, struct rpc_proxy **ret, struct titan_error *err)
+{
+    struct rpc_proxy *proxy = calloc(1, sizeof(*proxy));
+    if (!proxy)
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for the thread of connections");
+    proxy->queue = queue;
+    (void)pthread_mutex_init(&proxy->lock, NULL);
+    proxy->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    proxy->epoll = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN};
+    int rc = 0;
+    if (proxy->wake < 0 || proxy->epoll < 0 || epoll_ctl(proxy->epoll, EPOLL_CTL_ADD, proxy->wake, &event) != 0)
+        rc = errno;
+    else
+        rc = rpc_thread_start(&proxy->thread, "titan-proxy", proxy_thread, proxy);
+    if (rc == 0) {
+        *ret = proxy;
+        return TITAN_OK;
+    }
+    proxy_free(proxy);
+    return titan_fail(err, titan_status_from_errno(rc), "rpc: cannot start the thread of connections: %s",
+                      strerror(rc));
+}
+
+static void wake(struct rpc_proxy *proxy)
+{
+    const uint64_t one = 1;
+    (void)!write(proxy->wake, &one, sizeof(one));
+}
+
+void rpc_proxy_close(struct rpc_proxy *proxy)
+{
+    if (!proxy)
+        return;
+    (void)pthread_mutex_lock(&proxy->lock);
+    proxy->closing = true;
+    (void)pthread_mutex_unlock(&proxy->lock);
+    wake(proxy);
+    (void)pthread_join(proxy->thread, NULL);
+    proxy_free(proxy);
+}
+
+void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int client, int inner)
+{
+    titan_assert(client >= 0 && inner >= 0 && c->ended.fn && !proxy->closing);
+    c->client = (struct rpc_proxy_end){.connection = c, .fd = client, .readable = true, .writable = true};
+    c->inner = (struct rpc_proxy_end){.connection = c, .fd = inner, .readable = true, .writable = true};
+    (void)pthread_mutex_lock(&proxy->lock);
+    const bool first = !proxy->arrivals;
+    c->next_due = proxy->arrivals;
+    proxy->arrivals = c;
+    (void)pthread_mutex_unlock(&proxy->lock);
+    if (first)
+        wake(proxy);
+}
