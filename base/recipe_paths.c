@@ -149,7 +149,8 @@ static void close_fts(FTS **fts)
 }
 
 /* What can be known of the data before a worker reads it: there is a file with something in it, and of text one that is
- * not binary. What cannot be read, or would take long, passes. */
+ * not binary. What cannot be read, or would take long, passes. Files are looked at one by one until one will do: a
+ * folder may have very many. */
 static titan_status check_contents(const char *key, const char *path, const char *kind, const char *base,
                                    struct titan_error *err)
 {
@@ -159,13 +160,20 @@ static titan_status check_contents(const char *key, const char *path, const char
     const bool text = strcmp(kind, "text") == 0;
     size_t binary = 0;
     _cleanup_(close_fts) FTS *fts =
-        fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
+        fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
     bool folder = false;
     for (FTSENT *e; fts && (errno = 0, e = fts_read(fts));) {
+        struct stat st;
         folder |= e->fts_info == FTS_D && e->fts_level == 0;
         if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
             return TITAN_OK;
-        if (e->fts_info != FTS_F || e->fts_statp->st_size == 0)
+        if (e->fts_info == FTS_F)
+            st = *e->fts_statp;
+        else if (e->fts_info != FTS_NSOK)
+            continue;
+        else if (lstat(e->fts_path, &st) < 0 || S_ISDIR(st.st_mode)) /* a file system that does not count its folders */
+            return TITAN_OK;
+        if (!S_ISREG(st.st_mode) || st.st_size == 0)
             continue;
         if (!text || is_encoded(e->fts_path) || ++binary > PROBES_MAX || !is_binary(e->fts_path))
             return TITAN_OK;

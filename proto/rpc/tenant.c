@@ -561,7 +561,7 @@ struct connection *rpc_connection_of(struct rpc_server *server, const grpc_metad
     return NULL;
 }
 
-/* the proxy has closed it. */
+/* The proxy has closed it. */
 static void connection_ended(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
