@@ -167,12 +167,10 @@ static titan_status check_contents(const char *key, const char *path, const char
         folder |= e->fts_info == FTS_D && e->fts_level == 0;
         if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
             return TITAN_OK;
-        if (e->fts_info == FTS_F)
-            st = *e->fts_statp;
-        else if (e->fts_info != FTS_NSOK)
+        if (e->fts_info != FTS_F && e->fts_info != FTS_NSOK)
             continue;
-        else if (lstat(e->fts_path, &st) < 0 || S_ISDIR(st.st_mode)) /* a file system that does not count its folders */
-            return TITAN_OK;
+        if ((e->fts_level == 0 ? stat : lstat)(e->fts_path, &st) < 0 || S_ISDIR(st.st_mode))
+            return TITAN_OK; /* a folder among files: of a file system that does not count them */
         if (!S_ISREG(st.st_mode) || st.st_size == 0)
             continue;
         if (!text || is_encoded(e->fts_path) || ++binary > PROBES_MAX || !is_binary(e->fts_path))
