@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/recipe.h"
 
@@ -148,6 +150,38 @@ static void close_fts(FTS **fts)
         (void)fts_close(*fts);
 }
 
+/* The last place of data that was looked at and had what it must: many submits in a row name the same one. */
+#define FINE_NS INT64_C(1000000000)
+static struct {
+    pthread_mutex_t lock;
+    char path[PATH_MAX];
+    bool text;
+    struct stat st;
+    int64_t at_ns;
+} fine = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool was_fine(const char *path, bool text, const struct stat *st)
+{
+    (void)pthread_mutex_lock(&fine.lock);
+    const struct stat *was = &fine.st;
+    const bool same = fine.text == text && strcmp(fine.path, path) == 0 && was->st_dev == st->st_dev &&
+                      was->st_ino == st->st_ino && was->st_size == st->st_size &&
+                      memcmp(&was->st_ctim, &st->st_ctim, sizeof(st->st_ctim)) == 0 &&
+                      clock_mono_ns() - fine.at_ns < FINE_NS;
+    (void)pthread_mutex_unlock(&fine.lock);
+    return same;
+}
+
+static void is_fine(const char *path, bool text, const struct stat *st)
+{
+    (void)pthread_mutex_lock(&fine.lock);
+    memcpy(fine.path, path, strlen(path) + 1);
+    fine.text = text;
+    fine.st = *st;
+    fine.at_ns = clock_mono_ns();
+    (void)pthread_mutex_unlock(&fine.lock);
+}
+
 /* What can be known of the data before a worker reads it: there is a file with something in it, and of text one that is
  * not binary. What cannot be read, or would take long, passes. Files are looked at one by one until one will do: a
  * folder may have very many. */
@@ -159,6 +193,9 @@ static titan_status check_contents(const char *key, const char *path, const char
     char *const roots[2] = {full, NULL};
     const bool text = strcmp(kind, "text") == 0;
     size_t binary = 0;
+    struct stat root = {0};
+    if (stat(full, &root) < 0 || was_fine(full, text, &root))
+        return TITAN_OK;
     _cleanup_(close_fts) FTS *fts =
         fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
     bool folder = false;
@@ -173,8 +210,10 @@ static titan_status check_contents(const char *key, const char *path, const char
             return TITAN_OK; /* a folder among files: of a file system that does not count them */
         if (!S_ISREG(st.st_mode) || st.st_size == 0)
             continue;
-        if (!text || is_encoded(e->fts_path) || ++binary > PROBES_MAX || !is_binary(e->fts_path))
-            return TITAN_OK;
+        if (text && !is_encoded(e->fts_path) && ++binary <= PROBES_MAX && is_binary(e->fts_path))
+            continue;
+        is_fine(full, text, &root);
+        return TITAN_OK;
     }
     if (!fts || errno != 0)
         return TITAN_OK;
