@@ -606,7 +606,7 @@ static titan_status set_table(struct recipe *r, const char *section, const struc
             return fail_at(&at, err, TITAN_EINVAL, "section name too long");
         bool known = !v->first; /* an empty section says nothing */
         for (int i = 0; !known && i < recipe_keys_count; i++)
-            known = strncmp(recipe_keys[i].section, below, (size_t)n) == 0 &&
+            known = recipe_keys[i].section[0] == below[0] && strncmp(recipe_keys[i].section, below, (size_t)n) == 0 &&
                     (recipe_keys[i].section[n] == '\0' || recipe_keys[i].section[n] == '.');
         if (!known) {
             const struct recipe_key *near = nearest(below, v->first->key);
@@ -910,7 +910,8 @@ static struct buf default_lines[RECIPE_KEYS_MAX];
 
 static void print_line(const struct recipe *r, const struct recipe_key *k, struct buf *out)
 {
-    buf_printf(out, "%s = ", k->name);
+    buf_puts(out, k->name);
+    buf_puts(out, " = ");
     print_value(r, k, out);
     buf_puts(out, "\n");
 }
@@ -938,14 +939,16 @@ void recipe_print(const struct recipe *r, struct buf *out)
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         if (strcmp(section, k->section) != 0) {
-            buf_printf(out, "%s[%s]\n", *section ? "\n" : "", k->section);
+            buf_puts(out, *section ? "\n[" : "[");
+            buf_puts(out, k->section);
+            buf_puts(out, "]\n");
             section = k->section;
         }
         /* The flavor's dimensions are known once it is resolved. */
         if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, i))
             continue;
         if (is_default(r, k) && default_lines[i].len)
-            buf_puts(out, default_lines[i].data);
+            buf_put(out, default_lines[i].data, default_lines[i].len);
         else
             print_line(r, k, out);
     }

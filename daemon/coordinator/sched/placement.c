@@ -13,23 +13,14 @@
 
 #define QUEUE_LOOK_AHEAD 256 /* queued jobs too large for the cluster that are stepped over */
 
-/* Slots of all nodes together, of the device the job may run on that has most. */
-static uint32_t most_slots(const struct core *c, const struct jobrec *j)
+/* Could the cluster as it is hold the job if nothing else ran? If not, the job says what it lacks. all: the slots of
+ * all nodes together, of each device. */
+static bool fits_at_all(struct core *c, struct jobrec *j, const uint32_t all[SLOTS_DEVICES])
 {
-    uint32_t most = 0;
-    for (size_t i = 0; i < SLOTS_DEVICES; i++) {
-        uint32_t all = 0;
-        (void)slots_free(c, slots_devices[i], &all);
-        if (slots_fit_device(j, slots_devices[i]))
-            most = MAX(most, all);
-    }
-    return most;
-}
-
-/* Could the cluster as it is hold the job if nothing else ran? If not, the job says what it lacks. */
-static bool fits_at_all(struct core *c, struct jobrec *j)
-{
-    uint32_t slots = most_slots(c, j);
+    uint32_t slots = 0;
+    for (size_t i = 0; i < SLOTS_DEVICES; i++)
+        if (all[i] > slots && slots_fit_device(j, slots_devices[i]))
+            slots = all[i];
     bool fits = size_world(j, slots) > 0;
     if (slots > 0 || fits)
         emit_job_needs_nodes(c, j, fits ? 0 : size_least(j) - slots, slots);
@@ -72,9 +63,12 @@ static void place_queue(struct core *c)
     c->blocker = 0;
     c->holding = false;
     c->claimed_ahead = 0;
+    uint32_t all[SLOTS_DEVICES] = {0}; /* the same for every job: nodes come and go between two of these */
+    for (size_t i = 0; i < SLOTS_DEVICES; i++)
+        (void)slots_free(c, slots_devices[i], &all[i]);
     queue_begin(c);
     for (int looked = 0; looked < QUEUE_LOOK_AHEAD && (j = queue_next(c));) {
-        if (!fits_at_all(c, j)) {
+        if (!fits_at_all(c, j, all)) {
             looked++;
         } else if (slots_choose_device(c, j, true)) {
             place(c, j);
