@@ -263,26 +263,32 @@ static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     return false;
 }
 
-static bool has_room(const struct rpc_proxy_connection *c)
+/* May the client, or gRPC, be read now? What comes needs room on its way. */
+static bool takes_in(const struct rpc_proxy_connection *c)
 {
-    return backlog(&c->client) < BACKLOG_BYTES && backlog(&c->inner) < BACKLOG_BYTES;
+    return c->client.readable && (!c->tls || c->client.writable) && !c->left && backlog(&c->client) < BACKLOG_BYTES &&
+           backlog(&c->inner) < BACKLOG_BYTES;
 }
 
-/* Both ways as far as it goes now, or for some rounds: then *more. False: the connection is to end. */
+static bool takes_out(const struct rpc_proxy_connection *c)
+{
+    return c->inner.readable && backlog(&c->client) < BACKLOG_BYTES;
+}
+
+/* Both ways as far as it goes now, or for some rounds: then *more. False: the connection is to end. No further event
+ * tells of what was left unread for want of room: that is read as soon as a flush has made some. */
 static bool carry(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool *more)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        const bool in = c->client.readable && (!c->tls || c->client.writable) && has_room(c) && !c->left;
-        if (in && !from_client(proxy, c))
+        if (takes_in(c) && !from_client(proxy, c))
             return false;
-        const bool out = c->inner.readable && backlog(&c->client) < BACKLOG_BYTES;
-        if (out && !from_inner(proxy, c))
+        if (takes_out(c) && !from_inner(proxy, c))
             return false;
         if (!c->left && !end_flush(&c->inner))
             inner_drop(c);
         if (!end_flush(&c->client) || (c->left && backlog(&c->client) == 0))
             return false;
-        if (!in && !out)
+        if (!takes_in(c) && !takes_out(c))
             return !c->client.hung_up || c->left; /* it is gone, and what it sent cannot be taken */
     }
     *more = true;
