@@ -108,7 +108,7 @@ void rpc_server_set_serving(struct rpc_server *server, bool serving);
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
 /* What was refused since the start. */
 struct rpc_refusals {
-    uint64_t connections; /* beyond a limit, or descriptors were short */
+    uint64_t connections; /* beyond a limit, descriptors were short, or the proxy ended them */
     uint64_t calls;       /* beyond max_user_calls or max_own_calls */
 };
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* by its server */

@@ -12,8 +12,8 @@
 #include <sys/un.h>
 
 #include "proto/rpc/common.h"
-#include "proto/rpc/proxy.h"
 #include "proto/rpc/health.h"
+#include "proto/rpc/proxy.h"
 #include "proto/rpc/reflection.h"
 #include "proto/rpc/server.h"
 
