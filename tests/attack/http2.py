@@ -54,6 +54,7 @@ class Connection:
         self.socket = tls.wrap_socket(self.socket, server_hostname="localhost") if tls else self.socket
         self.socket.settimeout(0.05)
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
+        self.ended = False  # all that the other side has sent was read
         self.most = None  # streams that may be open
         self.last = b""  # the body of the last HEADERS or GOAWAY
         self.begun, self.answered = set(), set()  # streams that the other side has answered on, and those that it has ended
@@ -72,12 +73,13 @@ class Connection:
         """Take in what there is: windows, pings, the end."""
         try:
             data = self.socket.recv(65536)
-            self.open = self.open and bool(data)
+            self.ended = not data
             self.buffer += data
         except TimeoutError:
             pass
         except OSError:
-            self.open = False
+            self.ended = True
+        self.open = self.open and not self.ended
         while len(self.buffer) >= 9:
             n = int.from_bytes(self.buffer[:3], "big")
             if len(self.buffer) < 9 + n:

@@ -212,7 +212,7 @@ def header_block():
                 c = http2.Connection(target)
                 stream = c.call("/titan.v1.Titan/Version", ("x", b"a" * size))
                 c.data(stream, bytes(5))
-                until("there is an answer", lambda: (c.read(), stream not in c.windows or not c.open)[1], 20)
+                until("there is an answer", lambda: (c.read(), stream not in c.windows or c.ended)[1], 20)
                 assert c.open != ends and (b"a header block of more than 16384 bytes" in c.last) == ends, (target, size, c.open, c.last)
                 c.close()
         assert d.ok("version")
