@@ -46,6 +46,8 @@ def a_worker_is_killed():
         os.kill(workers[max(workers)], signal.SIGKILL)
         found = until("the run has recovered", lambda: [e["detail"] for e in d.lines("events", job) if e["type"] == "recovery.finished"], 120)
         print(f"figure kill_to_next_step_ms {found[0]['recovery_ms']}\nfigure rung {found[0]['rung']}", flush=True)
+        opened = [line for line in d.ok("logs", job).splitlines() if "GPU opened" in line]
+        print("# " + "\n# ".join(opened), flush=True)  # what a worker's opening took, part by part
         assert found[0]["resume_step"] >= whole["step"], (found, whole)
         last = trained(d, job, 4, found[0]["resume_step"] + 3)["step"] + 3
         trained(d, job, 4, last)
