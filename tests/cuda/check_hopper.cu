@@ -23,6 +23,9 @@ enum mistake {
     NOT_ALL_WARPS,   /* one does not come to the product */
     NO_COPY_WAIT,    /* the block ends before its copy has landed */
     NO_PRODUCT_WAIT, /* or before its product has been waited for */
+    ADDED_UNFENCED,  /* sums that plain stores wrote, and no fence */
+    NO_ADD_WAIT,     /* the block ends before its sums were added */
+    ADDED_OVER,      /* they are written again before they were: not a message, other sums */
     MISTAKES
 };
 
@@ -148,6 +151,64 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_wait<0>(s);
     for (int i = 0; i < N / 2; i++)
         c[thread * (N / 2) + i] = s[i];
+#endif
+}
+
+/* c (64, 64), as thread by thread lies in registers, += twice x' . b: x (64, 64) comes to its tile by plain stores. */
+template <int MISTAKE>
+__global__ static void __launch_bounds__(MMA_THREADS)
+    multiply_stored(const __grid_constant__ tile_map b, const bf16 *x, float *c)
+{
+#if HOPPER_CODE
+    DYNAMIC_SHARED(shared);
+    enum { TILE = 64 * TILE_ROW_BYTES, OWN = 32 * WARP * (int)sizeof(float) };
+    char *const of_x = tile_memory(shared), *const of_b = of_x + TILE;
+    tile_barrier *const filled = (tile_barrier *)(of_b + TILE);
+    const int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
+    char *const sums = (char *)(filled + 2) + warp * OWN;
+    float s[32];
+
+    if (thread == 0) {
+        barrier_init(filled, 1);
+        fence_async();
+    }
+    __syncthreads();
+    if (thread == 0) {
+        barrier_arrive_for(filled, TILE);
+        copy_tile(of_b, &b, filled, 0, 0, 0, 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        uint32_t square[4];
+        for (int j = 0; j < 4; j++) {
+            const bf16 *const at = x + (warp * 16 + j % 2 * 8 + lane / 4) * 64 + i * 16 + j / 2 * 8 + lane % 4 * 2;
+            square[j] = two_bf16(num_load(at), num_load(at + 1));
+        }
+        store_square(of_x, warp * 16, i * 16, square);
+    }
+    fence_stores();
+    __syncthreads();
+    barrier_wait(filled, 0);
+    mma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        mma_tiles<true, true>(s, further(along_rows(tile_address(of_x), TILE), i * MMA_DEPTH * TILE_ROW_BYTES),
+                              further(along_rows(tile_address(of_b), TILE), i * MMA_DEPTH * TILE_ROW_BYTES), i > 0);
+    mma_commit();
+    mma_wait<0>(s);
+    for (int twice = 0; twice < 2; twice++) {
+        if (lane == 0 && MISTAKE != ADDED_OVER)
+            add_wait();
+        __syncwarp();
+        for (int i = 0; i < 32; i++)
+            *(float *)(sums + (i * WARP + lane) * 4) = twice ? 2 * s[i] : s[i];
+        if (MISTAKE != ADDED_UNFENCED)
+            fence_stores();
+        __syncwarp();
+        if (lane == 0)
+            add_sums(c + warp * 32 * WARP, sums, OWN);
+    }
+    if (lane == 0 && MISTAKE != NO_ADD_WAIT)
+        add_wait();
 #endif
 }
 
@@ -277,16 +338,47 @@ template <int N, bool A_ROWS> static int run_rows(int depth)
     return wrong > 0;
 }
 
+template <int MISTAKE> static int run_stored(void)
+{
+    struct matrix x = {}, b = {};
+    tile_map of_b;
+    float *c = NULL;
+    cudaStream_t stream;
+    const int bytes =
+        2 * 64 * TILE_ROW_BYTES + 64 * 64 * (int)sizeof(float) + 2 * (int)sizeof(tile_barrier) + TILE_ALIGN;
+    auto kernel = multiply_stored<MISTAKE>;
+    if (matrix_open(&x, 64, 64, 6) || matrix_open(&b, 64, 64, 7) || map_of(&of_b, &b, 64) ||
+        check(cudaHostAlloc((void **)&c, 64 * 64 * sizeof(float), 0), "memory") ||
+        check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream") ||
+        check(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "memory"))
+        return 1;
+    memset(c, 0, 64 * 64 * sizeof(float));
+    if (check((cudaError_t)LAUNCH(kernel, 1, MMA_THREADS, bytes, stream, of_b, (const bf16 *)x.device, c),
+              "a launch") ||
+        check(cudaStreamSynchronize(stream), "the kernel"))
+        return 1;
+    int wrong = 0;
+    for (int t = 0; t < MMA_THREADS; t++)
+        for (int i = 0; i < 32; i++) {
+            float want = 0;
+            for (int k = 0; k < 64; k++)
+                want += 3 * x.x[(size_t)(k * 64 + row_of(t, i))] * b.x[(size_t)(k * 64 + column_of(t, i))];
+            wrong += !(c[(t / WARP * 32 + i) * WARP + t % WARP] == want);
+        }
+    printf("%s - a tile that threads wrote, and sums that are added: %d sums differ\n", wrong ? "not ok" : "ok", wrong);
+    return wrong > 0;
+}
+
 #ifdef TITAN_EMULATE
-static const char *const names[MISTAKES] = {"none",          "unknown_barrier", "too_early",    "old_phase",
-                                            "too_few_bytes", "too_many_bytes",  "no_fence",     "sums_read_early",
-                                            "sums_written",  "refilled_early",  "plain_stores", "not_all_warps",
-                                            "no_copy_wait",  "no_product_wait"};
+static const char *const names[MISTAKES] = {
+    "none",         "unknown_barrier", "too_early",      "old_phase",      "too_few_bytes", "too_many_bytes",
+    "no_fence",     "sums_read_early", "sums_written",   "refilled_early", "plain_stores",  "not_all_warps",
+    "no_copy_wait", "no_product_wait", "added_unfenced", "no_add_wait",    "added_over"};
 
 template <int MISTAKE> static int make(const char *name)
 {
     if (strcmp(name, names[MISTAKE]) == 0)
-        return run<64, 64, MISTAKE>(128);
+        return MISTAKE < ADDED_UNFENCED ? run<64, 64, MISTAKE>(128) : run_stored<MISTAKE>();
     return make<MISTAKE + 1>(name);
 }
 template <> int make<MISTAKES>(const char *name)
@@ -318,6 +410,7 @@ int main(int argc, char **argv)
     bad += run_rows<64, true>(128);
     bad += run_rows<128, true>(104);
     bad += run_rows<192, true>(120);
-    printf("1..9\n");
+    bad += run_stored<NONE>();
+    printf("1..10\n");
     return bad > 0;
 }

@@ -41,6 +41,12 @@ struct copy {
     int at[4];
 };
 
+struct addition {
+    unsigned thread, bytes;
+    float *to;
+    const char *from;
+};
+
 /* The sums of a tile of 64 x n in the registers of four warps. */
 struct sums {
     float *registers[GROUP];
@@ -84,6 +90,7 @@ static char shadow[SHARED_MOST]; /* what products may read */
 static struct granule granules[SHARED_MOST / GRANULE];
 static std::map<const uint64_t *, struct barrier> barriers;
 static std::list<struct copy> copies;
+static std::list<struct addition> additions;
 static struct group groups[WARPS_MAX / 4];
 static uint64_t seed;
 
@@ -272,6 +279,43 @@ bool emulated_copy_lands(void)
         return false;
     land_one(std::prev(copies.end()));
     return true;
+}
+
+static void add(const struct addition *a)
+{
+    for (unsigned i = 0; i < a->bytes / 4; i++) {
+        float x;
+        memcpy(&x, a->from + 4 * i, 4);
+        a->to[i] += x;
+    }
+}
+
+void emulated_add(float *to, const void *from, unsigned bytes)
+{
+    used = true;
+    const size_t at = emulated_address(from) - WINDOW;
+    if ((uintptr_t)to % 16 != 0 || (at + WINDOW) % 16 != 0 || bytes % 16 != 0 || at + bytes > window_bytes)
+        emulated_fault("sums that are added at an odd address");
+    if (memcmp(window + at, shadow + at, bytes) != 0)
+        emulated_fault("sums are added that plain stores wrote, without a fence");
+    const struct addition a = {emulated_self->linear, bytes, to, (const char *)from};
+    const enum when when = when_things_happen();
+    if (when == EARLY || (when == RANDOM && coin()))
+        add(&a);
+    else
+        additions.push_back(a);
+}
+
+void emulated_add_wait(void)
+{
+    for (auto a = additions.begin(); a != additions.end();) {
+        auto next = std::next(a);
+        if (a->thread == emulated_self->linear) {
+            add(&*a);
+            additions.erase(a);
+        }
+        a = next;
+    }
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
@@ -556,6 +600,8 @@ void emulated_hopper_end(void)
         return;
     if (!copies.empty())
         emulated_fault("a block ends before its copies have landed");
+    if (!additions.empty())
+        emulated_fault("a block ends before its added sums were waited for");
     for (struct group &g : groups) {
         if (!g.open.empty() || !g.committed.empty())
             emulated_fault("a block ends before its products were waited for");

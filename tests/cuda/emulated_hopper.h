@@ -12,7 +12,8 @@
  *     waited for, or that plain stores changed since without a fence;
  *   - a product without a fence of registers since the last commit; sums that are written before the wait; lanes of the
  *     four warps that do not call the same;
- *   - a block that ends before its copies have landed and its products were waited for. */
+ *   - sums added from what plain stores changed without a fence;
+ *   - a block that ends before its copies have landed, its products and added sums were waited for. */
 #ifndef TITAN_TESTS_CUDA_EMULATED_HOPPER_H
 #define TITAN_TESTS_CUDA_EMULATED_HOPPER_H
 
@@ -33,6 +34,9 @@ void emulated_barrier_init(uint64_t *barrier, unsigned arrivals);
 void emulated_barrier_arrive(uint64_t *barrier, unsigned bytes); /* bytes: to land before the phase is over */
 void emulated_barrier_wait(uint64_t *barrier, unsigned parity);
 void emulated_fence_async(void);
+/* Sums in device memory grow by those at from; until the thread waits these may not change. */
+void emulated_add(float *to, const void *from, unsigned bytes);
+void emulated_add_wait(void);
 void emulated_copy(void *to, const struct emulated_map *map, uint64_t *barrier, const int (&at)[4]);
 
 /* All 128 threads of four warps call these. sums: of this thread, n / 2 of them. a: its registers, or NULL and the

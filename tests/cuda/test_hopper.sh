@@ -50,6 +50,10 @@ check "a warp that does not come to a product" mistake not_all_warps "do not cal
 check "a block that ends before its copies land" mistake no_copy_wait "sums differ" "before its copies have landed"
 check "a block that ends before its products do" mistake no_product_wait "a block ends before its"
 
+check "sums that are added from plain stores without a fence" mistake added_unfenced "sums are added that plain stores wrote"
+check "a block that ends before its sums were added" caught late no_add_wait "a block ends before its added sums"
+check "sums that are written again before they were added: others" caught late added_over "are added: [1-9][0-9]* sums differ"
+
 on_them() { # on_them NAME CHECKS [VARIABLE=VALUE...]
     local name=$1 checks=$2
     shift 2

@@ -450,11 +450,14 @@ void device_attention_tiles_check(struct checker *c)
                  {1, 270, 270, 2, 1, 128, 128, 0, 270, DOCUMENTS}, {1, 140, 140, 1, 1, 192, 128, 8, 140, DOCUMENTS},
                  {1, 256, 256, 2, 2, 64, 64, 0, 1024, HEAD_TAIL},  {2, 200, 330, 2, 1, 128, 128, 0, 400, SCATTERED},
                  {1, 200, 200, 2, 2, 72, 40, 8, 200, DOCUMENTS}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    const enum attention_order orders[] = {ATTENTION_FIXED, ATTENTION_ANY};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
+        const int64_t n = (int64_t)i / 2;
         attention_case(c,
-                       (struct attention_shape){DTYPE_BF16, cases[i].b, cases[i].tq, cases[i].tk, cases[i].h,
-                                                cases[i].kv, cases[i].d, cases[i].dv, 0, 0, 0, 0, ATTENTION_FIXED},
-                       cases[i].pad, 1.5, cases[i].mask, cases[i].length);
+                       (struct attention_shape){DTYPE_BF16, cases[n].b, cases[n].tq, cases[n].tk, cases[n].h,
+                                                cases[n].kv, cases[n].d, cases[n].dv, 0, 0, 0, 0, orders[i % 2]},
+                       cases[n].pad, 1.5, cases[n].mask, cases[n].length);
+    }
     ring_case(c, (struct attention_shape){DTYPE_BF16, 1, 256, 384, 2, 1, 64, 64, 0, 0, 0, 0, ATTENTION_FIXED}, 3,
               DOCUMENTS, 384);
 }

@@ -545,7 +545,8 @@ int cuda_attention(void *stream, void *out, float *lse, const void *q, const voi
 
 int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
                          const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
-                         const void *k, const void *v, const struct attention_problem *problem, float *delta)
+                         const void *k, const void *v, const struct attention_problem *problem, float *delta,
+                         float *sums)
 {
     if (problem->b == 0)
         return 0;
@@ -558,7 +559,7 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
     if (e != 0)
         return e;
     e = cuda_attention_hopper_dgrad(stream, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, problem,
-                                    delta);
+                                    delta, sums);
     if (e != CUDA_NOT_SERVED)
         return e;
     return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);

@@ -9,7 +9,8 @@
  *
  * Scores never leave registers: the layout of a product's sums is that of the next product's left operand. Backward one
  * kernel owns keys and computes scores transposed, another owns queries; scores are computed twice, but every sum has
- * one owner and one order: no atomics, the same bits every time.
+ * one owner and one order: no atomics, the same bits every time. Where any order will do, the kernel that owns keys
+ * computes dQ as well: five products in place of seven, and what blocks add to dQ comes as it comes.
  *
  * Heads of a width that is no multiple of 64 are padded with zeros by the copies. bf16 in and out, sums in fp32; scores
  * and their gradients are rounded to bf16 for the second product. */
@@ -25,7 +26,10 @@
 #define BLOCK (LOADER + MMA_THREADS)  /* registers change hands by four warps; three have nothing else to do */
 #define LOADER_REGISTERS 40           /* of 168 that a thread is launched with */
 #define GROUP_REGISTERS 232
+#define ALL_LOADER_REGISTERS 24 /* where a block computes all gradients */
+#define ALL_GROUP_REGISTERS 240
 static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
+static_assert(GROUPS * ALL_GROUP_REGISTERS + ALL_LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
 #define STAGES 2
 #define LOOK_AHEAD 4
 #define PLACE_MAX 0x7fffffff /* of a row that is not there: no mask reaches it */
@@ -52,10 +56,10 @@ template <int ROWS, int WIDTH> struct block_tile {
     static const int bytes = tile * (WIDTH / TILE_COLUMNS);
 };
 
-/* What the loader says of a tile of ROWS rows: where it begins, or -1; whether the mask hides any of it; VALUES of each
- * row. */
+/* What the loader says of a tile of ROWS rows: where it begins, or -1; whether the mask hides any of it; of which head
+ * queries are; VALUES of each row. */
 template <int ROWS, int VALUES> struct tile_facts {
-    int first, hides;
+    int first, hides, head, unused; /* numbers begin at a multiple of 16 bytes */
     union {
         int place[ROWS];
         float number[ROWS];
@@ -67,10 +71,10 @@ struct ring {
     int stage;
     unsigned parity;
 };
-__device__ static inline void ring_next(struct ring &r)
+template <int OF = STAGES> __device__ static inline void ring_next(struct ring &r)
 {
     r.stage++;
-    if (r.stage == STAGES) {
+    if (r.stage == OF) {
         r.stage = 0;
         r.parity ^= 1;
     }
@@ -89,11 +93,12 @@ __device__ static inline void copy_rows(char *to, const tile_map *map, tile_barr
 template <int N, int WIDTH>
 __device__ static inline void rows_by_rows(float (&s)[N / 2], uint32_t a, int a_tile, uint32_t b)
 {
+    const uint32_t first_a = along_columns(a), first_b = along_columns(b);
 #pragma unroll
     for (int i = 0; i < WIDTH / MMA_DEPTH; i++) {
         const int tile = i * MMA_DEPTH / TILE_COLUMNS, within = i * MMA_DEPTH % TILE_COLUMNS * 2;
-        mma_tiles(s, along_columns(a + tile * a_tile + within),
-                  along_columns(b + tile * block_tile<N, WIDTH>::tile + within), i > 0);
+        mma_tiles(s, further(first_a, tile * a_tile + within),
+                  further(first_b, tile * block_tile<N, WIDTH>::tile + within), i > 0);
     }
 }
 
@@ -101,9 +106,10 @@ __device__ static inline void rows_by_rows(float (&s)[N / 2], uint32_t a, int a_
 template <int N, int WIDTH>
 __device__ static inline void scores_by_rows(float (&s)[WIDTH / 2], const uint32_t (&p)[N / 4], uint32_t b)
 {
+    const uint32_t first = along_rows(b, block_tile<N, WIDTH>::tile);
 #pragma unroll
     for (int i = 0; i < N / MMA_DEPTH; i++)
-        mma_registers(s, p + 4 * i, along_rows(b + i * MMA_DEPTH * TILE_ROW_BYTES, block_tile<N, WIDTH>::tile));
+        mma_registers(s, p + 4 * i, further(first, i * MMA_DEPTH * TILE_ROW_BYTES));
 }
 
 template <int N> __device__ static inline void pack(uint32_t (&to)[N / 4], const float (&s)[N / 2])
@@ -465,11 +471,10 @@ __device__ static inline void forward_group(char *memory, void *out, float *lse,
     store_rows<DV>(out, f.s.ldo, f.s.dv, f.s.tq, sequence, head, q_first, sum, inverse);
 }
 
-/* A row's log-sum-exp for powers of two, as scores' gradients want it: one that is not there, or saw nothing, has no
- * share in any. */
-__device__ static inline float log2_sum(const float *lse, int64_t at, bool there)
+/* A row's log-sum-exp for powers of two, as scores' gradients want it: one that saw nothing has no share in any, nor
+ * has one that is not there, of which it is INFINITY. */
+__device__ static inline float log2_sum(float x)
 {
-    const float x = there ? lse[at] : INFINITY;
     return x == -INFINITY ? INFINITY : x * LOG2_E;
 }
 
@@ -494,7 +499,7 @@ __device__ static inline void query_gradient_group(char *memory, void *dq, const
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int64_t row = row_at(f, sequence, head) + query + 8 * r;
-        logs[r] = log2_sum(lse, row, query + 8 * r < f.s.tq);
+        logs[r] = log2_sum(query + 8 * r < f.s.tq ? lse[row] : INFINITY);
         deltas[r] = query + 8 * r < f.s.tq ? delta[row] : 0.0f;
     }
     barrier_wait(b, 0);
@@ -532,29 +537,39 @@ __device__ static inline void query_gradient_group(char *memory, void *dq, const
     store_rows<D>(dq, f.lddq, f.s.d, f.s.tq, sequence, head, q_first, sum, scale);
 }
 
-/* --- a block that owns keys: dK and dV ---------------------------------------------------------------------------- */
+/* --- a block that owns keys: dK and dV, and shares in dQ ---------------------------------------------------------- */
 
-/* Shared memory. QUERIES: of a tile. */
-template <int D, int DV, int QUERIES> struct key_memory {
+/* Of dQ what a group, and a warp, adds of a tile. */
+#define HALF_SUMS (MMA_ROWS * 64)
+#define WARP_SUMS (HALF_SUMS * WARP / MMA_THREADS)
+#define SCORES 3 /* tiles of score gradients: one is read, one is written, and one group may be a tile ahead */
+
+/* Shared memory. QUERIES: of a tile. ALL: shares in dQ, too, for which score gradients are kept, and what is added to
+ * dQ. */
+template <int D, int DV, int QUERIES, bool ALL> struct key_memory {
     typedef block_tile<OWN, D> K;
     typedef block_tile<OWN, DV> V;
     typedef block_tile<QUERIES, D> Q;
     typedef block_tile<QUERIES, DV> O;
+    typedef block_tile<OWN, QUERIES> S;
     typedef struct tile_facts<QUERIES, 4> facts;
+    static const int scores_bytes = ALL ? SCORES * S::bytes : 0, sums_bytes = ALL ? GROUPS * HALF_SUMS * 4 : 0;
     static const int k = 0, v = K::bytes, q = v + V::bytes, dout = q + STAGES * Q::bytes;
-    static const int fact = dout + STAGES * O::bytes, barriers = fact + STAGES * (int)sizeof(facts);
-    static const int queries = 1, queries_free = queries + STAGES; /* behind the own one */
-    static const int bytes = barriers + (queries_free + STAGES) * (int)sizeof(tile_barrier);
+    static const int scores = dout + STAGES * O::bytes, sums = scores + scores_bytes, fact = sums + sums_bytes;
+    static const int barriers = fact + STAGES * (int)sizeof(facts);
+    /* own; of each stage; score gradients are there */
+    static const int queries = 1, queries_free = queries + STAGES, scores_there = queries_free + STAGES;
+    static const int bytes = barriers + (scores_there + SCORES) * (int)sizeof(tile_barrier);
 };
 enum { START, END, LOG, DELTA }; /* of a query, in the facts of its tile */
 
 /* The loader: of each query head that shares the key head, all tiles that see keys of the block's. */
-template <int D, int DV, int QUERIES, bool MASKED>
+template <int D, int DV, int QUERIES, bool ALL, bool MASKED>
 __device__ static inline void load_queries(char *memory, const tile_map *q, const tile_map *dout, const tile_map *k,
                                            const tile_map *v, const float *lse, const float *delta,
                                            const struct frame &f, int k_first, int kv_head, int sequence)
 {
-    typedef key_memory<D, DV, QUERIES> M;
+    typedef key_memory<D, DV, QUERIES, ALL> M;
     tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
     typename M::facts *const facts = (typename M::facts *)(memory + M::fact);
     const int lane = (int)threadIdx.x % WARP, shared_by = f.s.h / f.s.kv;
@@ -596,21 +611,29 @@ __device__ static inline void load_queries(char *memory, const tile_map *q, cons
                 }
                 hides = __ballot_sync(FULL_WARP, some) != 0;
             }
+            float logs[QUERIES / WARP], deltas[QUERIES / WARP];
+#pragma unroll
+            for (int i = 0; i < QUERIES / WARP; i++) { /* on the way while the stage is waited for */
+                const int row = first + i * WARP + lane;
+                logs[i] = row < f.s.tq ? lse[at + row] : INFINITY;
+                deltas[i] = row < f.s.tq ? delta[at + row] : 0.0f;
+            }
             barrier_wait(b + M::queries_free + ring.stage, ring.parity);
             typename M::facts *const t = facts + ring.stage;
 #pragma unroll
             for (int i = 0; i < QUERIES / WARP; i++) {
-                const int r = i * WARP + lane, row = first + r;
+                const int r = i * WARP + lane;
                 if (MASKED) {
                     t->of[START].place[r] = start[i];
                     t->of[END].place[r] = end[i];
                 }
-                t->of[LOG].number[r] = log2_sum(lse, at + row, row < f.s.tq);
-                t->of[DELTA].number[r] = row < f.s.tq ? delta[at + row] : 0.0f;
+                t->of[LOG].number[r] = log2_sum(logs[i]);
+                t->of[DELTA].number[r] = deltas[i];
             }
             if (lane == 0) {
                 t->first = first;
                 t->hides = hides;
+                t->head = head;
                 barrier_arrive_for(b + M::queries + ring.stage, M::Q::bytes + M::O::bytes);
                 copy_rows<QUERIES, D>(memory + M::q + ring.stage * M::Q::bytes, q, b + M::queries + ring.stage, first,
                                       head, sequence);
@@ -626,14 +649,47 @@ __device__ static inline void load_queries(char *memory, const tile_map *q, cons
     barrier_wait(b + M::queries_free + ring.stage, ring.parity);
     if (lane == 0)
         facts[ring.stage].first = -1;
-    barrier_arrive(b + M::queries + ring.stage);
+    if (ALL && lane == 0) { /* scores are computed before it is known that there are none */
+        barrier_arrive_for(b + M::queries + ring.stage, M::Q::bytes + M::O::bytes);
+        copy_rows<QUERIES, D>(memory + M::q + ring.stage * M::Q::bytes, q, b + M::queries + ring.stage, 0,
+                              kv_head * shared_by, sequence);
+        copy_rows<QUERIES, DV>(memory + M::dout + ring.stage * M::O::bytes, dout, b + M::queries + ring.stage, 0,
+                               kv_head * shared_by, sequence);
+    } else {
+        barrier_arrive(b + M::queries + ring.stage);
+    }
+}
+
+/* Of this thread's two keys. */
+__device__ static inline void places_of(int (&place)[2], const struct frame &f, int key, int sequence)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        place[r] = key + 8 * r < f.s.tk ? f.s.key_index[(int64_t)sequence * f.s.tk + key + 8 * r] : PLACE_MAX;
+}
+
+/* As hide(), of scores that lie across. */
+template <int QUERIES, bool MASKED>
+__device__ static inline void hide_queries(float (&s)[QUERIES / 2], const struct tile_facts<QUERIES, 4> &t, int key,
+                                           const int (&place)[2])
+{
+    if (!t.hides)
+        return;
+#pragma unroll
+    for (int i = 0; i < QUERIES / 2; i++) {
+        const int c = column_of(i), r = which_row(i);
+        const bool seen =
+            MASKED ? place[r] >= t.of[START].place[c] && place[r] <= t.of[END].place[c] : key + 8 * r <= t.first + c;
+        if (!seen)
+            s[i] = -INFINITY;
+    }
 }
 
 template <int D, int DV, int QUERIES, bool MASKED>
 __device__ static inline void key_gradient_group(char *memory, void *dk, void *dv, const struct frame &f, int k_first,
                                                  int kv_head, int sequence)
 {
-    typedef key_memory<D, DV, QUERIES> M;
+    typedef key_memory<D, DV, QUERIES, false> M;
     tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
     const typename M::facts *const facts = (const typename M::facts *)(memory + M::fact);
     const uint32_t at = tile_address(memory), group = threadIdx.x / MMA_THREADS * MMA_ROWS * TILE_ROW_BYTES;
@@ -644,15 +700,13 @@ __device__ static inline void key_gradient_group(char *memory, void *dk, void *d
     uint32_t p[QUERIES / 4], gradients[QUERIES / 4];
     struct ring ring = {0, 0};
 
-#pragma unroll
-    for (int r = 0; r < 2 && MASKED; r++)
-        place[r] = key + 8 * r < f.s.tk ? f.s.key_index[(int64_t)sequence * f.s.tk + key + 8 * r] : PLACE_MAX;
+    if (MASKED)
+        places_of(place, f, key, sequence);
     barrier_wait(b, 0);
     for (;; ring_next(ring)) {
         barrier_wait(b + M::queries + ring.stage, ring.parity);
         const typename M::facts &t = facts[ring.stage];
-        const int first = t.first;
-        if (first < 0)
+        if (t.first < 0)
             break;
         const uint32_t queries = at + M::q + ring.stage * M::Q::bytes, dout = at + M::dout + ring.stage * M::O::bytes;
         mma_fence();
@@ -661,16 +715,7 @@ __device__ static inline void key_gradient_group(char *memory, void *dk, void *d
         mma_commit();
         mma_wait<0>(s);
         mma_settle(ds);
-        if (t.hides) {
-#pragma unroll
-            for (int i = 0; i < QUERIES / 2; i++) {
-                const int c = column_of(i), r = which_row(i);
-                const bool seen = MASKED ? place[r] >= t.of[START].place[c] && place[r] <= t.of[END].place[c]
-                                         : key + 8 * r <= first + c;
-                if (!seen)
-                    s[i] = -INFINITY;
-            }
-        }
+        hide_queries<QUERIES, MASKED>(s, t, key, place);
 #pragma unroll
         for (int i = 0; i < QUERIES / 2; i++) {
             const int c = column_of(i);
@@ -693,6 +738,199 @@ __device__ static inline void key_gradient_group(char *memory, void *dk, void *d
     }
     store_rows<D>(dk, f.lddk, f.s.d, f.s.tk, sequence, kv_head, k_first, key_sum, scale);
     store_rows<DV>(dv, f.lddv, f.s.dv, f.s.tk, sequence, kv_head, k_first, value_sum, one);
+}
+
+/* Sums of dQ, fp32: of each tile of 64 queries of a head two halves of its columns, a group's each, one warp's behind
+ * another's, as they lie in registers: four of each thread, then the next four. */
+__device__ static inline int64_t half_at(const struct frame &f, int sequence, int head, int tile, int half)
+{
+    const int64_t tiles = (f.s.tq + MMA_ROWS - 1) / MMA_ROWS;
+    return ((((int64_t)sequence * f.s.h + head) * tiles + tile) * GROUPS + half) * HALF_SUMS;
+}
+
+/* All three gradients in one pass. A group computes the score gradients of its keys, both need all of them for dQ: they
+ * meet in shared memory, and each group multiplies a tile's with half of the keys' columns, one tile late, so that it
+ * does not wait for the other. Its share of dQ is added to dq from shared memory, again a tile later.
+ *
+ * Shared memory is what it kept for: its operands are 2,048 of the 2,560 cycles that a tile's products take. */
+template <int D, int DV, bool MASKED>
+__device__ static inline void gradient_group(char *memory, float *dq, void *dk, void *dv, const struct frame &f,
+                                             int k_first, int kv_head, int sequence)
+{
+    enum { QUERIES = MMA_ROWS, SHARE = HALF_SUMS / MMA_THREADS };
+    typedef key_memory<D, DV, QUERIES, true> M;
+    static_assert(D == GROUPS * TILE_COLUMNS, "a group's columns are a tile's");
+    tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
+    const typename M::facts *const facts = (const typename M::facts *)(memory + M::fact);
+    const int warp = one_of_warp((int)threadIdx.x / WARP), lane = (int)threadIdx.x % WARP;
+    const int warps = MMA_THREADS / WARP, which = warp / warps;
+    const uint32_t at = tile_address(memory), group = which * MMA_ROWS * TILE_ROW_BYTES;
+    const float factor = f.s.scale * LOG2_E, scale[2] = {f.s.scale, f.s.scale}, one[2] = {1.0f, 1.0f};
+    const int key = k_first + own_row();
+    int place[2] = {};
+    float s[QUERIES / 2], ds[QUERIES / 2], share[SHARE], key_sum[D / 2] = {}, value_sum[DV / 2] = {};
+    uint32_t p[QUERIES / 4], gradients[QUERIES / 4];
+    struct ring ring = {0, 0}, before = {0, 0}, scores = {1, 0};
+    int last = -1, kept = -1; /* where the shares go of the tile before, and of that in shared memory; -1: nowhere */
+    char *const sums = memory + M::sums + warp * WARP_SUMS * (int)sizeof(float);
+
+    auto load_numbers = [&](float(&x)[QUERIES / 4], int stage,
+                            int fact) { /* of this thread's columns */
+                                        const float *const from = facts[stage].of[fact].number + lane % 4 * 2;
+#pragma unroll
+                                        for (int i = 0; i < QUERIES / 4; i += 2) {
+                                            const float2 two = *(const float2 *)(from + 4 * i);
+                                            x[i] = two.x;
+                                            x[i + 1] = two.y;
+                                        }
+    };
+    auto multiply_scores = [&]() { /* of the tile that comes */
+                                   barrier_wait(b + M::queries + ring.stage, ring.parity);
+                                   mma_fence();
+                                   rows_by_rows<QUERIES, D>(s, at + M::k + group, M::K::tile,
+                                                            at + M::q + ring.stage * M::Q::bytes);
+                                   mma_commit();
+    };
+    auto multiply_gradients = [&]() {
+        mma_fence();
+        rows_by_rows<QUERIES, DV>(ds, at + M::v + group, M::V::tile, at + M::dout + ring.stage * M::O::bytes);
+        mma_commit();
+    };
+    auto soften_scores = [&]() {
+        const typename M::facts &t = facts[ring.stage];
+        const int hides = t.hides;
+        float logs[QUERIES / 4];
+        mma_wait<1>(s);
+        load_numbers(logs, ring.stage, LOG);
+        if (hides)
+            hide_queries<QUERIES, MASKED>(s, t, key, place);
+#pragma unroll
+        for (int i = 0; i < QUERIES / 2; i++)
+            s[i] = exp2_fast(s[i] * factor - logs[i / 4 * 2 + i % 2]);
+        mma_wait<0>(ds);
+    };
+    auto multiply_shares = [&]() { /* of the tile before, which both groups have written */
+                                   const uint32_t a =
+                                       along_rows(at + M::scores + before.stage * M::S::bytes, M::S::tile);
+                                   const uint32_t keys = along_rows(at + M::k + which * M::K::tile, M::K::tile);
+#pragma unroll
+                                   for (int i = 0; i < OWN / MMA_DEPTH; i++) {
+                                       const int rows = i * MMA_DEPTH * TILE_ROW_BYTES;
+                                       mma_tiles<true, true>(share, further(a, rows), further(keys, rows), i > 0);
+                                   }
+                                   mma_commit();
+    };
+    auto keep_shares =
+        [&]() { /* each warp's by itself */
+                if (lane == 0)
+                    add_wait();
+                __syncwarp();
+#pragma unroll
+                for (int j = 0; j < SHARE / 4; j++) {
+                    const float4 four = {share[4 * j], share[4 * j + 1], share[4 * j + 2], share[4 * j + 3]};
+                    *(float4 *)(sums + (j * WARP + lane) * 16) = four;
+                }
+                kept = last;
+        };
+    auto add_shares = [&]() { /* behind a fence, when all of the warp have come */
+                              if (lane == 0 && kept >= 0)
+                                  add_sums(dq + (int64_t)kept * WARP_SUMS, sums, WARP_SUMS * (int)sizeof(float));
+    };
+
+    if (MASKED)
+        places_of(place, f, key, sequence);
+#pragma unroll
+    for (int i = 0; i < QUERIES / 16; i++) { /* of the tile before the first one: nothing */
+        const uint32_t none[4] = {};
+        store_square(memory + M::scores, warp * 16, i * 16, none);
+    }
+    fence_stores();
+    release(b + M::scores_there);
+    barrier_wait(b, 0);
+    multiply_scores();
+    multiply_gradients();
+    soften_scores();
+    while (facts[ring.stage].first >= 0) {
+        const int stage = ring.stage;
+        float deltas[QUERIES / 4];
+        load_numbers(deltas, stage, DELTA);
+#pragma unroll
+        for (int i = 0; i < QUERIES / 2; i++)
+            ds[i] = s[i] * (ds[i] - deltas[i / 4 * 2 + i % 2]);
+        pack<QUERIES>(p, s);
+        pack<QUERIES>(gradients, ds);
+        barrier_wait(b + M::scores_there + before.stage, before.parity); /* so the other group reads no older ones */
+#pragma unroll
+        for (int i = 0; i < QUERIES / 16; i++)
+            store_square(memory + M::scores + scores.stage * M::S::bytes, warp * 16, i * 16, gradients + 4 * i);
+        fence_stores();
+        release(b + M::scores_there + scores.stage);
+        add_shares();
+        mma_settle(value_sum);
+        mma_settle(p);
+        mma_fence();
+        scores_by_rows<QUERIES, DV>(value_sum, p, at + M::dout + stage * M::O::bytes);
+        mma_commit();
+        mma_settle(key_sum);
+        mma_settle(gradients);
+        mma_fence();
+        scores_by_rows<QUERIES, D>(key_sum, gradients, at + M::q + stage * M::Q::bytes);
+        multiply_shares();
+        const typename M::facts &t = facts[stage];
+        const int to = (int)(half_at(f, sequence, t.head, t.first / QUERIES, which) / WARP_SUMS) + warp % warps;
+        before = scores;
+        ring_next<SCORES>(scores);
+        ring_next(ring);
+        mma_wait<1>(value_sum); /* p is free: all at once are more than there are registers */
+        multiply_scores();
+        mma_wait<1>(share);
+        mma_settle(key_sum);
+        release(b + M::queries_free + stage);
+        keep_shares();
+        last = to;
+        multiply_gradients();
+        soften_scores();
+    }
+    barrier_wait(b + M::scores_there + before.stage, before.parity);
+    fence_stores();
+    __syncwarp();
+    add_shares();
+    mma_fence();
+    multiply_shares();
+    mma_wait<0>(share);
+    keep_shares();
+    fence_stores();
+    __syncwarp();
+    add_shares();
+    if (lane == 0)
+        add_wait();
+    store_rows<D>(dk, f.lddk, f.s.d, f.s.tk, sequence, kv_head, k_first, key_sum, scale);
+    store_rows<DV>(dv, f.lddv, f.s.dv, f.s.tk, sequence, kv_head, k_first, value_sum, one);
+}
+
+/* dQ from its sums: eight columns of two rows a thread. */
+__global__ static void __launch_bounds__(256)
+    hopper_query_gradient_out(void *dq, const float *sums, const __grid_constant__ struct frame f)
+{
+    const int tile = (int)blockIdx.x / GROUPS, half = (int)blockIdx.x % GROUPS, head = (int)blockIdx.y;
+    const int column = half * 64 + (int)threadIdx.x % 8 * 8, quad = (int)threadIdx.x / 8, sequence = (int)blockIdx.z;
+    const float *const from = sums + half_at(f, sequence, head, tile, half) + quad / 8 * WARP_SUMS +
+                              ((int)threadIdx.x % 8 * WARP + quad % 8 * 4) * 4;
+    uint32_t x[2][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float4 four = *(const float4 *)(from + 4 * i);
+        x[0][i] = two_bf16(four.x * f.s.scale, four.y * f.s.scale);
+        x[1][i] = two_bf16(four.z * f.s.scale, four.w * f.s.scale);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = tile * MMA_ROWS + quad / 8 * 16 + quad % 8 + 8 * r;
+        const uint4 piece = {x[r][0], x[r][1], x[r][2], x[r][3]};
+        if (row < f.s.tq && column < f.s.d)
+            STORE_16((uint16_t *)dq + ((int64_t)sequence * f.s.tq + row) * f.lddq + (int64_t)head * f.s.d + column,
+                     piece);
+    }
 }
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
@@ -744,35 +982,71 @@ __global__ static void __launch_bounds__(BLOCK, 1)
 #endif
 }
 
-template <int D, int DV, bool MASKED>
-__global__ static void __launch_bounds__(BLOCK, 1)
-    hopper_key_gradient(const __grid_constant__ tile_map q, const __grid_constant__ tile_map k,
-                        const __grid_constant__ tile_map v, const __grid_constant__ tile_map dout, void *dk, void *dv,
-                        const float *lse, const float *delta, const __grid_constant__ struct frame f)
+/* Of a block that owns keys. */
+template <class M> __device__ static inline void key_barriers(char *memory)
 {
-#if HOPPER_CODE
-    enum { QUERIES = gradient_queries<D>::rows };
-    typedef key_memory<D, DV, QUERIES> M;
-    DYNAMIC_SHARED(shared);
-    char *const memory = tile_memory(shared);
     tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
-    const int k_first = (int)blockIdx.x * OWN, kv_head = (int)blockIdx.y, sequence = (int)blockIdx.z;
     if (threadIdx.x == 0) {
         barrier_init(b, 1);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(b + M::queries + i, WARP);
             barrier_init(b + M::queries_free + i, LOADER / WARP);
         }
+        for (int i = 0; i < SCORES; i++)
+            barrier_init(b + M::scores_there + i, LOADER / WARP);
         fence_async();
     }
     __syncthreads();
+}
+
+template <int D, int DV, bool MASKED>
+__global__ static void __launch_bounds__(BLOCK, 1)
+    hopper_key_gradient(const __grid_constant__ tile_map q, const __grid_constant__ tile_map k,
+                        const __grid_constant__ tile_map v, const __grid_constant__ tile_map dout, void *dk, void *dv,
+                        const float *lse, const float *delta, unsigned together, const __grid_constant__ struct frame f)
+{
+#if HOPPER_CODE
+    enum { QUERIES = gradient_queries<D>::rows };
+    typedef key_memory<D, DV, QUERIES, false> M;
+    DYNAMIC_SHARED(shared);
+    char *const memory = tile_memory(shared);
+    const int k_first = (int)(blockIdx.x / together) * OWN, sequence = (int)blockIdx.z;
+    const int kv_head = (int)(blockIdx.y * together + blockIdx.x % together);
+    key_barriers<M>(memory);
     if (threadIdx.x >= LOADER) {
         give_registers<LOADER_REGISTERS>();
         if (threadIdx.x < LOADER + WARP)
-            load_queries<D, DV, QUERIES, MASKED>(memory, &q, &dout, &k, &v, lse, delta, f, k_first, kv_head, sequence);
+            load_queries<D, DV, QUERIES, false, MASKED>(memory, &q, &dout, &k, &v, lse, delta, f, k_first, kv_head,
+                                                        sequence);
     } else {
         take_registers<GROUP_REGISTERS>();
         key_gradient_group<D, DV, QUERIES, MASKED>(memory, dk, dv, f, k_first, kv_head, sequence);
+    }
+#endif
+}
+
+template <int D, int DV, bool MASKED>
+__global__ static void __launch_bounds__(BLOCK, 1)
+    hopper_gradient(const __grid_constant__ tile_map q, const __grid_constant__ tile_map k,
+                    const __grid_constant__ tile_map v, const __grid_constant__ tile_map dout, float *dq, void *dk,
+                    void *dv, const float *lse, const float *delta, unsigned together,
+                    const __grid_constant__ struct frame f)
+{
+#if HOPPER_CODE
+    typedef key_memory<D, DV, MMA_ROWS, true> M;
+    DYNAMIC_SHARED(shared);
+    char *const memory = tile_memory(shared);
+    const int k_first = (int)(blockIdx.x / together) * OWN, sequence = (int)blockIdx.z;
+    const int kv_head = (int)(blockIdx.y * together + blockIdx.x % together);
+    key_barriers<M>(memory);
+    if (threadIdx.x >= LOADER) {
+        give_registers<ALL_LOADER_REGISTERS>();
+        if (threadIdx.x < LOADER + WARP)
+            load_queries<D, DV, MMA_ROWS, true, MASKED>(memory, &q, &dout, &k, &v, lse, delta, f, k_first, kv_head,
+                                                        sequence);
+    } else {
+        take_registers<ALL_GROUP_REGISTERS>();
+        gradient_group<D, DV, MASKED>(memory, dq, dk, dv, f, k_first, kv_head, sequence);
     }
 #endif
 }
@@ -829,13 +1103,25 @@ static bool make_gradient_maps(struct gradient_maps *ret, const void *dout, cons
            make_map(&ret->dout, dout, f.lddo, s->tq, s->h, s->dv, s, query_rows);
 }
 
+/* Blocks that own keys come longest first: the first keys of four heads, then the next ones. Of one head at a time the
+ * last one's longest would end long after all others; of all heads, their queries would not stay in the L2. */
+static unsigned heads_together(const struct attention_problem *s)
+{
+    return s->kv % 4 == 0 ? 4 : s->kv % 2 == 0 ? 2 : 1;
+}
+static dim3 key_grid(const struct attention_problem *s)
+{
+    const unsigned together = heads_together(s);
+    return dim3(tiles_of(s->tk) * together, (unsigned)s->kv / together, (unsigned)s->b);
+}
+
 template <int D, int DV, bool MASKED>
 static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout, const float *lse, const float *delta,
                     const void *q, const void *k, const void *v, const struct frame &f)
 {
     enum { QUERIES = gradient_queries<D>::rows };
     const struct attention_problem *const s = &f.s;
-    const int key_bytes = key_memory<D, DV, QUERIES>::bytes + TILE_ALIGN;
+    const int key_bytes = key_memory<D, DV, QUERIES, false>::bytes + TILE_ALIGN;
     const int query_bytes = query_memory<D, DV, GRADIENT_KEYS, true>::bytes + TILE_ALIGN;
     auto for_keys = hopper_key_gradient<D, DV, MASKED>;
     auto for_queries = hopper_query_gradient<D, DV, MASKED>;
@@ -847,11 +1133,36 @@ static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout
     if (e == 0)
         e = allow_memory((const void *)for_queries, query_bytes);
     if (e == 0)
-        e = LAUNCH(for_keys, dim3(tiles_of(s->tk), (unsigned)s->kv, (unsigned)s->b), BLOCK, key_bytes, stream,
-                   of_keys.q, of_keys.k, of_keys.v, of_keys.dout, dk, dv, lse, delta, f);
+        e = LAUNCH(for_keys, key_grid(s), BLOCK, key_bytes, stream, of_keys.q, of_keys.k, of_keys.v, of_keys.dout, dk,
+                   dv, lse, delta, heads_together(s), f);
     if (e == 0)
         e = LAUNCH(for_queries, dim3(tiles_of(s->tq), (unsigned)s->h, (unsigned)s->b), BLOCK, query_bytes, stream,
                    of_queries.q, of_queries.k, of_queries.v, of_queries.dout, dq, lse, delta, f);
+    return e;
+}
+
+/* sums: of dQ, as half_at() says. */
+template <int D, int DV, bool MASKED>
+static int backward_any_order(void *stream, float *sums, void *dq, void *dk, void *dv, const void *dout,
+                              const float *lse, const float *delta, const void *q, const void *k, const void *v,
+                              const struct frame &f)
+{
+    const struct attention_problem *const s = &f.s;
+    const int bytes = key_memory<D, DV, MMA_ROWS, true>::bytes + TILE_ALIGN;
+    const unsigned tiles = (unsigned)((s->tq + MMA_ROWS - 1) / MMA_ROWS);
+    auto kernel = hopper_gradient<D, DV, MASKED>;
+    struct gradient_maps of;
+    if (!make_gradient_maps(&of, dout, q, k, v, f, MMA_ROWS, OWN))
+        return CUDA_NOT_SERVED;
+    int e = allow_memory((const void *)kernel, bytes);
+    if (e == 0)
+        e = (int)cudaMemsetAsync(sums, 0, cuda_attention_hopper_sums(s->b, s->tq, s->h), (cudaStream_t)stream);
+    if (e == 0)
+        e = LAUNCH(kernel, key_grid(s), BLOCK, bytes, stream, of.q, of.k, of.v, of.dout, sums, dk, dv, lse, delta,
+                   heads_together(s), f);
+    if (e == 0)
+        e = LAUNCH(hopper_query_gradient_out, dim3(tiles * GROUPS, (unsigned)s->h, (unsigned)s->b), 256, 0, stream, dq,
+                   sums, f);
     return e;
 }
 
@@ -884,6 +1195,16 @@ bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv)
     return bf16 && d > 0 && d <= 192 && d % 8 == 0 && dv > 0 && dv <= 128 && dv % 8 == 0;
 }
 
+bool cuda_attention_hopper_any_order(bool bf16, int64_t d, int64_t dv)
+{
+    return cuda_attention_hopper_fits(bf16, d, dv) && d > 64 && d <= 128;
+}
+
+size_t cuda_attention_hopper_sums(int64_t b, int64_t tq, int64_t h)
+{
+    return (size_t)(b * h * ((tq + MMA_ROWS - 1) / MMA_ROWS)) * GROUPS * HALF_SUMS * sizeof(float);
+}
+
 static bool forward_served(const void *out, const void *q, const void *k, const void *v,
                            const struct attention_problem *s)
 {
@@ -905,7 +1226,7 @@ int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, co
 int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
                                 const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
                                 const void *k, const void *v, const struct attention_problem *problem,
-                                const float *delta)
+                                const float *delta, float *sums)
 {
     struct frame f = {};
     f.s = *problem;
@@ -913,5 +1234,9 @@ int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, 
     if (!forward_served(out, q, k, v, problem) || !in_reach(dq, lddq, problem->tq) ||
         !in_reach(dk, lddk, problem->tk) || !in_reach(dv, lddv, problem->tk) || !in_reach(dout, lddo, problem->tq))
         return CUDA_NOT_SERVED;
+    if (sums)
+        return problem->index
+                   ? backward_any_order<128, 128, true>(stream, sums, dq, dk, dv, dout, lse, delta, q, k, v, f)
+                   : backward_any_order<128, 128, false>(stream, sums, dq, dk, dv, dout, lse, delta, q, k, v, f);
     return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
 }

@@ -120,6 +120,8 @@ __device__ static inline void barrier_arrive_for(tile_barrier *b, unsigned bytes
 __device__ static inline void barrier_wait(tile_barrier *b, unsigned parity);
 /* Barriers that were initialised, and plain stores, are seen by copies and products behind it. */
 __device__ static inline void fence_async(void);
+/* Plain stores of this thread are seen by products, and sums that are added, of those that it then arrives for. */
+__device__ static inline void fence_stores(void);
 
 /* --- copies and products ------------------------------------------------------------------------------------------ */
 
@@ -132,10 +134,18 @@ __device__ static inline void copy_tile(void *to, const tile_map *map, tile_barr
  * column 8 (i / 4) + i % 2 of those, and in the second row when i & 2.
  *
  * What a descriptor says of 16 columns of a tile, of which element (r, c) is line r: its sums run along columns. */
-__device__ static inline uint64_t along_columns(uint32_t address);
+__device__ static inline uint32_t along_columns(uint32_t address);
 /* Of 16 rows of a tile: its columns are the lines, its sums run along rows. Each 64 columns are a tile of tile_bytes.
  */
-__device__ static inline uint64_t along_rows(uint32_t address, uint32_t tile_bytes);
+__device__ static inline uint32_t along_rows(uint32_t address, uint32_t tile_bytes);
+/* What begins so many bytes further. */
+__device__ static inline uint32_t further(uint32_t descriptor, int bytes);
+/* The descriptor as hardware has it: the half above is the same of all. */
+__device__ static inline uint64_t whole(uint32_t descriptor)
+{
+    const uint64_t eight_rows = 8 * TILE_ROW_BYTES / 16; /* to the next eight */
+    return descriptor | eight_rows << 32 | (uint64_t)1 << 62;
+}
 __device__ static inline uint32_t tile_address(const void *tile);
 
 /* All of four warps: so many registers a thread from here on, fewer or more than the kernel was launched with. */
@@ -156,6 +166,14 @@ template <int LEFT> __device__ static inline void mma_wait(void);
  * operand that sums run along its rows, and both run along columns if nothing is said. s = s + the tile of 64 x 16 in
  * registers by b, along rows: mma_registers(s, a, b). a: of each row two pairs of bf16, as sums of 16 columns lie in
  * registers. */
+
+/* A warp: 16 rows and columns into a tile from a row and a column on, both multiples of 16, as they lie in registers
+ * for mma_registers(): plain stores. */
+__device__ static inline void store_square(char *tile, int row, int column, const uint32_t *x);
+/* One thread: sums in device memory grow by those in shared memory, both at multiples of 16 bytes, in whatever order:
+ * any time until add_wait(). Plain stores of theirs come before a fence_stores(). */
+__device__ static inline void add_sums(float *to, const void *from, unsigned bytes);
+__device__ static inline void add_wait(void);
 
 /* Rounded; the first in the lower half. */
 __device__ static inline uint32_t two_bf16(float low, float high);
@@ -191,6 +209,26 @@ __device__ static inline void barrier_wait(tile_barrier *b, unsigned parity)
 __device__ static inline void fence_async(void)
 {
     emulated_fence_async();
+}
+__device__ static inline void fence_stores(void)
+{
+    emulated_fence_async();
+}
+__device__ static inline void store_square(char *tile, int row, int column, const uint32_t *x)
+{
+    for (int i = 0; i < 4; i++) {
+        const int r = row + i % 2 * 8 + (int)threadIdx.x % WARP / 4;
+        const int c = column + i / 2 * 8 + (int)threadIdx.x % 4 * 2;
+        *(uint32_t *)(tile + r * TILE_ROW_BYTES + (c * 2 ^ r % 8 << 4)) = x[i];
+    }
+}
+__device__ static inline void add_sums(float *to, const void *from, unsigned bytes)
+{
+    emulated_add(to, from, bytes);
+}
+__device__ static inline void add_wait(void)
+{
+    emulated_add_wait();
 }
 __device__ static inline void copy_tile(void *to, const tile_map *map, tile_barrier *b, int column, int row, int head,
                                         int sequence)
@@ -229,13 +267,13 @@ template <int LEFT> __device__ static inline void mma_wait(void)
     emulated_mma_wait(LEFT);
 }
 template <bool A_ROWS = false, bool B_ROWS = false, int H>
-__device__ static inline void mma_tiles(float (&s)[H], uint64_t a, uint64_t b, int add)
+__device__ static inline void mma_tiles(float (&s)[H], uint32_t a, uint32_t b, int add)
 {
-    emulated_mma(s, 2 * H, NULL, a, b, A_ROWS, B_ROWS, add != 0);
+    emulated_mma(s, 2 * H, NULL, whole(a), whole(b), A_ROWS, B_ROWS, add != 0);
 }
-template <int H> __device__ static inline void mma_registers(float (&s)[H], const uint32_t *a, uint64_t b)
+template <int H> __device__ static inline void mma_registers(float (&s)[H], const uint32_t *a, uint32_t b)
 {
-    emulated_mma(s, 2 * H, a, 0, b, false, true, true);
+    emulated_mma(s, 2 * H, a, 0, whole(b), false, true, true);
 }
 __device__ static inline float exp2_fast(float x)
 {
@@ -278,6 +316,31 @@ __device__ static inline void fence_async(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ static inline void fence_stores(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ static inline void store_square(char *tile, int row, int column, const uint32_t *x)
+{
+    int lane = (int)threadIdx.x % WARP;
+    asm volatile("" : "+r"(lane)); /* or addresses are kept in registers, which are short */
+    const int r = row + lane % 16, piece = column / 8 + lane / 16;
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     tile_address(tile) + r * TILE_ROW_BYTES + ((piece ^ r % 8) << 4)),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+__device__ static inline void add_sums(float *to, const void *from, unsigned bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(tile_address(from)), "r"(bytes)
+                 : "memory");
+}
+__device__ static inline void add_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 __device__ static inline void copy_tile(void *to, const tile_map *map, tile_barrier *b, int column, int row, int head,
                                         int sequence)
@@ -341,7 +404,7 @@ __device__ static inline float exp2_fast(float x)
 #define SUMS_32(s, i) SUMS_16(s, i), SUMS_16(s, (i) + 16)
 /* clang-format off */
 template <bool A_ROWS = false, bool B_ROWS = false>
-__device__ static inline void mma_tiles(float (&s)[16], uint64_t a, uint64_t b, int add)
+__device__ static inline void mma_tiles(float (&s)[16], uint32_t a, uint32_t b, int add)
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
@@ -349,10 +412,10 @@ __device__ static inline void mma_tiles(float (&s)[16], uint64_t a, uint64_t b, 
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
         "%16, %17, p, 1, 1, %19, %20;\n}"
         : SUMS_16(s, 0)
-        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
+        : "l"(whole(a)), "l"(whole(b)), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
 template <bool A_ROWS = false, bool B_ROWS = false>
-__device__ static inline void mma_tiles(float (&s)[32], uint64_t a, uint64_t b, int add)
+__device__ static inline void mma_tiles(float (&s)[32], uint32_t a, uint32_t b, int add)
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
@@ -361,9 +424,9 @@ __device__ static inline void mma_tiles(float (&s)[32], uint64_t a, uint64_t b, 
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "%32, %33, p, 1, 1, %35, %36;\n}"
         : SUMS_32(s, 0)
-        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
+        : "l"(whole(a)), "l"(whole(b)), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
-__device__ static inline void mma_registers(float (&s)[32], const uint32_t *a, uint64_t b)
+__device__ static inline void mma_registers(float (&s)[32], const uint32_t *a, uint32_t b)
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -371,10 +434,10 @@ __device__ static inline void mma_registers(float (&s)[32], const uint32_t *a, u
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
         : SUMS_32(s, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(whole(b)));
 }
 template <bool A_ROWS = false, bool B_ROWS = false>
-__device__ static inline void mma_tiles(float (&s)[64], uint64_t a, uint64_t b, int add)
+__device__ static inline void mma_tiles(float (&s)[64], uint32_t a, uint32_t b, int add)
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -385,9 +448,9 @@ __device__ static inline void mma_tiles(float (&s)[64], uint64_t a, uint64_t b, 
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "%64, %65, p, 1, 1, %67, %68;\n}"
         : SUMS_32(s, 0), SUMS_32(s, 32)
-        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
+        : "l"(whole(a)), "l"(whole(b)), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
-__device__ static inline void mma_registers(float (&s)[64], const uint32_t *a, uint64_t b)
+__device__ static inline void mma_registers(float (&s)[64], const uint32_t *a, uint32_t b)
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -397,10 +460,10 @@ __device__ static inline void mma_registers(float (&s)[64], const uint32_t *a, u
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
         : SUMS_32(s, 0), SUMS_32(s, 32)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(whole(b)));
 }
 template <bool A_ROWS = false, bool B_ROWS = false>
-__device__ static inline void mma_tiles(float (&s)[96], uint64_t a, uint64_t b, int add)
+__device__ static inline void mma_tiles(float (&s)[96], uint32_t a, uint32_t b, int add)
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
@@ -413,9 +476,9 @@ __device__ static inline void mma_tiles(float (&s)[96], uint64_t a, uint64_t b, 
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
         "%96, %97, p, 1, 1, %99, %100;\n}"
         : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64)
-        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
+        : "l"(whole(a)), "l"(whole(b)), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
-__device__ static inline void mma_registers(float (&s)[96], const uint32_t *a, uint64_t b)
+__device__ static inline void mma_registers(float (&s)[96], const uint32_t *a, uint32_t b)
 {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
@@ -427,10 +490,10 @@ __device__ static inline void mma_registers(float (&s)[96], const uint32_t *a, u
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
         "{%96, %97, %98, %99}, %100, 1, 1, 1, 1;"
         : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(whole(b)));
 }
 template <bool A_ROWS = false, bool B_ROWS = false>
-__device__ static inline void mma_tiles(float (&s)[128], uint64_t a, uint64_t b, int add)
+__device__ static inline void mma_tiles(float (&s)[128], uint32_t a, uint32_t b, int add)
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
@@ -445,7 +508,7 @@ __device__ static inline void mma_tiles(float (&s)[128], uint64_t a, uint64_t b,
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
         "%128, %129, p, 1, 1, %131, %132;\n}"
         : SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96)
-        : "l"(a), "l"(b), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
+        : "l"(whole(a)), "l"(whole(b)), "r"(add), "n"((int)A_ROWS), "n"((int)B_ROWS));
 }
 /* clang-format on */
 #undef SUMS_4
@@ -483,6 +546,16 @@ __device__ static inline void exchange_four(uint32_t (&x)[4])
     }
 }
 
+/* The same in all of a warp, and known to be. */
+__device__ static inline int one_of_warp(int x)
+{
+#ifdef TITAN_EMULATE
+    return x;
+#else
+    return __shfl_sync(FULL_WARP, x, 0);
+#endif
+}
+
 /* A warp is done with a stage. */
 __device__ static inline void release(tile_barrier *b)
 {
@@ -497,15 +570,17 @@ __device__ static inline int own_row(void)
     return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
 }
 
-__device__ static inline uint64_t along_columns(uint32_t address)
+__device__ static inline uint32_t along_columns(uint32_t address)
 {
-    const uint64_t group = 8 * TILE_ROW_BYTES / 16; /* from eight rows to the next eight */
-    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)1 << 16 | group << 32 | (uint64_t)1 << 62;
+    return address / 16 | 1 << 16;
 }
-__device__ static inline uint64_t along_rows(uint32_t address, uint32_t tile_bytes)
+__device__ static inline uint32_t along_rows(uint32_t address, uint32_t tile_bytes)
 {
-    const uint64_t group = 8 * TILE_ROW_BYTES / 16;
-    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(tile_bytes / 16) << 16 | group << 32 | (uint64_t)1 << 62;
+    return address / 16 | tile_bytes / 16 << 16;
+}
+__device__ static inline uint32_t further(uint32_t descriptor, int bytes)
+{
+    return descriptor + (unsigned)bytes / 16;
 }
 
 #endif

@@ -105,10 +105,12 @@ struct attention_problem {
 };
 int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                    const struct attention_problem *problem);
-/* delta (B,H,Tq) fp32: scratch. */
+/* Scratch: delta (B,H,Tq) fp32; sums, for gradients in any order: cuda_attention_hopper_sums() bytes at a multiple of 16,
+ * or NULL: there is an order. */
 int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
                          const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
-                         const void *k, const void *v, const struct attention_problem *problem, float *delta);
+                         const void *k, const void *v, const struct attention_problem *problem, float *delta,
+                         float *sums);
 int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
                          bool bf16, int64_t b, int64_t t, int64_t h, int64_t dv);
 
@@ -117,13 +119,15 @@ int cuda_attention_merge(void *stream, void *out, float *lse, const void *other,
 #define CUDA_NOT_SERVED (-1)
 bool cuda_attention_hopper_works(void); /* it was built for them, and the driver knows what it needs */
 bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv); /* heads that it has tiles for */
+bool cuda_attention_hopper_any_order(bool bf16, int64_t d, int64_t dv); /* gradients in one pass; then with sums */
+size_t cuda_attention_hopper_sums(int64_t b, int64_t tq, int64_t h);
 /* CUDA_NOT_SERVED: nothing was launched, attention.cu's own kernels serve. */
 int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                           const struct attention_problem *problem);
 int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
                                 const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
                                 const void *k, const void *v, const struct attention_problem *problem,
-                                const float *delta);
+                                const float *delta, float *sums);
 
 /* --- swiglu.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,

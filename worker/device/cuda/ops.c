@@ -188,10 +188,21 @@ static struct attention_problem attention_problem(const struct stream *st, const
 /* Where attention_hopper.cu comes before cuDNN. H200, 8,192 tokens, ms, ours and cuDNN's: heads of 128 forward 0.95 and
  * 1.01, gradients that repeat 3.42 and 4.60, in any order 3.42 and 2.85; of 64 forward 1.35 and 1.25, to repeat 4.18
  * and 5.68. */
+static bool in_one_pass(const struct device *dev, const struct attention_shape *z)
+{
+    return dev->hopper && z->order == ATTENTION_ANY &&
+           cuda_attention_hopper_any_order(z->dt == DTYPE_BF16, z->d, z->dv);
+}
 static bool before_cudnn(const struct device *dev, const struct attention_shape *z, bool backward)
 {
     return dev->hopper && cuda_attention_hopper_fits(z->dt == DTYPE_BF16, z->d, z->dv) &&
-           (backward ? z->order != ATTENTION_ANY : z->d > 64);
+           (backward ? z->order != ATTENTION_ANY || in_one_pass(dev, z) : z->d > 64);
+}
+
+/* Bytes of delta, behind which sums begin. */
+static size_t delta_bytes(const struct attention_shape *z)
+{
+    return ((size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float) + 15) / 16 * 16;
 }
 
 titan_status cuda_ops_attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
@@ -236,14 +247,17 @@ titan_status cuda_ops_attention_dgrad(struct stream *s, void *dq, int64_t lddq, 
     if (stream_skips(s) || (!before_cudnn(s->dev, shape, true) && cudnn_attention(s, &tensors, shape, true, work)))
         return TITAN_OK;
     const struct attention_problem problem = attention_problem(s, shape, ldq, ldk, ldv, ldo);
-    return ENQUEUE(
-        s, "attention gradient",
-        cuda_attention_dgrad(s->native, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, &problem, work));
+    float *const sums = in_one_pass(s->dev, shape) ? (float *)((char *)work + delta_bytes(shape)) : NULL;
+    return ENQUEUE(s, "attention gradient",
+                   cuda_attention_dgrad(s->native, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v,
+                                        &problem, work, sums));
 }
 
 size_t cuda_ops_attention_work_bytes(struct device *dev, const struct attention_shape *z)
 {
-    const size_t delta = (size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float);
+    const size_t delta = delta_bytes(z);
+    if (in_one_pass(dev, z))
+        return delta + cuda_attention_hopper_sums(z->b, z->tq, z->h);
     return before_cudnn(dev, z, true) ? delta : MAX(delta, cudnn_attention_work_bytes(dev, z));
 }
 
