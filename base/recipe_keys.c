@@ -510,7 +510,7 @@ const struct recipe_key recipe_keys[] = {
     {.section = "numerics", .name = "deterministic", .type = KEY_BOOL, AT(numerics.deterministic), .initial = "true",
      .flags = KEY_TITAN,
      .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster: "
-            "on GPUs attention's gradients in bfloat16 are, by cuDNN, and products take the fastest of the ways that "
+            "on GPUs attention's gradients in bfloat16 are, and products take the fastest of the ways that "
             "cuBLASLt proposes, timed when an epoch begins. Always true on the CPU and with numerics.canonical."},
 
     {.section = "moe", .name = "overflow", .type = KEY_STRING, AT(moe.overflow), .choices = "rounds|drop",

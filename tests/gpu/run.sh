@@ -18,7 +18,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 script=run LIMIT=${LIMIT:-540}
 # docs/gpu.md says what of each is new. A part that has run goes from this list.
-unrun='build time-trace'
+unrun='build operations-hopper'
 [ "${PARTS:-}" != unrun ] || PARTS="^($(echo $unrun | tr ' ' '|'))\$"
 . tests/gpu/parts.sh
 

@@ -558,8 +558,8 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
     int e = blocks ? LAUNCH(attention_delta, blocks, THREADS, 0, stream, delta, out, dout, f) : 0;
     if (e != 0)
         return e;
-    e = cuda_attention_hopper_dgrad(stream, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, problem,
-                                    delta, sums);
+    e = cuda_attention_hopper_dgrad(stream, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, problem, delta,
+                                    sums);
     if (e != CUDA_NOT_SERVED)
         return e;
     return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);

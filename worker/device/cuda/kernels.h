@@ -105,8 +105,8 @@ struct attention_problem {
 };
 int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                    const struct attention_problem *problem);
-/* Scratch: delta (B,H,Tq) fp32; sums, for gradients in any order: cuda_attention_hopper_sums() bytes at a multiple of 16,
- * or NULL: there is an order. */
+/* Scratch: delta (B,H,Tq) fp32; sums, for gradients in any order: cuda_attention_hopper_sums() bytes at a multiple of
+ * 16, or NULL: there is an order. */
 int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
                          const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
                          const void *k, const void *v, const struct attention_problem *problem, float *delta,
@@ -118,7 +118,7 @@ int cuda_attention_merge(void *stream, void *out, float *lse, const void *other,
 /* Attention on the tensor cores of compute capability 9.0; attention.cu asks for it. */
 #define CUDA_NOT_SERVED (-1)
 bool cuda_attention_hopper_works(void); /* it was built for them, and the driver knows what it needs */
-bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv); /* heads that it has tiles for */
+bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv);      /* heads that it has tiles for */
 bool cuda_attention_hopper_any_order(bool bf16, int64_t d, int64_t dv); /* gradients in one pass; then with sums */
 size_t cuda_attention_hopper_sums(int64_t b, int64_t tq, int64_t h);
 /* CUDA_NOT_SERVED: nothing was launched, attention.cu's own kernels serve. */

@@ -185,9 +185,9 @@ static struct attention_problem attention_problem(const struct stream *st, const
                                       .scale = attention_scale(z)};
 }
 
-/* Where attention_hopper.cu comes before cuDNN. H200, 8,192 tokens, ms, ours and cuDNN's: heads of 128 forward 0.95 and
- * 1.01, gradients that repeat 3.42 and 4.60, in any order 3.42 and 2.85; of 64 forward 1.35 and 1.25, to repeat 4.18
- * and 5.68. */
+/* Where attention_hopper.cu comes before cuDNN. H200, 8,192 tokens, ms, ours and cuDNN's: heads of 128 forward 0.96 and
+ * 0.99, gradients that repeat 3.07 and 4.60, in any order 2.63 and 2.85; of 64 forward 1.35 and 1.25, to repeat 4.18
+ * and 5.68, in any order cuDNN's 3.31. */
 static bool in_one_pass(const struct device *dev, const struct attention_shape *z)
 {
     return dev->hopper && z->order == ATTENTION_ANY &&
