@@ -774,22 +774,22 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
     int last = -1, kept = -1; /* where the shares go of the tile before, and of that in shared memory; -1: nowhere */
     char *const sums = memory + M::sums + warp * WARP_SUMS * (int)sizeof(float);
 
-    auto load_numbers = [&](float(&x)[QUERIES / 4], int stage,
-                            int fact) { /* of this thread's columns */
-                                        const float *const from = facts[stage].of[fact].number + lane % 4 * 2;
+    /* Of this thread's columns. */
+    auto load_numbers = [&](float(&x)[QUERIES / 4], int stage, int fact) {
+        const float *const from = facts[stage].of[fact].number + lane % 4 * 2;
 #pragma unroll
-                                        for (int i = 0; i < QUERIES / 4; i += 2) {
-                                            const float2 two = *(const float2 *)(from + 4 * i);
-                                            x[i] = two.x;
-                                            x[i + 1] = two.y;
-                                        }
+        for (int i = 0; i < QUERIES / 4; i += 2) {
+            const float2 two = *(const float2 *)(from + 4 * i);
+            x[i] = two.x;
+            x[i + 1] = two.y;
+        }
     };
-    auto multiply_scores = [&]() { /* of the tile that comes */
-                                   barrier_wait(b + M::queries + ring.stage, ring.parity);
-                                   mma_fence();
-                                   rows_by_rows<QUERIES, D>(s, at + M::k + group, M::K::tile,
-                                                            at + M::q + ring.stage * M::Q::bytes);
-                                   mma_commit();
+    /* Of the tile that comes. */
+    auto multiply_scores = [&]() {
+        barrier_wait(b + M::queries + ring.stage, ring.parity);
+        mma_fence();
+        rows_by_rows<QUERIES, D>(s, at + M::k + group, M::K::tile, at + M::q + ring.stage * M::Q::bytes);
+        mma_commit();
     };
     auto multiply_gradients = [&]() {
         mma_fence();
@@ -809,32 +809,33 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
             s[i] = exp2_fast(s[i] * factor - logs[i / 4 * 2 + i % 2]);
         mma_wait<0>(ds);
     };
-    auto multiply_shares = [&]() { /* of the tile before, which both groups have written */
-                                   const uint32_t a =
-                                       along_rows(at + M::scores + before.stage * M::S::bytes, M::S::tile);
-                                   const uint32_t keys = along_rows(at + M::k + which * M::K::tile, M::K::tile);
+    /* Of the tile before, which both groups have written. */
+    auto multiply_shares = [&]() {
+        const uint32_t a = along_rows(at + M::scores + before.stage * M::S::bytes, M::S::tile);
+        const uint32_t keys = along_rows(at + M::k + which * M::K::tile, M::K::tile);
 #pragma unroll
-                                   for (int i = 0; i < OWN / MMA_DEPTH; i++) {
-                                       const int rows = i * MMA_DEPTH * TILE_ROW_BYTES;
-                                       mma_tiles<true, true>(share, further(a, rows), further(keys, rows), i > 0);
-                                   }
-                                   mma_commit();
+        for (int i = 0; i < OWN / MMA_DEPTH; i++) {
+            const int rows = i * MMA_DEPTH * TILE_ROW_BYTES;
+            mma_tiles<true, true>(share, further(a, rows), further(keys, rows), i > 0);
+        }
+        mma_commit();
     };
-    auto keep_shares =
-        [&]() { /* each warp's by itself */
-                if (lane == 0)
-                    add_wait();
-                __syncwarp();
+    /* Each warp's by itself. */
+    auto keep_shares = [&]() {
+        if (lane == 0)
+            add_wait();
+        __syncwarp();
 #pragma unroll
-                for (int j = 0; j < SHARE / 4; j++) {
-                    const float4 four = {share[4 * j], share[4 * j + 1], share[4 * j + 2], share[4 * j + 3]};
-                    *(float4 *)(sums + (j * WARP + lane) * 16) = four;
-                }
-                kept = last;
-        };
-    auto add_shares = [&]() { /* behind a fence, when all of the warp have come */
-                              if (lane == 0 && kept >= 0)
-                                  add_sums(dq + (int64_t)kept * WARP_SUMS, sums, WARP_SUMS * (int)sizeof(float));
+        for (int j = 0; j < SHARE / 4; j++) {
+            const float4 four = {share[4 * j], share[4 * j + 1], share[4 * j + 2], share[4 * j + 3]};
+            *(float4 *)(sums + (j * WARP + lane) * 16) = four;
+        }
+        kept = last;
+    };
+    /* Behind a fence, when all of the warp have come. */
+    auto add_shares = [&]() {
+        if (lane == 0 && kept >= 0)
+            add_sums(dq + (int64_t)kept * WARP_SUMS, sums, WARP_SUMS * (int)sizeof(float));
     };
 
     if (MASKED)
@@ -1104,7 +1105,8 @@ static bool make_gradient_maps(struct gradient_maps *ret, const void *dout, cons
 }
 
 /* Blocks that own keys come longest first: the first keys of four heads, then the next ones. Of one head at a time the
- * last one's longest would end long after all others; of all heads, their queries would not stay in the L2. */
+ * last one's longest would end long after all others; of all heads, their queries would not stay in the L2 (reckoned,
+ * not timed apart from what else made these kernels faster). */
 static unsigned heads_together(const struct attention_problem *s)
 {
     return s->kv % 4 == 0 ? 4 : s->kv % 2 == 0 ? 2 : 1;

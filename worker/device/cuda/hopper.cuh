@@ -170,8 +170,9 @@ template <int LEFT> __device__ static inline void mma_wait(void);
 /* A warp: 16 rows and columns into a tile from a row and a column on, both multiples of 16, as they lie in registers
  * for mma_registers(): plain stores. */
 __device__ static inline void store_square(char *tile, int row, int column, const uint32_t *x);
-/* One thread: sums in device memory grow by those in shared memory, both at multiples of 16 bytes, in whatever order:
- * any time until add_wait(). Plain stores of theirs come before a fence_stores(). */
+/* One thread: sums in device memory grow by those in shared memory, both at multiples of 16 bytes, in whatever order.
+ * Those in shared memory were stored before a fence_stores(), and stay until add_wait(); the others are complete when
+ * the kernel has ended. */
 __device__ static inline void add_sums(float *to, const void *from, unsigned bytes);
 __device__ static inline void add_wait(void);
 
