@@ -8,8 +8,6 @@
 
 #include "base/error.h"
 
-#define BUF_LIMIT_DEFAULT ((size_t)1 << 30)
-
 static size_t limit_of(const struct buf *b)
 {
     /* A failed empty buffer cannot say "limit 0", which means the default: SIZE_MAX stands for it. */
@@ -55,7 +53,7 @@ static void fail(struct buf *b)
 }
 
 /* As much as the limit allows, then the failure sticks. */
-void buf_put(struct buf *b, const char *text, size_t len)
+void buf_put_slowly(struct buf *b, const char *text, size_t len)
 {
     if (buf_failed(b))
         return;
@@ -64,11 +62,6 @@ void buf_put(struct buf *b, const char *text, size_t len)
     size_t n = len < room ? len : room;
     if (buf_append(b, text, n) != TITAN_OK || n < len)
         fail(b);
-}
-
-void buf_puts(struct buf *b, const char *text)
-{
-    buf_put(b, text, strlen(text));
 }
 
 void buf_printf(struct buf *b, const char *fmt, ...)

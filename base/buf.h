@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -12,17 +13,18 @@ struct buf {
     char *data; /* owned; NULL while empty */
     size_t len;
     size_t cap;
-    size_t limit; /* most bytes it may hold; 0 = 1 GiB */
+    size_t limit; /* most bytes it may hold; 0 = BUF_LIMIT_DEFAULT */
 };
 
+#define BUF_LIMIT_DEFAULT ((size_t)1 << 30)
 #define BUF_INIT ((struct buf){0})
 
 /* TITAN_ENOMEM or TITAN_ELIMIT leave the content as it was. */
 titan_status buf_append(struct buf *b, const void *data, size_t len) TITAN_MUST_USE;
 /* Sticky variants for building text: after a failure the buffer keeps what fit and b->limit is set to its length, so
  * buf_failed() tells at the end. */
-void buf_put(struct buf *b, const char *text, size_t len);
-void buf_puts(struct buf *b, const char *text);
+static inline void buf_put(struct buf *b, const char *text, size_t len);
+static inline void buf_puts(struct buf *b, const char *text);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int buf_failed(const struct buf *b);
 titan_status buf_reserve(struct buf *b, size_t more) TITAN_MUST_USE;
@@ -30,5 +32,24 @@ titan_status buf_reserve(struct buf *b, size_t more) TITAN_MUST_USE;
 void buf_consume(struct buf *b, size_t n);
 void buf_clear(struct buf *b); /* length 0, memory kept */
 void buf_free(struct buf *b);  /* memory gone, ready for use again */
+
+void buf_put_slowly(struct buf *b, const char *text, size_t len); /* where there may be no room */
+
+static inline void buf_put(struct buf *b, const char *text, size_t len)
+{
+    const size_t limit = b->limit ? b->limit : BUF_LIMIT_DEFAULT;
+    if (len >= b->cap - b->len || b->len >= limit || len >= limit - b->len) {
+        buf_put_slowly(b, text, len);
+        return;
+    }
+    memcpy(b->data + b->len, text, len);
+    b->len += len;
+    b->data[b->len] = '\0';
+}
+
+static inline void buf_puts(struct buf *b, const char *text)
+{
+    buf_put(b, text, strlen(text));
+}
 
 #endif
