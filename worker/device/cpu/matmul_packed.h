@@ -16,7 +16,7 @@ struct matmul_packed {
     bool accumulate;
 };
 
-/* An element's sum runs over k in order in fp32, 256 at a time: it depends neither on the number of threads nor on m, n
+/* An element's sum runs over k in order in fp32, 384 at a time: it depends neither on the number of threads nor on m, n
  * and the element's place. A c of bf16 is rounded once. scratch: matmul_packed_scratch_bytes(), aligned to 32 bytes. */
 void matmul_packed_run(const struct matmul_packed *z, int threads, float *scratch);
 size_t matmul_packed_scratch_bytes(const struct matmul_packed *z, int threads);
