@@ -473,8 +473,6 @@ int main(int argc, char **argv)
     standard_streams_open();
     (void)signal(SIGPIPE, SIG_IGN);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    /* Workers share cores: a thread that waits must not spin. Read when the device plug-in loads OpenMP. */
-    (void)setenv("OMP_WAIT_POLICY", "passive", 0);
     if (args_parse(&titan_worker, argc, argv, &args, &err) != TITAN_OK)
         return fail(&err);
     if (args_has(&args, "help")) {

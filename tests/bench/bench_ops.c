@@ -726,7 +726,6 @@ int main(int argc, char **argv)
         *dims[i] = atoll(argv[4 + i]);
     b.only = argc > 12 ? argv[12] : NULL;
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
-    setenv("OMP_WAIT_POLICY", "passive", 0); /* as the worker does */
     if (device_open(argc > 1 ? argv[1] : "cpu", &options, &b.h, &err) != TITAN_OK) {
         fprintf(stderr, "bench_ops: %s\n", err.msg);
         return 1;

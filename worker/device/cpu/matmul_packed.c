@@ -23,7 +23,8 @@ enum {
     DEPTH = 384,
     BLOCK_ROWS = 20 * ROWS,
     BLOCK_COLS = 32 * COLS,
-    WIDE = 128 * COLS,
+    WIDE = 64 * COLS,
+    PANELS = 2, /* blocks of b: one is packed while others read the one before */
     JOBS = 8,
     FEW = 4
 };
@@ -37,7 +38,7 @@ static int64_t panel_floats(const struct matmul_packed *z)
 size_t matmul_packed_scratch_bytes(const struct matmul_packed *z, int threads)
 {
     const int64_t sums = z->c_dt == DTYPE_BF16 ? z->m * MIN(z->n, WIDE) : 0;
-    return (size_t)(panel_floats(z) + threads * (BLOCK_ROWS * DEPTH + LANES) + sums) * sizeof(float);
+    return (size_t)(PANELS * panel_floats(z) + threads * (BLOCK_ROWS * DEPTH + LANES) + sums) * sizeof(float);
 }
 
 PACKED_INLINE __m256 load_lanes(const void *p, int64_t i, const enum dtype dt)
@@ -290,32 +291,36 @@ static struct matmul_packed columns_of(const struct matmul_packed *whole, int64_
 
 void matmul_packed_run(const struct matmul_packed *whole, int threads, float *scratch)
 {
-    float *const b = scratch, *const a = b + panel_floats(whole),
+    float *const b = scratch, *const a = b + PANELS * panel_floats(whole),
                  *const sums = a + threads * (BLOCK_ROWS * DEPTH + LANES);
     const bool rounds = whole->c_dt == DTYPE_BF16;
 
     titan_assert((uintptr_t)scratch % 32 == 0 && whole->k > 0 && (!rounds || whole->ab_dt == DTYPE_BF16));
-#pragma omp parallel num_threads((int)MIN(threads, 1 + whole->m * MIN(WIDE, whole->n) * whole->k / WORK))
-    for (int64_t col = 0; col < whole->n; col += WIDE) {
+#pragma omp parallel num_threads(whole->m *MIN(WIDE, whole->n) * whole->k < WORK ? 1 : threads)
+    for (int64_t col = 0, block = 0; col < whole->n; col += WIDE) {
         const struct matmul_packed z = columns_of(whole, col, sums);
         const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
         const int64_t groups = z.m <= FEW && z.b_row == 1 ? (z.n + LANES - 1) / LANES : 0;
         uint16_t *const c = (uint16_t *)whole->c + col;
 
-        for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && rounds && z.accumulate; i++)
-            cpu_cast_bf16_f32(sums + i * z.ldc, c + i * whole->ldc, z.n);
-#pragma omp barrier
-        few_rows_range(&z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
-        for (int64_t from = 0; from < z.k && groups == 0; from += DEPTH) {
-            const int64_t depth = MIN(DEPTH, z.k - from);
-            progress_action();
-            pack_b(&z, from, depth, b, thread, of);
-#pragma omp barrier
-            share(&z, from, depth, b, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
+        if (rounds) { /* the rows that it rounds below are its own until the next barrier */
+            for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && z.accumulate; i++)
+                cpu_cast_bf16_f32(sums + i * z.ldc, c + i * whole->ldc, z.n);
 #pragma omp barrier
         }
+        few_rows_range(&z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
+        for (int64_t from = 0; from < z.k && groups == 0; from += DEPTH, block++) {
+            const int64_t depth = MIN(DEPTH, z.k - from);
+            float *const panel = b + block % PANELS * panel_floats(whole);
+            progress_action();
+            pack_b(&z, from, depth, panel, thread, of);
 #pragma omp barrier
-        for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && rounds; i++)
-            cpu_cast_f32_bf16(c + i * whole->ldc, sums + i * z.ldc, z.n);
+            share(&z, from, depth, panel, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
+        }
+        if (rounds) {
+#pragma omp barrier
+            for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of; i++)
+                cpu_cast_f32_bf16(c + i * whole->ldc, sums + i * z.ldc, z.n);
+        }
     }
 }

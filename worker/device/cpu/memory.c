@@ -178,9 +178,11 @@ void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range 
         fn(args, 0, n, 0);
         return;
     }
-#pragma omp parallel num_threads((int)parts)
+    /* All of them, whatever the parts: libgomp ends the threads that a smaller team leaves out. */
+#pragma omp parallel num_threads(ctx->threads)
     {
-        int64_t i = omp_get_thread_num(), of = omp_get_num_threads();
-        fn(args, n * i / of, n * (i + 1) / of, (int)i);
+        const int64_t i = omp_get_thread_num(), of = MIN(parts, (int64_t)omp_get_num_threads());
+        if (i < of)
+            fn(args, n * i / of, n * (i + 1) / of, (int)i);
     }
 }

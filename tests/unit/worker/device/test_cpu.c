@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU plug-in beside its operations: arithmetic, streams under load, same bits on any number of threads, errors. */
 #include <setjmp.h>
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -477,6 +478,52 @@ static void test_threads_same_bits(void **state)
     }
 }
 
+static int next_thread(DIR *dir)
+{
+    struct dirent *e;
+    do
+        e = readdir(dir);
+    while (e && e->d_name[0] == '.');
+    return e ? atoi(e->d_name) : 0;
+}
+
+/* The last thread that this process has started: its numbers only grow. */
+static int newest_thread(void)
+{
+    DIR *dir = opendir("/proc/self/task");
+    int newest = 0;
+    assert_non_null(dir);
+    for (int id; (id = next_thread(dir)); newest = MAX(newest, id))
+        ;
+    closedir(dir);
+    return newest;
+}
+
+/* Operations that are worth two threads, between such that are worth four, start none. */
+static void test_threads_stay(void **state)
+{
+    enum { GRAIN = 1 << 15, N = 8 * GRAIN };
+    struct device_handle h;
+    struct titan_error err = {0};
+    struct stream *s;
+    _cleanup_free_ float *x = calloc(N, sizeof *x);
+    _cleanup_free_ uint16_t *y = malloc(N * sizeof *y);
+    int newest = 0;
+    (void)state;
+    open_cpu(&h, 4);
+    assert_int_equal(h.ops->stream_open(h.dev, "compute", true, &s, &err), TITAN_OK);
+    for (int round = 0; round < 4; round++) {
+        const size_t n = round % 2 ? 2 * GRAIN : N;
+        assert_int_equal(h.ops->cast(s, y, DTYPE_BF16, x, DTYPE_F32, n), TITAN_OK);
+        assert_int_equal(h.ops->stream_sync(s, &err), TITAN_OK);
+        if (round == 0)
+            newest = newest_thread();
+        assert_int_equal(newest_thread(), newest);
+    }
+    h.ops->stream_close(s);
+    device_close(&h);
+}
+
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
 /* Rows that start at odd elements cannot be read in pairs: bf16 attention then runs as fp32 does, and differs from the
@@ -568,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_stuck_stream),
         cmocka_unit_test(test_rows_outside),
         cmocka_unit_test(test_threads_same_bits),
+        cmocka_unit_test(test_threads_stay),
         cmocka_unit_test(test_attention_odd_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
