@@ -18,12 +18,19 @@
 #include "worker/device/cpu/attention.h"
 #include "worker/device/cpu/gemm.h"
 
-enum { BLOCK = 16, TILE = 16, PAD_T = LANES, PAD_D = GEMM_COLUMNS };
+enum { BLOCK = 16, TILE = 16, PAD_D = GEMM_COLUMNS };
 static_assert((int)BLOCK <= (int)ATTENTION_ROWS_MAX, "a block's rows have bounds");
 
 static int64_t round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
+}
+
+/* Floats from a row of n keys to the next: an odd multiple of LANES, as products go down columns, and cache lines 4 KiB
+ * apart share the 8 places of one set of the first-level cache. */
+static int64_t key_stride(int64_t n)
+{
+    return (round_up(n, LANES) / LANES | 1) * LANES;
 }
 
 /* --- row kernels -------------------------------------------------------------------------------------------------- */
@@ -136,7 +143,7 @@ struct forward_scratch {
 
 static size_t forward_layout(struct forward_scratch *f, float *base, const struct attention_shape *z)
 {
-    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     float *p = base;
     p += attention_keys_layout(&f->keys, p, z->tk, TILE);
     f->kt = p, p += z->d * tp;
@@ -173,7 +180,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
-    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK];
@@ -195,7 +202,7 @@ static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
     const struct attention_args *a = p;
     const struct attention_shape *z = &a->shape;
     struct forward_scratch f;
-    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
+    int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
     forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
         progress_action();
@@ -272,7 +279,7 @@ struct backward_scratch {
 
 static size_t backward_layout(struct backward_scratch *f, float *base, const struct attention_shape *z)
 {
-    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     float *p = base;
     p += attention_keys_layout(&f->keys, p, z->tk, TILE);
     f->k = p, p += tp * MAX(dp, vp); /* holds the values before they are transposed */
@@ -303,7 +310,7 @@ static void backward_block(const struct attention_args *a, const struct backward
 {
     const struct attention_shape *z = &a->shape;
     const enum dtype dt = z->dt;
-    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
+    int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     float scale = attention_scale(z), factor[BLOCK];
     /* Scaled as in forward, so that the scores are the same to the bit. */
@@ -330,7 +337,7 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
     const struct attention_shape *z = &a->shape;
     const enum dtype dt = z->dt;
     struct backward_scratch f;
-    int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
+    int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
     backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
     for (int64_t task = begin; task < end; task++) {
         progress_action();
