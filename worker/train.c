@@ -171,6 +171,7 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     orders = e->step.outcome.orders;
     while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
         TRY(run_step(e, err));
+        epoch_plan_for_loss(e);
         TRY(checkpoints_after_step(e, state->step == steps, &stopped, err));
         TRY(evaluate(e, &stopped, err));
         orders = e->step.outcome.orders;

@@ -73,6 +73,22 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
     return evaluation_make_plan(e, err);
 }
 
+void epoch_plan_for_loss(struct epoch *e)
+{
+    struct trainer *const t = e->t;
+
+    titan_assert(e->plan.plan);
+    if (e->plan.for_loss || !t->members->ops->on_next_world)
+        return;
+    e->plan.for_loss = true;
+    const int left = (int)recipe_fit_world(t->recipe, e->view.world - 1);
+    if (left == 0)
+        return;
+    (void)plan_ahead_expect(t->ahead, left);
+    if (t->evaluator.ahead)
+        (void)plan_ahead_expect(t->evaluator.ahead, left);
+}
+
 /* --- training data ------------------------------------------------------------------------------------------------ */
 
 static const char *node_of(const struct epoch_view *view, int rank)

@@ -25,6 +25,7 @@ struct epoch_plan {
     uint32_t streams;          /* likewise, of this rank */
     uint64_t hash;             /* plan_hash of a step's */
     size_t memory_bytes;       /* of the device: a step's or an evaluation's, whichever needs more */
+    bool for_loss;             /* the next one, if a worker is lost, is being made */
     int64_t first_microbatch;  /* of this rank's share */
 };
 
@@ -64,6 +65,8 @@ void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
 /* The programs of all classes, built and checked together, ahead of time where the world was expected. */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* After a step: begin with the plan that is likely next, of the world that is left when a worker is lost; once. */
+void epoch_plan_for_loss(struct epoch *e);
 /* Device memory of a program, external buffers included. */
 size_t epoch_device_bytes(const struct program *p);
 /* An executor of one of this rank's programs. cut: of its microbatch. lender: of another one, which lends its arena;

@@ -138,6 +138,18 @@ void plan_ahead_close(struct plan_ahead *a)
     free(a);
 }
 
+bool plan_ahead_expect(struct plan_ahead *a, int world)
+{
+    titan_assert(world > 0);
+    (void)pthread_mutex_lock(&a->lock);
+    const bool nothing = !a->wanted && !a->making && !a->made.world;
+    if (nothing)
+        a->wanted = world;
+    (void)pthread_cond_broadcast(&a->changed);
+    (void)pthread_mutex_unlock(&a->lock);
+    return nothing;
+}
+
 void plan_ahead_want(struct plan_ahead *a, int world)
 {
     titan_assert(world > 0);

@@ -93,6 +93,23 @@ static void test_taken_is_what_was_asked_for(void **state)
     plan_ahead_close(a); /* with one under way */
 }
 
+static void test_expected(void **state)
+{
+    struct plan_ahead *const a = open_ahead();
+
+    (void)state;
+    assert_true(plan_ahead_expect(a, 2));
+    assert_false(plan_ahead_expect(a, 3)); /* one is there or being made */
+    take(a, 2);
+    assert_true(plan_ahead_expect(a, 3));
+    take(a, 3);
+    plan_ahead_want(a, 3);
+    assert_false(plan_ahead_expect(a, 2)); /* that is certain */
+    take(a, 3);
+    assert_true(plan_ahead_expect(a, 2)); /* it was taken */
+    plan_ahead_close(a);
+}
+
 static void test_failure_is_told_to_who_takes(void **state)
 {
     struct plan_ahead *const a = open_ahead();
@@ -202,9 +219,8 @@ static void test_evaluation_that_does_not_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_taken_is_what_was_asked_for),
-        cmocka_unit_test(test_failure_is_told_to_who_takes),
-        cmocka_unit_test(test_what_would_fit),
+        cmocka_unit_test(test_taken_is_what_was_asked_for),  cmocka_unit_test(test_expected),
+        cmocka_unit_test(test_failure_is_told_to_who_takes), cmocka_unit_test(test_what_would_fit),
         cmocka_unit_test(test_evaluation_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, open_base, close_base);
