@@ -13,7 +13,7 @@
 #define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define HEARTBEATS_PER_S 5000        /* of all nodes together, and of those */
+#define HEARTBEATS_PER_S 4000        /* of all nodes together, and of those */
 #define STREAM_HEARTBEATS_PER_S 2500 /* ... without datagrams that come */
 
 static uint32_t scaled(uint32_t ms, uint32_t interval, uint32_t heartbeat_ms)
