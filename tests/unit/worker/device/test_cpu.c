@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU plug-in beside its operations: arithmetic, streams under load, same bits on any number of threads, errors. */
-#include <setjmp.h>
 #include <dirent.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
