@@ -73,8 +73,8 @@ static titan_status not_loaded(const char *name, const char *path, struct titan_
 }
 
 /* How the threads of a plug-in wait for each other: libgomp reads it when it is loaded. Workers share cores, so a
- * thread sleeps soon; but not at once, as a sleep and a wake-up cost tens of microseconds on a virtual machine, at each
- * end of an operation. So it looks for 20 us (AMD) to 45 us (Intel) first. */
+ * thread sleeps soon; but not at once, as a wake-up at each end of an operation is slow on a virtual machine. So it
+ * looks 1,000 times first: 20 us (AMD) to 45 us (Intel), reckoned from the processor's pause. */
 static void bound_spinning(void)
 {
     if (getenv("OMP_WAIT_POLICY"))
