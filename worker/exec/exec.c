@@ -269,6 +269,9 @@ void exec_close(struct exec *e)
         return;
     struct device *const dev = e->opt.device->dev;
 
+    for (int s = 0; s < STREAM_COUNT; s++) /* the compute stream may be ahead of those that it has joined */
+        if (e->opt.streams[s])
+            (void)e->ops->stream_sync(e->opt.streams[s], NULL);
     for (int i = 0; i < TABLE_COUNT; i++)
         if (e->tables[i])
             e->ops->release(dev, e->tables[i]);

@@ -74,7 +74,7 @@ struct exec_batch {
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
-/* The streams must be idle. NULL is fine. */
+/* Waits for its streams, which may have failed: what is queued there uses what is closed. NULL is fine. */
 void exec_close(struct exec *e);
 
 /* The arena, where it can be a window; NULL: it cannot. */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #include "base/cleanup.h"
@@ -103,7 +104,7 @@ static void open_program(struct fixture *f)
     must(program_build(&build, 0, &f->program, &err), &err);
     must(program_check(f->program, 0, &err), &err);
     for (int s = 0; s < STREAM_COUNT; s++)
-        if (s == STREAM_COMPUTE || f->program->streams >> s & 1)
+        if (s == STREAM_COMPUTE || s == STREAM_GATHER || f->program->streams >> s & 1)
             must(f->device.ops->stream_open(f->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
                                             &f->streams[s], &err),
                  &err);
@@ -144,9 +145,6 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     struct fixture *f = *state;
-    for (int i = 0; i < STREAM_COUNT; i++) /* exec_close wants them idle; a failed step may have left one failed */
-        if (f->streams[i])
-            (void)!f->device.ops->stream_sync(f->streams[i], NULL);
     exec_close(f->exec);
     program_close(f->program);
     state_close(f->state);
@@ -330,6 +328,26 @@ static void test_bad_gradient(void **state)
     assert_int_equal(outcome.bad_unit, 2);
 }
 
+static titan_status late(void *done, struct titan_error *err)
+{
+    (void)err;
+    (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    atomic_store((atomic_int *)done, 1);
+    return TITAN_OK;
+}
+
+/* A stream that the compute stream has joined may still look at the executor's events. */
+static void test_close_waits(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    atomic_int done = 0;
+
+    must(f->device.ops->stream_call(f->streams[STREAM_GATHER], late, &done, &err), &err);
+    exec_close(TAKE(f->exec));
+    assert_int_equal(atomic_load(&done), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -339,6 +357,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_revoked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_unit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_gradient, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_close_waits, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
