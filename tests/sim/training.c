@@ -659,6 +659,6 @@ static void on_poke(const struct ev *e)
 void training_poke(struct proc *p)
 {
     const struct member_state *m = member_state(p->member);
-    if (!p->comm && !p->exiting && (m->offered || m->stopped))
+    if (m->opened && !p->comm && !p->exiting && (m->offered || m->stopped))
         (void)at(S->now + between(CHANCE_WORK, 10, 2 * MS), &poke, p->id, 0);
 }

@@ -74,6 +74,16 @@ static void note(void *arg, const char *sentence, const char *pairs)
 
 /* --- its life ----------------------------------------------------------------------------------------------------- */
 
+static void on_opened(const struct ev *e)
+{
+    struct proc *p = &S->procs[e->a];
+    if (!p->alive || !p->member || member_state(p->member)->opened)
+        return; /* of one that had its number before, or that one was heard */
+    member_opened(p->member);
+    training_poke(p);
+}
+static const struct handler opened = {"data and device are open", on_opened, TARGET_WORKER};
+
 void worker_begin(struct proc *p)
 {
     struct member_options options = {.job_id = p->job,
@@ -87,6 +97,7 @@ void worker_begin(struct proc *p)
     titan_assert(p->member);
     p->begun = true;
     worker_timer(p);
+    (void)at(S->now + between(CHANCE_WORK, MS, 300 * MS), &opened, p->id, 0);
 }
 
 void worker_connected(struct proc *p, bool connected)

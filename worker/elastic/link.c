@@ -321,6 +321,13 @@ static void *control_main(void *arg)
 
 /* --- what the training thread calls ------------------------------------------------------------------------------- */
 
+static void link_opened(struct membership *m)
+{
+    struct link *l = self(m);
+    member_opened(enter(l));
+    leave(l);
+}
+
 static titan_status link_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
 {
     struct link *l = self(m);
@@ -470,6 +477,7 @@ static void link_close(struct membership *m)
 }
 
 static const struct membership_ops link_ops = {
+    .opened = link_opened,
     .next = link_next,
     .on_revoke = link_on_revoke,
     .on_next_world = link_on_next_world,

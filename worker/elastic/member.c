@@ -104,6 +104,7 @@ static void check(const struct member *m)
     titan_assert(s->epoch <= s->seen && s->revoked <= s->seen && s->offered <= s->seen);
     titan_assert(!m->offered || (s->offered > s->epoch && s->offered > s->revoked));
     titan_assert(!s->in || (m->current && s->rank == m->current->rank));
+    titan_assert(s->opened || s->epoch == 0);
     titan_assert(!s->in_revoked || s->in);
     titan_assert(!s->in || s->in_revoked || (s->epoch > s->revoked && !m->offered));
     titan_assert(!s->in || s->phase == PHASE(FORMING) || s->phase == PHASE(TRAINING));
@@ -328,7 +329,7 @@ static void send_registration(struct member *m)
     registration.rank = (uint32_t)m->state.rank;
     registration.step = m->state.step;
     registration.phase = m->state.phase;
-    registration.address = m->address;
+    registration.address = m->state.opened ? m->address : "";
     SAY(m, REGISTRATION, registration, &registration);
 }
 
@@ -433,7 +434,7 @@ void member_connected(struct member *m, int64_t now_ms)
     m->state.connected = true;
     m->complaints = 0;
     send_registration(m);
-    if (m->state.phase == PHASE(IDLE))
+    if (m->state.phase == PHASE(IDLE) && m->state.opened)
         send_ready(m);
     if (m->state.phase == PHASE(QUIESCED))
         send_quiesced(m);
@@ -815,8 +816,18 @@ int64_t member_deadline(const struct member *m)
 
 /* --- the training thread ------------------------------------------------------------------------------------------ */
 
+void member_opened(struct member *m)
+{
+    titan_assert(!m->state.opened && m->state.epoch == 0);
+    m->state.opened = true;
+    if (m->state.connected)
+        send_ready(m);
+    check(m);
+}
+
 enum member_answer member_next(struct member *m, struct epoch_view *ret)
 {
+    titan_assert(m->state.opened);
     if (m->state.stopped)
         return MEMBER_STOPPED;
     if (!m->offered)

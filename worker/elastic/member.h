@@ -77,6 +77,7 @@ struct member_state {
     uint64_t epoch;   /* the one it is in or was in last; 0 = none yet */
     uint64_t revoked; /* epochs up to here never form */
     uint64_t offered; /* 0 = none */
+    bool opened;      /* its data and device are open: it is ready */
     bool in, in_revoked, connected, stopped, lease_over;
     Titan__Internal__WorkerPhase phase;
     uint64_t step; /* last committed */
@@ -106,6 +107,8 @@ int64_t member_deadline(const struct member *m);
 /* --- the training thread ------------------------------------------------------------------------------------------ */
 
 enum member_answer { MEMBER_WAIT, MEMBER_FORM, MEMBER_STOPPED };
+/* It can enter an epoch: the agent is told that it is ready, now or when it is connected. Once, before member_next. */
+void member_opened(struct member *m);
 /* Enter the epoch on offer: *ret is valid until the next one is entered (memfd is -1: the host has it).
  * MEMBER_WAIT: none is on offer; ask again after the next input. MEMBER_STOPPED: member_stop_reason says why. */
 enum member_answer member_next(struct member *m, struct epoch_view *ret);

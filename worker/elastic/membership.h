@@ -81,6 +81,9 @@ struct state_ready {
 
 struct membership;
 struct membership_ops {
+    /* Once, before the first next: data and device are open, so this worker holds up no epoch that it is in. NULL slot:
+     * no one waits for it. */
+    void (*opened)(struct membership *m);
     /* Block until the next epoch forms. TITAN_ECANCELLED: told to stop; err->msg says why. */
     titan_status (*next)(struct membership *m, struct epoch_view *ret, struct titan_error *err);
     /* Called from the control thread when the current epoch is revoked; set before the communicator opens, cleared

@@ -131,7 +131,10 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
                   "device=\"%s\" type=%s", t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
     TRY(evaluator_plan(t, err));
     TRY(open_planning(t, err));
-    return t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err);
+    TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
+    if (members->ops->opened)
+        members->ops->opened(members);
+    return TITAN_OK;
 }
 
 void trainer_close(struct trainer *t)

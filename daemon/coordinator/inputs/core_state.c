@@ -33,7 +33,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(reachable_ms, 100 * c->options.heartbeat_ms);
     DEFAULT(away_ms, 2 * c->options.node_timeout_ms);
     DEFAULT(adopt_ms, MAX(3 * c->options.node_timeout_ms, 6000u));
-    DEFAULT(start_ms, 120000);
+    DEFAULT(start_ms, 180000);
     DEFAULT(quiesce_ms, 1200);
     DEFAULT(pause_ms, 60000);
     DEFAULT(form_ms, 180000);

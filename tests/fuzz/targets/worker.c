@@ -107,6 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     h.member = member_open(&o, &host, now);
     fuzz_assert(h.member);
     member_connected(h.member, now);
+    member_opened(h.member);
     for (int i = 0; in.len > 0 && i < 96 && !h.ended; i++) {
         const uint8_t what = (uint8_t)fuzz_take(&in, 1);
         if (what < 150) {

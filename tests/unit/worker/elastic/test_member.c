@@ -33,6 +33,7 @@ static struct {
     struct quiesced quiesced;
     uint64_t refused_epoch, revoked, checkpoint_step;
     int revokes, ends, notes, next_world;
+    bool has_address; /* in its last registration */
     enum member_end why;
     char words[256];
     int64_t now;
@@ -49,6 +50,8 @@ static void host_say(void *arg, const Titan__Internal__WorkerToAgent *m)
                                        .last_step = m->quiesced->last_step,
                                        .paused = m->quiesced->paused,
                                        .installed_epoch = m->quiesced->installed_epoch};
+    if (m->kind_case == SAID(REGISTRATION))
+        h.has_address = *m->registration->address;
     if (m->kind_case == SAID(REFUSED))
         h.refused_epoch = m->refused->epoch;
     if (m->kind_case == SAID(CHECKPOINT))
@@ -86,7 +89,7 @@ static void host_note(void *arg, const char *sentence, const char *pairs)
     h.notes++;
 }
 
-static void begin(void)
+static void begin_opening(void)
 {
     const struct member_options options = {.job_id = JOB, .worker_id = WORKER, .pid = 1, .address = "10.0.0.1:5"};
     const struct member_host host = {
@@ -97,6 +100,12 @@ static void begin(void)
     h.m = member_open(&options, &host, h.now);
     assert_non_null(h.m);
     member_connected(h.m, h.now);
+}
+
+static void begin(void)
+{
+    begin_opening();
+    member_opened(h.m);
 }
 
 /* --- what an agent says ------------------------------------------------------------------------------------------- */
@@ -600,6 +609,33 @@ static void test_next_world(void **state)
     member_close(h.m);
 }
 
+/* A worker that still opens its data and its device is not ready, whichever agent it meets. */
+static void test_ready_once_opened(void **state)
+{
+    (void)state;
+    begin_opening();
+    assert_false(h.has_address);
+    member_disconnected(h.m);
+    member_connected(h.m, h.now);
+    assert_int_equal(h.said[SAID(REGISTRATION)], 2);
+    assert_int_equal(h.said[SAID(READY)], 0);
+    member_opened(h.m);
+    assert_int_equal(h.said[SAID(READY)], 1);
+    member_disconnected(h.m);
+    member_connected(h.m, h.now);
+    assert_true(h.has_address);
+    assert_int_equal(h.said[SAID(READY)], 2);
+    member_close(h.m);
+
+    begin_opening();
+    member_disconnected(h.m);
+    member_opened(h.m); /* no one to tell */
+    assert_int_equal(h.said[SAID(READY)], 0);
+    member_connected(h.m, h.now);
+    assert_int_equal(h.said[SAID(READY)], 1);
+    member_close(h.m);
+}
+
 /* The agent dies with what it was told: the next one hears it. */
 static void test_said_again(void **state)
 {
@@ -785,6 +821,7 @@ int main(void)
         cmocka_unit_test(test_revoked_on_offer),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_next_world),
+        cmocka_unit_test(test_ready_once_opened),
         cmocka_unit_test(test_said_again),
         cmocka_unit_test(test_lease),
         cmocka_unit_test(test_lease_on_a_machine_that_stood_still),
