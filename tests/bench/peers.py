@@ -444,8 +444,8 @@ def main():
         if part == "page":
             page(kept)
             continue
-        rounds = f' ARGS="--rounds {o.rounds}"' if o.rounds else ""
-        head = {**stamp(), "machine": machine(), "command": f"make bench-peers PART={part}{rounds}"}
+        said = f"--rounds {o.rounds}" if o.rounds else f"--cell-seconds {o.cell_seconds}" if part == "matrix" and o.cell_seconds != 20 else ""
+        head = {**stamp(), "machine": machine(), "command": f"make bench-peers PART={part}" + f' ARGS="{said}"' * bool(said)}
         kept[part] = {**head, **PARTS[part](o, interpreter(o.venv))}
         file.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"\n{block(part, kept[part])}\n", flush=True)
