@@ -123,6 +123,7 @@ static int serve(int argc, char **argv)
         (void)fprintf(stderr, "%s\n", err.msg);
         return 9;
     }
+    m->ops->opened(m);
     (void)printf("leaked %d secret %s pgid %d\n", leaked, getenv("SECRET") ? "yes" : "no", getpgrp() == getpid());
     (void)fflush(stdout);
     if (does("crash")) {
