@@ -389,11 +389,12 @@ static void dump_stalled(const struct agent *a, const Titan__Internal__WorkerSta
 static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
 {
     struct worker *w = workers_find(a->workers, worker_id);
-    bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
-    if (w && !w->dying && m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
+    if (!w || w->dying)
+        return;
+    if (m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
         dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* now: the revoke ends the waits that it shows */
-    if (w && !w->dying)
-        worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
+    const bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+    worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
 }
 
 static void note_rank(struct agent *a, uint64_t worker_id, uint32_t rank)
