@@ -381,25 +381,36 @@ def matrix_lines(cells, sequences):
 
 # --- the page ---------------------------------------------------------------------------------------------------------------
 
-def picture(cells):
-    """tokens/s over parameters, both in powers of ten; a colour for each length."""
-    w, h, left, top, right, bottom = 860, 380, 64, 40, 120, 40
-    points = {(side, c["seq"], c["parameters"]): v for c in cells for side in ("Titan", "compiled") if (v := rate_of(c, side))}
-    (x0, x1), (y0, y1) = ((math.floor(math.log10(min(v))), math.ceil(math.log10(max(v)))) for v in ([p for _, _, p in points], points.values()))
+def short(n):
+    return next((f"{n // of:,}{unit}" for of, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")) if n >= of), str(n))
 
-    def at(p, v):
-        return f"{left + (w - left - right) * (math.log10(p) - x0) / max(1, x1 - x0):.1f},{top + (h - top - bottom) * (y1 - math.log10(v)) / max(1, y1 - y0):.1f}"
+
+def picture(cells):
+    """tokens/s over parameters, both by their logarithms; a colour for each length, a dot for each cell."""
+    w, h, left, top, right, bottom = 860, 380, 64, 40, 120, 52
+    points = {(side, c["seq"], c["parameters"]): v for c in cells for side in ("Titan", "compiled") if (v := rate_of(c, side))}
+    xs, ys = [math.log10(p) for _, _, p in points], [math.log10(v) for v in points.values()]
+    x0, x1, y0, y1 = min(xs) - 0.1, max(xs) + 0.1, min(ys) - 0.1, max(ys) + 0.1
+
+    def x(p):
+        return round(left + (w - left - right) * (math.log10(p) - x0) / (x1 - x0), 1)
+
+    def y(v):
+        return round(top + (h - top - bottom) * (y1 - math.log10(v)) / (y1 - y0), 1)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" font-family="sans-serif" font-size="12">',
-           '<rect width="100%" height="100%" fill="#fff"/>', f'<text x="{left}" y="22" font-size="13">tokens/s over parameters: Titan whole, compiled PyTorch broken</text>']
-    for e in range(y0, y1 + 1):
-        out.append(f'<path d="M{at(10**x0, 10**e)}H{w - right}" stroke="#ddd"/><text x="{left - 8}" y="{at(10**x0, 10**e).split(",")[1]}" text-anchor="end">{10**e:,}</text>')
-    out += [f'<text x="{at(10**e, 10**y0).split(",")[0]}" y="{h - 16}" text-anchor="middle">{10**e:,}</text>' for e in range(x0, x1 + 1)]
+           '<rect width="100%" height="100%" fill="#fff"/>', f'<text x="{left}" y="22" font-size="13">tokens/s: Titan whole lines, compiled PyTorch broken ones</text>',
+           f'<text x="{(left + w - right) / 2}" y="{h - 12}" text-anchor="middle">parameters</text>']
+    for v in (10**e for e in range(math.ceil(y0), math.floor(y1) + 1)):
+        out.append(f'<path d="M{left} {y(v)}H{w - right}" stroke="#ddd"/><text x="{left - 8}" y="{y(v) + 4}" text-anchor="end">{v:,}</text>')
+    for p in (10**e for e in range(math.ceil(x0), math.floor(x1) + 1)):
+        out.append(f'<path d="M{x(p)} {top}V{h - bottom}" stroke="#ddd"/><text x="{x(p)}" y="{h - bottom + 18}" text-anchor="middle">{short(p)}</text>')
     for i, seq in enumerate(sorted({seq for _, seq, _ in points})):
         colour = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")[i % 4]
         out.append(f'<text x="{w - right + 12}" y="{top + 16 * i + 12}" fill="{colour}">{seq:,} tokens</text>')
         for side, broken in (("Titan", ""), ("compiled", ' stroke-dasharray="5 4"')):
-            line = " ".join(at(p, v) for (of, s, p), v in points.items() if (of, s) == (side, seq))
-            out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"{broken}/>')
+            line = [(x(p), y(v)) for (of, s, p), v in points.items() if (of, s) == (side, seq)]
+            out.append(f'<polyline points="{" ".join(f"{px},{py}" for px, py in line)}" fill="none" stroke="{colour}" stroke-width="1.6"{broken}/>')
+            out += [f'<circle cx="{px}" cy="{py}" r="2.6" fill="{colour}"/>' for px, py in line]
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
