@@ -353,7 +353,7 @@ def matrix(o, python):
             file.write_text(json.dumps(kept) + "\n")
     ratios = [r for c in cells if (r := ratio_of(c))]
     return {"text": f"One rank, a sequence or as many as make 1,024 tokens a step, {seconds} s a run: tokens/s of Titan, of compiled PyTorch, and their ratio. Each "
-                    "has the precision that was the fastest at the model's shortest sequence, and PyTorch the threads that were, not compiled.", "lines": matrix_lines(cells, sequences),
+                    "has the precision that was the fastest at the model's shortest sequence, and PyTorch the threads that were, tried compiled where two settings came close.", "lines": matrix_lines(cells, sequences),
             "rows": [row(f"tokens/s, Titan / compiled PyTorch, least of {len(ratios)} cells", min(ratios, default=None), 1)], "cells": cells}
 
 
