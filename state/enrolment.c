@@ -109,6 +109,8 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
                " UPDATE SET at_ms = max(at_ms, excluded.at_ms), reason = excluded.reason,"
                " created_by = excluded.created_by",
                "titt", r->uri, r->at_ms, r->reason, r->by));
+    if (r->node) /* a token that was used gives the same key another certificate, and one that was not gives a first */
+        TRY(db_run(db, err, "DELETE FROM joins WHERE node = ?", "t", r->node));
     return event_add(db, &e, err);
 }
 

@@ -271,6 +271,8 @@ static titan_status write_revocation(struct db *db, void *arg, struct titan_erro
     titan_assert(((struct pending *)arg)->uri[0]);
     struct pending *p = arg;
     struct revocation r = {.uri = p->uri, .reason = p->reason, .by = p->by, .at_ms = p->now_ms};
+    if (pki_uri_parse(p->uri, &r.node) != PKI_NODE)
+        r.node = NULL;
     return revocation_put(db, &r, err);
 }
 

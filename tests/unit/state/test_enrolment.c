@@ -122,11 +122,38 @@ static void test_revocations(void **state)
     assert_string_equal(text, "spiffe://titan/node/n1@5000(again,root) spiffe://titan/user/eva@4000(,root) ");
 }
 
+/* A revoked node's tokens are void, whether it used them or not; those of others stay. */
+static void test_revoked_joins(void **state)
+{
+    (void)state;
+    struct titan_error why;
+    struct join j = {.id = "used",
+                     .node = "n1",
+                     .created_by = "root",
+                     .hash = secret,
+                     .created_at_ms = 1000,
+                     .expires_at_ms = 9000};
+    struct revocation r = {.uri = "spiffe://titan/node/n1", .node = "n1", .reason = "", .by = "root", .at_ms = 5000};
+    assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
+    assert_int_equal(use("used", secret, "n1", key, 1500, &why), TITAN_OK);
+    assert_int_equal(use("used", secret, "n1", key, 1600, &why), TITAN_OK);
+    j.id = "unused";
+    assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
+    j.id = "other";
+    j.node = "n2";
+    assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
+    assert_int_equal(revocation_put(db, &r, NULL), TITAN_OK);
+    assert_int_equal(use("used", secret, "n1", key, 5500, &why), TITAN_EPERM);
+    assert_int_equal(use("unused", secret, "n1", key, 5500, &why), TITAN_EPERM);
+    assert_int_equal(use("other", secret, "n2", key, 5500, &why), TITAN_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_join, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_revocations, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_revoked_joins, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
