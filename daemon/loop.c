@@ -65,6 +65,7 @@ struct titand {
     struct log log;
     int lock;
     struct coordinator *coordinator;    /* NULL in role agent */
+    struct paths_options paths;         /* its: the configuration's, and the folders that are its own */
     char heartbeats[32];                /* dev: where its agent's heartbeats come in as datagrams, "" = nowhere */
     struct rpc_server *server, *agents; /* agents: on a socket, queue and thread of their own */
     struct agent *agent;                /* NULL in role coordinator */
@@ -446,14 +447,18 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .away_ms = t->away_ms,
                                           .leader_lease_ms = t->leader_lease_ms,
                                           .adopt_state = d->config->adopt_state,
-                                          .paths = &d->config->paths,
+                                          .paths = &d->paths,
                                           .auth = &auth,
                                           .node_life_s = d->config->node_life_s,
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};
     size_t n = 0;
+    d->paths = d->config->paths;
     TRY(coordinator_open(&d->loop, &options, &d->coordinator, err));
+    TRY(paths_add_root(&d->paths.own, d->config->state_dir, err));
+    if (options.jobs_dir)
+        TRY(paths_add_root(&d->paths.own, options.jobs_dir, err));
     const struct rpc_tls *tls = NULL;
     for (int i = 0; i < d->config->n_listen && !tls; i++)
         TRY(config_transport(d->config, d->config->listen[i], &tls, err));

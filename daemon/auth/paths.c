@@ -75,13 +75,26 @@ titan_status paths_add_root(struct paths_roots *roots, const char *path, struct 
     return TITAN_OK;
 }
 
+static bool lies_in(const char *path, const char *folder)
+{
+    size_t n = strlen(folder);
+    return strncmp(folder, path, n) == 0 && (path[n] == '/' || !path[n] || n <= 1);
+}
+
 static bool below(const struct paths_roots *roots, const char *path)
 {
-    for (size_t i = 0; i < roots->n; i++) {
-        size_t n = strlen(roots->path[i]);
-        if (strncmp(roots->path[i], path, n) == 0 && (path[n] == '/' || !path[n] || n == 1))
+    for (size_t i = 0; i < roots->n; i++)
+        if (lies_in(path, roots->path[i]))
             return true;
-    }
+    return false;
+}
+
+/* Other users' jobs are in there, in folders with the names that the next ones will have. */
+static bool touches_own(const struct paths_options *o, const char *path)
+{
+    for (size_t i = 0; i < o->own.n; i++)
+        if (lies_in(path, o->own.path[i]) || lies_in(o->own.path[i], path))
+            return true;
     return false;
 }
 
@@ -256,6 +269,7 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     if (path[0] != '/' || !walk(&w, &a->reader, path))
         return refuse(a, key, path, use);
     bool rooted = below(&a->options->checkpoints, w.at) || (use == USE_READ && below(&a->options->data, w.at));
+    rooted = rooted && !touches_own(a->options, w.at);
     if (!rooted && !usable(&w, use))
         return refuse(a, key, path, use);
     if (strlen(w.at) >= size)

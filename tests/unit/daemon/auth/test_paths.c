@@ -235,6 +235,21 @@ static void test_roots(void **state)
     assert_int_equal(reads(&o, &nobody_here, in("closed/../secret"), NULL), TITAN_EPERM);
     assert_int_equal(symlink("../secret", in("closed/out")), 0); /* it leaves the root */
     assert_int_equal(reads(&o, &nobody_here, in("closed/out"), NULL), TITAN_EPERM);
+    /* Titan's own folders are below no root, by no way in: from above, through them, or a name that is still free. */
+    make_dir("closed/state", 0700);
+    make_dir("closed/state/jobs", 0700);
+    make_file("closed/state/jobs/file", 0600);
+    assert_int_equal(paths_add_root(&o.checkpoints, in("closed"), NULL), TITAN_OK);
+    assert_int_equal(writes(&o, &nobody_here, "", in("closed/state/jobs/9")), TITAN_OK);
+    assert_int_equal(paths_add_root(&o.own, in("closed/state/jobs"), NULL), TITAN_OK);
+    static const char *const own[] = {"closed/state/jobs/file", "closed/state/jobs", "closed/state", "closed"};
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+        if (reads(&o, &nobody_here, in(own[i]), NULL) != TITAN_EPERM)
+            fail_msg("%s was let through", own[i]);
+    assert_int_equal(writes(&o, &nobody_here, "", in("closed/state/jobs/9")), TITAN_EPERM);
+    assert_int_equal(writes(&o, &nobody_here, "", in("closed")), TITAN_EPERM);
+    assert_int_equal(writes(&o, &nobody_here, "", in("closed/state/jobsx")), TITAN_OK);
+    assert_int_equal(reads(&o, &nobody_here, in("closed/file"), NULL), TITAN_OK);
     /* Admins and the daemon's own user may name anything, and it stays as it is. */
     struct auth_user admin = {.uid = 1, .roles = POLICY_BIT(POLICY_ADMIN)};
     char path[1100];
