@@ -434,7 +434,7 @@ void member_connected(struct member *m, int64_t now_ms)
     m->state.connected = true;
     m->complaints = 0;
     send_registration(m);
-    if (m->state.phase == PHASE(IDLE) && m->state.opened)
+    if (m->state.opened && m->state.epoch == 0) /* also where a revoke came before its first epoch */
         send_ready(m);
     if (m->state.phase == PHASE(QUIESCED))
         send_quiesced(m);

@@ -120,7 +120,6 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     if (buf_failed(&t->recipe_text))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
-    TRY(run_folder_take(t, err));
     TRY(open_data(t, device.threads, err)); /* before the device: bad input shows at once */
     TRY(open_sample_log(t, err));
     TRY(model_open(&r->model.dims, &t->model, err));
@@ -134,7 +133,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
     if (members->ops->opened)
         members->ops->opened(members);
-    return TITAN_OK;
+    return run_folder_take(t, err); /* may wait for a file server, for longer than a start may take */
 }
 
 void trainer_close(struct trainer *t)

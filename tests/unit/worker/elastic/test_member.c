@@ -634,6 +634,14 @@ static void test_ready_once_opened(void **state)
     member_connected(h.m, h.now);
     assert_int_equal(h.said[SAID(READY)], 1);
     member_close(h.m);
+
+    begin_opening();
+    hear_revoke(0, 3); /* it goes to all of the job's workers on a node */
+    member_disconnected(h.m);
+    member_opened(h.m);
+    member_connected(h.m, h.now);
+    assert_int_equal(h.said[SAID(READY)], 1);
+    member_close(h.m);
 }
 
 /* The agent dies with what it was told: the next one hears it. */
