@@ -60,13 +60,14 @@ static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__
         send_stop_unknown(c, n->session, live->job_id, live->worker_id);
         return;
     }
-    if (plausible_epoch(c, j, live->epoch) && plausible_step(j, live->step)) {
+    const uint64_t held = live->quiesced ? live->quiesced->last_step : 0;
+    if (plausible_epoch(c, j, live->epoch) && plausible_step(j, MAX(live->step, held))) {
         worker_adopt(c, w, live);
         return;
     }
     fence_implausible(c, n, j->id,
                       batch_printf(c->out, "worker %" PRIu64 " at step %" PRIu64 " of epoch %" PRIu64 " cannot be",
-                                   w->id, live->step, live->epoch));
+                                   w->id, MAX(live->step, held), live->epoch));
     send_stop_unknown(c, n->session, live->job_id, live->worker_id);
 }
 

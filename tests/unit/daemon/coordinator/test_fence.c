@@ -451,6 +451,19 @@ static void test_implausible_reports(void **state)
     finished(&b, .worker = 1, .epoch = 1, .step = 99);
     progress(&b, .worker = 1, .epoch = 1, .step = 101);
     assert_int_equal(core_counters(b.core)->implausible, 8);
+    /* What a worker holds is said by a registration, too. */
+    Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *list = &live;
+    Titan__Internal__WorkerQuiesced holds = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    live.job_id = holds.job_id = live.worker_id = holds.worker_id = 1;
+    live.epoch = holds.epoch = holds.installed_epoch = 1;
+    live.step = 8;
+    live.state = TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED;
+    live.address = (char *)"h:1";
+    holds.last_step = 101;
+    live.quiesced = &holds;
+    assert_int_equal(registration(&b, 9, "a", 4, &list, 1), TITAN_OK);
+    assert_int_equal(core_counters(b.core)->implausible, 9);
+    assert_non_null(told(&b, STOP, 0));
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_true(status.step <= 8);
