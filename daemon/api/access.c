@@ -158,6 +158,13 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
     }
 }
 
+void api_session_refused(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why)
+{
+    struct auth_user u;
+    api_user(c, call, &u);
+    api_failed(c, &u, POLICY_SESSION, 0, why);
+}
+
 /* --- may it? ------------------------------------------------------------------------------------------------------ */
 
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)

@@ -166,6 +166,7 @@ const struct coordinator_observer api_observer = {
     .log_chunk = api_log_chunk,
     .node_checked = api_node_checked,
     .probed = api_probed,
+    .session_refused = api_session_refused,
     .session_gone = api_session_gone,
 };
 

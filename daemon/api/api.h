@@ -29,6 +29,7 @@ void api_watch_metrics_stored(struct coordinator *c);
 void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
 bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
 void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
+void api_session_refused(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
 void api_session_gone(struct coordinator *c, uint64_t session);
 /* Store what the audit has counted (audit.h): of minutes that are over, or all of it. */
 void api_audit_flush(struct coordinator *c, bool all);

@@ -36,6 +36,8 @@ struct coordinator_observer {
     bool (*node_checked)(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
     /* A node's answer to a probe with CORE_PROBE_OTHERS. */
     void (*probed)(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
+    /* A registration with the certificate of another node: for the record. */
+    void (*session_refused)(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
     void (*session_gone)(struct coordinator *c, uint64_t session);
 };
 

@@ -158,6 +158,7 @@ def names():
                     done.set()
         refused(grpc.StatusCode.PERMISSION_DENIED, lambda: hello("n9"), "n9", "spiffe://titan/node/n8")
         assert c.counter("cert_name") == 1 and not c.nodes()
+        until("it is on record", lambda: "registration of node n9: the certificate is that of spiffe://titan/node/n8" in c.ctl("audit"), 5)
         assert hello("n8").HasField("ack")
         request = subprocess.run(["openssl", "req", "-new", "-key", c.dir / "n8/key.pem", "-subj", "/CN=n9"], stdout=subprocess.PIPE,
                                  check=True).stdout
@@ -344,6 +345,11 @@ def revoked_node():
         assert c.nodes()["n2"] == "lost" and "revoked" in c.log("n2")
         assert [e["message"] for e in c.events("certificate.revoked")] == ["spiffe://titan/node/n2 is revoked: stolen"]
         c.stop("n2")
+        tls, used = c.dir / "n2/tls", c.dir / "n2.join"
+        (tls / "key.pem").rename(tls / f"key-{(tls / 'joined').read_text().strip()}.pem")  # as if its certificate had never come
+        (tls / "joined").unlink(), (tls / "cert.pem").unlink()
+        again = command(BIN / "titand", "agent", "--join", used, "--slots", 1, "--allow-root", "--state-dir", c.dir / "n2")
+        assert again.code and "no such join token" in again.err, again
         c.spawn("n2", "agent", "--join", c.join_file("n2", "--address", f"localhost:{c.port}", name="again"), "--slots", 1)
         until("n2 is back", lambda: c.nodes()["n2"] == "ready", 10)
         assert (c.dir / "n2/tls/key.pem").read_bytes() != key

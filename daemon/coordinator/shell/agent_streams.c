@@ -91,6 +91,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     }
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION &&
         enrol_speaks_for(c->enrol, call, m->registration->node, &err) != TITAN_OK) {
+        c->options.observer->session_refused(c, call, &err);
         sessions_end(c, s, &err);
         return;
     }
