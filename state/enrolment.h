@@ -32,7 +32,8 @@ struct revocation {
     const char *node; /* NULL = not a node's; of one that is listed */
     int64_t at_ms;
 };
-/* Records certificate.revoked. A later one of the same name replaces it. Join tokens of the node, used or not, are void. */
+/* Records certificate.revoked. A later one of the same name replaces it. Join tokens of the node, used or not, are
+ * void. */
 titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err) TITAN_MUST_USE;
 titan_status revocation_list(struct db *db, bool (*each)(const struct revocation *r, void *data), void *data,
                              struct titan_error *err) TITAN_MUST_USE;

@@ -20,7 +20,7 @@ struct paths_roots {
 };
 struct paths_options {
     struct paths_roots data, checkpoints; /* to read; to write */
-    struct paths_roots own; /* Titan's folders: what is in them, and what they are in, is below no root */
+    struct paths_roots own;               /* Titan's folders: what is in them, and what they are in, is below no root */
 };
 
 /* TITAN_EINVAL for one that is not absolute or not there. */

@@ -127,12 +127,8 @@ static void test_revoked_joins(void **state)
 {
     (void)state;
     struct titan_error why;
-    struct join j = {.id = "used",
-                     .node = "n1",
-                     .created_by = "root",
-                     .hash = secret,
-                     .created_at_ms = 1000,
-                     .expires_at_ms = 9000};
+    struct join j = {
+        .id = "used", .node = "n1", .created_by = "root", .hash = secret, .created_at_ms = 1000, .expires_at_ms = 9000};
     struct revocation r = {.uri = "spiffe://titan/node/n1", .node = "n1", .reason = "", .by = "root", .at_ms = 5000};
     assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
     assert_int_equal(use("used", secret, "n1", key, 1500, &why), TITAN_OK);
