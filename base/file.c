@@ -31,20 +31,27 @@ static const char *kind_name(mode_t mode)
     }
 }
 
-titan_status file_open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err)
+/* What was opened without waiting: fd, or -1 and errno. */
+static titan_status check_regular(int fd, const char *name, struct titan_error *err)
 {
-    titan_assert((flags & ~O_NOFOLLOW) == 0);
-    titan_assert(at >= 0 || at == AT_FDCWD);
     struct stat st;
-    _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags);
     if (fd < 0 && errno == ENXIO) /* a socket cannot be opened */
         return titan_fail(err, TITAN_EINVAL, "'%s' is a socket, not a regular file", name);
-    if (fd < 0 && errno == ELOOP && flags & O_NOFOLLOW)
-        return titan_fail(err, TITAN_EINVAL, "'%s' is a symbolic link, not a regular file", name);
     if (fd < 0 || fstat(fd, &st) < 0)
         return titan_fail_errno(err, "cannot open '%s'", name);
     if (!S_ISREG(st.st_mode))
         return titan_fail(err, TITAN_EINVAL, "'%s' is %s, not a regular file", name, kind_name(st.st_mode));
+    return TITAN_OK;
+}
+
+titan_status file_open_regular(int at, const char *name, int flags, int *ret_fd, struct titan_error *err)
+{
+    titan_assert((flags & ~O_NOFOLLOW) == 0);
+    titan_assert(at >= 0 || at == AT_FDCWD);
+    _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags);
+    if (fd < 0 && errno == ELOOP && flags & O_NOFOLLOW)
+        return titan_fail(err, TITAN_EINVAL, "'%s' is a symbolic link, not a regular file", name);
+    TRY(check_regular(fd, name, err));
     *ret_fd = TAKE_FD(fd);
     return TITAN_OK;
 }
@@ -76,15 +83,9 @@ int file_open_named(const char *path, int flags)
     return -1;
 }
 
-titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err)
+static titan_status read_whole(int fd, const char *path, size_t max, struct buf *out, struct titan_error *err)
 {
-    return file_read_at(AT_FDCWD, path, 0, max, out, err);
-}
-
-titan_status file_read_at(int at, const char *path, int flags, size_t max, struct buf *out, struct titan_error *err)
-{
-    _cleanup_fd_ int fd = -1;
-    TRY(file_open_regular(at, path, flags, &fd, err));
+    titan_assert(fd >= 0);
     size_t start = out->len;
     for (;;) {
         size_t have = out->len - start;
@@ -116,6 +117,25 @@ titan_status file_read_at(int at, const char *path, int flags, size_t max, struc
     }
     out->data[out->len] = '\0';
     return TITAN_OK;
+}
+
+titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err)
+{
+    return file_read_at(AT_FDCWD, path, 0, max, out, err);
+}
+
+titan_status file_read_at(int at, const char *path, int flags, size_t max, struct buf *out, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = -1;
+    TRY(file_open_regular(at, path, flags, &fd, err));
+    return read_whole(fd, path, max, out, err);
+}
+
+titan_status file_read_named(const char *path, size_t max, struct buf *out, struct titan_error *err)
+{
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    TRY(check_regular(fd, path, err));
+    return read_whole(fd, path, max, out, err);
 }
 
 titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool *ret_whole, struct titan_error *err)

@@ -40,6 +40,8 @@ void file_refuse_links(void);
 bool file_refuses_links(void);
 /* open(2) of such a path: -1 and errno, ELOOP for a link that is refused. */
 int file_open_named(const char *path, int flags);
+/* file_read() of such a path. */
+titan_status file_read_named(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 /* mkdir -p with mode 0755. */
 titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* The same of a path that a run file names: where links are refused, none on the way is followed. */

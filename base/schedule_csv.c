@@ -142,7 +142,7 @@ titan_status schedule_load(const char *path, int ranks, int stages, int microbat
                            struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    TRY(file_read(path, SCHEDULE_CSV_MAX, &text, err));
+    TRY(file_read_named(path, SCHEDULE_CSV_MAX, &text, err));
     if (text.len && memchr(text.data, '\0', text.len))
         return titan_fail(err, TITAN_EINVAL, "%s: not a text: it has a zero byte", path);
     return schedule_parse(text.len ? text.data : "", path, ranks, stages, microbatches, ret, err);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <time.h>
 #include <cmocka.h>
@@ -508,6 +509,38 @@ static void test_csv_fifo(void **state)
     (void)rmdir(path);
 }
 
+/* A link in place of the file, where none is followed: for good, so in a process of its own. */
+static void test_csv_link(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/titan-test-schedule-XXXXXX", file[64], link_path[64];
+    static const char text[] = "0F0,0B0\n1F0,1B0\n";
+    assert_non_null(mkdtemp(path));
+    (void)snprintf(file, sizeof(file), "%s/file", path);
+    (void)snprintf(link_path, sizeof(link_path), "%s/link", path);
+    assert_int_equal(file_replace(file, text, sizeof(text) - 1, NULL), TITAN_OK);
+    assert_int_equal(symlink("file", link_path), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct titan_error err = {0};
+        struct schedule *s = NULL, *direct = NULL, *none = NULL;
+        int failed = schedule_load(link_path, 2, 2, 1, &s, NULL) != TITAN_OK ? 1 : 0;
+        file_refuse_links();
+        failed |= schedule_load(link_path, 2, 2, 1, &none, &err) == TITAN_OK ? 2 : 0;
+        failed |= strstr(err.msg, "symbolic link") ? 0 : 4;
+        failed |= schedule_load(file, 2, 2, 1, &direct, NULL) != TITAN_OK ? 8 : 0;
+        schedule_close(s);
+        schedule_close(direct);
+        _exit(failed);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    (void)unlink(link_path);
+    (void)unlink(file);
+    (void)rmdir(path);
+}
+
 static void test_samples(void **state)
 {
     (void)state;
@@ -665,7 +698,8 @@ int main(void)
         cmocka_unit_test(test_formulas),  cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_dualpipe_v),
         cmocka_unit_test(test_in_flight), cmocka_unit_test(test_orders),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_csv),       cmocka_unit_test(test_csv_refused), cmocka_unit_test(test_csv_fifo),
-        cmocka_unit_test(test_samples),   cmocka_unit_test(test_broken),      cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_csv_link),  cmocka_unit_test(test_samples),     cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
