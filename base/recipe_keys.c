@@ -363,7 +363,7 @@ const struct recipe_key recipe_keys[] = {
     {.section = "checkpoint", .name = "initial_load_path", .type = KEY_STRING, AT(checkpoint.initial_load_path),
      .initial = "\"\"", .theirs = "none", .flags = KEY_NUMBERS,
      .doc = "What a run begins from if its folder has no checkpoint: another run's checkpoint, or a folder of them: "
-            "the newest. Of a submitted run also \"job:NUMBER\", the newest checkpoint of that job, or that of "
+            "the newest that rank 0 can read. Of a submitted run also \"job:NUMBER\", the newest checkpoint of that job, or that of "
             "load_step. Also where enable is false."},
     {.section = "checkpoint", .name = "initial_load_model_only", .type = KEY_BOOL,
      AT(checkpoint.initial_load_model_only), .initial = "true", .flags = KEY_NUMBERS,

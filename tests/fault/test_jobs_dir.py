@@ -90,6 +90,37 @@ def nodes_with_other_data():
             files[1].write_bytes(kept)
 
 
+def nodes_with_other_checkpoints():
+    """a node does not see the newest checkpoint below initial_load_path: all ranks load rank 0's choice, or the job fails and names it"""
+    with Cluster(slots={"n1": 1, "n2": 1}) as c:
+        source, older = c.dir / "source", c.dir / "older"
+        keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text"), "elastic.min_workers": 2, "training.steps": 4}
+        first = c.submit({**keys, "checkpoint.enable": "true", "checkpoint.interval": 2, "checkpoint.folder": source})
+        until("it has ended", lambda: c.status(first)["state"] in ("COMPLETED", "FAILED"), 30)
+        assert c.status(first)["state"] == "COMPLETED", c.status(first)
+        shutil.copytree(source, older)
+        shutil.rmtree(older / "step-00000004")
+        states = {}
+        for hidden in c.slots:
+            c.hosts = {hidden: (["unshare", "-m", "sh", "-c", f'mount --bind {older} {source}; exec "$@"', "sh"], "127.0.0.1")}
+            for name in c.slots:
+                c.kill(name)
+                until("the node is lost", lambda: c.nodes()[name] != "ready", 30)
+                c.agent(name)
+            until("the nodes are back", lambda: set(c.nodes().values()) == {"ready"}, 30)
+            job = c.submit({**keys, "checkpoint.initial_load_path": source})
+            until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"), 60)
+            loaded = sorted(line.split("path=")[1].split()[0] for log in c.dir.glob(f"*/jobs/{job}/logs/*.log")
+                            for line in log.read_text().splitlines() if " weights loaded " in line)
+            s = c.status(job)
+            states[s["state"]] = hidden
+            if s["state"] == "COMPLETED":  # rank 0 is where it is hidden
+                assert loaded == [f'"{source}/step-00000002"'] * 2, loaded
+            else:
+                assert not loaded and s["step"] == 0 and "No such file" in s["reason"] and "step-00000004" in s["reason"], (loaded, s)
+        assert set(states) == {"COMPLETED", "FAILED"}, states
+
+
 @as_nobody
 def data_that_cannot_be_read():
     """a data set without the right to read it fails the job at once, by path and cause; files below it are counted, once"""
@@ -128,4 +159,4 @@ def configured_folder_must_be_there():
 
 if __name__ == "__main__":
     tap(data_is_looked_at_on_the_node, data_that_cannot_be_read, configured_folder_must_be_there,
-        *([node_of_another_machine, nodes_with_other_data] if unshare_works() else []))
+        *([node_of_another_machine, nodes_with_other_data, nodes_with_other_checkpoints] if unshare_works() else []))

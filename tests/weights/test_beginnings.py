@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run begins from, and what its last checkpoint has: the [checkpoint] keys of titan-worker run."""
 import json
+import os
+import shutil
 import struct
 import sys
 import tempfile
@@ -9,7 +11,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import titan  # noqa: E402
 
-WORKER = titan.BIN / "titan-worker"
 folder = tempfile.TemporaryDirectory(prefix="titan-beginnings-")
 root = Path(folder.name)
 text = titan.headers_text(root / "text")
@@ -17,11 +18,12 @@ BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float3
         "lr_scheduler.warmup_steps": 2, "training.steps": 20, "lr_scheduler.decay_ratio": 0.0}
 
 
-def start(name, workers=1, **keys):
+def start(name, workers=1, failpoints=None, **keys):
     keys = {f"checkpoint.{k}" if "." not in k else k: str(v).lower() if isinstance(v, bool) else v
             for k, v in keys.items()}
-    return titan.command(WORKER, "run", titan.SOURCE / "recipes/tiny.toml", "-n", workers, "--dir", root / name,
-                         "--device", "cpu", *titan.overrides(BASE | keys))
+    return titan.command((titan.FP_BIN if failpoints else titan.BIN) / "titan-worker", "run", titan.SOURCE / "recipes/tiny.toml", "-n", workers, "--dir", root / name,
+                         "--device", "cpu", *titan.overrides(BASE | keys),
+                         env={**os.environ, "TITAN_FAILPOINTS": failpoints} if failpoints else None)
 
 
 def run(name, workers=1, **keys):
@@ -71,6 +73,40 @@ def test_another_runs_checkpoint():
     same = {"optimizer.lr": 1e-5, "initial_load_path": at, "initial_load_model_only": False}
     assert min(run("excluded", exclude_from_loading="optimizer,train_state", **same)) == 1
     assert min(run("kept", exclude_from_loading="optimizer", **same)) == 11
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_newest_of_a_folder():
+    """what is left out on the way to the newest that can be read is named, and so is what is loaded; that one loads, or nothing does"""
+    whole()
+    at = root / "newest-of/checkpoint"
+    shutil.copytree(root / "whole/checkpoint", at)
+    last, before = at / "step-00000020", at / "step-00000010"
+
+    def begun(loaded, left_out, why, name, **keys):
+        done = start(name, 2, initial_load_path=at, **keys)
+        assert done.code == 0, done.err[-2000:]
+        assert done.err.count(f'path="{loaded}"') == 2 and "weights loaded" in done.err, done.err
+        for line in [x for x in done.err.splitlines() if "refused" in x or "cannot be read" in x]:
+            assert left_out and f'path="{left_out}"' in line and why in line, line
+        assert not left_out or why in done.err, done.err
+
+    begun(last, None, "", "of-last")
+    begun(before, last, "folder.look", "of-unread", failpoints="folder.look%0=fail:EIO@1")
+    flip(last / "manifest.json")
+    begun(before, last, "manifest.json", "of-before")
+    done = titan.command(titan.BIN / "titan-worker", "generate", at, "--max-tokens", 1, "--device", "cpu")
+    assert done.code == 0 and "checkpoint refused" in done.err and str(last) in done.err, (done.code, done.err)
+    for shard in before.glob("rank-*.safetensors"):
+        flip(shard)
+    refused(f"{before}': 'rank-00000.safetensors' is damaged", "of-damaged", initial_load_path=at)
+    flip(before / "manifest.json")
+    refused(f"no checkpoint in '{at}' loads: '{last}", "of-none", initial_load_path=at)
 
 
 def test_load_step():
@@ -137,5 +173,5 @@ def test_refusals():
     refused("expected", "words", exclude_from_loading="optimiser")
 
 
-titan.tap(test_another_runs_checkpoint, test_load_step, test_first_and_seed, test_last_of_a_run, test_last_in_hf,
-          test_refusals)
+titan.tap(test_another_runs_checkpoint, test_newest_of_a_folder, test_load_step, test_first_and_seed, test_last_of_a_run,
+          test_last_in_hf, test_refusals)

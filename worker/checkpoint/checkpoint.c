@@ -427,17 +427,33 @@ static titan_status read_manifest(const char *path, struct manifest *ret, int *r
     return TITAN_OK;
 }
 
-titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step, struct titan_error *err)
+titan_status checkpoint_check(const char *path, uint64_t step, struct titan_error *err)
+{
+    _cleanup_(manifest_clear) struct manifest m = {0};
+    const titan_status status = as_damage(read_manifest(path, &m, NULL, err), err);
+    if (status == TITAN_EVERSION && err)
+        err->status = TITAN_ECORRUPT;
+    TRY(status == TITAN_EVERSION ? TITAN_ECORRUPT : status);
+    if (m.info.step != step)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s': its manifest is of step %" PRIu64, path, m.info.step);
+    return TITAN_OK;
+}
+
+titan_status checkpoint_latest(const char *dir, const struct log *log, char *ret_path, uint64_t *ret_step,
+                               struct titan_error *err)
 {
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0;
     TRY(checkpoint_steps(-1, dir, &steps, &n, err));
     for (size_t i = 0; i < n; i++) {
         char path[PATH_MAX];
+        struct titan_error fault = {0};
         TRY(checkpoint_path(path, dir, steps[i], err));
-        _cleanup_(manifest_clear) struct manifest m = {0};
-        if (read_manifest(path, &m, NULL, NULL) != TITAN_OK || m.info.step != steps[i])
+        if (checkpoint_check(path, steps[i], &fault) != TITAN_OK) {
+            if (log)
+                tlog_warn(log, "checkpoint refused", "path=\"%s\" reason=\"%s\"", path, fault.msg);
             continue;
+        }
         memcpy(ret_path, path, PATH_MAX);
         *ret_step = steps[i];
         return TITAN_OK;
@@ -445,17 +461,28 @@ titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_st
     return titan_fail(err, TITAN_ENOTFOUND, "no complete checkpoint in '%s'", dir);
 }
 
-titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err)
+titan_status checkpoint_place(const char *path, char *ret_path, bool *ret_itself, struct titan_error *err)
 {
     char manifest[PATH_MAX], real[PATH_MAX];
-    uint64_t step;
     if (!file_refuses_links() && realpath(path, real)) /* a link of the caller's own is fine */
         path = real;
     if ((size_t)snprintf(manifest, sizeof(manifest), "%s/" MANIFEST_NAME, path) >= sizeof(manifest))
         return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
-    if (access(manifest, F_OK) < 0 && checkpoint_latest(path, ret_path, &step, NULL) == TITAN_OK)
-        return TITAN_OK;
+    *ret_itself = access(manifest, F_OK) == 0;
     (void)snprintf(ret_path, PATH_MAX, "%s", path);
+    return TITAN_OK;
+}
+
+titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err)
+{
+    char dir[PATH_MAX];
+    struct log log;
+    uint64_t step;
+    bool itself;
+    TRY(checkpoint_place(path, dir, &itself, err));
+    log_init(&log, "checkpoint", "%s", "");
+    if (itself || checkpoint_latest(dir, &log, ret_path, &step, NULL) != TITAN_OK)
+        memcpy(ret_path, dir, PATH_MAX);
     return TITAN_OK;
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "worker/checkpoint/apart.h"
 #include "worker/tensor/shard_slice.h"
 
@@ -65,10 +66,17 @@ void checkpoint_sweep(int at, uint64_t epoch);
 titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n,
                               struct titan_error *err) TITAN_MUST_USE;
 titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
-/* Newest complete checkpoint in dir with a manifest that parses; TITAN_ENOTFOUND. path: char[PATH_MAX]. */
-titan_status checkpoint_latest(const char *dir, char *ret_path, uint64_t *ret_step,
+/* Its manifest can be read and is of this step. TITAN_ECORRUPT: it is damaged. */
+titan_status checkpoint_check(const char *path, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
+/* Newest complete checkpoint in dir with a manifest that parses; TITAN_ENOTFOUND. Newer ones that are left out are
+ * named in the log (NULL: nowhere). path: char[PATH_MAX]. */
+titan_status checkpoint_latest(const char *dir, const struct log *log, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err) TITAN_MUST_USE;
-/* The checkpoint at path or, if it is a folder of checkpoints, its newest. path: char[PATH_MAX]. */
+/* Where a path leads that the caller names; itself: to a checkpoint, not a folder of them. path: char[PATH_MAX]. */
+titan_status checkpoint_place(const char *path, char *ret_path, bool *ret_itself,
+                              struct titan_error *err) TITAN_MUST_USE;
+/* The checkpoint at path or, if it is a folder of checkpoints, its newest, as checkpoint_latest() finds it; the log
+ * names those that it leaves out. path: char[PATH_MAX]. */
 titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err) TITAN_MUST_USE;
 /* Read and check the manifest only. */
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,

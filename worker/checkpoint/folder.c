@@ -205,8 +205,11 @@ struct job {
     const struct log *log;
     struct folder folder;
     /* listing it */
+    char place[PATH_MAX];
     uint64_t *steps;
     size_t n;
+    /* looking at a checkpoint */
+    uint64_t step;
 };
 
 static void clear_job(struct apart *a)
@@ -236,6 +239,22 @@ static titan_status run_steps(struct apart *a, struct titan_error *err)
     struct job *j = (struct job *)a;
     TRY(failpoint("folder.list", err));
     return checkpoint_steps(-1, j->path, &j->steps, &j->n, err);
+}
+
+static titan_status run_find(struct apart *a, struct titan_error *err)
+{
+    struct job *j = (struct job *)a;
+    bool itself;
+    TRY(failpoint("folder.list", err));
+    TRY(checkpoint_place(j->path, j->place, &itself, err));
+    return itself ? TITAN_OK : checkpoint_steps(-1, j->place, &j->steps, &j->n, err);
+}
+
+static titan_status run_look(struct apart *a, struct titan_error *err)
+{
+    struct job *j = (struct job *)a;
+    TRY(failpoint("folder.look", err));
+    return checkpoint_check(j->path, j->step, err);
 }
 
 static titan_status open_job(const char *path, const char *text,
@@ -271,6 +290,36 @@ titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop
     *ret_steps = TAKE(j->steps);
     *ret_n = j->n;
     return TITAN_OK;
+}
+
+titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place, uint64_t **ret_steps,
+                         size_t *ret_n, struct titan_error *err)
+{
+    _cleanup_(close_job) struct job *j = NULL;
+
+    titan_assert(still_ms >= 0);
+    TRY(open_job(path, "", run_find, &j, err));
+    const titan_status status = apart_run(&j->apart, still_ms, stop, err);
+    if (status == TITAN_ETIMEDOUT)
+        (void)titan_error_wrap(err, "cannot list '%s'", path);
+    TRY(status);
+    memcpy(ret_place, j->place, PATH_MAX);
+    *ret_steps = TAKE(j->steps);
+    *ret_n = j->n;
+    return TITAN_OK;
+}
+
+titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop, struct titan_error *err)
+{
+    _cleanup_(close_job) struct job *j = NULL;
+
+    titan_assert(still_ms >= 0);
+    TRY(open_job(path, "", run_look, &j, err));
+    j->step = step;
+    const titan_status status = apart_run(&j->apart, still_ms, stop, err);
+    if (status == TITAN_ETIMEDOUT)
+        (void)titan_error_wrap(err, "'%s'", path);
+    return status;
 }
 
 titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,

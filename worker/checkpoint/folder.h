@@ -41,6 +41,12 @@ struct folder {
 /* checkpoint_steps, on a thread of its own (apart.h). */
 titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop, uint64_t **ret_steps, size_t *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
+/* The same of a path that may be a checkpoint itself, without steps then. place: char[PATH_MAX], where it leads. */
+titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place, uint64_t **ret_steps,
+                         size_t *ret_n, struct titan_error *err) TITAN_MUST_USE;
+/* checkpoint_check, on a thread of its own. */
+titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop,
+                         struct titan_error *err) TITAN_MUST_USE;
 /* Make the folder, try whether it can be written, and take it. TITAN_ECONFLICT: another run uses it, or it holds
  * another recipe's checkpoints. Any other failure names the folder and what is wrong with it. wait_ms: how long an
  * earlier run may take to let go. TITAN_ETIMEDOUT: the file system has not answered for still_ms (0: it is waited

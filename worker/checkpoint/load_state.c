@@ -2,7 +2,6 @@
 /* load_state.c - a rank's part of the state from a checkpoint of any mesh, or from weights of transformers. */
 #include "worker/checkpoint/load_state.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,31 +108,20 @@ static titan_status leave_out(struct load *l, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* What initial_load_path names: one, or a folder of them. */
-static titan_status find_other(struct load *l, struct titan_error *err)
+static titan_status read_info(struct load *l, struct titan_error *err)
 {
-    char found[PATH_MAX];
-    TRY(checkpoint_find(l->path, found, err));
-    char *copy = strdup(found);
-    if (!copy)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    if (strcmp(found, l->path) == 0 && hf_weights_are_at(found)) {
-        free(copy);
-        (void)titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint but a Hugging Face directory", l->path);
-        titan_error_hint(err, "set checkpoint.initial_load_in_hf = true");
-        return TITAN_EINVAL;
-    }
-    free(l->path);
-    l->path = copy;
-    return TITAN_OK;
+    const titan_status status = checkpoint_read_info(l->path, &l->info, err);
+    if (status != TITAN_ENOTFOUND || l->source.from != LOAD_OTHER || !hf_weights_are_at(l->path))
+        return status;
+    (void)titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint but a Hugging Face directory", l->path);
+    titan_error_hint(err, "set checkpoint.initial_load_in_hf = true");
+    return TITAN_EINVAL;
 }
 
 static titan_status load_checkpoint(struct load *l, struct titan_error *err)
 {
     titan_assert(l->source.from != LOAD_WEIGHTS);
-    if (l->source.from == LOAD_OTHER)
-        TRY(find_other(l, err));
-    TRY(checkpoint_read_info(l->path, &l->info, err));
+    TRY(read_info(l, err));
     if (l->source.from != LOAD_OTHER && l->info.recipe_hash != l->source.recipe_hash) {
         (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
         titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");

@@ -11,7 +11,7 @@
 
 enum load_from {
     LOAD_OWN,    /* a checkpoint of the run: of its recipe (recipe_hash) */
-    LOAD_OTHER,  /* a checkpoint of another run with the same model, or a folder of them: the newest */
+    LOAD_OTHER,  /* a checkpoint of another run with the same model */
     LOAD_WEIGHTS /* a Hugging Face directory */
 };
 

@@ -133,6 +133,9 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 
 #define STALLS_MAX 2 /* of one checkpoint */
 
+/* LOOK: rank 0 at the manifest, for all. */
+enum attempt_kind { LOAD, LOOK };
+
 /* What a rank could do with a checkpoint, the worse the later. */
 enum outcome { LOADED, UNREADABLE, FORBIDDEN, STALLED, INCOMPLETE, DAMAGED };
 
@@ -144,10 +147,11 @@ struct vote {
 
 #define CANDIDATES_MAX 62 /* that are looked for in the folder: older ones are no use */
 
-/* What rank 0 has found in the folder. Others may not see the same yet. */
+/* What rank 0 has found in a folder. Others may not see the same yet. */
 struct listing {
     double unreadable, n, steps[CANDIDATES_MAX];
     char why[WORDS * sizeof(double)];
+    char place[PATH_MAX]; /* of initial_load_path: the folder, or a checkpoint itself */
 };
 
 static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
@@ -226,6 +230,13 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
     return pause_for(r, wait, err);
 }
 
+/* By the name; one without a step comes last. */
+static uint64_t step_of(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
+}
+
 /* So many tokens are in so many steps at most, unless another run made some of them. */
 static titan_status check_numbers(const struct restore *r, const char *path, const struct train_state *to,
                                   struct titan_error *err)
@@ -242,19 +253,31 @@ static titan_status check_numbers(const struct restore *r, const char *path, con
                       (unsigned long long)to->tokens, (unsigned long long)to->step);
 }
 
+/* A rank's own part of it. */
+static titan_status attempt(struct restore *r, enum attempt_kind kind, struct load_source *source,
+                            struct train_state *to, struct titan_error *err)
+{
+    if (kind == LOOK)
+        return r->view->rank == 0 ? folder_look(source->path, step_of(source->path), r->still_ms, r->stop, err)
+                                  : TITAN_OK;
+    if (!to)
+        return TITAN_OK;
+    TRY(load_state(to, source, r->recipe, r->still_ms, r->stop, r->s, err));
+    return source->from == LOAD_OWN ? check_numbers(r, source->path, to, err) : TITAN_OK;
+}
+
 /* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
  * there; TITAN_ETIMEDOUT: it has stalled there; TITAN_EUNSUPPORTED: it does not have what is wanted. */
-static titan_status try_once(struct restore *r, struct load_source *source, struct train_state *to,
-                             struct titan_error *err)
+static titan_status try_once(struct restore *r, enum attempt_kind kind, struct load_source *source,
+                             struct train_state *to, struct titan_error *err)
 {
     const char *path = source->path;
     struct titan_error fault = {0};
     struct vote seen;
+    char who[32] = "";
     int by;
 
-    titan_status status = to ? load_state(to, source, r->recipe, r->still_ms, r->stop, r->s, &fault) : TITAN_OK;
-    if (status == TITAN_OK && to && source->from == LOAD_OWN)
-        status = check_numbers(r, path, to, &fault);
+    const titan_status status = attempt(r, kind, source, to, &fault);
     if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */
         if (err)
             *err = fault;
@@ -263,6 +286,8 @@ static titan_status try_once(struct restore *r, struct load_source *source, stru
     TRY(vote(r, status, fault.msg, &by, &seen, err));
     if (seen.outcome == LOADED)
         return TITAN_OK;
+    if (by > 0 && source->from != LOAD_OWN) /* rank 0 has not met it */
+        (void)snprintf(who, sizeof who, "rank %d: ", by);
     if (seen.outcome == DAMAGED || seen.outcome == INCOMPLETE)
         tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
     return titan_fail(err,
@@ -271,7 +296,7 @@ static titan_status try_once(struct restore *r, struct load_source *source, stru
                       : seen.outcome == STALLED    ? TITAN_ETIMEDOUT
                       : seen.outcome == INCOMPLETE ? TITAN_EUNSUPPORTED
                                                    : TITAN_ECORRUPT,
-                      "%s", seen.why);
+                      "%s%s", who, seen.why);
 }
 
 /* Has it stalled as often as it may? */
@@ -287,8 +312,8 @@ static bool stalled_for_good(struct restore *r, const char *path, const char *wh
 
 /* A file that a disk does not give back for long counts as damaged, and so does one that stalled more than once; a
  * right that is missing can be given. */
-static titan_status try_checkpoint(struct restore *r, struct load_source *source, struct train_state *to,
-                                   struct titan_error *err)
+static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, struct load_source *source,
+                                   struct train_state *to, struct titan_error *err)
 {
     const char *path = source->path;
     struct titan_error fault = {0};
@@ -296,7 +321,7 @@ static titan_status try_checkpoint(struct restore *r, struct load_source *source
     int spent_ms = 0, stalls = 0;
 
     for (;;) {
-        status = try_once(r, source, to, &fault);
+        status = try_once(r, kind, source, to, &fault);
         if (status == TITAN_ETIMEDOUT && !stalled_for_good(r, path, fault.msg, &stalls))
             continue;
         if (status != TITAN_EIO && status != TITAN_EPERM)
@@ -306,7 +331,7 @@ static titan_status try_checkpoint(struct restore *r, struct load_source *source
             break;
         TRY(waited);
     }
-    if (status == TITAN_OK)
+    if (status == TITAN_OK && source->from == LOAD_OWN)
         (void)snprintf(r->loaded, sizeof r->loaded, "%s", path);
     status = status == TITAN_EIO || status == TITAN_ETIMEDOUT ? TITAN_ECORRUPT : status;
     if (status == TITAN_ECORRUPT && !r->damaged[0])
@@ -316,39 +341,43 @@ static titan_status try_checkpoint(struct restore *r, struct load_source *source
     return status;
 }
 
-static void list_folder(const struct restore *r, struct listing *ret)
+/* own: the run's. What is wrong with the name of another's is said when it is loaded. */
+static void list_folder(const struct restore *r, const char *path, bool own, struct listing *ret)
 {
     struct titan_error fault = {0};
     _cleanup_free_ uint64_t *steps = NULL;
     size_t n = 0;
 
-    const titan_status status = folder_steps(r->folder, r->still_ms, r->stop, &steps, &n, &fault);
-    ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND;
+    (void)snprintf(ret->place, sizeof ret->place, "%s", path);
+    const titan_status status = own ? folder_steps(path, r->still_ms, r->stop, &steps, &n, &fault)
+                                    : folder_find(path, r->still_ms, r->stop, ret->place, &steps, &n, &fault);
+    ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND && (own || status != TITAN_EINVAL);
     (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg);
     for (size_t i = 0; i < MIN(n, (size_t)CANDIDATES_MAX); i++)
         ret->steps[(int)ret->n++] = (double)steps[i];
 }
 
 /* What rank 0 finds; whether a folder is looked at is decided by the recipe, and so alike on all ranks. */
-static titan_status look_in_folder(struct restore *r, struct listing *ret, struct titan_error *err)
+static titan_status look_in_folder(struct restore *r, const char *path, bool own, struct listing *ret,
+                                   struct titan_error *err)
 {
     const int ranks = r->view->world + r->view->departing;
     _cleanup_free_ struct listing *all = calloc((size_t)ranks, sizeof *all);
     int spent_ms = 0;
 
     memset(ret, 0, sizeof *ret);
-    if (!r->folder)
+    if (!path)
         return TITAN_OK;
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     for (;;) {
         struct listing mine = {0};
         if (r->view->rank == 0)
-            list_folder(r, &mine);
+            list_folder(r, path, own, &mine);
         TRY(gather_bytes(r, &mine, sizeof mine, all, err));
         if (all[0].unreadable == 0)
             break;
-        TRY(wait_to_read(r, r->folder, all[0].why, &spent_ms, err));
+        TRY(wait_to_read(r, path, all[0].why, &spent_ms, err));
     }
     *ret = all[0];
     return TITAN_OK;
@@ -388,20 +417,13 @@ static void add_candidate(struct candidates *c, uint64_t step, const char *path,
     titan_assert(at + 1 == c->n || c->steps[at + 1] < step);
 }
 
-/* By the name; one without a step comes last. */
-static uint64_t step_of(const char *path)
-{
-    const char *name = strrchr(path, '/');
-    return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
-}
-
 static titan_status find_candidates(struct restore *r, struct candidates *ret, struct titan_error *err)
 {
     const struct epoch_view *v = r->view;
     struct listing there;
     char path[PATH_MAX];
 
-    TRY(look_in_folder(r, &there, err));
+    TRY(look_in_folder(r, r->folder, true, &there, err));
     const size_t most = (size_t)v->n_older + (size_t)there.n + 2;
     ret->paths = calloc(most, sizeof *ret->paths);
     ret->steps = calloc(most, sizeof *ret->steps);
@@ -442,7 +464,7 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
                                      .recipe_hash = r->recipe_hash,
                                      .without_optimizer = begins && recipe_excludes(r->recipe, "optimizer"),
                                      .without_progress = begins && recipe_excludes(r->recipe, "train_state")};
-        status = try_checkpoint(r, &source, to, &fault);
+        status = try_checkpoint(r, LOAD, &source, to, &fault);
         if (i == 0)
             newest = fault;
         if (status != TITAN_ECORRUPT && status != TITAN_EUNSUPPORTED)
@@ -469,20 +491,50 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
 
 /* --- the beginning ------------------------------------------------------------------------------------------------ */
 
+/* A checkpoint, or the newest in a folder with a manifest that rank 0 can read: the same on all ranks. */
+static titan_status find_initial(struct restore *r, char ret[PATH_MAX], struct titan_error *err)
+{
+    struct titan_error fault = {0}, newest = {0};
+    struct listing there;
+    titan_status status = TITAN_OK;
+
+    TRY(look_in_folder(r, r->recipe->checkpoint.initial_load_path, false, &there, err));
+    (void)snprintf(ret, PATH_MAX, "%s", there.place);
+    for (int i = 0; i < (int)there.n; i++) {
+        struct load_source source = {.path = ret, .from = LOAD_OTHER};
+        TRY(checkpoint_path(ret, there.place, (uint64_t)there.steps[i], err));
+        status = try_checkpoint(r, LOOK, &source, NULL, &fault);
+        if (i == 0)
+            newest = fault;
+        if (status != TITAN_ECORRUPT)
+            break;
+    }
+    if (status == TITAN_ECORRUPT)
+        return titan_fail(err, TITAN_ECORRUPT, "no checkpoint in '%s' loads: %.*s", there.place, 300, newest.msg);
+    if (status != TITAN_OK && err)
+        *err = fault;
+    return status;
+}
+
 /* checkpoint.initial_load_path. Whatever is wrong with it is so at the next attempt, too: TITAN_EINVAL. */
 static titan_status load_initial(struct restore *r, struct train_state *to, struct titan_error *err)
 {
     const struct recipe *c = r->recipe;
     struct titan_error fault = {0};
+    char path[PATH_MAX];
     struct load_source source = {
-        .path = c->checkpoint.initial_load_path,
+        .path = path,
         .from = c->checkpoint.initial_load_in_hf ? LOAD_WEIGHTS : LOAD_OTHER,
         .without_optimizer = c->checkpoint.initial_load_model_only || recipe_excludes(c, "optimizer"),
         .without_progress = c->checkpoint.initial_load_model_only || recipe_excludes(c, "train_state")};
 
-    titan_status status = try_checkpoint(r, &source, to, &fault);
+    titan_status status = TITAN_OK;
+    (void)snprintf(path, sizeof path, "%s", c->checkpoint.initial_load_path);
+    if (source.from == LOAD_OTHER)
+        status = find_initial(r, path, &fault);
+    if (status == TITAN_OK)
+        status = try_checkpoint(r, LOAD, &source, to, &fault);
     if (status == TITAN_OK) {
-        r->loaded[0] = '\0'; /* none of the run's own */
         tlog_info(r->log, "weights loaded", "path=\"%s\" step=%lu", source.path, to ? (unsigned long)to->step : 0);
         if (source.note[0])
             tlog_warn(r->log, "the weights were trained with other settings", "differences=\"%s\"", source.note);

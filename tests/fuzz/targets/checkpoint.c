@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     buf_printf(&text, ",\"manifest_crc32c\":\"%08x\"}\n", crc32c(0, text.data, text.len));
     (void)snprintf(path, sizeof(path), "%s/" MANIFEST_NAME, folder);
     fuzz_file(path, (const uint8_t *)text.data, text.len);
-    (void)!checkpoint_latest(fuzz_folder(), newest, &step, &err);
+    (void)!checkpoint_latest(fuzz_folder(), NULL, newest, &step, &err);
     titan_status status = checkpoint_read_info(folder, &info, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);

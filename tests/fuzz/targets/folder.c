@@ -77,7 +77,7 @@ static void names(struct fuzz_input *in)
         (void)snprintf(made[n], sizeof(made[n]), "%s/%s", fuzz_folder(), name);
         n += mkdir(made[n], 0700) == 0;
     }
-    (void)!checkpoint_latest(fuzz_folder(), newest, &step, &err);
+    (void)!checkpoint_latest(fuzz_folder(), NULL, newest, &step, &err);
     while (n > 0)
         (void)rmdir(made[--n]);
 }

@@ -264,7 +264,7 @@ static void test_info_comes_back(void **state)
     struct checkpoint_info info = {0};
     write_some(120, 9, path);
     assert_non_null(strstr(path, "/step-00000120"));
-    assert_int_equal(checkpoint_latest(dir, latest, &step, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_latest(dir, NULL, latest, &step, NULL), TITAN_OK);
     assert_string_equal(path, latest);
     assert_int_equal(step, 120);
     assert_int_equal(checkpoint_read_info(path, &info, NULL), TITAN_OK);
@@ -504,12 +504,17 @@ static void test_damaged_manifest(void **state)
         flip_byte(file, at);
         assert_int_equal(load_all(path, 2, &err), TITAN_ECORRUPT);
         assert_non_null(strstr(err.msg, MANIFEST_NAME));
-        assert_int_equal(checkpoint_latest(dir, latest, &step, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_latest(dir, NULL, latest, &step, NULL), TITAN_OK);
         assert_string_equal(latest, older);
         flip_byte(file, at);
     }
-    assert_int_equal(checkpoint_latest(dir, latest, &step, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_latest(dir, NULL, latest, &step, NULL), TITAN_OK);
     assert_int_equal(step, 2);
+    struct titan_error err = {0};
+    assert_int_equal(checkpoint_check(path, 2, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_check(path, 3, &err), TITAN_ECORRUPT);
+    assert_non_null(strstr(err.msg, "is of step 2"));
+    assert_int_equal(checkpoint_check("/nowhere/step-00000002", 2, NULL), TITAN_ENOTFOUND);
 }
 
 static int count_entries(const char *path)
@@ -534,16 +539,16 @@ static void test_unfinished_is_not_listed(void **state)
     struct checkpoint_info info = {.step = 4, .epoch = 3, .world = 2};
     make_cut(&c, 2, &seed);
     fill_cut(&c, 4);
-    assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
     assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, specs, TENSORS, c.slices[0], c.n[0], &entry, NULL),
                      TITAN_OK);
-    assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
     /* Without the other rank's entry it must not become complete. */
     struct buf entries[2] = {entry, entry};
     struct titan_error err = {0};
     assert_int_equal(checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, 2, path, &err), TITAN_ECORRUPT);
     assert_int_equal(checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, 1, path, &err), TITAN_ECORRUPT);
-    assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
     const int at = open(dir, O_RDONLY | O_DIRECTORY);
     assert_true(at >= 0);
     checkpoint_sweep(at, 3);
@@ -606,7 +611,7 @@ static void test_prune_and_remove(void **state)
     assert_true(before > 2 && before == after);
     assert_int_equal(checkpoint_prune(-1, dir, 2, UINT64_MAX, 0xfedcba9876543210, NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 2);
-    assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_OK);
     assert_int_equal(step, 50);
 }
 
@@ -699,7 +704,7 @@ static void test_folder_that_is_gone(void **state)
     assert_int_equal(rename(dir, aside), 0);
     assert_int_equal(load_all(path, 1, NULL), TITAN_ENOTFOUND);
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &n, NULL), TITAN_ENOTFOUND);
-    assert_int_equal(checkpoint_latest(dir, path, &step, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
     assert_int_equal(access(dir, F_OK), -1);
     assert_int_equal(rename(aside, dir), 0);
 }
@@ -724,7 +729,7 @@ static void test_no_room(void **state)
             _exit(1);
         if (!strstr(err.msg, "safetensors") || !strstr(err.msg, "File too large"))
             _exit(2);
-        if (checkpoint_latest(dir, path, &step, NULL) != TITAN_ENOTFOUND)
+        if (checkpoint_latest(dir, NULL, path, &step, NULL) != TITAN_ENOTFOUND)
             _exit(3);
         _exit(0);
     }

@@ -190,7 +190,7 @@ static void test_complete(void **state)
     /* Two are kept. */
     char path[PATH_MAX];
     uint64_t step;
-    assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_OK);
+    assert_int_equal(checkpoint_latest(f->checkpoints, NULL, path, &step, &err), TITAN_OK);
     assert_int_equal(step, 40);
     (void)snprintf(path, sizeof path, "%s/step-00000020", f->checkpoints);
     assert_int_equal(access(path, F_OK), -1);
@@ -312,7 +312,7 @@ static void test_peer_fails(void **state)
     assert_non_null(strstr(err.msg, "rank 2"));
     /* What is listed is whole: the newest is the one before. */
     uint64_t step;
-    assert_int_equal(checkpoint_latest(f->checkpoints, path, &step, &err), TITAN_ENOTFOUND);
+    assert_int_equal(checkpoint_latest(f->checkpoints, NULL, path, &step, &err), TITAN_ENOTFOUND);
 }
 
 /* Fails as a system call with the errno that is set. */
