@@ -86,18 +86,13 @@ struct agent {
     void *done_data;
 };
 
-static int64_t now_ms(void)
-{
-    return clock_mono_ns() / 1000000;
-}
-
 static void carry_out(struct agent *a, struct action_batch *batch);
 
 /* An input for the core: CORE(a, agent_core_sample, id, &sample). */
 #define CORE(a, input, ...)                                                                                            \
     do {                                                                                                               \
         struct action_batch *batch_ = batch_new();                                                                     \
-        input((a)->core, ##__VA_ARGS__, now_ms(), &batch_->actions);                                                   \
+        input((a)->core, ##__VA_ARGS__, clock_mono_ms(), &batch_->actions);                                            \
         carry_out((a), batch_);                                                                                        \
     } while (0)
 
@@ -139,7 +134,7 @@ static void tick_arm(struct agent *a)
         (void)uv_timer_stop(&a->tick_timer);
     else {
         uv_update_time(a->loop);
-        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - now_ms(), INT64_C(1)), 0);
+        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - clock_mono_ms(), INT64_C(1)), 0);
     }
     bool watch = agent_core_watches(a->core) && !a->closing;
     if (watch != (uv_is_active((uv_handle_t *)&a->sample_timer) != 0)) {
@@ -607,7 +602,7 @@ static void adopt(struct agent *a)
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);
-        agent_core_adopted(a->core, w->job_id, w->id, &sample, now_ms());
+        agent_core_adopted(a->core, w->job_id, w->id, &sample, clock_mono_ms());
     }
 }
 
@@ -619,7 +614,7 @@ static void report_departed(struct agent *a)
         const struct agent_exit end = {.code = d->how.code, .reason = d->how.reason, .last_step = d->how.last_step};
         next = d->next;
         if (!workers_find(a->workers, d->worker_id)) {
-            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, now_ms());
+            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, clock_mono_ms());
             CORE(a, agent_core_exited, d->worker_id, &end);
         }
         free(d);

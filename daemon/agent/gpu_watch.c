@@ -71,11 +71,6 @@ struct gpu_watch {
     void *data, *done_data;
 };
 
-static int64_t now_ms(void)
-{
-    return clock_mono_ns() / 1000000;
-}
-
 static void board_unref(struct gpu_board *b)
 {
     (void)pthread_mutex_lock(&b->lock);
@@ -208,7 +203,7 @@ static void publish(struct watcher *w, const char *failed)
     for (uint32_t i = 0; i < w->slots; i++)
         if (!b->gpus[i].look)
             b->gpus[i].state = w->gpus[i].state;
-    b->looked_ms = now_ms();
+    b->looked_ms = clock_mono_ms();
     b->failed = failed;
     (void)snprintf(b->why, sizeof(b->why), "%s", failed ? failed : "");
     if (b->async)
@@ -297,10 +292,10 @@ static void *watch_main(void *arg)
         if (w->nvml.events_create(&w->events) != NVML_SUCCESS)
             w->events = NULL;
         while (take_orders(w, &asked)) {
-            if (now || asked || now_ms() - looked >= LOOK_MS) {
+            if (now || asked || clock_mono_ms() - looked >= LOOK_MS) {
                 look(w);
                 publish(w, NULL);
-                looked = now_ms();
+                looked = clock_mono_ms();
             }
             now = await_event(w);
         }
@@ -334,7 +329,7 @@ static void on_news(uv_async_t *async)
 static bool board_old(struct gpu_board *b)
 {
     (void)pthread_mutex_lock(&b->lock);
-    const bool old = !b->failed && now_ms() - b->looked_ms > GPU_WATCH_OLD_MS;
+    const bool old = !b->failed && clock_mono_ms() - b->looked_ms > GPU_WATCH_OLD_MS;
     (void)pthread_mutex_unlock(&b->lock);
     return old;
 }
@@ -426,7 +421,7 @@ titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->wake, NULL);
     b->refs = 2;
-    b->looked_ms = now_ms();
+    b->looked_ms = clock_mono_ms();
     b->slots = slots;
     b->async = &w->async;
     *w = (struct gpu_watch){.board = b, .changed = changed, .data = data};
