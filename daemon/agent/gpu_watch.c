@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "daemon/agent/nvml.h"
+#include "daemon/common/thread.h"
 
 #define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, an order */
 #define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
@@ -388,20 +389,6 @@ void gpu_watch_look(struct gpu_watch *w, uint32_t slot)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-static titan_status thread_start(struct watcher *watcher, struct titan_error *err)
-{
-    pthread_attr_t attr;
-    pthread_t thread;
-    (void)pthread_attr_init(&attr);
-    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    (void)pthread_attr_setstacksize(&attr, WATCH_STACK_BYTES);
-    errno = pthread_create(&thread, &attr, watch_main, watcher);
-    const titan_status status =
-        errno ? titan_fail_errno(err, "cannot start the thread that watches the GPUs") : TITAN_OK;
-    (void)pthread_attr_destroy(&attr);
-    return status;
-}
-
 titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library, void (*changed)(void *data),
                             void *data, struct gpu_watch **ret, struct titan_error *err)
 {
@@ -432,8 +419,9 @@ titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library
     w->async.data = w->age_timer.data = w;
     w->open_handles = 2;
     (void)uv_timer_start(&w->age_timer, on_age_timer, AGE_CHECK_MS, AGE_CHECK_MS);
-    status = thread_start(watcher, err);
-    if (status != TITAN_OK) {
+    errno = thread_start(WATCH_STACK_BYTES, watch_main, watcher);
+    if (errno) {
+        status = titan_fail_errno(err, "cannot start the thread that watches the GPUs");
         free(watcher);
         board_unref(b);
         gpu_watch_close(w, NULL, NULL);
