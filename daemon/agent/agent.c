@@ -2,14 +2,18 @@
 /* agent.c - the shell around the core (agent_core.h), which decides everything: its clock, its inputs, and its actions,
  * carried out in order; actions behind a record wait until it is on disk.
  *
- *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
- *   workers.c, worker_start.c  processes, their sockets
- *   daemon/common/file_pool.c  folders of jobs          record_writer.c  records to the disk
- *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
- *   node_check.c      what would not work here   reach.c          whether other nodes are reached
- *   job_folders.c     where folders of jobs are  daemon/common/peers.c   datagrams
- *   flight_dumps.c    workers' flight recorders
- *   gpu_watch.c       GPUs of the slots
+ *   agent_settings.c  options checked                 agent_session.c   the stream to the coordinator
+ *   workers.c         workers' processes and sockets  worker_start.c    what a worker is started with
+ *   worker_process.c  start, kill and reap            worker_channel.c  the socket for workers
+ *   page_watch.c      pages of workers                pages_dir.c       where the pages lie
+ *   record_writer.c   records to the disk             records.c         records as files
+ *   comm_segments.c   shared memory of epochs         oom.c             workers killed for memory
+ *   worker_logs.c     output of workers               log_bounds.c      how long it gets
+ *   flight_dumps.c    workers' flight recorders       job_folders.c     where folders of jobs are
+ *   node_check.c      what would not work here        reach.c           whether other nodes are reached
+ *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
+ *
+ * Folders of jobs are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
