@@ -72,10 +72,6 @@
     {                                                                                                                  \
         .field = #name, .kind = RANGE_PATH, .count = LIST_MAX, .hi = PATH_MAX_BYTES                                    \
     }
-#define LINES(name, hi_)                                                                                               \
-    {                                                                                                                  \
-        .field = #name, .kind = RANGE_LINES, .hi = (hi_)                                                               \
-    }
 #define ANY_TEXT(name, hi_)                                                                                            \
     {                                                                                                                  \
         .field = #name, .kind = RANGE_LINES, .any = true, .hi = (hi_)                                                  \
