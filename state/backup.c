@@ -16,10 +16,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "state/event.h"
-#include "state/job.h"
-#include "state/member.h"
 #include "state/home.h"
+#include "state/job.h"
 #include "state/schema.h"
+#include "state/worker.h"
 
 #define COPY_MS 60000   /* for a copy between two checkpoints of the writer */
 #define FILE_TICK_MS 20 /* no file system's times are coarser, where titand's state may lie: 10 ms at 100 Hz */
