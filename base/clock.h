@@ -7,6 +7,10 @@
 
 /* CLOCK_MONOTONIC in nanoseconds: comparable between processes of one boot. */
 int64_t clock_mono_ns(void);
+static inline int64_t clock_mono_ms(void)
+{
+    return clock_mono_ns() / 1000000;
+}
 /* CLOCK_REALTIME in milliseconds since 1970. */
 int64_t clock_wall_ms(void);
 /* "2026-11-20T20:00:00.123Z" (RFC 3339, UTC) into text[32]; returns text. */

@@ -165,23 +165,22 @@ titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool
     return TITAN_OK;
 }
 
-static titan_status write_all(int fd, const char *data, size_t len)
+titan_status file_write_all(int fd, const void *data, size_t len)
 {
     titan_assert(fd >= 0);
-    while (len) {
-        ssize_t n = write(fd, data, len);
+    for (const char *at = data; len;) {
+        ssize_t n = write(fd, at, len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return TITAN_EIO;
-        data += n;
+        at += n;
         len -= (size_t)n;
     }
     return TITAN_OK;
 }
 
-/* The folder part of path: "." where there is none. */
-static void parent_of(const char *path, char out[PATH_MAX])
+void file_parent(const char *path, char out[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
     size_t len = slash ? (size_t)(slash - path) : 0;
@@ -220,7 +219,7 @@ static titan_status replace(int at, const char *name, const void *data, size_t l
     _cleanup_fd_ int fd = -1;
     TRY(make_temporary(at, name, mode, temporary, &fd, err));
     titan_status status = TITAN_OK;
-    if (write_all(fd, data, len) != TITAN_OK || (durable && fsync(fd) < 0))
+    if (file_write_all(fd, data, len) != TITAN_OK || (durable && fsync(fd) < 0))
         status = titan_fail_errno(err, "cannot write '%s'", temporary);
     else if (renameat(at, temporary, at, name) < 0)
         status = titan_fail_errno(err, "cannot rename '%s' to '%s'", temporary, name);
@@ -234,7 +233,7 @@ static titan_status replace_path(const char *path, const void *data, size_t len,
     char parent[PATH_MAX];
     if (strlen(path) >= sizeof(parent))
         return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
-    parent_of(path, parent);
+    file_parent(path, parent);
     TRY(replace(AT_FDCWD, path, data, len, mode, true, err));
     return dir_sync(parent, err);
 }
@@ -253,7 +252,7 @@ titan_status file_write(const char *path, const void *data, size_t len, struct t
     _cleanup_fd_ int fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
     if (fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
-    return write_all(fd, data, len) == TITAN_OK ? TITAN_OK : titan_fail_errno(err, "cannot write '%s'", path);
+    return file_write_all(fd, data, len) == TITAN_OK ? TITAN_OK : titan_fail_errno(err, "cannot write '%s'", path);
 }
 
 titan_status file_replace_private(const char *path, const void *data, size_t len, struct titan_error *err)
@@ -346,7 +345,7 @@ void dir_unmake_named(const char *path)
     const char *slash = strrchr(path, '/');
     if (strlen(path) >= sizeof(parent))
         return;
-    parent_of(path, parent);
+    file_parent(path, parent);
     _cleanup_fd_ int at = file_open_named(parent, O_PATH | O_DIRECTORY);
     if (at >= 0)
         (void)unlinkat(at, slash ? slash + 1 : path, AT_REMOVEDIR);

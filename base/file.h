@@ -3,6 +3,7 @@
 #ifndef TITAN_BASE_FILE_H
 #define TITAN_BASE_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 #include "base/buf.h"
@@ -53,9 +54,13 @@ titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struc
 /* rm -r of a folder of ours; missing is fine. Does not follow links. */
 titan_status dir_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status dir_remove_at(int at, const char *name, struct titan_error *err) TITAN_MUST_USE;
+/* All of it into an open file, in as many writes as it takes; errno where that fails. */
+titan_status file_write_all(int fd, const void *data, size_t len) TITAN_MUST_USE;
 /* At the end of an open file, in one write, whole or not at all: lines of two writers do not mix, and a full disk
  * leaves no part of one. The message does not name the file. */
 titan_status file_append(int fd, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
+/* The folder part of path: "." where there is none. */
+void file_parent(const char *path, char out[PATH_MAX]);
 titan_status dir_sync(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Absolute path of the running executable's folder into out[cap]. */
 titan_status file_self_dir(char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;

@@ -103,11 +103,11 @@ struct recipe {
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
         struct recipe_mixture mixture;
-        char dtype[16]; /* of master weights, gradients and moments: "float32", "bfloat16" */
-        char mixed_precision_param[16], mixed_precision_reduce[16]; /* "bfloat16", "float32", "auto" */
-        bool block_causal;       /* attention within documents only, positions from each document's start */
-        bool enable_cpu_offload; /* optimizer state and masters in host memory */
-        int64_t loss_chunks;     /* pieces of a microbatch the head runs in, so that full logits never exist */
+        char dtype[16];                 /* of master weights, gradients and moments: "float32", "bfloat16" */
+        char mixed_precision_param[16]; /* "bfloat16", "float32", "auto" */
+        bool block_causal;              /* attention within documents only, positions from each document's start */
+        bool enable_cpu_offload;        /* optimizer state and masters in host memory */
+        int64_t loss_chunks;            /* pieces of a microbatch the head runs in, so that full logits never exist */
         int64_t seed;
     } training;
     struct {

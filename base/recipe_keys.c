@@ -238,9 +238,6 @@ const struct recipe_key recipe_keys[] = {
      .choices = "auto|bfloat16|float32", .initial = "\"auto\"", .theirs = "\"bfloat16\"", .flags = KEY_NUMBERS,
      .doc = "Type of gathered parameters and activations. \"auto\": bfloat16 where the device is fast at it, "
             "otherwise float32. Master weights: dtype."},
-    {.section = "training", .name = "mixed_precision_reduce", .type = KEY_STRING, AT(training.mixed_precision_reduce),
-     .choices = "float32", .later = "*", .initial = "\"float32\"", .flags = KEY_NUMBERS,
-     .doc = "Type gradients are summed in."},
     {.section = "training", .name = "block_causal", .type = KEY_BOOL, AT(training.block_causal),
      .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
      .doc = "A token sees its own document only; positions count from the document's start."},
@@ -576,6 +573,7 @@ const struct recipe_key recipe_keys[] = {
          "The optimizer steps after the backward pass, with clipped gradients"),
 
     NOTE("training", "compile", KEY_BOOL, "false", "A step is always planned as a whole, and nothing is compiled"),
+    OFF("training", "mixed_precision_reduce", KEY_STRING, "\"float32\"", "Type gradients are summed in."),
     NOTE("training", "gc_freq", KEY_INT, "50", "There is no garbage collection"),
     NOTE("training", "gc_debug", KEY_BOOL, "false", "There is no garbage collection"),
     NOTE("training", "deterministic", KEY_BOOL, "false",

@@ -21,7 +21,7 @@
 #include "base/file.h"
 #include "base/flight.h"
 
-enum { READY_MS = 20000, STOP_MS = 30000, LOG_TAIL = 4096 };
+enum { READY_MS = 20000, STOP_MS = 30000 };
 
 /* --- folder ------------------------------------------------------------------------------------------------------- */
 

@@ -253,7 +253,7 @@ static void on_given_up(const ProtobufCMessage *reply, const struct titan_error 
 
 static void look_for_nodes(struct follow *f, const Titan__V1__Job *job)
 {
-    const int64_t now_ms = clock_mono_ns() / 1000000;
+    const int64_t now_ms = clock_mono_ms();
     if (!follow_lacks_nodes(job)) {
         f->lacks_ms = 0;
         return;

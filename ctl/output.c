@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "proto/ranges.h"
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
@@ -103,26 +104,6 @@ static void put_value(struct json_writer *w, const char *key, const ProtobufCFie
     }
 }
 
-static size_t value_size(const ProtobufCFieldDescriptor *field)
-{
-    switch (field->type) {
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    case PROTOBUF_C_TYPE_DOUBLE:
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-        return 8;
-    default:
-        return 4;
-    }
-}
-
 void output_fields(struct json_writer *w, const ProtobufCMessage *message)
 {
     const ProtobufCMessageDescriptor *type = message->descriptor;
@@ -139,7 +120,7 @@ void output_fields(struct json_writer *w, const ProtobufCMessage *message)
             const char *list = *(const char *const *)value;
             json_begin_array(w, field->name);
             for (size_t k = 0; k < n; k++)
-                put_value(w, NULL, field, list + k * value_size(field));
+                put_value(w, NULL, field, list + k * range_item_bytes(field));
             json_end_array(w);
         } else if (field->type == PROTOBUF_C_TYPE_INT64 && len > 3 && strcmp(field->name + len - 3, "_ms") == 0) {
             const int64_t at_ms = *(const int64_t *)value;

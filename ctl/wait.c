@@ -16,7 +16,7 @@ static titan_status await(struct ctl *ctl, uint64_t id, bool progress, int64_t u
                           Titan__V1__GetJobResponse **ret, struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
-    const int64_t left = until_ms - (clock_mono_ns() / 1000000);
+    const int64_t left = until_ms - clock_mono_ms();
     TRY(ctl_job(ctl, id, &now, err));
     if (ctl_state_final(now->job->state)) {
         *ret = TAKE(now);
@@ -58,7 +58,7 @@ static titan_status wait_for(struct ctl *ctl, const struct args *args, bool prog
 {
     _cleanup_(jobs_free) struct jobs jobs = {0};
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
-    const int64_t until_ms = timeout_s > 0 ? (clock_mono_ns() / 1000000) + (int64_t)(timeout_s * 1000) : 0;
+    const int64_t until_ms = timeout_s > 0 ? clock_mono_ms() + (int64_t)(timeout_s * 1000) : 0;
     TRY(jobs_chosen(ctl, args, false, 0, &jobs, err));
     if (jobs.n != 1)
         return await_all(ctl, &jobs, progress, until_ms, err);

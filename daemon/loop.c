@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loop.c - titand on one screen: everything that happens is a callback of one libuv loop.
+/* loop.c - titand from start to end: everything that happens is a callback of one libuv loop.
  *
- *   start:  lock the state directory, open the store, bind listeners, open the agent, say READY
+ *   start:  lock the state directory, open the store, bind listeners (listeners.c), open the agent, say READY
  *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post.
  *           The log is written by a thread: a slow reader of it does not hold up the loop
  *   drain:  (SIGTERM, SIGINT; a second one does not wait)
@@ -14,15 +14,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
@@ -41,6 +38,7 @@
 #include "daemon/auth/enrolling.h"
 #include "daemon/api/methods.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/listeners.h"
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/server.h"
 
@@ -78,10 +76,9 @@ struct titand {
     uint64_t leaves_at;                       /* when it was told to stop, in the loop's time */
     uint64_t started_at;
     bool serving;
-    bool resident;                               /* stays in memory when that runs out */
-    struct buf listening;                        /* addresses, a line each */
-    char agents_listening[CONFIG_TEXT_MAX + 16]; /* that of agents over TCP, a line; "" = none */
-    int stopping;                                /* how often told to stop */
+    bool resident;        /* stays in memory when that runs out */
+    struct buf listening; /* addresses of clients, a line each */
+    int stopping;         /* how often told to stop */
     char status[CONFIG_TEXT_MAX + 64];
 };
 
@@ -296,139 +293,6 @@ static void on_ready_poll(uv_timer_t *timer)
 /* --- start -------------------------------------------------------------------------------------------------------- */
 /* Quiet: a start that fails says one line, from main. */
 
-/* "unix:PATH" or "HOST:PORT" of a socket that the service manager has opened. */
-static bool socket_address(int fd, char out[CONFIG_TEXT_MAX])
-{
-    struct sockaddr_storage a = {0};
-    socklen_t len = sizeof(a);
-    char host[64], port[16];
-    if (getsockname(fd, (struct sockaddr *)&a, &len) < 0)
-        return false;
-    if (a.ss_family == AF_UNIX)
-        return snprintf(out, CONFIG_TEXT_MAX, "unix:%.107s", ((struct sockaddr_un *)&a)->sun_path) < CONFIG_TEXT_MAX;
-    if (getnameinfo((struct sockaddr *)&a, len, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-        return false;
-    return snprintf(out, CONFIG_TEXT_MAX, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port) < CONFIG_TEXT_MAX;
-}
-
-/* Where sessions come in, heartbeats do as datagrams; over TCP only where the coordinator has a process of its own. */
-static titan_status listen_for_heartbeats(struct titand *d, const char *address, struct titan_error *err)
-{
-    titan_assert(d->coordinator);
-    if (!strncmp(address, "unix:", 5) || d->config->role != ROLE_COORDINATOR)
-        return TITAN_OK;
-    titan_status status = coordinator_listen(d->coordinator, address, err);
-    if (status == TITAN_EINVAL)
-        return status;
-    if (status != TITAN_OK)
-        tlog_warn(&d->log, "heartbeats come in sessions only: a lossy link delays them", "reason=\"%s\"", err->msg);
-    return TITAN_OK;
-}
-
-/* Those sockets stay when we go: clients that connect meanwhile wait instead of being refused. */
-static titan_status listen_inherited(struct titand *d, struct buf *chosen, struct titan_error *err)
-{
-    int first, n = notify_sockets(&first);
-    for (int fd = first; fd < first + n; fd++) {
-        char address[CONFIG_TEXT_MAX];
-        if (!socket_address(fd, address))
-            return titan_fail(err, TITAN_EINVAL, "descriptor %d of the service manager is no socket we can serve", fd);
-        if (!d->config->insecure && strncmp(address, "unix:", 5) != 0) {
-            (void)titan_fail(err, TITAN_EINVAL, "refusing the service manager's socket on %s: it cannot have TLS",
-                             address);
-            titan_error_hint(err, "take it out of the socket unit and put it into listen of [coordinator]");
-            return TITAN_EINVAL;
-        }
-        TRY(rpc_server_adopt(d->server, fd, err));
-        TRY(listen_for_heartbeats(d, address, err));
-        buf_printf(chosen, "%s\n", address);
-    }
-    return TITAN_OK;
-}
-
-/* A line of the list is this address. */
-static bool listed(const struct buf *list, const char *address)
-{
-    size_t len = strlen(address);
-    for (const char *p = list->data; p && *p; p = strchr(p, '\n') + 1)
-        if (!strncmp(p, address, len) && p[len] == '\n')
-            return true;
-    return false;
-}
-
-static titan_status listen_configured(struct titand *d, struct buf *chosen, struct titan_error *err)
-{
-    titan_assert(d->server && d->coordinator);
-    const struct daemon_config *c = d->config;
-    for (int i = 0; i < c->n_listen; i++) {
-        const char *address = c->listen[i];
-        const struct rpc_tls *tls;
-        int port = 0;
-        if (listed(chosen, address))
-            continue;
-        TRY(config_transport(c, address, &tls, err));
-        TRY(rpc_server_listen(d->server, address, tls, &port, err));
-        char text[CONFIG_TEXT_MAX + 16];
-        if (!strncmp(address, "unix:", 5))
-            (void)snprintf(text, sizeof(text), "%s", address);
-        else
-            (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
-        if (tls)
-            coordinator_serves_tls(d->coordinator, text, false);
-        TRY(listen_for_heartbeats(d, text, err));
-        buf_printf(chosen, "%s\n", text);
-        tlog_debug(&d->log, "listening", "address=%s", address);
-    }
-    return TITAN_OK;
-}
-
-/* Sessions of agents on other hosts, on a queue and port that no client shares. Those that joined when there was no
- * such port go on where clients come in. */
-static titan_status listen_for_agents(struct titand *d, struct titan_error *err)
-{
-    titan_assert(d->agents && d->config->agents[0]);
-    const char *address = d->config->agents_listen;
-    const struct rpc_tls *tls;
-    char text[CONFIG_TEXT_MAX + 12];
-    int port = 0;
-    TRY(rpc_server_listen(d->agents, d->config->agents, NULL, NULL, err));
-    if (!address[0])
-        return TITAN_OK;
-    TRY(config_transport(d->config, address, &tls, err));
-    if (rpc_server_listen(d->agents, address, tls, &port, err) != TITAN_OK) {
-        titan_error_hint(err, CONFIG_AGENTS_HINT);
-        return err->status;
-    }
-    (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
-    if (tls)
-        coordinator_serves_tls(d->coordinator, text, true);
-    TRY(listen_for_heartbeats(d, text, err));
-    (void)snprintf(d->agents_listening, sizeof(d->agents_listening), "%s\n", text);
-    return TITAN_OK;
-}
-
-static titan_status listen_all(struct titand *d, struct titan_error *err)
-{
-    char path[PATH_MAX + 32];
-    struct buf chosen = BUF_INIT;
-    titan_status status = listen_inherited(d, &chosen, err);
-    if (status == TITAN_OK)
-        status = listen_configured(d, &chosen, err);
-    if (status == TITAN_OK) {
-        (void)snprintf(path, sizeof(path), "%s/run/listen", d->config->state_dir);
-        status = file_replace(path, chosen.data, chosen.len, err);
-    }
-    d->listening = chosen;
-    if (status == TITAN_OK)
-        status = listen_for_agents(d, err);
-    if (status == TITAN_OK) {
-        (void)snprintf(path, sizeof(path), "%s/run/listen-agents", d->config->state_dir);
-        status = file_replace(path, d->agents_listening, strlen(d->agents_listening), err);
-    }
-    return status;
-}
-
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
     titan_assert(d->config->role != ROLE_AGENT && !d->coordinator);
@@ -488,7 +352,9 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                         &server_options, &d->server, err));
     const struct rpc_method *agent_methods = api_agent_methods(&n);
     TRY(rpc_server_open(&d->loop, agent_methods, n, d->coordinator, NULL, 0, &agents_options, &d->agents, err));
-    TRY(listen_all(d, err));
+    const struct listeners listeners = {
+        .config = d->config, .log = &d->log, .coordinator = d->coordinator, .server = d->server, .agents = d->agents};
+    TRY(listeners_open(&listeners, &d->listening, err));
     d->serving = true; /* from here on they are shut down, not just freed */
     TRY(rpc_server_start(d->server, err));
     TRY(rpc_server_start(d->agents, err));

@@ -72,10 +72,6 @@
     {                                                                                                                  \
         .field = #name, .kind = RANGE_PATH, .count = LIST_MAX, .hi = PATH_MAX_BYTES                                    \
     }
-#define LINES(name, hi_)                                                                                               \
-    {                                                                                                                  \
-        .field = #name, .kind = RANGE_LINES, .hi = (hi_)                                                               \
-    }
 #define ANY_TEXT(name, hi_)                                                                                            \
     {                                                                                                                  \
         .field = #name, .kind = RANGE_LINES, .any = true, .hi = (hi_)                                                  \
@@ -747,7 +743,7 @@ static titan_status check_value(const struct where *w, const ProtobufCFieldDescr
     return refuse(w, err, "is of an unknown type", "none is allowed");
 }
 
-static size_t width_of(const ProtobufCFieldDescriptor *f)
+size_t range_item_bytes(const ProtobufCFieldDescriptor *f)
 {
     switch (f->type) {
     case PROTOBUF_C_TYPE_STRING:
@@ -781,7 +777,7 @@ static titan_status check_list(const struct where *w, const ProtobufCFieldDescri
         return refuse(w, err, value, range);
     }
     for (size_t i = 0; i < n; i++)
-        TRY(check_value(w, f, r, items + i * width_of(f), err));
+        TRY(check_value(w, f, r, items + i * range_item_bytes(f), err));
     return TITAN_OK;
 }
 

@@ -49,6 +49,9 @@ const struct range *range_rows(const ProtobufCMessageDescriptor *of, size_t *ret
 /* TITAN_EINVAL with message, field, value and range: "AgentMessage.registration.slots = 0: 1 to 4096". */
 titan_status range_check(const ProtobufCMessage *m, struct titan_error *err) TITAN_MUST_USE;
 
+/* Bytes from an item of a repeated field to the next, as protobuf-c keeps them. */
+size_t range_item_bytes(const ProtobufCFieldDescriptor *f);
+
 /* Words of others that we pass on: what RANGE_TEXT forbids becomes '?', and it is cut to size. */
 void range_fit_text(char *text, size_t size);
 

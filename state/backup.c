@@ -16,10 +16,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "state/event.h"
-#include "state/job.h"
-#include "state/member.h"
 #include "state/home.h"
+#include "state/job.h"
 #include "state/schema.h"
+#include "state/worker.h"
 
 #define COPY_MS 60000   /* for a copy between two checkpoints of the writer */
 #define FILE_TICK_MS 20 /* no file system's times are coarser, where titand's state may lie: 10 ms at 100 Hz */
@@ -135,7 +135,7 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
     struct wal_state before, after;
     (void)snprintf(wal, sizeof(wal), "%s-wal", path);
     (void)snprintf(copied, sizeof(copied), "%s-wal", copy);
-    const int64_t end_ms = (int64_t)(clock_mono_ns() / 1000000) + COPY_MS;
+    const int64_t end_ms = clock_mono_ms() + COPY_MS;
     do {
         struct timespec now;
         TRY(wal_state(path, wal, &before, err));
@@ -148,7 +148,7 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
         if (memcmp(&before, &after, sizeof(before)) == 0 && (age_ms < 0 || age_ms > FILE_TICK_MS))
             return TITAN_OK;
         (void)nanosleep(&(struct timespec){.tv_nsec = FILE_TICK_MS * 1000000}, NULL);
-    } while ((int64_t)(clock_mono_ns() / 1000000) < end_ms);
+    } while (clock_mono_ms() < end_ms);
     (void)titan_fail(err, TITAN_EAGAIN, "'%s' is written faster than it can be copied", path);
     titan_error_hint(err, "`titanctl admin backup` copies it through titand, and verifies the copy");
     return TITAN_EAGAIN;

@@ -8,10 +8,10 @@
 #include "state/epoch.h"
 #include "state/job.h"
 #include "state/loss.h"
-#include "state/member.h"
 #include "state/node.h"
 #include "state/node_policy.h"
 #include "state/run.h"
+#include "state/worker.h"
 
 enum change_kind {
     CHANGE_EVENT,

@@ -10,7 +10,6 @@
 #include "state/db.h"
 
 #define ENROLMENT_HASH 32 /* bytes of a secret's and of a key's hash */
-#define ENROLMENT_ID 17   /* a token's id, with its end */
 
 struct join {
     const char *id, *node, *created_by;

@@ -10,9 +10,9 @@
 #include "state/checkpoint.h"
 #include "state/epoch.h"
 #include "state/job.h"
-#include "state/member.h"
 #include "state/node.h"
 #include "state/run.h"
+#include "state/worker.h"
 
 #define PRINT_MAX 100
 

@@ -8,7 +8,7 @@
 
 #define CHECK_PAGES (64 << 20 >> 12) /* what is looked at in well under a second */
 
-/* State columns hold the numbers of the enums in job.h, run.h, epoch.h, member.h, checkpoint.h and node.h. */
+/* State columns hold the numbers of the enums in job.h, run.h, epoch.h, worker.h, checkpoint.h and node.h. */
 static const char store_v1[] =
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE jobs ("

@@ -2,14 +2,18 @@
 /* agent.c - the shell around the core (agent_core.h), which decides everything: its clock, its inputs, and its actions,
  * carried out in order; actions behind a record wait until it is on disk.
  *
- *   agent_settings.c  options checked            agent_session.c  the stream to the coordinator
- *   workers.c, worker_start.c  processes, their sockets
- *   daemon/common/file_pool.c  folders of jobs          record_writer.c  records to the disk
- *   comm_segments.c   shared memory of epochs    worker_logs.c, log_bounds.c  output of workers
- *   node_check.c      what would not work here   reach.c          whether other nodes are reached
- *   job_folders.c     where folders of jobs are  daemon/common/peers.c   datagrams
- *   flight_dumps.c    workers' flight recorders
- *   gpu_watch.c       GPUs of the slots
+ *   agent_settings.c  options checked                 agent_session.c   the stream to the coordinator
+ *   workers.c         workers' processes and sockets  worker_start.c    what a worker is started with
+ *   worker_process.c  start, kill and reap            worker_channel.c  the socket for workers
+ *   page_watch.c      pages of workers                pages_dir.c       where the pages lie
+ *   record_writer.c   records to the disk             records.c         records as files
+ *   comm_segments.c   shared memory of epochs         oom.c             workers killed for memory
+ *   worker_logs.c     output of workers               log_bounds.c      how long it gets
+ *   flight_dumps.c    workers' flight recorders       job_folders.c     where folders of jobs are
+ *   node_check.c      what would not work here        reach.c           whether other nodes are reached
+ *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
+ *
+ * Folders of jobs are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message() here,
  * agent_core_worker() (worker_messages.c), and carry_out() here. */
@@ -86,18 +90,13 @@ struct agent {
     void *done_data;
 };
 
-static int64_t now_ms(void)
-{
-    return clock_mono_ns() / 1000000;
-}
-
 static void carry_out(struct agent *a, struct action_batch *batch);
 
 /* An input for the core: CORE(a, agent_core_sample, id, &sample). */
 #define CORE(a, input, ...)                                                                                            \
     do {                                                                                                               \
         struct action_batch *batch_ = batch_new();                                                                     \
-        input((a)->core, ##__VA_ARGS__, now_ms(), &batch_->actions);                                                   \
+        input((a)->core, ##__VA_ARGS__, clock_mono_ms(), &batch_->actions);                                            \
         carry_out((a), batch_);                                                                                        \
     } while (0)
 
@@ -139,7 +138,7 @@ static void tick_arm(struct agent *a)
         (void)uv_timer_stop(&a->tick_timer);
     else {
         uv_update_time(a->loop);
-        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - now_ms(), INT64_C(1)), 0);
+        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - clock_mono_ms(), INT64_C(1)), 0);
     }
     bool watch = agent_core_watches(a->core) && !a->closing;
     if (watch != (uv_is_active((uv_handle_t *)&a->sample_timer) != 0)) {
@@ -607,7 +606,7 @@ static void adopt(struct agent *a)
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
         struct agent_sample sample;
         worker_look(w, &sample);
-        agent_core_adopted(a->core, w->job_id, w->id, &sample, now_ms());
+        agent_core_adopted(a->core, w->job_id, w->id, &sample, clock_mono_ms());
     }
 }
 
@@ -619,7 +618,7 @@ static void report_departed(struct agent *a)
         const struct agent_exit end = {.code = d->how.code, .reason = d->how.reason, .last_step = d->how.last_step};
         next = d->next;
         if (!workers_find(a->workers, d->worker_id)) {
-            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, now_ms());
+            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, clock_mono_ms());
             CORE(a, agent_core_exited, d->worker_id, &end);
         }
         free(d);

@@ -10,7 +10,7 @@
  *   epoch_fence.c           terms and epochs accepted     epoch_record.c          their records
  *   agent_datagrams.c       datagrams and their proofs    probes.c                pings
  *   agent_actions.c         the list of actions           agent_core_check.c      what holds between two inputs
- *   node_gpus.c             GPUs of the slots
+ *   node_gpus.c             GPUs of the slots             hang_detector.c         whether a worker gets on
  *   failover/               epochs without a coordinator */
 #ifndef TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H
 #define TITAN_DAEMON_AGENT_AGENT_CORE_INTERNAL_H

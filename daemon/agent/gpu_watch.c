@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "daemon/agent/nvml.h"
+#include "daemon/common/thread.h"
 
 #define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, an order */
 #define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
@@ -70,11 +71,6 @@ struct gpu_watch {
     void (*done)(void *data);
     void *data, *done_data;
 };
-
-static int64_t now_ms(void)
-{
-    return clock_mono_ns() / 1000000;
-}
 
 static void board_unref(struct gpu_board *b)
 {
@@ -208,7 +204,7 @@ static void publish(struct watcher *w, const char *failed)
     for (uint32_t i = 0; i < w->slots; i++)
         if (!b->gpus[i].look)
             b->gpus[i].state = w->gpus[i].state;
-    b->looked_ms = now_ms();
+    b->looked_ms = clock_mono_ms();
     b->failed = failed;
     (void)snprintf(b->why, sizeof(b->why), "%s", failed ? failed : "");
     if (b->async)
@@ -297,10 +293,10 @@ static void *watch_main(void *arg)
         if (w->nvml.events_create(&w->events) != NVML_SUCCESS)
             w->events = NULL;
         while (take_orders(w, &asked)) {
-            if (now || asked || now_ms() - looked >= LOOK_MS) {
+            if (now || asked || clock_mono_ms() - looked >= LOOK_MS) {
                 look(w);
                 publish(w, NULL);
-                looked = now_ms();
+                looked = clock_mono_ms();
             }
             now = await_event(w);
         }
@@ -334,7 +330,7 @@ static void on_news(uv_async_t *async)
 static bool board_old(struct gpu_board *b)
 {
     (void)pthread_mutex_lock(&b->lock);
-    const bool old = !b->failed && now_ms() - b->looked_ms > GPU_WATCH_OLD_MS;
+    const bool old = !b->failed && clock_mono_ms() - b->looked_ms > GPU_WATCH_OLD_MS;
     (void)pthread_mutex_unlock(&b->lock);
     return old;
 }
@@ -393,20 +389,6 @@ void gpu_watch_look(struct gpu_watch *w, uint32_t slot)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-static titan_status thread_start(struct watcher *watcher, struct titan_error *err)
-{
-    pthread_attr_t attr;
-    pthread_t thread;
-    (void)pthread_attr_init(&attr);
-    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    (void)pthread_attr_setstacksize(&attr, WATCH_STACK_BYTES);
-    errno = pthread_create(&thread, &attr, watch_main, watcher);
-    const titan_status status =
-        errno ? titan_fail_errno(err, "cannot start the thread that watches the GPUs") : TITAN_OK;
-    (void)pthread_attr_destroy(&attr);
-    return status;
-}
-
 titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library, void (*changed)(void *data),
                             void *data, struct gpu_watch **ret, struct titan_error *err)
 {
@@ -426,7 +408,7 @@ titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->wake, NULL);
     b->refs = 2;
-    b->looked_ms = now_ms();
+    b->looked_ms = clock_mono_ms();
     b->slots = slots;
     b->async = &w->async;
     *w = (struct gpu_watch){.board = b, .changed = changed, .data = data};
@@ -437,8 +419,9 @@ titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library
     w->async.data = w->age_timer.data = w;
     w->open_handles = 2;
     (void)uv_timer_start(&w->age_timer, on_age_timer, AGE_CHECK_MS, AGE_CHECK_MS);
-    status = thread_start(watcher, err);
-    if (status != TITAN_OK) {
+    errno = thread_start(WATCH_STACK_BYTES, watch_main, watcher);
+    if (errno) {
+        status = titan_fail_errno(err, "cannot start the thread that watches the GPUs");
         free(watcher);
         board_unref(b);
         gpu_watch_close(w, NULL, NULL);

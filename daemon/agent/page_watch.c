@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "daemon/common/thread.h"
 
 #define PAGE_BYTES 4096
 #define WATCH_STACK_BYTES ((size_t)256 * 1024)
@@ -164,13 +165,7 @@ titan_status page_watch_start(const char *path, struct page_watch **ret, struct 
         return status;
     }
     w->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_attr_t attr;
-    pthread_t thread;
-    (void)pthread_attr_init(&attr);
-    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    (void)pthread_attr_setstacksize(&attr, WATCH_STACK_BYTES);
-    int rc = w->event < 0 ? errno : pthread_create(&thread, &attr, watch_main, w);
-    (void)pthread_attr_destroy(&attr);
+    int rc = w->event < 0 ? errno : thread_start(WATCH_STACK_BYTES, watch_main, w);
     if (rc) {
         page_close(w->page);
         if (w->event >= 0)

@@ -118,17 +118,12 @@ struct reach_listener *reach_serve(uv_loop_t *loop, int fd, const uint8_t token[
 
 /* --- the side that connects --------------------------------------------------------------------------------------- */
 
-static int64_t now_ms(void)
-{
-    return clock_mono_ns() / 1000000;
-}
-
 static void close_target(struct reach_target *t, const char *problem, bool again)
 {
     if (t->fd >= 0)
         (void)close(t->fd);
     t->fd = -1;
-    t->again_ms = again ? now_ms() + AGAIN_MS : 0;
+    t->again_ms = again ? clock_mono_ms() + AGAIN_MS : 0;
     (void)snprintf(t->problem, sizeof(t->problem), "%s", problem);
 }
 
@@ -176,11 +171,11 @@ static void go_on(struct reach_target *t)
 void reach_try(struct reach_target *targets, size_t n, int timeout_ms)
 {
     struct pollfd polls[TARGETS_MAX];
-    const int64_t until = now_ms() + timeout_ms;
+    const int64_t until = clock_mono_ms() + timeout_ms;
     titan_assert(n <= TARGETS_MAX);
     for (size_t i = 0; i < n; i++)
         begin(&targets[i]);
-    for (int64_t now; (now = now_ms()) < until;) {
+    for (int64_t now; (now = clock_mono_ms()) < until;) {
         int64_t wake = 0; /* none is open */
         for (size_t i = 0; i < n; i++) {
             struct reach_target *t = &targets[i];

@@ -94,12 +94,6 @@ void authority_free(struct authority *a)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void parent_of(const char *path, char out[PATH_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    (void)snprintf(out, PATH_MAX, "%.*s", slash ? (int)MAX(slash - path, 1) : 1, slash ? path : ".");
-}
-
 /* Root makes them for the user that a daemon runs as: the owner of the folder they are in. */
 static void give_away(int fd, const char *parent)
 {
@@ -108,33 +102,18 @@ static void give_away(int fd, const char *parent)
         (void)!fchown(fd, st.st_uid, st.st_gid);
 }
 
-static titan_status write_all(int fd, const char *data, size_t len)
-{
-    titan_assert(fd >= 0);
-    while (len > 0) {
-        ssize_t n = write(fd, data, len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return TITAN_EIO;
-        data += n;
-        len -= (size_t)n;
-    }
-    return TITAN_OK;
-}
-
 titan_status certs_write(const char *path, const struct buf *text, bool secret, struct titan_error *err)
 {
     titan_assert(text->len > 0 && !buf_failed(text));
     char temporary[PATH_MAX], parent[PATH_MAX];
     if (snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= (int)sizeof(temporary))
         return titan_fail(err, TITAN_EINVAL, "path is too long: '%s'", path);
-    parent_of(path, parent);
+    file_parent(path, parent);
     _cleanup_fd_ int fd = mkostemp(temporary, O_CLOEXEC); /* mode 0600 */
     if (fd < 0)
         return titan_fail_errno(err, "cannot create '%s'", temporary);
     give_away(fd, parent);
-    if ((!secret && fchmod(fd, 0644) != 0) || write_all(fd, text->data, text->len) != TITAN_OK || fsync(fd) != 0 ||
+    if ((!secret && fchmod(fd, 0644) != 0) || file_write_all(fd, text->data, text->len) != TITAN_OK || fsync(fd) != 0 ||
         rename(temporary, path) != 0) {
         titan_status status = titan_fail_errno(err, "cannot write '%s'", path);
         (void)unlink(temporary);
@@ -149,7 +128,7 @@ titan_status certs_dir(const char *path, struct titan_error *err)
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return TITAN_OK;
-    parent_of(path, parent);
+    file_parent(path, parent);
     TRY(dir_make(parent, err));
     if (mkdir(path, 0700) != 0)
         return titan_fail_errno(err, "cannot make folder '%s'", path);

@@ -130,12 +130,12 @@ static titan_status ask(const struct join_file *join, const struct rpc_tls *anon
                         uint32_t wait_ms, Titan__Internal__EnrollResponse **ret, struct titan_error *err)
 {
     struct log log;
-    int64_t until = clock_mono_ns() / 1000000 + wait_ms;
+    int64_t until = clock_mono_ms() + wait_ms;
     log_init(&log, "agent", "coordinator=%s", join->coordinator);
     for (bool said = false;; said = true) {
         titan_status status = ask_once(join, anonymous, request, ret, err);
         bool absent = status == TITAN_EUNREACHABLE || status == TITAN_ETIMEDOUT;
-        if (!absent || clock_mono_ns() / 1000000 >= until)
+        if (!absent || clock_mono_ms() >= until)
             return status;
         if (!said)
             tlog_warn(&log, "coordinator not reached, to get a certificate from it", "reason=\"%s\"", err->msg);

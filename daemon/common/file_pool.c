@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/slowest.h"
+#include "daemon/common/thread.h"
 
 #define LOOK_MS 100     /* how often it is looked for those that hang */
 #define PATIENCE_MS 500 /* at one task, before another thread takes the rest */
@@ -43,18 +44,6 @@ struct file_pool {
 static int64_t now_ms(void)
 {
     return clock_mono_ns() / 1000000;
-}
-
-static bool thread_start(void *(*entry)(void *), void *arg)
-{
-    pthread_attr_t attr;
-    pthread_t id;
-    (void)pthread_attr_init(&attr);
-    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    (void)pthread_attr_setstacksize(&attr, STACK);
-    const bool started = pthread_create(&id, &attr, entry, arg) == 0;
-    (void)pthread_attr_destroy(&attr);
-    return started;
 }
 
 bool file_task_wanted(const struct file_task *k)
@@ -171,7 +160,7 @@ static bool have_thread(struct file_pool *p)
     if (!free_one)
         return false;
     *free_one = (struct thread){.owner = p, .alive = true};
-    free_one->alive = thread_start(thread_main, free_one);
+    free_one->alive = thread_start(STACK, thread_main, free_one) == 0;
     p->refs += free_one->alive;
     return free_one->alive;
 }
@@ -440,7 +429,7 @@ titan_status file_task_await(struct file_task *k, const struct file_calls *calls
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&a->through, &attr);
     (void)pthread_condattr_destroy(&attr);
-    if (!thread_start(await_main, a)) {
+    if (thread_start(STACK, await_main, a) != 0) {
         await_free(a);
         return titan_fail(err, TITAN_ENOMEM, "no thread to open files");
     }

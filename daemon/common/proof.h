@@ -28,7 +28,7 @@ void proof_make(Titan__Internal__PeerMessage *m, const struct proof_keys *keys,
 int proof_find(const Titan__Internal__PeerMessage *m, const struct proof_keys *keys, size_t *ret_at);
 
 /* --- terms -------------------------------------------------------------------------------------------------------- */
-/* That a coordinator over the store with that secret has had the term. */
+/* Proves that a coordinator with this store's secret has had this term. */
 void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_BYTES]);
 /* The highest that an agent has obeyed. */
 struct seen_term {

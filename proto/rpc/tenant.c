@@ -482,7 +482,7 @@ static int fd_max(void)
 static void refused(struct rpc_server *server, const char *why)
 {
     static const struct log log = {.subsystem = "rpc"};
-    int64_t now_ms = clock_mono_ns() / 1000000;
+    int64_t now_ms = clock_mono_ms();
     server->refusals.connections++;
     if (server->refusal_said_ms && now_ms - server->refusal_said_ms < REFUSAL_SAID_MS)
         return;

@@ -33,7 +33,7 @@ daemon/coordinator/shell    proto proto/rpc state daemon/common daemon/auth daem
 daemon/api          titan proto state daemon/auth daemon/coordinator daemon/coordinator/shell
 daemon              proto/rpc daemon/auth daemon/agent daemon/coordinator daemon/api
 
-ctl                 titan proto/rpc state daemon/auth
+ctl                 titan proto proto/rpc state daemon/auth
 
 worker/tokenizer
 worker/tensor

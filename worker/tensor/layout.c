@@ -6,16 +6,11 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/round.h"
 #include "base/schedule.h"
 
 #define BLOCK_MIN 1024
 #define BLOCKS_MAX (INT64_C(1) << 22) /* of a model: what a step sums on the host for its gradient norm */
-
-static int64_t round_up(int64_t n, int64_t grain)
-{
-    titan_assert(n >= 0 && grain > 0);
-    return (n + grain - 1) / grain * grain;
-}
 
 static int64_t choose_block(const struct model *model)
 {

@@ -16,7 +16,7 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
 /* Is the name its own? */
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
                         const char *identity, struct titan_error *err) TITAN_MUST_USE;
-/* Of a session that has not registered: to be freed. "" = not known. */
+/* The identity of an unregistered session; the caller frees it. "": unknown. */
 char *fence_take_identity(struct core *c, uint64_t session);
 /* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */
 void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);

@@ -92,6 +92,38 @@ void node_checked(struct core *c, struct noderec *n, const Titan__Internal__Node
     c->slots_changed = true;
 }
 
+/* Those of its workers that it does not list count as ended after a while. */
+static void await_workers(struct core *c, struct noderec *n)
+{
+    for (struct jobrec *j = c->active; j; j = j->next)
+        for (size_t i = 0; i < j->n_workers; i++) {
+            if (j->workers[i]->node != n)
+                continue;
+            j->workers[i]->away = false;
+            if (!*j->device) /* the store had none of its nodes */
+                (void)snprintf(j->device, sizeof(j->device), "%s", n->device);
+            /* With a restored store it may be of the past: until that is settled none has ended. */
+            worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
+                                          : c->stale           ? INT64_MAX
+                                                               : c->now.mono_ms + MISSING_MS);
+        }
+}
+
+/* Sends the node again what is in force for its jobs. awaited: it had not registered before. */
+static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
+{
+    for (struct jobrec *j = c->active, *next; j; j = next) {
+        next = j->next;
+        if (!job_on_node(j, n))
+            continue;
+        /* Its members hear only now that the epoch is over. */
+        if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
+            job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
+        job_resend(c, j, n);
+        job_heard(c, j);
+    }
+}
+
 titan_status node_registration(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
                                struct titan_error *err)
 {
@@ -145,33 +177,11 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     detector_set_interval(c);
     stale_registration(c, n, m);
     leader_epochs_register(c, n, m);
-    for (struct jobrec *j = c->active; j; j = j->next)
-        for (size_t i = 0; i < j->n_workers; i++)
-            if (j->workers[i]->node == n) {
-                j->workers[i]->away = false;
-                if (!*j->device) /* the store had none of its nodes */
-                    (void)snprintf(j->device, sizeof(j->device), "%s", n->device);
-                /* With a restored store it may be of the past: until that is settled none has ended. */
-                worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
-                                              : c->stale           ? INT64_MAX
-                                                                   : c->now.mono_ms + MISSING_MS);
-            }
+    await_workers(c, n);
     for (size_t i = 0; i < m->n_workers; i++)
         hear_live(c, n, m->workers[i]);
     kept_node_known(c, n, m);
-    for (struct jobrec *j = c->active, *next; j; j = next) {
-        next = j->next;
-        bool here = false;
-        for (size_t i = 0; i < j->n_workers; i++)
-            here |= j->workers[i]->node == n;
-        if (here) {
-            /* Its members hear only now that the epoch is over. */
-            if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
-                job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
-            job_resend(c, j, n);
-            job_heard(c, j);
-        }
-    }
+    resend_jobs(c, n, awaited);
     c->slots_changed = true;
     return TITAN_OK;
 }

@@ -35,7 +35,7 @@ void emit_policy(struct core *c, struct noderec *n, const char *type, const char
 void emit_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n);
 void emit_device_failed(struct core *c, const struct workrec *w, const char *words); /* under a worker that has ended */
 void emit_settled(struct core *c);
-/* Nothing can be decided for so long, and then: it can, or it was. */
+/* The job waits undecided, for ms at most; then: it is decided again. */
 void emit_job_undecided(struct core *c, struct jobrec *j, uint32_t unknown, uint32_t all, int64_t ms,
                         const struct noderec *node);
 void emit_job_decided(struct core *c, struct jobrec *j);

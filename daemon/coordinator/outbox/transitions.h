@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transitions.h - every move of a state. Each function asserts that the state table has the move (state/job.h, epoch.h,
- * member.h, node.h; records/phase.h), then changes the record, and adds the change with its event to the batch: an
+ * worker.h, node.h; records/phase.h), then changes the record, and adds the change with its event to the batch: an
  * illegal move ends the process at its line, before anything of it is stored. */
 #ifndef TITAN_DAEMON_COORDINATOR_OUTBOX_TRANSITIONS_H
 #define TITAN_DAEMON_COORDINATOR_OUTBOX_TRANSITIONS_H

@@ -74,3 +74,11 @@ void core_forget(struct core *c, struct jobrec *j)
     *at = j->hash_next;
     job_free(j);
 }
+
+bool job_on_node(const struct jobrec *j, const struct noderec *n)
+{
+    for (size_t i = 0; i < j->n_workers; i++)
+        if (j->workers[i]->node == n)
+            return true;
+    return false;
+}

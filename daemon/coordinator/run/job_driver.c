@@ -132,10 +132,7 @@ void job_driver_look_again(struct core *c, const struct noderec *n)
 {
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
-        bool here = false;
-        for (size_t i = 0; i < j->n_workers && !here; i++)
-            here = j->workers[i]->node == n;
-        if (here)
+        if (job_on_node(j, n))
             job_heard(c, j);
     }
     c->slots_changed = true;

@@ -38,10 +38,7 @@ bool plausible_epoch(const struct core *c, const struct jobrec *j, uint64_t epoc
 
 bool plausible_part(const struct jobrec *j, const struct noderec *n)
 {
-    for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->node == n)
-            return true;
-    return kept_any_on(j, n) || MUTANT(PART_UNCHECKED);
+    return job_on_node(j, n) || kept_any_on(j, n) || MUTANT(PART_UNCHECKED);
 }
 
 static bool lists(const struct jobrec *j, const struct noderec *n, Titan__Internal__Member **list, size_t count)

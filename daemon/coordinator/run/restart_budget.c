@@ -66,7 +66,7 @@ static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_mono)
     titan_assert(VEC_PUSH(j->budget.past, j->budget.n_past, j->budget.cap_past, (struct past_loss){cause, at_mono}));
 }
 
-/* One of the future, by a clock that was ahead, is of now. */
+/* A loss dated in the future (the clock was ahead) counts as of now. */
 void budget_restore(const struct core *c, struct jobrec *j, const struct loss *loss)
 {
     if (j->spec.restart_window_s)

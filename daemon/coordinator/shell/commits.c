@@ -33,7 +33,7 @@ struct commit {
 
 struct core_time shell_now(void)
 {
-    return (struct core_time){.mono_ms = clock_mono_ns() / 1000000, .wall_ms = clock_wall_ms()};
+    return (struct core_time){.mono_ms = clock_mono_ms(), .wall_ms = clock_wall_ms()};
 }
 
 struct metrics_write {
@@ -512,7 +512,7 @@ void shell_set_timer(struct coordinator *c)
 {
     if (c->closing)
         return;
-    int64_t now = clock_mono_ns() / 1000000, at = core_deadline(c->core);
+    int64_t now = clock_mono_ms(), at = core_deadline(c->core);
     int64_t wait = at <= now ? 1 : MIN(at - now, (int64_t)c->options.heartbeat_ms);
     uint64_t due = uv_timer_get_due_in(&c->timer);
     if (uv_is_active((uv_handle_t *)&c->timer) && due <= (uint64_t)wait)

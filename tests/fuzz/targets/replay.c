@@ -8,11 +8,11 @@
 #include "state/checkpoint.h"
 #include "state/epoch.h"
 #include "state/job.h"
-#include "state/member.h"
 #include "state/node.h"
 #include "state/replay.h"
 #include "state/run.h"
 #include "state/schema.h"
+#include "state/worker.h"
 
 static struct db *db;
 static const struct sm *const machines[] = {&job_sm, &run_sm, &epoch_sm, &worker_sm, &checkpoint_sm, &node_sm};

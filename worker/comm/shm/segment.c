@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/progress.h"
+#include "base/round.h"
 
 #define PAGE 4096
 #define LINE 64
@@ -65,11 +66,6 @@ struct segment_channel {
 };
 
 /* --- layout ------------------------------------------------------------------------------------------------------- */
-
-static size_t round_up(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
 
 struct segment_layout segment_layout(int world)
 {

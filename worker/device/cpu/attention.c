@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "base/round.h"
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/attention.h"
@@ -20,11 +21,6 @@
 
 enum { BLOCK = 16, TILE = 16, PAD_D = GEMM_COLUMNS };
 static_assert((int)BLOCK <= (int)ATTENTION_ROWS_MAX, "a block's rows have bounds");
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
 
 /* Floats from a row of n keys to the next: an odd multiple of LANES, as products go down columns, and cache lines 4 KiB
  * apart share the 8 places of one set of the first-level cache. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "base/round.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/attention.h"
 #include "worker/device/cpu/gemm.h"
@@ -23,11 +24,6 @@ bool attention_bf16_fits(const struct device *dev, const struct attention_args *
     int64_t odd = a->shape.d | a->shape.dv | a->ldq | a->ldk | a->ldv | a->lddo;
     uintptr_t address = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)a->dout;
     return a->shape.dt == DTYPE_BF16 && gemm_bf16_usable(&dev->isa) && odd % 2 == 0 && address % 4 == 0;
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
 }
 
 /* --- operand forms ------------------------------------------------------------------------------------------------ */

@@ -49,8 +49,8 @@ static void on_tick(uv_timer_t *timer)
 static struct gpu_state await(bool well)
 {
     struct gpu_state s;
-    const int64_t until = now_ms() + LIMIT_MS;
-    while (gpu_watch_get(watch, 0, &s) && (s.health == GPU_WELL) != well && now_ms() < until)
+    const int64_t until = clock_mono_ms() + LIMIT_MS;
+    while (gpu_watch_get(watch, 0, &s) && (s.health == GPU_WELL) != well && clock_mono_ms() < until)
         (void)uv_run(&loop, UV_RUN_ONCE);
     assert_int_equal(s.health == GPU_WELL, well);
     return s;
@@ -81,7 +81,7 @@ static void test_silence(void **state)
     assert_string_equal(silent.reason, "NVML has not answered for more than 1 s");
     assert_string_equal(silent.uuid, "GPU-aaaa"); /* what it said last is known still */
     assert_true(ticks > 5);
-    for (const int64_t until = now_ms() + LIMIT_MS; news == 0 && now_ms() < until;)
+    for (const int64_t until = clock_mono_ms() + LIMIT_MS; news == 0 && clock_mono_ms() < until;)
         (void)uv_run(&loop, UV_RUN_ONCE);
     assert_true(news > 0); /* the agent is told */
 

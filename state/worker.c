@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "state/member.h"
+#include "state/worker.h"
 
 #include <stdio.h>
 

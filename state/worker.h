@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* member.h - workers: the processes that are, or may become, members of a job's epochs. An id is never used twice.
+/* worker.h - workers: the processes that are, or may become, members of a job's epochs. An id is never used twice.
  *
  *   (new) -> STARTING --ready--> READY --told to stop--> STOPPING
  *               |                  |                        |
  *               `------------------`------------------------`--> EXITED (its agent said so), LOST (unknown)
  */
-#ifndef TITAN_STATE_MEMBER_H
-#define TITAN_STATE_MEMBER_H
+#ifndef TITAN_STATE_WORKER_H
+#define TITAN_STATE_WORKER_H
 
 #include "base/sm.h"
 #include "state/event.h"

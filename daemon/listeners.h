@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* listeners.h - where a coordinator is reached: the service manager's sockets, those of the config file, those of
+ * agents. run/listen and run/listen-agents of the state directory say what they are. */
+#ifndef TITAN_DAEMON_LISTENERS_H
+#define TITAN_DAEMON_LISTENERS_H
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "daemon/config.h"
+#include "daemon/coordinator/coordinator.h"
+#include "proto/rpc/server.h"
+
+struct listeners {
+    const struct daemon_config *config;
+    struct log *log;
+    struct coordinator *coordinator;
+    struct rpc_server *server, *agents; /* open, not started */
+};
+
+/* *ret_addresses, empty before: those of clients, a line each. The caller frees it, after a failure too. */
+titan_status listeners_open(const struct listeners *l, struct buf *ret_addresses,
+                            struct titan_error *err) TITAN_MUST_USE;
+
+#endif
