@@ -98,6 +98,20 @@ void titan_error_hint(struct titan_error *err, const char *fmt, ...)
     memcpy(err->hint, hint, sizeof(hint));
 }
 
+bool titan_error_short(const struct titan_error *err)
+{
+    switch (err->sys_errno) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+        return true;
+    default:
+        return err->status == TITAN_ENOSPC;
+    }
+}
+
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func)
 {
     log_flush(LOG_LAST_MS);

@@ -44,6 +44,10 @@ titan_status titan_error_wrap(struct titan_error *err, const char *fmt, ...) __a
 /* Set the hint. */
 void titan_error_hint(struct titan_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Is it for want of what the machine has too little of: descriptors, memory of the kernel's, room on a disk? Then it is
+ * no fault of the caller's, and may work later. */
+bool titan_error_short(const struct titan_error *err);
+
 /* Return from the enclosing function with the status of expr unless it is TITAN_OK. */
 #define TRY(expr)                                                                                                      \
     do {                                                                                                               \

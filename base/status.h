@@ -11,8 +11,8 @@
 
 /* X(name, value, text, gRPC status, exit code)
  * Exit codes are a contract with scripts (docs/operations.md): 1 operation or job failed, 2 usage or bad input,
- * 3 not found, 4 server unreachable, 5 not permitted, 6 conflict or version, 7 cannot be placed, 75 device failed,
- * 124 timed out, 130 interrupted. */
+ * 3 not found, 4 server unreachable, 5 not permitted, 6 conflict or version, 7 cannot be placed, 71 machine short,
+ * 75 device failed, 124 timed out, 130 interrupted. */
 #define TITAN_STATUS_MAP(X)                                                                                            \
     X(OK, 0, "ok", 0, 0)                                                                                               \
     X(EINVAL, -1, "invalid input", 3, 2)                                                                               \
@@ -50,6 +50,8 @@ const char *titan_status_name(titan_status status);
 const char *titan_status_text(titan_status status);
 int titan_status_grpc(titan_status status);
 int titan_status_exit(titan_status status);
+/* What an agent's titan-worker ends with instead where titan_error_short() holds. EX_OSERR of sysexits.h. */
+#define TITAN_EXIT_SHORT 71
 /* The first status in the table that answers with this gRPC code; TITAN_EBUG for one we never send. */
 titan_status titan_status_from_grpc(int grpc);
 /* errno of a system call as a status: ENOENT -> ENOTFOUND, ENOSPC -> ENOSPC, ... otherwise EIO. */

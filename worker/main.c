@@ -401,7 +401,6 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
 {
     int64_t job, worker;
 
-    (void)with;
     TRY(args_int(args, "job", 0, INT64_MAX, 0, &job, err));
     TRY(args_int(args, "worker", 0, INT64_MAX, 0, &worker, err));
     struct link_options o = {.socket = args_text(args, "socket", NULL),
@@ -413,7 +412,12 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
     o.run = args_text(args, "run", o.job_dir); /* an older agent does not give it */
     if (!o.socket || !o.page || !o.job_dir || !o.host)
         return titan_fail(err, TITAN_EINVAL, "serve needs --socket, --page, --job, --worker, --host and --dir");
-    return input_status(serve(&o, err));
+    titan_status status = serve(&o, err);
+    if (status == TITAN_OK || !titan_error_short(err))
+        return input_status(status);
+    (void)fail(err);
+    *(int *)with = TITAN_EXIT_SHORT;
+    return TITAN_OK;
 }
 #endif
 

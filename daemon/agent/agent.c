@@ -326,18 +326,8 @@ static uint64_t memory_bytes(void)
 /* Did the start fail for want of what the node has too little of? Then it is no fault of worker or job. */
 static bool node_short(const struct titan_error *err)
 {
-    switch (err->sys_errno) {
-    case EMFILE:
-    case ENFILE:
-    case EAGAIN:
-    case ENOMEM:
-    case ENOSPC:
-    case EDQUOT:
-        return true;
-    default:
-        return err->status == TITAN_ENOMEM || err->status == TITAN_ENOSPC || err->status == TITAN_ETIMEDOUT ||
-               err->status == TITAN_EAGAIN;
-    }
+    return titan_error_short(err) || err->sys_errno == EAGAIN || err->status == TITAN_ENOMEM ||
+           err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN;
 }
 
 static void not_started(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct titan_error *why)

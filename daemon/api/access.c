@@ -16,6 +16,12 @@ void api_user(const struct coordinator *c, const struct rpc_call *call, struct a
     auth_resolve(c->auth, rpc_call_identity(call), clock_wall_ms(), ret);
 }
 
+const char *api_user_key(struct arena *memory, const struct auth_user *u)
+{
+    return u->uid != JOB_NO_ID ? arena_printf(memory, "uid:%lld", (long long)u->uid)
+                               : arena_printf(memory, "user:%s", u->name);
+}
+
 /* --- on record ---------------------------------------------------------------------------------------------------- */
 
 static const char *detail_of(struct arena *memory, const struct audit_record *r)

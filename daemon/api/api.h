@@ -36,6 +36,8 @@ void api_audit_flush(struct coordinator *c, bool all);
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h -------------------------------------------------- */
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);
+/* The name under which requests are counted and keys are told apart: "uid:N", "user:NAME", "user:" without a name. */
+const char *api_user_key(struct arena *memory, const struct auth_user *u);
 /* May this identity do that with this job? TITAN_EPERM, TITAN_ENOTFOUND (also for one it may not know of). A refusal is
  * on record then. */
 titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,

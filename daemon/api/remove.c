@@ -156,6 +156,7 @@ void api_remove_job(struct rpc_call *call, const ProtobufCMessage *base, void *d
         refuse(r, &err);
         return;
     }
+    r->task.user = api_user_key(&r->memory, &r->user);
     r->on_record = api_audit_event(&r->memory, &r->user, POLICY_REMOVE_JOB, r->job_id);
     r->event = (struct event){.job_id = r->job_id,
                               .at_ms = clock_wall_ms(),

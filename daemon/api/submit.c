@@ -3,7 +3,7 @@
  *
  * The recipe is parsed, checked and printed on a thread of its own (daemon/common/file_pool.h). Not on the loop, on
  * which all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be
- * on a file server that does not answer. Such a path costs its own submit, after CHECK_MS. */
+ * on a file server that does not answer. Such a path costs its own submit, after CHECK_MS; users take turns. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,6 +273,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     s->owner = c;
     s->paths = c->options.paths;
     s->job.submitted_at_ms = clock_wall_ms();
+    s->job.key_owner = s->task.user = api_user_key(&s->memory, &s->user);
     s->on_record = api_audit_event(&s->memory, &s->user, POLICY_SUBMIT, 0);
     return TITAN_OK;
 }
@@ -297,8 +298,6 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     s->job.reason = "";
     s->job.status.loss = __builtin_nan("");
     s->job.key = request->idempotency_key[0] ? request->idempotency_key : NULL;
-    s->job.key_owner = s->user.uid != JOB_NO_ID ? arena_printf(&s->memory, "uid:%lld", (long long)s->user.uid)
-                                                : arena_printf(&s->memory, "user:%s", s->user.name);
     s->job.holds_folder = recipe_writes_checkpoints(&s->recipe);
     if (place_named(&s->recipe)) {
         char folder[PATH_MAX];
@@ -470,7 +469,7 @@ static void given_up(struct file_task *k, bool started)
     else
         titan_fail(&err, TITAN_EAGAIN,
                    "the recipe could not be checked within %u ms: a path that it names%s does not answer",
-                   c->options.check_ms, started ? "" : ", or one of a submit before it,");
+                   c->options.check_ms, started ? "" : ", or one of an earlier submit of yours,");
     titan_error_hint(&err, "look at the file server; the same submit can be tried again");
     c->submitting--;
     if (call) {

@@ -17,10 +17,20 @@
 #define PATIENCE_MS 500 /* at one task, before another thread takes the rest */
 #define STACK (1 << 20)
 
+/* What there is of one user; it goes when nothing of it waits and no thread is at any. */
+struct lot {
+    struct lot *next;
+    struct file_task *waiting, **last;
+    size_t bytes;          /* of what waits */
+    unsigned n, n_threads; /* tasks that wait; threads at others */
+    char user[];           /* "" = the daemon */
+};
+
 struct thread {
     struct file_pool *owner;
     bool alive;
     struct file_task *at; /* NULL = idle */
+    struct lot *lot;      /* that it is of */
 };
 
 struct file_pool {
@@ -34,8 +44,9 @@ struct file_pool {
 
     pthread_mutex_t lock; /* over the rest */
     pthread_cond_t more;
-    struct file_task *waiting, **last, *finished, **last_finished;
-    size_t bytes; /* of what waits */
+    struct lot *lots; /* in the order of their turns */
+    struct file_task *finished, **last_finished;
+    size_t bytes; /* of what waits, but the daemon's */
     struct thread threads[FILE_THREADS_MAX];
     unsigned refs; /* threads alive, and the loop */
     bool closing;
@@ -66,6 +77,7 @@ static void release(struct file_pool *p)
     pthread_mutex_unlock(&p->lock);
     if (!last)
         return;
+    titan_assert(!p->lots);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->more);
     free(p);
@@ -83,12 +95,66 @@ static struct file_task *unlink_task(struct file_task **at, struct file_task ***
     return k;
 }
 
-static struct file_task *take(struct file_pool *p, struct file_task **at)
+static struct file_task *take(struct file_pool *p, struct lot *lot, struct file_task **at)
 {
-    struct file_task *k = unlink_task(at, &p->last);
-    titan_assert(p->bytes >= k->bytes);
-    p->bytes -= k->bytes;
+    struct file_task *k = unlink_task(at, &lot->last);
+    titan_assert(lot->n > 0 && lot->bytes >= k->bytes);
+    lot->n--;
+    lot->bytes -= k->bytes;
+    if (*lot->user)
+        p->bytes -= k->bytes;
     return k;
+}
+
+static void lot_unlink(struct file_pool *p, struct lot *lot)
+{
+    struct lot **at = &p->lots;
+    while (*at != lot)
+        at = &(*at)->next;
+    *at = lot->next;
+}
+
+static void lot_append(struct file_pool *p, struct lot *lot)
+{
+    struct lot **at = &p->lots;
+    while (*at)
+        at = &(*at)->next;
+    lot->next = NULL;
+    *at = lot;
+}
+
+/* It has had its turn. */
+static void turn_over(struct file_pool *p, struct lot *lot)
+{
+    lot_unlink(p, lot);
+    lot_append(p, lot);
+}
+
+static void lot_trim(struct file_pool *p, struct lot *lot)
+{
+    titan_assert(!lot->waiting == !lot->n);
+    if (lot->waiting || lot->n_threads)
+        return;
+    lot_unlink(p, lot);
+    free(lot);
+}
+
+/* NULL: out of memory. */
+static struct lot *lot_of(struct file_pool *p, const char *user)
+{
+    struct lot *lot = p->lots;
+    while (lot && strcmp(lot->user, user))
+        lot = lot->next;
+    if (lot)
+        return lot;
+    const size_t len = strlen(user) + 1;
+    lot = calloc(1, sizeof(*lot) + len);
+    if (!lot)
+        return NULL;
+    lot->last = &lot->waiting;
+    memcpy(lot->user, user, len);
+    lot_append(p, lot);
+    return lot;
 }
 
 static bool key_taken(const struct file_pool *p, const char *key)
@@ -101,13 +167,28 @@ static bool key_taken(const struct file_pool *p, const char *key)
     return false;
 }
 
-/* The first that may begin; NULL: none. */
-static struct file_task **next_task(struct file_pool *p)
+/* Another thread is a user's while more are left than it holds: half of all at most, and others find some. */
+static bool thread_left(const struct file_pool *p, const struct lot *lot)
 {
-    struct file_task **at = &p->waiting;
-    while (*at && key_taken(p, (*at)->key))
-        at = &(*at)->next;
-    return *at ? at : NULL;
+    unsigned left = FILE_THREADS_MAX;
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        left -= p->threads[i].alive && p->threads[i].at;
+    return left > lot->n_threads;
+}
+
+/* The first that may begin, of the first user with any; NULL: none. */
+static struct lot *next_lot(const struct file_pool *p, struct file_task ***ret)
+{
+    for (struct lot *lot = p->lots; lot; lot = lot->next) {
+        if (!lot->waiting || !thread_left(p, lot))
+            continue;
+        *ret = &lot->waiting;
+        while (**ret && key_taken(p, (**ret)->key))
+            *ret = &(**ret)->next;
+        if (**ret)
+            return lot;
+    }
+    return NULL;
 }
 
 static void *thread_main(void *arg)
@@ -116,18 +197,23 @@ static void *thread_main(void *arg)
     struct file_pool *p = t->owner;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        struct file_task **first;
-        while (!(first = next_task(p)) && !p->closing)
+        struct file_task **first = NULL;
+        while (!(t->lot = next_lot(p, &first)) && !p->closing)
             pthread_cond_wait(&p->more, &p->lock);
         if (p->closing)
             break;
-        struct file_task *k = t->at = take(p, first);
+        struct file_task *k = t->at = take(p, t->lot, first);
+        t->lot->n_threads++;
+        turn_over(p, t->lot);
         k->since_ms = now_ms();
         pthread_mutex_unlock(&p->lock);
         titan_assert(k->calls && k->calls->run && t->alive);
         k->calls->run(k);
         pthread_mutex_lock(&p->lock);
         t->at = NULL;
+        t->lot->n_threads--;
+        turn_over(p, t->lot); /* those that have come meanwhile are before it */
+        lot_trim(p, t->lot);
         if (atomic_load(&k->given_up)) {
             k->returned = true;
             if (!k->owner_notified) /* give_up() frees it */
@@ -174,12 +260,33 @@ static bool one_works(const struct file_pool *p, int64_t now)
     return false;
 }
 
-static bool all_hang(const struct file_pool *p)
+/* Locked. So many hang that none of this user begins before one of them is back; 0: one could. */
+static unsigned all_hang(const struct file_pool *p, const struct lot *lot)
 {
-    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
-        if (!p->threads[i].alive || !p->threads[i].at || !atomic_load(&p->threads[i].at->given_up))
-            return false;
-    return true;
+    unsigned hang = 0, own = 0;
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
+        const struct thread *t = &p->threads[i];
+        const bool hangs = t->alive && t->at && atomic_load(&t->at->given_up);
+        hang += hangs;
+        own += hangs && t->lot == lot;
+    }
+    return FILE_THREADS_MAX - hang <= own ? hang : 0;
+}
+
+/* Locked. */
+static void call_thread(struct file_pool *p, int64_t now)
+{
+    struct file_task **first;
+    if (!one_works(p, now) && next_lot(p, &first) && have_thread(p))
+        pthread_cond_signal(&p->more);
+}
+
+static bool any_waits(const struct file_pool *p)
+{
+    const struct lot *lot = p->lots;
+    while (lot && !lot->waiting)
+        lot = lot->next;
+    return lot;
 }
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
@@ -219,9 +326,11 @@ static void give_up(struct file_pool *p, int64_t before_ms)
             started[n++] = k;
         }
     }
-    while (p->waiting && p->waiting->since_ms <= before_ms) {
-        *tail = take(p, &p->waiting);
-        tail = &(*tail)->next;
+    for (struct lot *lot = p->lots, *after; lot; lot = after) {
+        after = lot->next;
+        for (; lot->waiting && lot->waiting->since_ms <= before_ms; tail = &(*tail)->next)
+            *tail = take(p, lot, &lot->waiting);
+        lot_trim(p, lot);
     }
     pthread_mutex_unlock(&p->lock);
     for (size_t i = 0; i < n; i++) {
@@ -247,9 +356,8 @@ static void on_timer(uv_timer_t *timer)
     int64_t now = now_ms();
     give_up(p, now - p->deadline_ms);
     pthread_mutex_lock(&p->lock);
-    bool busy = p->waiting;
-    if (p->waiting && !one_works(p, now) && have_thread(p))
-        pthread_cond_signal(&p->more);
+    bool busy = any_waits(p);
+    call_thread(p, now);
     for (size_t i = 0; i < FILE_THREADS_MAX; i++)
         busy |= p->threads[i].alive && p->threads[i].at && !atomic_load(&p->threads[i].at->given_up);
     pthread_mutex_unlock(&p->lock);
@@ -265,7 +373,6 @@ titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_p
     p->loop = loop;
     p->deadline_ms = deadline_ms;
     p->refs = 1;
-    p->last = &p->waiting;
     p->last_finished = &p->finished;
     if (uv_async_init(loop, &p->wake, on_wake) != 0) {
         free(p);
@@ -279,33 +386,60 @@ titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_p
     return TITAN_OK;
 }
 
+/* Locked. Of users with nothing waiting each may have one task wait, however much of others does. */
+static titan_status has_room(const struct file_pool *p, const struct lot *lot, size_t bytes, struct titan_error *err)
+{
+    if (!*lot->user)
+        return lot->bytes + bytes <= FILE_BYTES_MAX
+                   ? TITAN_OK
+                   : titan_fail(err, TITAN_ELIMIT, "work of %zu MiB waits for files already", FILE_BYTES_MAX >> 20);
+    if (lot->n < FILE_USER_TASKS_MAX && lot->bytes + bytes <= FILE_USER_BYTES_MAX &&
+        (!lot->waiting || p->bytes + bytes <= FILE_BYTES_MAX))
+        return TITAN_OK;
+    titan_fail(err, TITAN_ELIMIT, "too many requests of this user wait for files (%u)", lot->n);
+    titan_error_hint(err, "wait until some are answered, then repeat this one");
+    return TITAN_ELIMIT;
+}
+
+/* Locked. */
+static titan_status add(struct file_pool *p, struct file_task *k, struct titan_error *err)
+{
+    if (p->handles)
+        return titan_fail(err, TITAN_ECANCELLED, "no more files are opened: the daemon stops");
+    struct lot *lot = lot_of(p, k->user ? k->user : "");
+    if (!lot)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    const unsigned hang = all_hang(p, lot);
+    titan_status status =
+        hang ? titan_fail(err, TITAN_EAGAIN, "%u earlier paths do not answer; no more is opened before one does", hang)
+             : has_room(p, lot, k->bytes, err);
+    if (status == TITAN_OK) {
+        *lot->last = k;
+        lot->last = &k->next;
+        lot->n++;
+        lot->bytes += k->bytes;
+        if (*lot->user)
+            p->bytes += k->bytes;
+    }
+    lot_trim(p, lot);
+    return status;
+}
+
 titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
                            struct titan_error *err)
 {
     titan_assert(calls && calls->run && calls->done && calls->given_up && calls->free);
-    titan_status status = TITAN_OK;
     int64_t now = now_ms();
+    k->calls = calls;
+    k->next = NULL;
+    k->bytes = bytes;
+    k->since_ms = now;
+    k->owner_notified = k->returned = false;
+    atomic_store(&k->given_up, false);
     pthread_mutex_lock(&p->lock);
-    if (p->handles)
-        status = titan_fail(err, TITAN_ECANCELLED, "no more files are opened: the daemon stops");
-    else if (all_hang(p))
-        status = titan_fail(err, TITAN_EAGAIN, "%d earlier paths do not answer; no more is opened before one does",
-                            FILE_THREADS_MAX);
-    else if (p->bytes + bytes > FILE_BYTES_MAX)
-        status = titan_fail(err, TITAN_ELIMIT, "work of %zu MiB waits for files already", FILE_BYTES_MAX >> 20);
-    if (status == TITAN_OK) {
-        k->calls = calls;
-        k->next = NULL;
-        k->bytes = bytes;
-        k->since_ms = now;
-        k->owner_notified = k->returned = false;
-        atomic_store(&k->given_up, false);
-        *p->last = k;
-        p->last = &k->next;
-        p->bytes += bytes;
-        if (!one_works(p, now) && have_thread(p))
-            pthread_cond_signal(&p->more);
-    }
+    titan_status status = add(p, k, err);
+    if (status == TITAN_OK)
+        call_thread(p, now);
     pthread_mutex_unlock(&p->lock);
     if (status == TITAN_OK && !uv_is_active((uv_handle_t *)&p->timer))
         (void)uv_timer_start(&p->timer, on_timer, LOOK_MS, LOOK_MS);
@@ -315,11 +449,13 @@ titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struc
 /* Locked. */
 static bool take_waiting(struct file_pool *p, const struct file_task *k)
 {
-    for (struct file_task **at = &p->waiting; *at; at = &(*at)->next)
-        if (*at == k) {
-            (void)take(p, at);
-            return true;
-        }
+    for (struct lot *lot = p->lots; lot; lot = lot->next)
+        for (struct file_task **at = &lot->waiting; *at; at = &(*at)->next)
+            if (*at == k) {
+                (void)take(p, lot, at);
+                lot_trim(p, lot);
+                return true;
+            }
     return false;
 }
 
@@ -353,12 +489,13 @@ bool file_pool_abandon(struct file_pool *p, struct file_task *k)
 static void on_closed(uv_handle_t *handle)
 {
     struct file_pool *p = handle->data;
-    titan_assert(p->handles > 0 && !p->waiting && !p->finished);
+    titan_assert(p->handles > 0);
     if (--p->handles > 0)
         return;
     void (*closed)(void *) = p->closed;
     void *data = p->data;
     pthread_mutex_lock(&p->lock);
+    titan_assert(!any_waits(p) && !p->finished);
     release(p);
     if (closed)
         closed(data);

@@ -3,10 +3,14 @@
  * uninterruptibly. So neither a loop nor libuv's threads, which others share and an exit waits for, open a path that
  * may be on one.
  *
- * A thread takes what waits, in order. When it has been at one task for long, another one takes the rest, up to
- * FILE_THREADS_MAX; a task that is not through after its deadline is given up: its owner is notified, and the thread,
- * which cannot be ended, frees it whenever it comes back. Nothing waits for such a thread, neither at the end. Of tasks
- * with the same key one at most is at work, so that a path that hangs holds one thread, however often it is asked for.
+ * A thread takes what waits: users by turns, in order what is of one. When it has been at one task for long, another
+ * one takes the rest, up to FILE_THREADS_MAX, of which one user holds half at most, and fewer when others hold some. So
+ * tasks of one user that are many, slow or hang keep no other from its turn; what is beyond its share of what may wait
+ * is refused to it alone.
+ *
+ * A task that is not through after its deadline is given up: its owner is notified, and the thread, which cannot be
+ * ended, frees it whenever it comes back. Nothing waits for such a thread, neither at the end. Of tasks with the same
+ * key one at most is at work, so that a path that hangs holds one thread, however often it is asked for.
  */
 #ifndef TITAN_DAEMON_COMMON_FILE_POOL_H
 #define TITAN_DAEMON_COMMON_FILE_POOL_H
@@ -16,8 +20,12 @@
 
 #include "base/error.h"
 
-#define FILE_THREADS_MAX 4                /* so many can hang */
-#define FILE_BYTES_MAX ((size_t)64 << 20) /* of what waits */
+#define FILE_THREADS_MAX 8 /* so many can hang */
+#define FILE_USER_THREADS_MAX (FILE_THREADS_MAX / 2)
+/* Of what waits: of the daemon's own, of all users but one task each, of one user. */
+#define FILE_BYTES_MAX ((size_t)64 << 20)
+#define FILE_USER_BYTES_MAX ((size_t)16 << 20)
+#define FILE_USER_TASKS_MAX 1024
 
 struct file_pool;
 struct file_task;
@@ -34,7 +42,9 @@ struct file_calls {
 
 /* First in its owner's struct. */
 struct file_task {
-    const char *key; /* those of one key run one after the other, in order; NULL = none. Lives as long as the task */
+    /* Those of one key run one after the other, of one user in order; NULL = none. Lives as long as the task. */
+    const char *key;
+    const char *user; /* that wants it; NULL = the daemon. Looked at by file_pool_add() alone */
     /* The pool's. */
     const struct file_calls *calls;
     struct file_task *next;
@@ -46,8 +56,8 @@ struct file_task {
 
 titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_pool **ret,
                             struct titan_error *err) TITAN_MUST_USE;
-/* TITAN_ELIMIT: too much waits; TITAN_EAGAIN: all threads hang; TITAN_ECANCELLED: the pool is closed. k is the caller's
- * then. */
+/* TITAN_ELIMIT: too much of this user waits; TITAN_EAGAIN: all threads it may have hang; TITAN_ECANCELLED: the pool is
+ * closed; TITAN_ENOMEM. k is the caller's then. */
 titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
                            struct titan_error *err) TITAN_MUST_USE;
 /* Not wanted any more. True: it had not been begun, and is the caller's again. False: it goes on as if not dropped. */

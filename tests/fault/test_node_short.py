@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A node that is short of something while a worker starts, for real: no descriptor left in the agent, no room in the job's folder. It is
-not the worker's doing: nothing is counted against the job, which says what it waits for and goes on when there is room."""
+"""A node that is short of something while a worker starts, for real: no descriptor left in the agent, no room in the job's folder, none
+for the worker's data. It is not the worker's doing: nothing is counted against the job, which says what it waits for and goes on when there is room."""
 import os
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -77,4 +78,31 @@ def no_room():
             d.ok("cancel", job)
 
 
-tap(no_descriptor, no_room)
+def no_room_for_data():
+    """a disk that is full while a worker puts its data there: nothing counts, the job says why and trains when there is room"""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        return "needs a mount namespace of its own (root)"
+    with tempfile.TemporaryDirectory(prefix="titan-short-") as where:
+        state, program, data = Path(where) / "state", Path(where) / "titand", Path(where) / "data.jsonl"
+        data.write_text(('{"text": "' + "word " * 12 + '"}\n') * 65000)
+        program.write_text("#!/bin/sh\n"
+                           f"mkdir -p {state}/jobs\n"
+                           f"exec unshare -m sh -c 'mount -t tmpfs -o size=2m tmpfs {state}/jobs && exec {BIN}/titand \"$@\"' sh \"$@\"\n")
+        program.chmod(0o755)
+        with Daemon(state, "--slots", 1, "--allow-root", program=program) as d:
+            job = d.submit("tiny", {**KEYS, "training.dataset": "jsonl", "training.dataset_path": str(data)})
+            until("it says what is short", lambda: said(d.status(job), "cannot start a worker", "No space left", "trying again"), 30)
+
+            def ends():
+                return [e for e in d.lines("events", job) if e["type"] == "worker.exited"]
+            until("it is tried again", lambda: len(ends()) > 3, 30)
+            assert all(e["detail"]["exit_code"] == 71 and not e["detail"]["counted"] for e in ends()), ends()
+            times = [datetime.fromisoformat(e["at"].replace("Z", "+00:00")).timestamp() for e in ends()]
+            assert all(b - a >= 1 for a, b in zip(times, times[1:])), times
+            subprocess.run(["nsenter", "-m", "-t", str(d.process.pid), "mount", "-o", "remount,size=64m", f"{state}/jobs"], check=True)
+            until("it trains", lambda: d.status(job)["step"] > 2, 60)
+            assert d.status(job)["restarts"] == 0 and not d.status(job).get("losses"), d.status(job)
+            d.ok("cancel", job)
+
+
+tap(no_descriptor, no_room, no_room_for_data)

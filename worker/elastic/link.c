@@ -449,7 +449,7 @@ static void wait_flushed(struct link *l)
 static void link_failing(struct membership *m, const struct titan_error *err)
 {
     struct link *l = self(m);
-    const int code = titan_status_exit(err->status);
+    const int code = titan_error_short(err) ? TITAN_EXIT_SHORT : titan_status_exit(err->status);
     struct member *member = enter(l);
 
     (void)snprintf(l->page->last_words, sizeof(l->page->last_words), "%s%s%s%s", err->msg, err->hint[0] ? " (" : "",

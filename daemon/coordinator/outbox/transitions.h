@@ -26,6 +26,6 @@ void store_pid(struct core *c, struct workrec *w, int64_t pid);
 void move_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
 /* Its members cannot go on together in the epoch; charged: without cost. */
 void epoch_failed(struct jobrec *j, bool charged);
-void epoch_charged(struct jobrec *j); /* its end has cost a restart, or is about to */
+void epoch_charged(struct jobrec *j); /* its end has cost a restart, is about to, or costs none */
 
 #endif

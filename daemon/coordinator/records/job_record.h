@@ -210,7 +210,7 @@ struct jobrec {
     struct job_stop stop;
     bool requeue;         /* it is to give its slots back and be queued again, as soon as it may stop */
     bool must_checkpoint; /* when it stops, also if its recipe writes none */
-    char *short_why; /* a node could not start a worker, for want of what is its own; NULL = since then one could */
+    char *short_why; /* a node could not start or keep a worker, for want of what is its own; NULL = one could since */
     char *folder;    /* of its checkpoints, see core_set_folder; NULL = not known */
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
@@ -225,8 +225,8 @@ struct jobrec {
 struct exit_report {
     int32_t exit_code, signal;
     enum loss_cause cause;
-    bool node_short; /* it was not started: its node has no descriptors, memory, processes or space left, or no folder
-                        that answers */
+    bool node_short; /* not its fault: its node has no descriptors, memory, processes or space left; or it was not
+                        started, as no folder answers */
     bool asked;      /* it was told to leave and did, or was killed for it */
     const char *reason;
 };

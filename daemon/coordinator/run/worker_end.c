@@ -49,13 +49,14 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
     bool asked = (w->state == WORKER_STOPPING && !w->exit_cause) || (rank_slot && rank_slot->finished);
     bool node_short = report && report->node_short;
     bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
-    bool lost = !over && !asked && !permanent && !node_short && (w->started || report) && !w->unseen;
+    bool lost = !over && !asked && !permanent && (w->started || report) && !w->unseen;
+    bool starting = w->state == WORKER_STARTING;
     bool drained = node_leaves(w->node);
     enum loss_cause cause = LOSS_NONE;
     if (lost)
         cause = w->exit_cause ? w->exit_cause : report ? report->cause : LOSS_NODE;
-    bool paid = lost && budget_paid(j, w, cause, report ? report->reason : NULL);
-    bool counted = lost && !paid && !drained;
+    bool paid = lost && !node_short && budget_paid(j, w, cause, report ? report->reason : NULL);
+    bool counted = lost && !paid && !drained && !node_short;
     struct noderec *node = w->node;
     const char *words = exit_words(c, report, why);
     if (report)
@@ -72,8 +73,11 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
         job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));
     if (node_short && !over) {
         core_set_string(&j->short_why,
-                        batch_printf(c->out, "node %s cannot start a worker: %s; trying again", node->name, words));
+                        batch_printf(c->out, "node %s %s: %s; trying again", node->name,
+                                     starting ? "cannot start a worker" : "cannot keep a worker", words));
         budget_wait(c, j);
+        if (rank_slot)
+            epoch_charged(j); /* it costs none */
     }
     if (lost && rank_slot)
         recovery_begin(c, j);

@@ -35,6 +35,13 @@ static enum loss_cause cause_from_report(const Titan__Internal__WorkerExited *x)
     }
 }
 
+/* When it was to be started, or as it says itself. */
+static bool node_was_short(const Titan__Internal__WorkerExited *x)
+{
+    return x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT ||
+           (x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT && x->exit_code == TITAN_EXIT_SHORT);
+}
+
 static void worker_ready(struct core *c, struct workrec *w, const char *address)
 {
     w->started = true;
@@ -286,7 +293,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
                      &(struct exit_report){.exit_code = x->exit_code,
                                            .signal = x->signal,
                                            .cause = cause_from_report(x),
-                                           .node_short = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT,
+                                           .node_short = node_was_short(x),
                                            .reason = x->reason},
                      NULL);
         break;

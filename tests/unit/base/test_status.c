@@ -110,11 +110,34 @@ static void test_error_cut(void **state)
     assert_string_equal(err.msg, "one line [0m");
 }
 
+/* By the errno first, whatever status a caller has put over it. */
+static void test_error_short(void **state)
+{
+    (void)state;
+    const int of_the_machine[] = {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT}, others[] = {0, EIO, EACCES, EFBIG, EAGAIN};
+    struct titan_error err = {0};
+    assert_false(titan_error_short(&err));
+    for (size_t i = 0; i < 5; i++) {
+        errno = of_the_machine[i];
+        titan_fail_errno(&err, "x");
+        err.status = TITAN_EINVAL;
+        assert_true(titan_error_short(&err));
+        errno = others[i];
+        titan_fail_errno(&err, "x");
+        assert_false(titan_error_short(&err));
+    }
+    titan_fail(&err, TITAN_ENOSPC, "x");
+    assert_true(titan_error_short(&err));
+    titan_fail(&err, TITAN_ENOMEM, "a model that does not fit");
+    assert_false(titan_error_short(&err));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table), cmocka_unit_test(test_from_grpc),  cmocka_unit_test(test_from_errno),
-        cmocka_unit_test(test_error), cmocka_unit_test(test_error_null), cmocka_unit_test(test_error_cut),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_from_grpc),  cmocka_unit_test(test_from_errno),
+        cmocka_unit_test(test_error),       cmocka_unit_test(test_error_null), cmocka_unit_test(test_error_cut),
+        cmocka_unit_test(test_error_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

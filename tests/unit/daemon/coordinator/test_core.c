@@ -910,6 +910,60 @@ static void test_node_is_short(void **state)
     close_bench(&b);
 }
 
+static void exited_short(struct bench *b, uint64_t worker)
+{
+    Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
+    body.job_id = 1;
+    body.worker_id = worker;
+    body.exit_code = 71;
+    body.cause = TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT;
+    body.reason = (char *)"cannot write 'x': No space left on device";
+    MESSAGE(m, WORKER_EXITED, worker_exited, body);
+    assert_int_equal(say(b, 1, &m), TITAN_OK);
+}
+
+/* A worker that says so itself, before it is ready and as a member: the others go on, it costs nothing, and those that
+ * take its place are not started at once. */
+static void test_worker_of_a_short_node(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct job_status status;
+    char why[200];
+    running_job(&b);
+    quiesced(&b, .worker = 1, .epoch = 1, .step = 7); /* has lost a peer: the epoch is over before it is known why */
+    assert_non_null(told(&b, REVOKE, 1));
+    quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
+    exited_short(&b, 3);
+    assert_null(told(&b, START, 1));
+    quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
+    assert_members(told(&b, FORM, 1)->form, 3, 1, 2, 4);
+    assert_true(core_job_reason(b.core, 1, why, sizeof(why)));
+    assert_string_equal(why, "node a cannot keep a worker: cannot write 'x': No space left on device; trying again");
+    for (int tries = 0; tries < 12; tries++) {
+        uint64_t id = 0;
+        const int64_t from = b.now;
+        for (; !id && b.now < from + 120000;) {
+            b.now += 100;
+            heartbeat(&b, 1);
+            batch_free(&b.out);
+            core_tick(b.core, at(&b), &b.out);
+            const Titan__Internal__CoordinatorMessage *start = told(&b, START, 1);
+            id = start ? start->start->worker_ids[0] : 0;
+        }
+        assert_in_range(b.now - from, 1000, 120000);
+        exited_short(&b, id);
+        assert_true(core_job_reason(b.core, 1, why, sizeof(why)));
+        assert_string_equal(why,
+                            "node a cannot start a worker: cannot write 'x': No space left on device; trying again");
+    }
+    struct core_losses losses[CORE_LOSSES_MAX];
+    assert_int_equal(core_job_losses(b.core, 1, losses), 0);
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    close_bench(&b);
+}
+
 static void test_no_such_device(void **state)
 {
     (void)state;
@@ -930,6 +984,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life_of_a_job),
         cmocka_unit_test(test_node_is_short),
+        cmocka_unit_test(test_worker_of_a_short_node),
         cmocka_unit_test(test_no_such_device),
         cmocka_unit_test(test_loss_and_return),
         cmocka_unit_test(test_loss_while_resizing),

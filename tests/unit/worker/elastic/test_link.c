@@ -572,7 +572,8 @@ static void test_failing(void **state)
     assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING);
     assert_string_equal(m->failing->reason, "no room (make some)");
     assert_string_equal(f.page->last_words, "no room (make some)");
-    assert_int_equal(atomic_load(&f.page->exit_code), titan_status_exit(TITAN_ENOSPC));
+    assert_int_equal(m->failing->exit_code, TITAN_EXIT_SHORT);
+    assert_int_equal(atomic_load(&f.page->exit_code), TITAN_EXIT_SHORT);
 }
 
 /* Greetings in a second that are all hung up on. */
