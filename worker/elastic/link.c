@@ -258,7 +258,7 @@ static void receive(struct link *l)
         disconnect(l);
 }
 
-/* The time first: an order is judged with what was known of the training thread just before it. */
+/* The time first: a command is judged with what was known of the training thread just before it. */
 static void wait_for_something(struct link *l, bool full)
 {
     const int64_t now = now_ms();
@@ -297,7 +297,7 @@ static void link_free(struct link *l)
 static void *control_main(void *arg)
 {
     struct link *l = arg;
-    /* It has little to do, but others wait for it: for its answers to orders, and for its end, which a thread that is
+    /* It has little to do, but others wait for it: for its answers to commands, and for its end, which a thread that is
      * killed comes to only when it is run. */
     slice_set(SLICE_SHORT_NS);
     int rc = pthread_mutex_lock(&l->page->alive);
@@ -374,12 +374,12 @@ static const atomic_int *link_revoked(struct membership *m)
     return &self(m)->revoked;
 }
 
-static unsigned link_orders(struct membership *m)
+static unsigned link_commands(struct membership *m)
 {
     struct link *l = self(m);
-    const unsigned orders = member_orders(enter(l));
+    const unsigned commands = member_commands(enter(l));
     leave(l);
-    return orders;
+    return commands;
 }
 
 static void link_quiesced(struct membership *m, const struct quiesced *q)
@@ -482,7 +482,7 @@ static const struct membership_ops link_ops = {
     .on_revoke = link_on_revoke,
     .on_next_world = link_on_next_world,
     .revoked = link_revoked,
-    .orders = link_orders,
+    .commands = link_commands,
     .quiesced = link_quiesced,
     .state_ready = link_state_ready,
     .progress = link_progress,

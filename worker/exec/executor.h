@@ -73,7 +73,7 @@ struct exec {
     void *tables[TABLE_COUNT];
     int64_t *norms;            /* per unit: where its sums stand in the statistics */
     double *scratch;           /* device: partial sums of one operation of the compute stream */
-    double *host_header;       /* counts, orders and values, out */
+    double *host_header;       /* counts, commands and values, out */
     double *statistics[2];     /* in: the last step's, and room for the next one's, which may fail on its way */
     float *host_expert_tokens; /* of the experts, from the statistics */
     int32_t *host_tokens;      /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */

@@ -130,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             actions += what & 1;
             member_tick(h.member, now, actions);
         }
-        (void)member_orders(h.member);
+        (void)member_commands(h.member);
         (void)member_deadline(h.member);
     }
     member_close(h.member);
