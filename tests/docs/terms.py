@@ -42,7 +42,7 @@ TERMS = [
     ("say_, tell_", "a verb of what is done: emit, send, report", r"(say|tell)(?=_)|(?<=_)(say|tell)", None),
     ("words", "progress counters", r"progress_words", None),
     ("front", "tenant", r"(rpc_)?fronts?(?=_|$)", None),
-    ("link", "agent connection", r"channel_link|link_(read|lost|flush|greet|accept)", None),
+    ("link", "agent connection", r"(channel|membership)_link|link_(read|lost|flush|greet|accept|options|ops|open|opened|next|quiesced|failing|close)", None),
     ("turn", "batch, sequence number", r"(next_)?turn$", None),
     ("meeting", "rendezvous, sync point", r"meetings?", SAME),
     ("kind of rank", "program class", r"rank_kinds?", r"kinds? of ranks?|ranks? of (?:a|one|each|every|this) kind"),
@@ -75,7 +75,6 @@ ONLY = {  # rows of words that are private there; elsewhere they are English, or
 ELSEWHERE = {  # words of these rows that mean something else there
     "turn": ("base/mac.c", "worker/"),
     "front": ("worker/",),
-    "link": ("worker/",),
     "told": ("worker/device/cuda/",),
     "visit": ("worker/state/staging.c", "worker/comm/nccl/share.c"),
 }

@@ -16,7 +16,7 @@ IN_WORKER = [("elastic/holdings.h", "struct parts {"), ("elastic/verify.c", "par
              ("plan/build.h", "int program_kinds(void);"), ("plan/plan.h", "int kinds;"), ("plan/forecast.c", '"3 kinds of rank"'), ("exec/exec.h", "exec_report(e);"),
              ("train.c", "const double *report;"), ("plan/recompute.c", "again_find(g, id);"), ("model/block.h", "bool apart;"), ("optim/outcome.h", "double load_most;"),
              ("model/block.h", "double expert_room;"), ("plan/build.c", "plan_uses(b, err);"),
-             ("elastic/membership.h", "enum { ORDER_STOP = 2 };"), ("train.c", "e->step.outcome.orders;"), ("elastic/member.c", '"an order to form"')]
+             ("elastic/membership.h", "enum { ORDER_STOP = 2 };"), ("train.c", "e->step.outcome.orders;"), ("elastic/member.c", '"an order to form"'), ("main.c", "membership_link_open(o);")]
 IN_STRINGS = ['log("does not answer beats");', 'text = "a stranger";', '"the ladder: memory, replica"']
 IN_DOCUMENTS = ["Workers' meetings are proved.", "# What the world is told", "a\n\n- keys keep strangers out", "<!-- x: begin -->\n<!-- x: end -->\na beat"]
 DOCUMENTS_FINE = ["`rung` of `state.ready`", "```\n{\"leavers\": 1}\n```", "<!-- x: begin -->\na beat every 37 ms\n<!-- x: end -->", "Users are told apart."]

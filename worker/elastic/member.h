@@ -3,8 +3,8 @@
  *
  * Inputs are calls: what the agent says, its connection, the time, and what the training thread asks and reports.
  * Outputs are the calls of struct member_host, made from inside an input, and what the queries answer. There is no
- * socket, clock, thread, lock or file in here: link.c drives one per process, the simulator thousands. One caller at a
- * time.
+ * socket, clock, thread, lock or file in here: agent_connection.c drives one per process, the simulator thousands. One
+ * caller at a time.
  *
  * It is out of every epoch, or *in* one: from member_next until member_quiesced, member_finished or the next
  * member_next. At most one later epoch is *on offer*.

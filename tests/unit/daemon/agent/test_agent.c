@@ -2,7 +2,8 @@
 /* The agent between a coordinator and workers: both are played by this program, the agent is the real one.
  *
  * The coordinator is an rpc server on the test's loop. Workers are this program started again ("serve ..."), on the
- * real link.c; what they do is in the recipe. Where the agent must die, it is this program once more ("agent ..."). */
+ * real agent_connection.c; what they do is in the recipe. Where the agent must die, it is this program once more
+ * ("agent ..."). */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -111,15 +112,15 @@ static int serve(int argc, char **argv)
 {
     struct titan_error err = {0};
     int leaked = inherited();
-    struct link_options options = {.socket = argument(argc, argv, "--socket"),
-                                   .page = argument(argc, argv, "--page"),
-                                   .job_id = strtoull(argument(argc, argv, "--job"), NULL, 10),
-                                   .worker_id = strtoull(argument(argc, argv, "--worker"), NULL, 10),
-                                   .host = argument(argc, argv, "--host"),
-                                   .job_dir = argument(argc, argv, "--dir")};
+    struct agent_connection_options options = {.socket = argument(argc, argv, "--socket"),
+                                               .page = argument(argc, argv, "--page"),
+                                               .job_id = strtoull(argument(argc, argv, "--job"), NULL, 10),
+                                               .worker_id = strtoull(argument(argc, argv, "--worker"), NULL, 10),
+                                               .host = argument(argc, argv, "--host"),
+                                               .job_dir = argument(argc, argv, "--dir")};
     struct membership *m;
     (void)signal(SIGPIPE, SIG_IGN);
-    if (membership_link_open(&options, &m, &err) != TITAN_OK) {
+    if (membership_agent_open(&options, &m, &err) != TITAN_OK) {
         (void)fprintf(stderr, "%s\n", err.msg);
         return 9;
     }

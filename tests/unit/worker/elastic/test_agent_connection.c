@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's link to its agent, with the agent played by this test over a real socket and page. */
+/* A worker's connection to its agent, with the agent played by this test over a real socket and page. */
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -49,7 +49,7 @@ static int setup_agent(void **state)
     struct titan_error err = {0};
     memset(&f, 0, sizeof(f));
     f.fd = -1;
-    (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-link-XXXXXX");
+    (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-agent-connection-XXXXXX");
     assert_non_null(mkdtemp(f.folder));
     (void)snprintf(f.socket, sizeof(f.socket), "%s/agent.sock", f.folder);
     (void)snprintf(f.page_path, sizeof(f.page_path), "%s/w7.page", f.folder);
@@ -63,13 +63,13 @@ static int setup(void **state)
 {
     struct titan_error err = {0};
     (void)setup_agent(state);
-    struct link_options options = {.socket = f.socket,
-                                   .page = f.page_path,
-                                   .job_id = JOB,
-                                   .worker_id = WORKER,
-                                   .host = "127.0.0.1",
-                                   .job_dir = f.folder};
-    if (membership_link_open(&options, &f.m, &err) != TITAN_OK)
+    struct agent_connection_options options = {.socket = f.socket,
+                                               .page = f.page_path,
+                                               .job_id = JOB,
+                                               .worker_id = WORKER,
+                                               .host = "127.0.0.1",
+                                               .job_dir = f.folder};
+    if (membership_agent_open(&options, &f.m, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     f.m->ops->opened(f.m);
     return 0;
@@ -239,17 +239,17 @@ static void test_page_of_another(void **state)
     (void)state;
     struct membership *m;
     struct titan_error err = {0};
-    struct link_options options = {.socket = f.socket,
-                                   .page = f.page_path,
-                                   .job_id = JOB,
-                                   .worker_id = WORKER + 1,
-                                   .host = "127.0.0.1",
-                                   .job_dir = f.folder};
-    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_EINVAL);
+    struct agent_connection_options options = {.socket = f.socket,
+                                               .page = f.page_path,
+                                               .job_id = JOB,
+                                               .worker_id = WORKER + 1,
+                                               .host = "127.0.0.1",
+                                               .job_dir = f.folder};
+    assert_int_equal(membership_agent_open(&options, &m, &err), TITAN_EINVAL);
     options.worker_id = WORKER; /* ours, but taken already */
-    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_EINVAL);
+    assert_int_equal(membership_agent_open(&options, &m, &err), TITAN_EINVAL);
     options.page = "/nowhere/page";
-    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_ENOTFOUND);
+    assert_int_equal(membership_agent_open(&options, &m, &err), TITAN_ENOTFOUND);
 }
 
 static void test_epoch_view(void **state)
@@ -486,7 +486,7 @@ static void test_another_agent(void **state)
     assert_int_equal(registration->step, 21);
     m = hear();
     if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS)
-        m = hear(); /* queued before the link saw that the agent was gone */
+        m = hear(); /* queued before the worker saw that the agent was gone */
     assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
     assert_true(m->quiesced->paused);
 }
@@ -517,13 +517,13 @@ static void hang(void)
 {
     struct membership *m;
     struct epoch_view view;
-    struct link_options options = {.socket = f.socket,
-                                   .page = f.page_path,
-                                   .job_id = JOB,
-                                   .worker_id = WORKER,
-                                   .host = "127.0.0.1",
-                                   .job_dir = f.folder};
-    if (membership_link_open(&options, &m, NULL) != TITAN_OK)
+    struct agent_connection_options options = {.socket = f.socket,
+                                               .page = f.page_path,
+                                               .job_id = JOB,
+                                               .worker_id = WORKER,
+                                               .host = "127.0.0.1",
+                                               .job_dir = f.folder};
+    if (membership_agent_open(&options, &m, NULL) != TITAN_OK)
         _exit(1);
     m->ops->opened(m);
     if (m->ops->next(m, &view, NULL) != TITAN_OK)
