@@ -22,7 +22,7 @@
 #include "base/progress.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
-#include "worker/optim/schedule.h"
+#include "worker/optim/learning_rate.h"
 
 enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED, VERDICT_DEPARTED };
 

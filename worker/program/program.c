@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
-#include "worker/program/arena.h"
+#include "worker/program/arena_placement.h"
 #include "worker/program/waits.h"
 
 #define NONE (-1)
