@@ -39,7 +39,7 @@ src_state   := $(call sources,state)
 src_daemon  := $(filter-out daemon/main.c,$(call sources,daemon))
 src_worker  := $(filter-out worker/main.c $(plugins:%=%/%),$(call sources,worker))
 # A machine with nothing but a compiler and a CUDA toolkit (BARE=1) has no protobuf-c: the worker then runs without an agent.
-src_worker  := $(if $(BARE),$(filter-out worker/elastic/link.c worker/elastic/member.c,$(src_worker)),$(src_worker))
+src_worker  := $(if $(BARE),$(filter-out worker/elastic/agent_connection.c worker/elastic/member.c,$(src_worker)),$(src_worker))
 src_ctl     := $(filter-out ctl/main.c,$(call sources,ctl))
 src_cpu     := $(call sources,worker/device/cpu)
 

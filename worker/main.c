@@ -370,7 +370,7 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
                       "serve: this worker was built without protobuf-c (BARE=1) and cannot talk to an agent");
 }
 #else
-static titan_status serve(const struct link_options *o, struct titan_error *err)
+static titan_status serve(const struct agent_connection_options *o, struct titan_error *err)
 {
     char path[PATH_MAX];
     struct recipe r;
@@ -378,8 +378,8 @@ static titan_status serve(const struct link_options *o, struct titan_error *err)
 
     if (snprintf(path, sizeof path, "%s/recipe.toml", o->job_dir) >= (int)sizeof path)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", o->job_dir);
-    TRY(log_start_thread(err));                  /* the log is on the job's disk */
-    TRY(membership_link_open(o, &members, err)); /* before all else: last words need it */
+    TRY(log_start_thread(err));                   /* the log is on the job's disk */
+    TRY(membership_agent_open(o, &members, err)); /* before all else: last words need it */
     recipe_init(&r);
     titan_status status = recipe_load(&r, path, err);
     if (status == TITAN_OK)
@@ -403,12 +403,12 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
 
     TRY(args_int(args, "job", 0, INT64_MAX, 0, &job, err));
     TRY(args_int(args, "worker", 0, INT64_MAX, 0, &worker, err));
-    struct link_options o = {.socket = args_text(args, "socket", NULL),
-                             .page = args_text(args, "page", NULL),
-                             .host = args_text(args, "host", NULL),
-                             .job_dir = args_text(args, "dir", NULL),
-                             .job_id = (uint64_t)job,
-                             .worker_id = (uint64_t)worker};
+    struct agent_connection_options o = {.socket = args_text(args, "socket", NULL),
+                                         .page = args_text(args, "page", NULL),
+                                         .host = args_text(args, "host", NULL),
+                                         .job_dir = args_text(args, "dir", NULL),
+                                         .job_id = (uint64_t)job,
+                                         .worker_id = (uint64_t)worker};
     o.run = args_text(args, "run", o.job_dir); /* an older agent does not give it */
     if (!o.socket || !o.page || !o.job_dir || !o.host)
         return titan_fail(err, TITAN_EINVAL, "serve needs --socket, --page, --job, --worker, --host and --dir");

@@ -22,7 +22,7 @@
 #include "base/progress.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
-#include "worker/optim/schedule.h"
+#include "worker/optim/learning_rate.h"
 
 enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED, VERDICT_DEPARTED };
 
@@ -153,7 +153,7 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     const struct recipe *r = e->t->recipe;
     const uint64_t steps = (uint64_t)r->training.steps;
     const struct train_state *const state = e->state.shards.own;
-    unsigned orders = 0;
+    unsigned commands = 0;
     bool stopped = false;
 
     titan_assert(e->state.installed && e->exec);
@@ -168,39 +168,39 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         TRY(checkpoints_write_surely(e, &stopped, err));
     step_clock_begin(&e->step.clock);
     TRY(evaluate(e, &stopped, err)); /* of the last step of the epoch before, if that ended first */
-    orders = e->step.outcome.orders;
-    while (state->step < steps && !(orders & (ORDER_STOP | ORDER_PAUSE))) {
+    commands = e->step.outcome.commands;
+    while (state->step < steps && !(commands & (COMMAND_STOP | COMMAND_PAUSE))) {
         TRY(run_step(e, err));
         epoch_plan_for_loss(e);
         TRY(checkpoints_after_step(e, state->step == steps, &stopped, err));
         TRY(evaluate(e, &stopped, err));
-        orders = e->step.outcome.orders;
+        commands = e->step.outcome.commands;
     }
     if (state->step >= steps)
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
     else
-        *ret = orders & ORDER_STOP ? VERDICT_STOPPED : VERDICT_PAUSED;
+        *ret = commands & COMMAND_STOP ? VERDICT_STOPPED : VERDICT_PAUSED;
     /* All ranks stay until rank 0 has committed the last checkpoint: should it die before, the others can write it. */
     TRY(groups_wait_for_members(e, err));
     publish_step_alone(e);
     return TITAN_OK;
 }
 
-/* Evaluates the model if that is due after this step. An order to stop or to pause breaks it off, and the next epoch
+/* Evaluates the model if that is due after this step. A command to stop or to pause breaks it off, and the next epoch
  * begins with it; after the run's last step no epoch follows, so a pause is ignored there. */
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
-    const unsigned heard = last ? ORDER_STOP : ORDER_STOP | ORDER_PAUSE;
-    unsigned orders = e->step.outcome.orders;
+    const unsigned heard = last ? COMMAND_STOP : COMMAND_STOP | COMMAND_PAUSE;
+    unsigned commands = e->step.outcome.commands;
 
     titan_assert(e->state.installed);
-    if (orders & heard || !evaluation_due(e))
+    if (commands & heard || !evaluation_due(e))
         return TITAN_OK;
-    TRY(evaluation_run(e, heard, &orders, err));
-    if (!(orders & heard))
+    TRY(evaluation_run(e, heard, &commands, err));
+    if (!(commands & heard))
         return TITAN_OK;
-    e->step.outcome.orders = orders;
+    e->step.outcome.commands = commands;
     return checkpoints_after_step(e, last, ret_stopped, err);
 }
 
@@ -211,7 +211,8 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     struct step_clock *const clock = &e->step.clock;
     const struct exec_batch batch = {.tokens = e->loader.tokens,
                                      .counts = e->loader.counts,
-                                     .orders = checkpoint_heed(e->t->recipe, e->t->members->ops->orders(e->t->members)),
+                                     .commands =
+                                         checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)),
                                      .values = clock->values,
                                      .masters = layers_masters(e),
                                      .waits = publish_splits_step(e)};

@@ -24,7 +24,7 @@
 
 titan_status reach_listen(const char *host, int *ret_fd, uint16_t *ret_port, struct titan_error *err)
 {
-    /* As a worker does (worker/elastic/link.c). */
+    /* As a worker does (worker/elastic/agent_connection.c). */
     if (listen_tcp(host, BACKLOG, ret_fd, ret_port, err) == TITAN_OK)
         return TITAN_OK;
     return listen_tcp("0.0.0.0", BACKLOG, ret_fd, ret_port, err);

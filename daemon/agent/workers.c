@@ -524,7 +524,7 @@ static void worker_not_started(struct worker *w, const struct titan_error *why)
     (void)uv_timer_start(&w->report_timer, on_report_timer, 0, 0);
 }
 
-/* The process waits until the page has its pid (wait_until_started() in worker/elastic/link.c). */
+/* The process waits until the page has its pid (wait_until_started() in worker/elastic/agent_connection.c). */
 static titan_status worker_take_process(struct worker *w, struct worker_start *s, struct titan_error *err)
 {
     w->process = s->process;

@@ -3,8 +3,8 @@
 """The table of operations in docs/gpu.md: which are checked on the emulator, what each takes at least on an H200, which have
 run on a GPU and what they took there.
 
-    gpu_operations.py WORKER            writes the table into docs/gpu.md
-    gpu_operations.py WORKER --check    exit 1 when it is not what would be written
+    gpu_operations.py WORKER                   writes the table into docs/gpu.md
+    gpu_operations.py WORKER --check [PAGE]    exit 1 when it is not what would be written, but for operations that have no row yet
 
 An operation's row is that of its most expensive shape in the first recipe that has it. It counts as checked alone when
 tests/support calls it by the device's table. What a GPU has run is in tests/gpu/measured/CARD.json, written by hand from the
@@ -122,14 +122,23 @@ def table(worker):
     return "\n".join(rows)
 
 
+def as_far_as(page, wanted):
+    """The page that is wanted without the rows of operations that the page has none of."""
+    row = re.compile(r"^\| `([A-Z0-9_]+)` \|.*\n", re.M)
+    known = set(row.findall(page))
+    return row.sub(lambda m: m[0] if m[1] in known else "", wanted)
+
+
 def main():
-    page, (begin, end) = PAGE.read_text(), ("<!-- operations: begin -->\n", "<!-- operations: end -->")
+    checks = sys.argv[2:3] == ["--check"]
+    at = Path(sys.argv[3]) if sys.argv[3:] else PAGE
+    page, (begin, end) = at.read_text(), ("<!-- operations: begin -->\n", "<!-- operations: end -->")
     head, rest = page.split(begin)
     wanted = head + begin + table(sys.argv[1]) + "\n" + end + rest.split(end)[1]
-    if "--check" not in sys.argv:
-        PAGE.write_text(wanted)
-    elif wanted != page:
-        sys.exit(f"{PAGE}: the table of operations is out of date; make docs")
+    if not checks:
+        at.write_text(wanted)
+    elif as_far_as(page, wanted) != page:
+        sys.exit(f"{at}: the table of operations is out of date; make docs")
 
 
 main()

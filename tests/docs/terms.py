@@ -42,7 +42,7 @@ TERMS = [
     ("say_, tell_", "a verb of what is done: emit, send, report", r"(say|tell)(?=_)|(?<=_)(say|tell)", None),
     ("words", "progress counters", r"progress_words", None),
     ("front", "tenant", r"(rpc_)?fronts?(?=_|$)", None),
-    ("link", "agent connection", r"channel_link|link_(read|lost|flush|greet|accept)", None),
+    ("link", "agent connection", r"(channel|membership)_link|link_(read|lost|flush|greet|accept|options|ops|open|opened|next|quiesced|failing|close)", None),
     ("turn", "batch, sequence number", r"(next_)?turn$", None),
     ("meeting", "rendezvous, sync point", r"meetings?", SAME),
     ("kind of rank", "program class", r"rank_kinds?", r"kinds? of ranks?|ranks? of (?:a|one|each|every|this) kind"),
@@ -56,6 +56,8 @@ TERMS = [
     ("apart", "split gate and up", r"apart", None),
     ("load", "tokens per expert", r"load_(least|most|mean)|(report|read|put|host|layout)_loads|loads_place", None),
     ("room", "rows of a round; the key's name", r"expert_room(?!_needed)|(?<!parallel_)room_of", None),
+    ("order", "command", r"orders|order_(pause|stop|checkpoint|must)|(copy|pause|stop)_order",
+     r"(?<!names and )orders|(?:an|the same|no) order (?:to|for|about|again|that (?:counts|lay))|obeys? an order"),
     ("use", "parameter use", r"plan_uses|use_number", None),
 ]
 ONLY = {  # rows of words that are private there; elsewhere they are English, or the field's
@@ -67,12 +69,12 @@ ONLY = {  # rows of words that are private there; elsewhere they are English, or
     "apart": ("worker/plan/", "worker/model/"),
     "load": ("worker/", "state/", "daemon/"),
     "room": ("worker/",),
+    "order": ("worker/elastic/", "worker/epoch/", "worker/exec/", "worker/optim/", "worker/program/", "worker/train.c", "docs/"),
     "use": ("worker/plan/",),
 }
 ELSEWHERE = {  # words of these rows that mean something else there
     "turn": ("base/mac.c", "worker/"),
     "front": ("worker/",),
-    "link": ("worker/",),
     "told": ("worker/device/cuda/",),
     "visit": ("worker/state/staging.c", "worker/comm/nccl/share.c"),
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files of base/, proto/, state/ and daemon/ have names of their own, and those of worker/ too: a name in a log, a backtrace or a
-search is one file of a program.
+"""Files of base/, proto/, state/ and daemon/ have names of their own, and those of base/, proto/ and worker/: a name in
+a log, a backtrace or a search is one file of a program.
 
 A file of ctl/ is named by its command, one of daemon/api/ by the methods in it: those may be the noun's, whose file is elsewhere.
 A device has a file for each kind of operation, as the model and the other device have."""
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = (("base", "proto", "state", "daemon"), ("worker",))
+PROGRAMS = (("base", "proto", "state", "daemon"), ("base", "proto", "worker"))
 NAMED_BY_OTHERS = ("daemon/api/", "worker/device/")
 
 

@@ -15,5 +15,11 @@ report() { # report NAME STATUS
 report "docs/published.md is current and within bounds" $?
 "$PYTHON" tests/docs/gpu_operations.py "$BUILD/bin/titan-worker" --check >"$tmp/out" 2>&1
 report "docs/gpu.md has the operations of the tree (make docs)" $?
+{
+    sed '/^| `EMBED` /d' docs/gpu.md >"$tmp/new.md" && sed '/^| `EMBED` /s/H200/H100/' docs/gpu.md >"$tmp/old.md"
+    "$PYTHON" tests/docs/gpu_operations.py "$BUILD/bin/titan-worker" --check "$tmp/new.md" &&
+        ! "$PYTHON" tests/docs/gpu_operations.py "$BUILD/bin/titan-worker" --check "$tmp/old.md"
+} >"$tmp/out" 2>&1
+report "an operation may wait for its row in docs/gpu.md, a row is current" $?
 { make --no-print-directory step-picture OUT="$tmp/step.svg" && cmp "$tmp/step.svg" docs/step.svg; } >"$tmp/out" 2>&1
 report "docs/step.svg is current (make docs)" $?

@@ -14,6 +14,7 @@ BLOCKS = re.findall(r"^```\n(.*?)^```", SECTION, re.S | re.M)
 NAME = re.match(r"OP\((\w+), (\w+),", BLOCKS[0])
 STAT = re.compile(r"^ (\S+) +\| +(\d+) [+-]+$", re.M)
 FILES = [file for file, _ in STAT.findall(BLOCKS[1])]
+STEPS = re.findall(r"^\d\. `([\w./]+)`: (.*(?:\n   .*)*)", SECTION, re.M)  # where, what
 SUBJECT = re.search(r'"(ops: add \w+)"', SECTION)[1]
 
 
@@ -22,9 +23,18 @@ def row_is_in_the_table():
     assert BLOCKS[0] in (SOURCE / "worker/program/ops.def").read_text(), BLOCKS[0]
 
 
+def six_files_are_enough():
+    """the list has the files of the statistic but the row's, at most six with it, and no test or document besides"""
+    assert 0 < len(FILES) <= 6 and len(STEPS) > 2, (FILES, STEPS)
+    places = tuple(place for place, _ in STEPS)
+    assert [file for file in FILES if not file.startswith(places)] == ["worker/program/ops.def"], FILES
+    others = [path for _, what in STEPS for path in re.findall(r"`((?:tests|docs|mk)/[^`]*)`", what)]
+    assert not others, f"the list has {others}, too"
+
+
 def files_have_the_operation():
-    """the six files are there, and each has the operation's name"""
-    assert len(FILES) == 6 and f"{len(FILES)} files changed" in BLOCKS[1], FILES
+    """the files are there, and each has the operation's name"""
+    assert f"{len(FILES)} files changed" in BLOCKS[1], FILES
     for file in FILES:
         assert re.search(rf"\b(cuda_|cpu_)?{NAME[2]}\b", (SOURCE / file).read_text()), f"{file} has no {NAME[2]}"
 
@@ -35,9 +45,13 @@ def commit_is_the_one_shown():
         return subprocess.run(["git", "-C", SOURCE, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 
     log = [line.split(" ", 1) for line in git("log", "--format=%h %s", "--fixed-strings", f"--grep={SUBJECT}").splitlines()]
-    for commit in [c for c, subject in log if subject == SUBJECT]:  # a shallow clone has none
+    commits = [c for c, subject in log if subject == SUBJECT]
+    if not commits:
+        return "no history, or a shallow one"
+    for commit in commits:
         shown = git("show", "--stat=100", "--format=", commit)
         assert STAT.findall(shown) == STAT.findall(BLOCKS[1]) and shown.split("\n")[-2] == BLOCKS[1].split("\n")[-2], shown
+    return None
 
 
 def devices_name_none_twice():
@@ -50,4 +64,4 @@ def devices_name_none_twice():
         assert len(listed) > 40 and not declared and not entered, f"{device}: {declared} in {header}, {entered} in {table}"
 
 
-tap(row_is_in_the_table, files_have_the_operation, commit_is_the_one_shown, devices_name_none_twice)
+tap(row_is_in_the_table, six_files_are_enough, files_have_the_operation, commit_is_the_one_shown, devices_name_none_twice)

@@ -484,11 +484,11 @@ struct comm {
     int world, ranks;            /* departing ranks behind the members */
     uint64_t workers[SIM_RANKS]; /* those that entered; 0 = not yet */
     bool out[SIM_RANKS];
-    int arrived[SIM_RANKS];  /* barriers it stands at or is past */
-    int opened;              /* barriers that have opened */
-    unsigned orders, agreed; /* ORDER_* */
-    bool over;               /* a member is out: no barrier opens any more */
-    char checkpoint[64];     /* that the order names */
+    int arrived[SIM_RANKS];    /* barriers it stands at or is past */
+    int opened;                /* barriers that have opened */
+    unsigned commands, agreed; /* COMMAND_* */
+    bool over;                 /* a member is out: no barrier opens any more */
+    char checkpoint[64];       /* that the order names */
     enum sim_source recovery_source;
     struct holding target; /* what all will hold when the state is there */
     bool rolled_forward, installed;

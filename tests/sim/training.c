@@ -324,8 +324,8 @@ static void try_open(struct comm *c)
         return;
     if (agrees(barrier)) {
         must_agree(c);
-        c->agreed = c->orders;
-        c->orders = 0;
+        c->agreed = c->commands;
+        c->commands = 0;
     }
     usec spread = strike_at(c, barrier, n);
     for (int r = 0; r < n; r++) {
@@ -352,7 +352,7 @@ static void on_arrive(const struct ev *e)
         p->pending.ward = ward_of(c, p->rank);
     }
     if (agrees(barrier))
-        c->orders |= member_orders(p->member);
+        c->commands |= member_commands(p->member);
     c->arrived[p->rank] = barrier + 1;
     p->actions++;
     p->waiting = true;
@@ -472,7 +472,7 @@ static bool write_checkpoint(struct proc *p, struct comm *c)
 {
     static const struct handler part = {"part is written", on_part, TARGET_TRAINING};
     uint64_t step = p->installed.step;
-    bool due = step % CKPT_EVERY == 0 || step == steps_of(c->job) || (c->agreed & ORDER_CHECKPOINT);
+    bool due = step % CKPT_EVERY == 0 || step == steps_of(c->job) || (c->agreed & COMMAND_CHECKPOINT);
     if (!due)
         return false;
     if (c->ckpt_step != step) { /* the first of them to come here */
@@ -523,7 +523,7 @@ static void commit(struct proc *p, struct comm *c, int barrier)
     totals->steps++;
     if (c->world == 1 || MUTANT(PUBLISHED_ALONE))
         tell(p, c);
-    p->pausing = c->agreed & (ORDER_PAUSE | ORDER_STOP);
+    p->pausing = c->agreed & (COMMAND_PAUSE | COMMAND_STOP);
     bool writes = write_checkpoint(p, c);
     if (p->installed.step >= steps_of(c->job) || (writes && p->pausing))
         return; /* on_part() */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's process but for its training thread: the member core (worker/elastic/member.h) and what link.c does
- * around it. */
+/* A worker's process but for its training thread: the member core (worker/elastic/member.h) and what agent_connection.c
+ * does around it. */
 #include "tests/sim/sim.h"
 
 #include <string.h>

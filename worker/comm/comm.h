@@ -22,7 +22,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 6
+#define TITAN_COMM_ABI 6 /* declarations 76c525dc45db15cb (tests/docs/test_abi.py) */
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024

@@ -9,7 +9,7 @@
 titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
                             const struct device_handle *device, struct titan_error *err)
 {
-    titan_assert(transport && transport->execute && transport->wake);
+    titan_assert(transport && transport->all_gather && transport->barrier && transport->wake);
     if (world < 1 || world > COMM_WORLD_MAX || rank < 0 || rank >= world)
         return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", rank, world);
     if (device && !device->info.host_memory)
@@ -171,6 +171,37 @@ static titan_status check_counts(const struct comm_core *core, const struct comm
     return TITAN_OK;
 }
 
+static titan_status run_collective(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
+{
+    const struct comm_transport *t = core->transport;
+    struct comm *c = (struct comm *)core;
+    const size_t bytes = r->count * dtype_bytes(r->dt);
+
+    switch (r->op) {
+    case COMM_ALL_GATHER:
+        return t->all_gather(c, r->recv, r->send, bytes, err);
+    case COMM_REDUCE_SCATTER:
+        return t->reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
+    case COMM_ALL_REDUCE:
+        return t->all_reduce(c, r->recv, bytes, r->dt, err);
+    case COMM_BROADCAST:
+        return t->broadcast(c, r->recv, bytes, r->peer, err);
+    case COMM_ALL_TO_ALL:
+        return t->all_to_all(c, r->recv, r->send, bytes, err);
+    case COMM_ALL_TO_ALL_V:
+        return t->all_to_all_v(c, r, err);
+    case COMM_SHIFT:
+        return t->shift(c, r->recv, r->send, bytes, r->peer, err);
+    case COMM_BARRIER:
+        return t->barrier(c, err);
+    case COMM_SEND:
+    case COMM_RECV:
+    case COMM_GROUP:
+        break;
+    }
+    return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
+}
+
 /* In order, but for messages one after the other: those pass at once. */
 static titan_status run_parts(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
@@ -186,7 +217,7 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
         else if (is_message(&parts[i]))
             TRY(core->transport->pass(core, parts + i, end - i, err));
         else
-            TRY(core->transport->execute(core, &parts[i], err));
+            TRY(run_collective(core, &parts[i], err));
     }
     return TITAN_OK;
 }

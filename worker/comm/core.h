@@ -47,15 +47,26 @@ struct comm_request {
     int n_parts, cap_parts;
 };
 
-/* What a transport does; on a stream's host thread unless said otherwise, and only where there are two members or more.
- */
+/* What a transport does for a struct comm that begins with its struct comm_core; on a stream's host thread unless said
+ * otherwise, and only where there are two members or more. */
 struct comm_transport {
     const char *name;
-    /* Any operation but sends, receives and groups. */
-    titan_status (*execute)(struct comm_core *core, const struct comm_request *r, struct titan_error *err);
+    titan_status (*all_gather)(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                               struct titan_error *err);
+    titan_status (*reduce_scatter)(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                                   enum dtype dt, struct titan_error *err);
+    titan_status (*all_reduce)(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
+                               struct titan_error *err);
+    titan_status (*broadcast)(struct comm *c, unsigned char *data, size_t bytes, int root, struct titan_error *err);
+    titan_status (*all_to_all)(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
+                               struct titan_error *err);
+    titan_status (*all_to_all_v)(struct comm *c, const struct comm_request *r, struct titan_error *err);
+    titan_status (*shift)(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
+                          struct titan_error *err);
+    titan_status (*barrier)(struct comm *c, struct titan_error *err);
     /* n sends and receives, all at once. Those to one peer in one direction keep their order. */
     titan_status (*pass)(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err);
-    /* End every wait of the two: the communicator is revoked or has failed. Any thread. */
+    /* End every wait of these: the communicator is revoked or has failed. Any thread. */
     void (*wake)(struct comm_core *core);
 };
 
@@ -91,7 +102,7 @@ void comm_core_fail(struct comm_core *core, const struct titan_error *failure);
 /* With all that was split from it. */
 void comm_core_revoke(struct comm_core *core);
 titan_status comm_core_error(struct comm_core *core, struct titan_error *err);
-/* For execute's and pass's waits: go on? */
+/* For a transport's waits: go on? */
 static inline bool comm_core_ended(struct comm_core *core)
 {
     return atomic_load(&core->revoked) || atomic_load(&core->failed);

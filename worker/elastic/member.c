@@ -23,11 +23,11 @@ typedef Titan__Internal__WorkerToAgent worker_message;
 #define HEARD(kind) TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##kind
 #define PHASE(phase) TITAN__INTERNAL__WORKER_PHASE__WORKER_##phase
 
-/* An order to form an epoch, and what this worker reads from it. */
+/* A command to form an epoch, and what this worker reads from it. */
 struct form {
-    Titan__Internal__FormEpoch *order;
+    Titan__Internal__FormEpoch *command;
     int rank, holders;
-    const char **addresses, **node_names; /* the order's; members, then departing ranks */
+    const char **addresses, **node_names; /* the command's; members, then departing ranks */
     int *nodes, *holder_ranks;
 };
 
@@ -70,8 +70,8 @@ struct member {
     char failure[640];
     int exit_code;
 
-    unsigned stop_orders, pause_orders;
-    uint64_t pause_epoch; /* what pause_orders are for */
+    unsigned stop_commands, pause_commands;
+    uint64_t pause_epoch; /* what pause_commands are for */
     char stop_reason[256];
 };
 
@@ -99,8 +99,8 @@ static void check(const struct member *m)
 {
     const struct member_state *s = &m->state;
 
-    titan_assert(s->offered == (m->offered ? m->offered->order->epoch : 0));
-    titan_assert(s->epoch == (m->current ? m->current->order->epoch : 0));
+    titan_assert(s->offered == (m->offered ? m->offered->command->epoch : 0));
+    titan_assert(s->epoch == (m->current ? m->current->command->epoch : 0));
     titan_assert(s->epoch <= s->seen && s->revoked <= s->seen && s->offered <= s->seen);
     titan_assert(!m->offered || (s->offered > s->epoch && s->offered > s->revoked));
     titan_assert(!s->in || (m->current && s->rank == m->current->rank));
@@ -110,7 +110,7 @@ static void check(const struct member *m)
     titan_assert(!s->in || s->phase == PHASE(FORMING) || s->phase == PHASE(TRAINING));
     titan_assert(s->phase != PHASE(IDLE) || s->epoch == 0);
     titan_assert(m->ready.epoch <= s->epoch && m->quiesced.epoch <= s->seen && m->pause_epoch <= s->seen);
-    titan_assert(s->stopped == ((m->stop_orders & ORDER_STOP) != 0));
+    titan_assert(s->stopped == ((m->stop_commands & COMMAND_STOP) != 0));
     titan_assert(!s->lease_over || s->stopped);
     titan_assert(m->n_written >= 0 && m->n_written <= MEMBER_UNCONFIRMED_MAX);
     titan_assert(!m->ended || s->lease_over || s->in_revoked || !s->in);
@@ -122,8 +122,8 @@ static void form_free(struct form *f)
 {
     if (!f)
         return;
-    if (f->order)
-        titan__internal__form_epoch__free_unpacked(f->order, NULL);
+    if (f->command)
+        titan__internal__form_epoch__free_unpacked(f->command, NULL);
     free(f->addresses);
     free(f->node_names);
     free(f->nodes);
@@ -131,38 +131,38 @@ static void form_free(struct form *f)
     free(f);
 }
 
-static Titan__Internal__FormEpoch *copy_order(const Titan__Internal__FormEpoch *order)
+static Titan__Internal__FormEpoch *copy_command(const Titan__Internal__FormEpoch *command)
 {
-    const size_t len = titan__internal__form_epoch__get_packed_size(order);
+    const size_t len = titan__internal__form_epoch__get_packed_size(command);
     _cleanup_free_ uint8_t *bytes = malloc(len + 1);
 
     if (!bytes)
         return NULL;
-    (void)titan__internal__form_epoch__pack(order, bytes);
+    (void)titan__internal__form_epoch__pack(command, bytes);
     return titan__internal__form_epoch__unpack(NULL, len, bytes);
 }
 
 /* Members, then departing ranks. */
-static int ranks_of(const Titan__Internal__FormEpoch *order)
+static int ranks_of(const Titan__Internal__FormEpoch *command)
 {
-    return (int)(order->n_members + order->n_departing);
+    return (int)(command->n_members + command->n_departing);
 }
 
-static const Titan__Internal__Member *at_rank(const Titan__Internal__FormEpoch *order, int rank)
+static const Titan__Internal__Member *at_rank(const Titan__Internal__FormEpoch *command, int rank)
 {
     const size_t r = (size_t)rank;
-    return r < order->n_members ? order->members[r] : order->departing[r - order->n_members];
+    return r < command->n_members ? command->members[r] : command->departing[r - command->n_members];
 }
 
-static int rank_of(const Titan__Internal__FormEpoch *order, uint64_t worker_id)
+static int rank_of(const Titan__Internal__FormEpoch *command, uint64_t worker_id)
 {
-    for (int r = 0; r < ranks_of(order); r++)
-        if (at_rank(order, r)->worker_id == worker_id)
+    for (int r = 0; r < ranks_of(command); r++)
+        if (at_rank(command, r)->worker_id == worker_id)
             return r;
     return -1;
 }
 
-/* What is wrong with an order; NULL: nothing. */
+/* What is wrong with a command; NULL: nothing. */
 static const char *fault_of(const struct member *m, const Titan__Internal__FormEpoch *o)
 {
     if (o->epoch == 0)
@@ -227,18 +227,18 @@ static void fill_holders(const Titan__Internal__FormEpoch *o, int *table, size_t
 }
 
 /* NULL when out of memory. */
-static struct form *form_make(const struct member *m, const Titan__Internal__FormEpoch *order)
+static struct form *form_make(const struct member *m, const Titan__Internal__FormEpoch *command)
 {
     struct form *f = calloc(1, sizeof *f);
 
-    titan_assert(!fault_of(m, order));
-    if (!f || !(f->order = copy_order(order))) {
+    titan_assert(!fault_of(m, command));
+    if (!f || !(f->command = copy_command(command))) {
         form_free(f);
         return NULL;
     }
-    const int ranks = ranks_of(order);
-    f->holders = (int)order->n_state_holders;
-    f->rank = rank_of(order, m->opt.worker_id);
+    const int ranks = ranks_of(command);
+    f->holders = (int)command->n_state_holders;
+    f->rank = rank_of(command, m->opt.worker_id);
     f->addresses = calloc((size_t)ranks, sizeof *f->addresses);
     f->node_names = calloc((size_t)ranks, sizeof *f->node_names);
     f->nodes = calloc((size_t)ranks, sizeof *f->nodes);
@@ -248,12 +248,12 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
     if (!f->addresses || !f->node_names || !f->nodes || !f->holder_ranks || !by_node || !by_id)
         goto fail;
     for (int r = 0; r < ranks; r++) {
-        f->addresses[r] = at_rank(f->order, r)->address;
-        f->node_names[r] = at_rank(f->order, r)->node;
+        f->addresses[r] = at_rank(f->command, r)->address;
+        f->node_names[r] = at_rank(f->command, r)->node;
     }
     titan_assert(f->rank >= 0 && f->rank < ranks);
-    fill_nodes(order, by_node, size, f->nodes);
-    fill_holders(order, by_id, size, f->holder_ranks);
+    fill_nodes(command, by_node, size, f->nodes);
+    fill_holders(command, by_id, size, f->holder_ranks);
     return f;
 fail:
     form_free(f);
@@ -266,7 +266,7 @@ static void view_fill(const struct form *f, struct epoch_view *ret)
                                                 [TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT] =
                                                     STATE_FROM_CHECKPOINT,
                                                 [TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY] = STATE_FROM_MEMORY};
-    const Titan__Internal__FormEpoch *o = f->order;
+    const Titan__Internal__FormEpoch *o = f->command;
 
     *ret = (struct epoch_view){.epoch = o->epoch,
                                .rank = f->rank,
@@ -456,7 +456,7 @@ void member_disconnected(struct member *m)
     m->state.connected = false;
 }
 
-/* --- orders in ---------------------------------------------------------------------------------------------------- */
+/* --- commands in -------------------------------------------------------------------------------------------------- */
 
 static bool first_time(struct member *m, enum complaint complaint)
 {
@@ -465,12 +465,12 @@ static bool first_time(struct member *m, enum complaint complaint)
     return first;
 }
 
-static void refuse_stale(struct member *m, const char *order, uint64_t epoch)
+static void refuse_stale(struct member *m, const char *command, uint64_t epoch)
 {
     m->state.counters.stale++;
     if (first_time(m, SAID_STALE))
-        note(m, "order about an epoch that is over, ignored", "order=%s epoch=%" PRIu64 " seen=%" PRIu64, order, epoch,
-             m->state.seen);
+        note(m, "command about an epoch that is over, ignored", "command=%s epoch=%" PRIu64 " seen=%" PRIu64, command,
+             epoch, m->state.seen);
 }
 
 static void saw(struct member *m, uint64_t epoch)
@@ -508,9 +508,9 @@ static void drop_offer(struct member *m)
 /* The form it knows under this number. */
 static const struct form *known_form(const struct member *m, uint64_t epoch)
 {
-    if (m->offered && m->offered->order->epoch == epoch)
+    if (m->offered && m->offered->command->epoch == epoch)
         return m->offered;
-    return m->current && m->current->order->epoch == epoch ? m->current : NULL;
+    return m->current && m->current->command->epoch == epoch ? m->current : NULL;
 }
 
 /* Not above what it has seen: the same once more, another one under the number, or one that is over. */
@@ -522,7 +522,7 @@ static void refuse_known(struct member *m, const Titan__Internal__FormEpoch *o)
         refuse_stale(m, "form", o->epoch);
         return;
     }
-    if (memcmp(f->order->comm_id.data, o->comm_id.data, COMM_ID_BYTES) == 0) {
+    if (memcmp(f->command->comm_id.data, o->comm_id.data, COMM_ID_BYTES) == 0) {
         m->state.counters.duplicates++;
         return;
     }
@@ -539,7 +539,7 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
     if (fault) {
         m->state.counters.nonsense++;
         if (first_time(m, SAID_NONSENSE))
-            note(m, "order to form an epoch refused", "epoch=%" PRIu64 " fault=\"%s\"", o->epoch, fault);
+            note(m, "command to form an epoch refused", "epoch=%" PRIu64 " fault=\"%s\"", o->epoch, fault);
         return false;
     }
     if ((o->epoch <= m->state.seen && !MUTANT(WORKER_EPOCH)) || m->state.phase == PHASE(DONE)) {
@@ -548,7 +548,7 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
     }
     struct form *f = form_make(m, o);
     if (!f) {
-        note(m, "order to form an epoch lost: out of memory", "epoch=%" PRIu64, o->epoch);
+        note(m, "command to form an epoch lost: out of memory", "epoch=%" PRIu64, o->epoch);
         return false;
     }
     drop_offer(m);
@@ -582,7 +582,7 @@ static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
 /* A checkpoint without a pause is asked for by one rank, once: ranks hear of it at different steps. */
 static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
 {
-    const unsigned orders = (o->go_on ? 0 : ORDER_PAUSE) | (o->checkpoint ? ORDER_CHECKPOINT | ORDER_MUST : 0);
+    const unsigned commands = (o->go_on ? 0 : COMMAND_PAUSE) | (o->checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : 0);
     const struct form *f = known_form(m, o->epoch);
 
     if (o->world > 0 && o->world <= COMM_WORLD_MAX && m->host.expect)
@@ -595,20 +595,20 @@ static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
     }
     if (o->go_on && f->rank != 0)
         return;
-    if (m->pause_epoch == o->epoch && (m->pause_orders & orders) == orders)
+    if (m->pause_epoch == o->epoch && (m->pause_commands & commands) == commands)
         m->state.counters.duplicates++;
-    m->pause_orders = orders | (m->pause_epoch == o->epoch ? m->pause_orders : 0);
+    m->pause_commands = commands | (m->pause_epoch == o->epoch ? m->pause_commands : 0);
     m->pause_epoch = o->epoch;
 }
 
-static unsigned checkpoint_orders(const Titan__Internal__WorkerStop *o)
+static unsigned checkpoint_commands(const Titan__Internal__WorkerStop *o)
 {
-    return o->must_checkpoint ? ORDER_CHECKPOINT | ORDER_MUST : o->checkpoint ? ORDER_CHECKPOINT : 0;
+    return o->must_checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : o->checkpoint ? COMMAND_CHECKPOINT : 0;
 }
 
 static void stop(struct member *m, unsigned checkpoint, const char *reason)
 {
-    m->stop_orders |= ORDER_STOP | checkpoint;
+    m->stop_commands |= COMMAND_STOP | checkpoint;
     if (!m->state.stopped)
         (void)snprintf(m->stop_reason, sizeof m->stop_reason, "%s", reason);
     m->state.stopped = true;
@@ -634,7 +634,7 @@ static void hear_lease(struct member *m, const Titan__Internal__WorkerLease *o, 
     m->epoch_until = o->epoch_until_ms && !MUTANT(LEASE_IGNORED) ? o->epoch_until_ms : NEVER;
 }
 
-/* The job an order is about; a stop and a lease are for the worker at the other end, whatever its job. */
+/* The job a command is about; a stop and a lease are for the worker at the other end, whatever its job. */
 static uint64_t job_of(const struct member *m, const agent_message *message)
 {
     switch (message->kind_case) {
@@ -651,13 +651,13 @@ static uint64_t job_of(const struct member *m, const agent_message *message)
     }
 }
 
-/* Is this an order that counts? */
+/* Is this a command that counts? */
 static bool admit(struct member *m, const agent_message *message)
 {
     if (job_of(m, message) != m->opt.job_id) {
         m->state.counters.nonsense++;
         if (first_time(m, SAID_NONSENSE))
-            note(m, "order for another job refused", "job=%" PRIu64, job_of(m, message));
+            note(m, "command for another job refused", "job=%" PRIu64, job_of(m, message));
         return false;
     }
     if (message->term >= m->state.term || MUTANT(WORKER_TERM)) {
@@ -668,7 +668,7 @@ static bool admit(struct member *m, const agent_message *message)
         return true;
     m->state.counters.fenced++;
     if (first_time(m, SAID_FENCED))
-        note(m, "order of an older term, ignored", "term=%" PRIu64 " seen=%" PRIu64, message->term, m->state.term);
+        note(m, "command of an older term, ignored", "term=%" PRIu64 " seen=%" PRIu64, message->term, m->state.term);
     return false;
 }
 
@@ -689,7 +689,7 @@ static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
         hear_pause(m, message->pause);
         break;
     case HEARD(STOP):
-        stop(m, checkpoint_orders(message->stop), *message->stop->reason ? message->stop->reason : "told to stop");
+        stop(m, checkpoint_commands(message->stop), *message->stop->reason ? message->stop->reason : "told to stop");
         break;
     case HEARD(CHECKPOINT_COMMITTED):
         hear_committed(m, message->checkpoint_committed->step);
@@ -786,7 +786,7 @@ static void check_lease(struct member *m, int64_t now_ms)
     note(m, "no agent for the whole lease, stopping", "lease_ms=%" PRIu32, m->lease_ms);
     m->state.lease_over = true;
     m->exit_at = now_ms + m->opt.lease_grace_ms;
-    stop(m, ORDER_CHECKPOINT, "no agent for the whole lease");
+    stop(m, COMMAND_CHECKPOINT, "no agent for the whole lease");
 }
 
 void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
@@ -836,7 +836,7 @@ enum member_answer member_next(struct member *m, struct epoch_view *ret)
     form_free(m->current);
     m->current = TAKE(m->offered);
     m->state.offered = 0;
-    m->state.epoch = m->current->order->epoch;
+    m->state.epoch = m->current->command->epoch;
     m->state.rank = m->current->rank;
     m->state.in = true;
     m->state.in_revoked = false;
@@ -851,13 +851,13 @@ const char *member_stop_reason(const struct member *m)
     return m->stop_reason;
 }
 
-unsigned member_orders(struct member *m)
+unsigned member_commands(struct member *m)
 {
-    const unsigned orders = m->pause_epoch == m->state.epoch ? m->pause_orders : 0;
+    const unsigned commands = m->pause_epoch == m->state.epoch ? m->pause_commands : 0;
 
-    if ((orders & (ORDER_PAUSE | ORDER_CHECKPOINT)) == ORDER_CHECKPOINT)
-        m->pause_orders = 0;
-    return m->stop_orders | orders;
+    if ((commands & (COMMAND_PAUSE | COMMAND_CHECKPOINT)) == COMMAND_CHECKPOINT)
+        m->pause_commands = 0;
+    return m->stop_commands | commands;
 }
 
 void member_quiesced(struct member *m, const struct quiesced *q)

@@ -3,19 +3,19 @@
  *
  * Inputs are calls: what the agent says, its connection, the time, and what the training thread asks and reports.
  * Outputs are the calls of struct member_host, made from inside an input, and what the queries answer. There is no
- * socket, clock, thread, lock or file in here: link.c drives one per process, the simulator thousands. One caller at a
- * time.
+ * socket, clock, thread, lock or file in here: agent_connection.c drives one per process, the simulator thousands. One
+ * caller at a time.
  *
  * It is out of every epoch, or *in* one: from member_next until member_quiesced, member_finished or the next
  * member_next. At most one later epoch is *on offer*.
  *
  * What it refuses has no effect, is counted, and reported once per connection:
- *   - an order of a lower term than it has seen (leases are the agent's own word and have none);
+ *   - a command of a lower term than it has seen (leases are the agent's own word and have none);
  *   - an epoch that is not above every one it was offered, has formed or was told to leave;
  *   - another communicator id for an epoch it knows: that is reported as EpochRefused as well;
- *   - an order to form that makes no sense (no member in it, not this worker, too many, no id).
+ *   - a command to form that makes no sense (no member in it, not this worker, too many, no id).
  * When the lease of its epoch is over it is out of every epoch, as if it had been revoked.
- * The same order again is counted as a duplicate and has no effect either.
+ * The same command again is counted as a duplicate and has no effect either.
  *
  * What the agent may have kept to itself before it died is state here, not a queue: member_connected registers and all
  * that still holds, so everything said may be lost with a connection, and may be heard twice. */
@@ -63,11 +63,11 @@ struct member_host {
 };
 
 struct member_counters {
-    uint64_t fenced;     /* orders of a lower term */
-    uint64_t stale;      /* orders about an epoch that is over */
+    uint64_t fenced;     /* commands of a lower term */
+    uint64_t stale;      /* commands about an epoch that is over */
     uint64_t conflicts;  /* another membership under a number that is taken */
-    uint64_t nonsense;   /* orders that cannot be followed */
-    uint64_t duplicates; /* orders that were known */
+    uint64_t nonsense;   /* commands that cannot be followed */
+    uint64_t duplicates; /* commands that were known */
 };
 
 /* Where it stands; for the page, registrations and invariants. */
@@ -97,7 +97,7 @@ void member_close(struct member *m); /* NULL is fine */
 void member_connected(struct member *m, int64_t now_ms);
 /* It is down; nothing is said until it is up again. */
 void member_disconnected(struct member *m);
-/* True when this was an order to form an epoch and is on offer now (a descriptor that came with it is wanted). */
+/* True when this was a command to form an epoch and is on offer now (a descriptor that came with it is wanted). */
 bool member_hear(struct member *m, const Titan__Internal__AgentToWorker *message, int64_t now_ms);
 /* At member_deadline at the latest. actions: the page's count, to tell a worker that moves from one that does not. */
 void member_tick(struct member *m, int64_t now_ms, uint64_t actions);
@@ -113,8 +113,8 @@ void member_opened(struct member *m);
  * MEMBER_WAIT: none is on offer; ask again after the next input. MEMBER_STOPPED: member_stop_reason says why. */
 enum member_answer member_next(struct member *m, struct epoch_view *ret);
 const char *member_stop_reason(const struct member *m);
-/* Bits of ORDER_*, for the next step boundary. A checkpoint without a pause is ordered once. */
-unsigned member_orders(struct member *m);
+/* Bits of COMMAND_*, for the next step boundary. A checkpoint without a pause is given once. */
+unsigned member_commands(struct member *m);
 void member_quiesced(struct member *m, const struct quiesced *q);
 void member_state_ready(struct member *m, const struct state_ready *ready);
 /* wall_ms: when, for people. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* membership.h - what the training loop asks of the world outside: which epoch am I in, and what are my orders.
+/* membership.h - what the training loop asks of the world outside: which epoch am I in, and what are my commands.
  *
- * Two implementations: link.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members, one epoch).
- * A control thread behind it receives orders; the training thread calls everything here but the callbacks and
- * progress. */
+ * Two implementations: agent_connection.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members,
+ * one epoch). A control thread behind it receives commands; the training thread calls everything here but the callbacks
+ * and progress. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 #define TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 
@@ -16,7 +16,7 @@
 #include "worker/metrics/report.h"
 
 /* CHECKPOINT: write one first, if the recipe writes any; MUST: with it, also if it writes none. */
-enum { ORDER_PAUSE = 1, ORDER_STOP = 2, ORDER_CHECKPOINT = 4, ORDER_MUST = 8 };
+enum { COMMAND_PAUSE = 1, COMMAND_STOP = 2, COMMAND_CHECKPOINT = 4, COMMAND_MUST = 8 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
 /* Where the state of an epoch came from (RecoverySource of agent.proto): the first that covered every shard. */
@@ -94,9 +94,9 @@ struct membership_ops {
     void (*on_next_world)(struct membership *m, void (*fn)(void *arg, int world), void *arg);
     /* Non-zero while the current epoch is revoked; for comm_ops.open. */
     const atomic_int *(*revoked)(struct membership *m);
-    /* Told to pause or stop at a step boundary? Bits of ORDER_*; polled each step and agreed on in-band among the
+    /* Told to pause or stop at a step boundary? Bits of COMMAND_*; polled each step and agreed on in-band among the
      * ranks. */
-    unsigned (*orders)(struct membership *m);
+    unsigned (*commands)(struct membership *m);
     /* Out of the epoch (revoked, or paused at an agreed boundary). */
     void (*quiesced)(struct membership *m, const struct quiesced *q);
     /* Rank 0, before the first step of the epoch. */
@@ -122,17 +122,17 @@ struct membership {
     char run_id[128], run_name[128];
 };
 
-/* worker/elastic/link.c: over the agent's socket. fds and names come from the agent (docs/architecture.md, "agent and
- * worker"). */
-struct link_options {
+/* worker/elastic/agent_connection.c: over the agent's socket. fds and names come from the agent (docs/architecture.md,
+ * "agent and worker"). */
+struct agent_connection_options {
     const char *socket, *page; /* paths */
     uint64_t job_id, worker_id;
     const char *host; /* address peers reach this worker at */
     const char *job_dir;
     const char *run; /* membership.run_id */
 };
-titan_status membership_link_open(const struct link_options *options, struct membership **ret,
-                                  struct titan_error *err) TITAN_MUST_USE;
+titan_status membership_agent_open(const struct agent_connection_options *options, struct membership **ret,
+                                   struct titan_error *err) TITAN_MUST_USE;
 /* worker/elastic/solo.c: one fixed epoch. */
 titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
                                   struct titan_error *err) TITAN_MUST_USE;

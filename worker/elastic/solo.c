@@ -65,7 +65,7 @@ static const atomic_int *solo_revoked(struct membership *m)
     return &((struct solo *)m)->revoked;
 }
 
-static unsigned solo_orders(struct membership *m)
+static unsigned solo_commands(struct membership *m)
 {
     (void)m;
     return 0;
@@ -135,7 +135,7 @@ static const struct membership_ops solo_ops = {
     .next = solo_next,
     .on_revoke = solo_on_revoke,
     .revoked = solo_revoked,
-    .orders = solo_orders,
+    .commands = solo_commands,
     .quiesced = solo_quiesced,
     .state_ready = solo_state_ready,
     .progress = solo_progress,

@@ -285,8 +285,8 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
     *ret_stopped = false;
     for (;;) {
         struct titan_error fault = {0};
-        const unsigned orders = m->ops->orders(m) & (ORDER_STOP | ORDER_MUST);
-        struct attempt a = {.stop = orders == ORDER_STOP, .must = orders == (ORDER_STOP | ORDER_MUST)};
+        const unsigned commands = m->ops->commands(m) & (COMMAND_STOP | COMMAND_MUST);
+        struct attempt a = {.stop = commands == COMMAND_STOP, .must = commands == (COMMAND_STOP | COMMAND_MUST)};
         TRY(start(e, err));
         if (!atomic_load(&e->checkpoints.writer))
             fault = e->checkpoints.folder_fault;
@@ -317,12 +317,12 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
 
 static titan_status write_due(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
 {
-    const unsigned orders = e->step.outcome.orders;
-    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->state.shards.own->step, last, orders);
+    const unsigned commands = e->step.outcome.commands;
+    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->state.shards.own->step, last, commands);
     struct titan_error fault = {0};
 
     *ret_stopped = false;
-    const bool leaves = (orders & (ORDER_STOP | ORDER_CHECKPOINT)) == (ORDER_STOP | ORDER_CHECKPOINT);
+    const bool leaves = (commands & (COMMAND_STOP | COMMAND_CHECKPOINT)) == (COMMAND_STOP | COMMAND_CHECKPOINT);
     if ((last || leaves) && due != CHECKPOINT_NOT_DUE)
         return checkpoints_write_surely(e, ret_stopped, err);
     if (due != CHECKPOINT_NOT_DUE)

@@ -5,20 +5,20 @@
 
 #include "worker/elastic/membership.h"
 
-unsigned checkpoint_heed(const struct recipe *r, unsigned orders)
+unsigned checkpoint_heed(const struct recipe *r, unsigned commands)
 {
-    const bool writes = recipe_writes_checkpoints(r) || orders & ORDER_MUST;
+    const bool writes = recipe_writes_checkpoints(r) || commands & COMMAND_MUST;
 
-    return orders & (ORDER_PAUSE | ORDER_STOP | (writes ? ORDER_CHECKPOINT : 0));
+    return commands & (COMMAND_PAUSE | COMMAND_STOP | (writes ? COMMAND_CHECKPOINT : 0));
 }
 
 enum checkpoint_due checkpoint_due(const struct recipe *r, uint64_t step, bool last, unsigned agreed)
 {
-    const bool ordered = agreed & ORDER_CHECKPOINT;
+    const bool commanded = agreed & COMMAND_CHECKPOINT;
 
-    if (!recipe_writes_checkpoints(r) && !ordered)
+    if (!recipe_writes_checkpoints(r) && !commanded)
         return CHECKPOINT_NOT_DUE;
-    if (last || ordered)
+    if (last || commanded)
         return CHECKPOINT_WAITED;
     if (step % (uint64_t)r->checkpoint.interval != 0 && !(step == 1 && r->checkpoint.enable_first_step_checkpoint))
         return CHECKPOINT_NOT_DUE;

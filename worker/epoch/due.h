@@ -14,11 +14,11 @@ enum checkpoint_due {
     CHECKPOINT_WAITED, /* training waits until it is there */
 };
 
-/* What of a rank's orders (ORDER_*, worker/elastic/membership.h) the ranks are to agree on: a checkpoint is one that
- * will be written, also by a recipe that writes none when it must be. */
-unsigned checkpoint_heed(const struct recipe *r, unsigned orders);
-/* agreed: the orders all ranks have agreed on in this step; last: the run has no step behind it. Copies in other ranks'
- * memory change nothing here: an order for a checkpoint counts on their end, too. */
+/* What of a rank's commands (COMMAND_*, worker/elastic/membership.h) the ranks are to agree on: a checkpoint is one
+ * that will be written, also by a recipe that writes none when it must be. */
+unsigned checkpoint_heed(const struct recipe *r, unsigned commands);
+/* agreed: the commands all ranks have agreed on in this step; last: the run has no step behind it. Copies in other
+ * ranks' memory change nothing here: a command for a checkpoint counts on their end, too. */
 enum checkpoint_due checkpoint_due(const struct recipe *r, uint64_t step, bool last, unsigned agreed);
 
 #endif

@@ -306,7 +306,7 @@ titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err)
     if (failed)
         groups_revoke(e);
     titan_status status = trainer_drain_streams(e->t, err);
-    groups_unwatch(e); /* until here an order to revoke ends the wait above */
+    groups_unwatch(e); /* until here a command to revoke ends the wait above */
     buddy_leave(e->state.buddy);
     groups_close(e);
     if (status == TITAN_OK)

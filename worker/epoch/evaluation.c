@@ -139,7 +139,7 @@ bool evaluation_due(const struct epoch *e)
     return recipe_validates(e->t->recipe, step) && e->t->evaluator.newest.step != step;
 }
 
-static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation_sums *ret, unsigned *ret_orders,
+static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation_sums *ret, unsigned *ret_commands,
                               struct titan_error *err)
 {
     struct evaluation *const v = &e->evaluation;
@@ -147,15 +147,15 @@ static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation
     int coords[AXIS_COUNT];
 
     mesh_coords(&v->plan->mesh, e->view.rank, coords);
-    for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_orders & heard); step++) {
+    for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_commands & heard); step++) {
         const double *statistics = NULL;
         TRY(loader_load(&v->loader, step, err));
         const struct exec_batch batch = {.tokens = v->loader.tokens,
                                          .counts = v->loader.counts,
-                                         .orders = checkpoint_heed(e->t->recipe, m->ops->orders(m))};
+                                         .commands = checkpoint_heed(e->t->recipe, m->ops->commands(m))};
         TRY(exec_evaluate(v->exec, &batch, &statistics, err));
         outcome_add(&v->program->statistics, statistics, ret);
-        *ret_orders |= outcome_orders(&v->program->statistics, statistics);
+        *ret_commands |= outcome_commands(&v->program->statistics, statistics);
         if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one of those that read the same samples */
             ret->bytes += (double)v->loader.bytes;
         TRY(failpoint("evaluation.step", err));
@@ -177,16 +177,16 @@ static titan_status finish(struct epoch *e, struct evaluation_sums *sums, struct
     return groups_wait_for_members(e, err);
 }
 
-titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_orders, struct titan_error *err)
+titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_commands, struct titan_error *err)
 {
     struct trainer *const t = e->t;
     const int64_t began_ns = clock_mono_ns();
     struct evaluation_sums sums = {0};
 
     titan_assert(e->state.installed && evaluation_due(e));
-    *ret_orders = 0; /* one to write a checkpoint alone is heard again in the next step */
-    TRY(run_steps(e, heard, &sums, ret_orders, err));
-    if (*ret_orders & heard)
+    *ret_commands = 0; /* one to write a checkpoint alone is heard again in the next step */
+    TRY(run_steps(e, heard, &sums, ret_commands, err));
+    if (*ret_commands & heard)
         return TITAN_OK;
     TRY(finish(e, &sums, err));
     TRY(failpoint("evaluation.over", err));

@@ -48,9 +48,9 @@ void evaluation_close(struct epoch *e);
 
 /* Is the last step to be evaluated, and has not been? The same on all ranks. */
 bool evaluation_due(const struct epoch *e);
-/* The last step's, now. Fails for the epoch's end only. *ret_orders: what any rank was told meanwhile; with one of
+/* The last step's, now. Fails for the epoch's end only. *ret_commands: what any rank was told meanwhile; with one of
  * `heard` in it the evaluation has been left, and is still due. The same on all ranks. */
-titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_orders,
+titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_commands,
                             struct titan_error *err) TITAN_MUST_USE;
 
 #endif

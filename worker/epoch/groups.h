@@ -21,7 +21,7 @@ struct groups {
 
 /* Members and departing ranks. */
 int groups_ranks(const struct epoch_view *view);
-/* The communicator of members and departing ranks; from here on an order to revoke ends every wait on it. Collective,
+/* The communicator of members and departing ranks; from here on a command to revoke ends every wait on it. Collective,
  * as are the other calls but revoke and close. */
 titan_status groups_connect(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* CHANNEL_WORLD: the members alone. */
@@ -32,7 +32,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err) TIT
 titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void groups_revoke(struct epoch *e);
-/* Orders to revoke are not heard any more. */
+/* Commands to revoke are not heard any more. */
 void groups_unwatch(struct epoch *e);
 void groups_close(struct epoch *e);
 /* Memory at base as a window of the communicators of collectives of which all members have the same key: of every rank,

@@ -39,7 +39,7 @@ void layers_close(struct epoch *e)
 
 const float *const *layers_masters(const struct epoch *e)
 {
-    return publish_logs_step(e, e->state.shards.own->step + 1) ? e->layers.masters : NULL;
+    return tensorboard_logs_step(e, e->state.shards.own->step + 1) ? e->layers.masters : NULL;
 }
 
 /* --- what is written ---------------------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ static void write_events(const struct epoch *e, uint64_t step, int64_t at_ms, co
             scalars[count] = (struct event_scalar){tags[count], k == 0 ? n->gradients[u] : n->masters[u]};
             count++;
         }
-    publish_events(e, step, at_ms, scalars, count);
+    tensorboard_write(e, step, at_ms, scalars, count);
 }
 
 void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
@@ -126,7 +126,7 @@ void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
     const double *statistics = exec_statistics(e->exec);
     struct titan_error why = {0};
 
-    if (e->view.rank != 0 || !e->t->recipe->metrics.log_layers || !publish_logs_step(e, step) || !statistics)
+    if (e->view.rank != 0 || !e->t->recipe->metrics.log_layers || !tensorboard_logs_step(e, step) || !statistics)
         return;
     _cleanup_free_ double *both = calloc(2 * units, sizeof *both);
     if (!both)

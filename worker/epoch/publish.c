@@ -2,7 +2,6 @@
 /* publish.c - reports of steps and of epochs: log, metrics file, membership. */
 #include "worker/epoch/publish.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,13 +14,13 @@
 
 void publisher_init(struct publisher *p)
 {
-    *p = (struct publisher){.metrics = {.fd = -1}, .events = {.fd = -1}};
+    *p = (struct publisher){.metrics = {.fd = -1}, .tensorboard = {.file = {.fd = -1}}};
 }
 
 void publisher_close(struct publisher *p)
 {
     metrics_close(&p->metrics);
-    event_file_close(&p->events);
+    event_file_close(&p->tensorboard.file);
 }
 
 titan_status publish_open(struct epoch *e, struct titan_error *err)
@@ -39,14 +38,9 @@ void publish_close(struct epoch *e)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-bool publish_logs_step(const struct epoch *e, uint64_t step)
-{
-    return step % (uint64_t)e->t->recipe->metrics.log_freq == 0 || step == 1;
-}
-
 bool publish_splits_step(const struct epoch *e)
 {
-    return e->t->device.info.host_memory || publish_logs_step(e, e->state.shards.own->step + 1);
+    return e->t->device.info.host_memory || tensorboard_logs_step(e, e->state.shards.own->step + 1);
 }
 
 /* Of the device's peak. */
@@ -56,38 +50,12 @@ static double share_of_peak(const struct trainer *t, double flops_per_second)
     return peak > 0 ? flops_per_second / peak : 0;
 }
 
-/* For TensorBoard, under the names that TorchTitan gives them. */
-static titan_status add_event(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars,
-                              int n, struct titan_error *err)
-{
-    const struct recipe *r = e->t->recipe;
-    struct event_file *const f = &e->t->publisher.events;
-    char folder[PATH_MAX + 256];
-
-    if (f->fd < 0) {
-        (void)snprintf(folder, sizeof folder, "%s/%s", e->t->members->job_dir, r->metrics.save_tb_folder);
-        TRY(event_file_open(f, folder, err));
-    }
-    return event_file_add(f, step, at_ms, scalars, n, err);
-}
-
-void publish_events(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n)
-{
-    struct publisher *const p = &e->t->publisher;
-    struct titan_error why = {0};
-
-    if (!e->t->recipe->metrics.enable_tensorboard || e->view.rank != 0 || p->events_failed)
-        return;
-    p->events_failed = add_event(e, step, at_ms, scalars, n, &why) != TITAN_OK;
-    if (p->events_failed)
-        tlog_warn(&e->t->log, "no more TensorBoard events", "step=%lu reason=\"%s\"", (unsigned long)step, why.msg);
-}
-
+/* Names are those that TorchTitan gives them. */
 static void write_evaluation_event(const struct epoch *e, const struct evaluation_report *v, int64_t at_ms)
 {
     const struct event_scalar scalars[] = {{"validation_metrics/loss", v->loss},
                                            {"validation_metrics/bits_per_byte", evaluation_bits_per_byte(v)}};
-    publish_events(e, v->step, at_ms, scalars, ARRAY_SIZE(scalars));
+    tensorboard_write(e, v->step, at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
 static void write_split_event(const struct epoch *e, const struct step_report *r)
@@ -103,7 +71,7 @@ static void write_split_event(const struct epoch *e, const struct step_report *r
         {"slowest_rank/rank", s->slowest},
         {"slowest_rank/busy(s)", s->slowest_busy * 1e-3},
     };
-    publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+    tensorboard_write(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
 static void write_expert_tokens_event(const struct epoch *e, const struct step_report *r)
@@ -112,7 +80,7 @@ static void write_expert_tokens_event(const struct epoch *e, const struct step_r
         {"tokens_per_expert/min", r->expert_tokens_min},         {"tokens_per_expert/max", r->expert_tokens_max},
         {"tokens_per_expert/mean", r->expert_tokens_mean},       {"tokens_per_expert/dropped", r->dropped},
         {"tokens_per_expert/further_rounds", r->further_rounds}, {"tokens_per_expert/room_needed", r->room_needed}};
-    publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+    tensorboard_write(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
 static void write_step_event(const struct epoch *e, const struct step_report *r)
@@ -134,7 +102,7 @@ static void write_step_event(const struct epoch *e, const struct step_report *r)
         {"world_size", r->world},
         {"skipped_steps", r->skipped_steps},
     };
-    publish_events(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
+    tensorboard_write(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
     if (r->split.slowest >= 0)
         write_split_event(e, r);
     if (r->expert_tokens_mean > 0)
@@ -146,7 +114,7 @@ static void write_step(const struct epoch *e, const struct step_report *r)
     const struct trainer *t = e->t;
 
     metrics_step(&e->t->publisher.metrics, &t->log, r);
-    if (publish_logs_step(e, r->step))
+    if (tensorboard_logs_step(e, r->step))
         write_step_event(e, r);
     if (r->evaluation.step > 0)
         write_evaluation_event(e, &r->evaluation, r->at_ms);

@@ -9,17 +9,16 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "worker/metrics/event_file.h"
+#include "worker/epoch/tensorboard.h"
 #include "worker/metrics/metrics.h"
 
 struct trainer;
 struct epoch;
 
-/* As long as the process. Written by publish.c only. */
+/* As long as the process. Written by publish.c and, what is for TensorBoard, by tensorboard.c only. */
 struct publisher {
     struct metrics metrics;
-    struct event_file events;   /* of rank 0, from the first step that it writes */
-    bool events_failed;         /* and said so */
+    struct tensorboard tensorboard;
     struct step_report kept[2]; /* committed steps that may not be published; step 0: none */
 };
 
@@ -53,10 +52,6 @@ void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT]);
 void publish_note_step(struct epoch *e);
 /* It was not finite and there was no update: a line in the log. TITAN_EINVAL: too many in a row. */
 titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* Step 1 and every metrics.log_freq steps: are TensorBoard's events and what is costly for them. */
-bool publish_logs_step(const struct epoch *e, uint64_t step);
-/* For TensorBoard, where the recipe wants it. Rank 0; a file that cannot be written is a line in the log. */
-void publish_events(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n);
 /* Will the step under way be split up into what its time went to? */
 bool publish_splits_step(const struct epoch *e);
 /* Every rank has the last step's report. Once a step; any thread, one at a time. Nothing happens where its evaluation

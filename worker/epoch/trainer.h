@@ -34,7 +34,7 @@ struct trainer {
     struct evaluator evaluator; /* written by evaluation.c only */
     struct run_folder folder;   /* written by run_folder.c only */
     struct held_state held;     /* recover.c only */
-    struct publisher publisher; /* publish.c only */
+    struct publisher publisher; /* publish.c and tensorboard.c only */
 };
 
 /* *ret is empty before; trainer_close leaves nothing, also after a failure. recipe and members are borrowed. threads,

@@ -137,7 +137,7 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
         most = MAX(most, l->units[u].shard / NORM_BLOCK + 1);
     }
     TRY(d->ops->alloc(d->dev, (size_t)most * sizeof(double), (void **)&e->scratch, err));
-    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + STATISTICS_ORDERS + STATISTICS_SAID) * sizeof(double),
+    TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + STATISTICS_COMMANDS + STATISTICS_SAID) * sizeof(double),
                            (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
         TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->statistics[i], err));
@@ -436,15 +436,16 @@ static titan_status sum_statistics(const struct call *c, double *statistics)
     const struct exec *e = c->e;
     const struct step_statistics *r = &e->p->statistics;
     const size_t share = (size_t)e->p->share;
-    double *const counts = e->host_header, *const orders = counts + share, *const values = orders + STATISTICS_ORDERS;
+    double *const counts = e->host_header, *const commands = counts + share,
+                  *const values = commands + STATISTICS_COMMANDS;
 
     for (size_t i = 0; i < share; i++)
         counts[i] = e->batch->counts[i];
-    for (int i = 0; i < STATISTICS_ORDERS; i++)
-        orders[i] = e->batch->orders >> i & 1;
+    for (int i = 0; i < STATISTICS_COMMANDS; i++)
+        commands[i] = e->batch->commands >> i & 1;
     if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
         TRY(c->ops->copy(c->s, statistics + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
-    TRY(c->ops->copy(c->s, statistics + r->orders, orders, STATISTICS_ORDERS * sizeof(double)));
+    TRY(c->ops->copy(c->s, statistics + r->commands, commands, STATISTICS_COMMANDS * sizeof(double)));
     if (e->batch->values) {
         memcpy(values, e->batch->values, STATISTICS_SAID * sizeof(double));
         TRY(c->ops->copy(c->s, statistics + r->values + e->opt.rank * STATISTICS_VALUES, values,

@@ -66,7 +66,7 @@ struct exec_times {
 struct exec_batch {
     const int32_t *tokens; /* [slot][BATCH_ROWS][N], host: as LOAD wants them */
     const double *counts;  /* [slot] counted tokens of this cp rank */
-    unsigned orders;       /* bits, see elastic/membership.h */
+    unsigned commands;     /* bits, see elastic/membership.h */
     const double *values;  /* [STATISTICS_SAID] of this rank, when exec_agree begins; NULL: it says nothing */
     /* [units] this rank's, fp32 on the device, as they are when exec_agree begins; NULL: no norms of them. */
     const float *const *masters;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* executor.h - what the files of exec/ share: exec.c (opening, and how each operation runs) and step.c (a step's
- * calls). Private to the executor. */
+/* executor.h - what the files of exec/ share: exec.c (opening, and how each operation runs), step.c (a step's calls),
+ * segments.c, lookahead.c, recorder.c, warmup.c and products.c. Private to the executor. */
 #ifndef TITAN_WORKER_EXEC_EXECUTOR_H
 #define TITAN_WORKER_EXEC_EXECUTOR_H
 
@@ -73,7 +73,7 @@ struct exec {
     void *tables[TABLE_COUNT];
     int64_t *norms;            /* per unit: where its sums stand in the statistics */
     double *scratch;           /* device: partial sums of one operation of the compute stream */
-    double *host_header;       /* counts, orders and values, out */
+    double *host_header;       /* counts, commands and values, out */
     double *statistics[2];     /* in: the last step's, and room for the next one's, which may fail on its way */
     float *host_expert_tokens; /* of the experts, from the statistics */
     int32_t *host_tokens;      /* [slot][BATCH_ROWS][N], pinned, as LOAD copies them; NULL: from the batch itself */
@@ -110,12 +110,28 @@ struct call {
     struct titan_error *err;
 };
 
+static inline struct call exec_call(struct exec *e, int index, struct titan_error *err)
+{
+    const struct action *const a = &e->p->actions[index];
+    return (struct call){.e = e,
+                         .a = a,
+                         .o = action_operands(e->p, a),
+                         .p = action_params(e->p, a),
+                         .ops = e->ops,
+                         .s = e->opt.streams[a->stream],
+                         .err = err};
+}
 /* Enqueue the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
 /* warmup.c: where there are peers, call each different product and attention of the program once, on whatever the arena
  * holds. A library loads a kernel when that is first called, which waits for all that runs on the GPU: with a
  * collective among that, for a peer that may wait for this rank. Nothing is in flight meanwhile. */
 titan_status exec_warm_up(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+/* warmup.c, too: of the program's actions that are wanted, all on the compute stream, call the first of those that are
+ * the same, and wait for that stream. */
+titan_status exec_run_distinct(struct exec *e, bool (*wanted)(const struct action *a, const struct op_params *p),
+                               bool (*same)(const struct exec *e, const struct action *a, const struct action *b),
+                               struct titan_error *err) TITAN_MUST_USE;
 /* recorder.c: around an action's operation, where there is a flight recorder. */
 titan_status recorder_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void recorder_begin(const struct call *c, int index);

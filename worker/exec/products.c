@@ -41,35 +41,10 @@ static bool same_product(const struct exec *e, const struct action *a, const str
            op_params_same((enum op)a->op, action_params(e->p, a), action_params(e->p, b));
 }
 
-/* Each different product is carried out once, on whatever the arena holds. */
-static titan_status run_each(struct exec *e, struct titan_error *err)
+static bool is_product(const struct action *a, const struct op_params *p)
 {
-    const struct program *const p = e->p;
-    _cleanup_free_ int *done = calloc((size_t)p->n_actions, sizeof *done);
-    int n = 0;
-
-    if (!done)
-        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
-    for (int i = 0; i < p->n_actions; i++) {
-        const struct action *const a = &p->actions[i];
-        const struct call c = {.e = e,
-                               .a = a,
-                               .o = action_operands(p, a),
-                               .p = action_params(p, a),
-                               .ops = e->ops,
-                               .s = e->opt.streams[STREAM_COMPUTE],
-                               .err = err};
-        int known = 0;
-        if (a->op != OP_MATMUL)
-            continue;
-        while (known < n && !same_product(e, &p->actions[done[known]], a))
-            known++;
-        if (known < n)
-            continue;
-        TRY(exec_dispatch(&c));
-        done[n++] = i;
-    }
-    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err);
+    (void)p;
+    return a->op == OP_MATMUL;
 }
 
 static titan_status find_products(struct products *p, struct titan_error *err)
@@ -80,7 +55,7 @@ static titan_status find_products(struct products *p, struct titan_error *err)
     if (!p->ways)
         return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
     d->ops->products_note(d->dev, true);
-    const titan_status status = run_each(p->e, err);
+    const titan_status status = exec_run_distinct(p->e, is_product, same_product, err);
     d->ops->products_note(d->dev, false);
     p->n = d->ops->products_noted(d->dev, p->ways, PRODUCTS_MOST);
     titan_assert(p->n >= 0 && p->n <= PRODUCTS_MOST);

@@ -127,18 +127,6 @@ static int next_of(const struct exec *e, int index)
     return index;
 }
 
-static struct call call_of(struct exec *e, int index, struct titan_error *err)
-{
-    const struct action *const a = &e->p->actions[index];
-    return (struct call){.e = e,
-                         .a = a,
-                         .o = action_operands(e->p, a),
-                         .p = action_params(e->p, a),
-                         .ops = e->ops,
-                         .s = e->opt.streams[STREAM_COMPUTE],
-                         .err = err};
-}
-
 /* From now on one by one; those that were kept go with the executor, as they may still run. */
 static void give_up(struct exec *e, const struct titan_error *why)
 {
@@ -157,7 +145,7 @@ static titan_status keep(struct exec *e, struct run *r, struct titan_error *err)
 
     TRY(e->ops->segment_begin(s, err));
     for (int i = 0, at = r->first; i < r->n && status == TITAN_OK; i++) {
-        const struct call c = call_of(e, at, &fault);
+        const struct call c = exec_call(e, at, &fault);
         status = exec_dispatch(&c);
         if (i + 1 < r->n)
             at = next_of(e, at);
@@ -174,7 +162,7 @@ static titan_status keep(struct exec *e, struct run *r, struct titan_error *err)
 static void record(struct exec *e, const struct run *r)
 {
     for (int i = 0, at = r->first; i < r->n; i++) {
-        const struct call c = call_of(e, at, NULL);
+        const struct call c = exec_call(e, at, NULL);
         progress_action();
         if (e->recorded) {
             recorder_begin(&c, at);

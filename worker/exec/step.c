@@ -92,18 +92,6 @@ static titan_status hand_on_gradients(struct exec *e, int index, struct titan_er
     return TITAN_OK;
 }
 
-static struct call call_of(struct exec *e, int index, struct titan_error *err)
-{
-    const struct action *a = &e->p->actions[index];
-    return (struct call){.e = e,
-                         .a = a,
-                         .o = action_operands(e->p, a),
-                         .p = action_params(e->p, a),
-                         .ops = e->ops,
-                         .s = e->opt.streams[a->stream],
-                         .err = err};
-}
-
 static titan_status action_failed(const struct exec *e, int index, titan_status status, const struct titan_error *fault,
                                   struct titan_error *err)
 {
@@ -117,7 +105,7 @@ static titan_status action_failed(const struct exec *e, int index, titan_status 
 static titan_status run_action(struct exec *e, int index, struct titan_error *err)
 {
     struct titan_error fault = {0};
-    const struct call c = call_of(e, index, &fault);
+    const struct call c = exec_call(e, index, &fault);
 
     progress_action();
     titan_status status = failpoint("exec.action", &fault);
@@ -139,7 +127,7 @@ static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan
     if (*ret_n == 0)
         return TITAN_OK;
     if (r) {
-        const struct call c = call_of(e, index, &fault);
+        const struct call c = exec_call(e, index, &fault);
         progress_action();
         titan_status status = failpoint("exec.action", &fault);
         if (status == TITAN_OK)

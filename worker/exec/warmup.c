@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warmup.c - the first call of a library's kernel (executor.h). */
+/* warmup.c - each different call of a program once: the first one of a library's kernel (executor.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,34 +12,28 @@ static bool has_library(const struct action *a, const struct op_params *p)
     return a->op == OP_MATMUL || ((a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD) && !(p->flags & OP_MASKED));
 }
 
-static bool same_call(const struct program *p, const struct action *a, const struct action *b)
+static bool same_call(const struct exec *e, const struct action *a, const struct action *b)
 {
-    return a->op == b->op && op_params_same((enum op)a->op, action_params(p, a), action_params(p, b));
+    return a->op == b->op && op_params_same((enum op)a->op, action_params(e->p, a), action_params(e->p, b));
 }
 
-titan_status exec_warm_up(struct exec *e, struct titan_error *err)
+titan_status exec_run_distinct(struct exec *e, bool (*wanted)(const struct action *a, const struct op_params *p),
+                               bool (*same)(const struct exec *e, const struct action *a, const struct action *b),
+                               struct titan_error *err)
 {
     const struct program *const p = e->p;
     _cleanup_free_ int *done = calloc((size_t)p->n_actions, sizeof *done);
     int n = 0;
 
     if (!done)
-        return titan_fail(err, TITAN_ENOMEM, "warming up: out of memory");
-    if (e->opt.device->info.host_memory || p->mesh.world == 1)
-        return TITAN_OK;
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d actions", p->n_actions);
     for (int i = 0; i < p->n_actions; i++) {
-        const struct action *const a = &p->actions[i];
-        const struct call c = {.e = e,
-                               .a = a,
-                               .o = action_operands(p, a),
-                               .p = action_params(p, a),
-                               .ops = e->ops,
-                               .s = e->opt.streams[a->stream],
-                               .err = err};
+        const struct call c = exec_call(e, i, err);
         int known = 0;
-        if (!has_library(a, c.p))
+        if (!wanted(c.a, c.p))
             continue;
-        while (known < n && !same_call(p, &p->actions[done[known]], a))
+        titan_debug_assert(c.a->stream == STREAM_COMPUTE);
+        while (known < n && !same(e, &p->actions[done[known]], c.a))
             known++;
         if (known < n)
             continue;
@@ -47,4 +41,11 @@ titan_status exec_warm_up(struct exec *e, struct titan_error *err)
         done[n++] = i;
     }
     return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err);
+}
+
+titan_status exec_warm_up(struct exec *e, struct titan_error *err)
+{
+    if (e->opt.device->info.host_memory || e->p->mesh.world == 1)
+        return TITAN_OK;
+    return exec_run_distinct(e, has_library, same_call, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcome.c - statistics of a step into loss, norm and orders. */
+/* outcome.c - statistics of a step into loss, norm and commands. */
 #include "worker/optim/outcome.h"
 
 #include <math.h>
@@ -177,13 +177,13 @@ static int bad_forward(const struct step_statistics *r, const double *statistics
     return r->units - 1;
 }
 
-unsigned outcome_orders(const struct step_statistics *r, const double *statistics)
+unsigned outcome_commands(const struct step_statistics *r, const double *statistics)
 {
-    unsigned orders = 0;
+    unsigned commands = 0;
 
-    for (int b = 0; b < STATISTICS_ORDERS; b++)
-        orders |= statistics[r->orders + b] != 0 ? 1u << b : 0;
-    return orders;
+    for (int b = 0; b < STATISTICS_COMMANDS; b++)
+        commands |= statistics[r->commands + b] != 0 ? 1u << b : 0;
+    return commands;
 }
 
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *statistics,
@@ -199,7 +199,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     out.memory_bytes = read_memory(r, statistics);
     read_expert_tokens(r, statistics, &out);
     read_rounds(program, statistics, &out);
-    out.orders = outcome_orders(r, statistics);
+    out.commands = outcome_commands(r, statistics);
     TRY(read_norm(r, layout, statistics, &out, err));
     if (!isfinite(out.loss))
         out.bad_unit = bad_forward(r, statistics);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* outcome.h - what the statistics of a step (program/program.h), summed over all ranks, say: loss, tokens, gradient
- * norm, orders.
+ * norm, commands.
  *
  * Every rank has the same statistics and computes the same outcome. Sums run in one fixed tree over microbatches, and
  * (canonical) over blocks of parameters in their global order, so they do not depend on the data-parallel and
@@ -12,12 +12,12 @@
 #include "worker/program/program.h"
 
 struct step_outcome {
-    double tokens;    /* counted in the global batch */
-    double loss;      /* mean over them */
-    double loss_max;  /* of the ranks that read different samples, each the mean over its own */
-    double grad_norm; /* of the mean gradient, before clipping */
-    unsigned orders;  /* bits any rank was given */
-    bool finite;      /* loss and norm are */
+    double tokens;     /* counted in the global batch */
+    double loss;       /* mean over them */
+    double loss_max;   /* of the ranks that read different samples, each the mean over its own */
+    double grad_norm;  /* of the mean gradient, before clipping */
+    unsigned commands; /* bits any rank was given */
+    bool finite;       /* loss and norm are */
     double expert_tokens_min, expert_tokens_max,
         expert_tokens_mean; /* tokens of an expert, over all layers; 0: there are none */
     double dropped;         /* rows for experts that had no room for them */
@@ -41,7 +41,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
 void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *statistics,
                         double *ret_gradients, double *ret_masters);
 /* Bits that any rank was given. */
-unsigned outcome_orders(const struct step_statistics *r, const double *statistics);
+unsigned outcome_commands(const struct step_statistics *r, const double *statistics);
 /* Factor that brings a gradient of this norm down to max_norm (0: no clipping). */
 double optim_clip_factor(double grad_norm, double max_norm);
 /* Losses and tokens of one more step, sample after sample: what holds nothing adds nothing, so the sums are the same

@@ -91,7 +91,7 @@ static bool accumulates(const struct buffer *b)
            b->kind == BUF_EXPERT_TOKENS;
 }
 
-/* What there is no reason to write twice. */
+/* Buffers that may be written only once. */
 static bool written_once(const struct buffer *b)
 {
     return accumulates(b) || b->kind == BUF_FULL || b->kind == BUF_TOKENS;

@@ -132,19 +132,18 @@ static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
     return own;
 }
 
-/* How a kind of units is shared: `senders` ranks share out a unit and send slices to each other, each of the subtrees
- * of `together` ranks in a row; of a batch rank there are `tokens` ranks, which hold a part each of its tokens. */
+/* How a kind of units is shared: ranks send each other slices, each of the subtrees of `together` ranks in a row; of a
+ * batch rank there are `tokens` ranks, which hold a part each of its tokens. */
 struct sharing {
-    int tokens, together, senders;
+    int tokens, together;
 };
 
 static struct sharing sharing_of(const struct builder *b, bool experts)
 {
     const struct mesh *m = &b->layout->mesh;
     if (!experts)
-        return (struct sharing){m->size[AXIS_CP], 1, mesh_group_size(m, GROUP_FSDP)};
-    return (struct sharing){m->size[AXIS_CP] * m->size[AXIS_TP], b->expert_parts,
-                            mesh_group_size(m, GROUP_EXPERT_SHARD)};
+        return (struct sharing){m->size[AXIS_CP], 1};
+    return (struct sharing){m->size[AXIS_CP] * m->size[AXIS_TP], b->expert_parts};
 }
 
 /* Slices of the first n ranks that send together with rank `at` (counted through all replicas): theirs are one behind

@@ -41,7 +41,7 @@ static bool checkpoints(const struct recipe *r, const char *mode)
     return strcmp(r->activation_checkpoint.mode, mode) == 0;
 }
 
-/* What is computed in all, by what is computed once. */
+/* Compute with recomputation, relative to compute without. */
 static double recomputation(const struct recipe *r)
 {
     if (!checkpoints(r, "selective"))

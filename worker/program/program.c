@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
-#include "worker/program/arena.h"
+#include "worker/program/arena_placement.h"
 #include "worker/program/waits.h"
 
 #define NONE (-1)
@@ -134,8 +134,8 @@ void statistics_init(struct step_statistics *ret, const struct layout *layout, i
     titan_assert(microbatches >= 1 && r.cp >= 1 && units >= 1);
     r.losses = 0;
     r.counts = r.losses + r.cp * microbatches;
-    r.orders = r.counts + r.cp * microbatches;
-    r.values = r.orders + STATISTICS_ORDERS;
+    r.commands = r.counts + r.cp * microbatches;
+    r.values = r.commands + STATISTICS_COMMANDS;
     r.masters = r.values + r.world * STATISTICS_VALUES;
     r.checks = r.masters + units;
     r.norms = r.checks + units;
@@ -146,7 +146,7 @@ void statistics_init(struct step_statistics *ret, const struct layout *layout, i
     r.size += layout_all_experts(layout->model) / MAX(layout->model->dims.n_experts, 1);
     r.expert_tokens = r.size;
     r.size += layout_all_experts(layout->model);
-    titan_assert(r.losses < r.counts && r.counts < r.orders && r.orders < r.values && r.values < r.masters &&
+    titan_assert(r.losses < r.counts && r.counts < r.commands && r.commands < r.values && r.values < r.masters &&
                  r.masters < r.checks && r.checks < r.norms);
     titan_assert(r.norms <= r.drops && r.drops <= r.expert_tokens && r.expert_tokens <= r.size);
     *ret = r;

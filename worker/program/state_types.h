@@ -28,9 +28,4 @@ static inline size_t state_types_bytes(struct state_types t)
     return dtype_bytes(t.master) + 2 * dtype_bytes(t.moment);
 }
 
-static inline bool state_types_are_f32(struct state_types t)
-{
-    return t.master == DTYPE_F32 && t.moment == DTYPE_F32;
-}
-
 #endif

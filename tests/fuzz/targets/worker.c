@@ -114,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             ProtobufCMessage *m = fuzz_message(&in, &titan__internal__agent_to_worker__descriptor, texts, what);
             Titan__Internal__AgentToWorker *order = (Titan__Internal__AgentToWorker *)m;
             order->term %= 4;
-            /* link.c does not hand on what cannot be. */
+            /* agent_connection.c does not hand on what cannot be. */
             if (range_check(m, NULL) == TITAN_OK && member_state(h.member)->connected)
                 (void)member_hear(h.member, order, now);
             protobuf_c_message_free_unpacked(m, NULL);
@@ -130,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             actions += what & 1;
             member_tick(h.member, now, actions);
         }
-        (void)member_orders(h.member);
+        (void)member_commands(h.member);
         (void)member_deadline(h.member);
     }
     member_close(h.member);

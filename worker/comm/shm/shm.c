@@ -268,36 +268,9 @@ static titan_status pass(struct comm_core *core, const struct comm_request *part
     return flows_run(seg, flows, n, err);
 }
 
-static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
+static titan_status barrier(struct comm *c, struct titan_error *err)
 {
-    switch (r->op) {
-    case COMM_ALL_GATHER:
-        return all_gather(c, r->recv, r->send, bytes, err);
-    case COMM_REDUCE_SCATTER:
-        return reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
-    case COMM_ALL_REDUCE:
-        return all_reduce(c, r->recv, bytes, r->dt, err);
-    case COMM_BROADCAST:
-        return broadcast(c, r->recv, bytes, r->peer, err);
-    case COMM_ALL_TO_ALL:
-        return all_to_all(c, r->recv, r->send, bytes, err);
-    case COMM_ALL_TO_ALL_V:
-        return all_to_all_v(c, r, err);
-    case COMM_SHIFT:
-        return shift(c, r->recv, r->send, bytes, r->peer, err);
-    case COMM_BARRIER:
-        return segment_barrier(&c->segment, err);
-    case COMM_SEND:
-    case COMM_RECV:
-    case COMM_GROUP:
-        break;
-    }
-    return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
-}
-
-static titan_status execute(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
-{
-    return dispatch((struct comm *)core, r, r->count * dtype_bytes(r->dt), err);
+    return segment_barrier(&c->segment, err);
 }
 
 static void wake(struct comm_core *core)
@@ -307,7 +280,19 @@ static void wake(struct comm_core *core)
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-static const struct comm_transport transport = {.name = "shm", .execute = execute, .pass = pass, .wake = wake};
+static const struct comm_transport transport = {
+    .name = "shm",
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .all_to_all = all_to_all,
+    .all_to_all_v = all_to_all_v,
+    .shift = shift,
+    .barrier = barrier,
+    .pass = pass,
+    .wake = wake,
+};
 
 static titan_status shm_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                              struct titan_error *err)

@@ -397,38 +397,6 @@ static titan_status pass(struct comm_core *core, const struct comm_request *part
     return TITAN_OK;
 }
 
-static titan_status dispatch(struct comm *c, const struct comm_request *r, size_t bytes, struct titan_error *err)
-{
-    switch (r->op) {
-    case COMM_ALL_GATHER:
-        return all_gather(c, r->recv, r->send, bytes, err);
-    case COMM_REDUCE_SCATTER:
-        return reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
-    case COMM_ALL_REDUCE:
-        return all_reduce(c, r->recv, bytes, r->dt, err);
-    case COMM_BROADCAST:
-        return broadcast(c, r->recv, bytes, r->peer, err);
-    case COMM_ALL_TO_ALL:
-        return all_to_all(c, r->recv, r->send, bytes, err);
-    case COMM_ALL_TO_ALL_V:
-        return all_to_all_v(c, r, err);
-    case COMM_SHIFT:
-        return shift(c, r->recv, r->send, bytes, r->peer, err);
-    case COMM_BARRIER:
-        return barrier(c, err);
-    case COMM_SEND:
-    case COMM_RECV:
-    case COMM_GROUP:
-        break;
-    }
-    return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
-}
-
-static titan_status execute(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
-{
-    return dispatch((struct comm *)core, r, r->count * dtype_bytes(r->dt), err);
-}
-
 /* Sockets stay open until close(), so this is safe beside a running exchange. */
 static void wake(struct comm_core *core)
 {
@@ -443,7 +411,19 @@ static void wake(struct comm_core *core)
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-static const struct comm_transport transport = {.name = "tcp", .execute = execute, .pass = pass, .wake = wake};
+static const struct comm_transport transport = {
+    .name = "tcp",
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .all_to_all = all_to_all,
+    .all_to_all_v = all_to_all_v,
+    .shift = shift,
+    .barrier = barrier,
+    .pass = pass,
+    .wake = wake,
+};
 
 static titan_status watch(struct comm *c, enum way way, int fd, uint32_t events, uint32_t data, struct titan_error *err)
 {

@@ -2,7 +2,8 @@
 /* The agent between a coordinator and workers: both are played by this program, the agent is the real one.
  *
  * The coordinator is an rpc server on the test's loop. Workers are this program started again ("serve ..."), on the
- * real link.c; what they do is in the recipe. Where the agent must die, it is this program once more ("agent ..."). */
+ * real agent_connection.c; what they do is in the recipe. Where the agent must die, it is this program once more
+ * ("agent ..."). */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -77,9 +78,9 @@ static void mark_segment(const struct epoch_view *view)
 static void train(struct membership *m, const struct epoch_view *view)
 {
     uint64_t step = view->resume_step;
-    unsigned orders = 0;
+    unsigned commands = 0;
     const pid_t agent = getppid();
-    while (!*m->ops->revoked(m) && !(orders = m->ops->orders(m))) {
+    while (!*m->ops->revoked(m) && !(commands = m->ops->commands(m))) {
         struct step_report report = {.step = ++step, .epoch = view->epoch, .world = view->world, .loss = 1.5};
         m->ops->progress(m, &report);
         if (does("chatty"))
@@ -102,24 +103,24 @@ static void train(struct membership *m, const struct epoch_view *view)
             exit(0);
         }
     }
-    if (orders & 4)
+    if (commands & 4)
         m->ops->checkpoint_written(m, step, "/somewhere/step-1", 10, view->world);
-    m->ops->quiesced(m, &(struct quiesced){.epoch = view->epoch, .last_step = step, .paused = (orders & 1) != 0});
+    m->ops->quiesced(m, &(struct quiesced){.epoch = view->epoch, .last_step = step, .paused = (commands & 1) != 0});
 }
 
 static int serve(int argc, char **argv)
 {
     struct titan_error err = {0};
     int leaked = inherited();
-    struct link_options options = {.socket = argument(argc, argv, "--socket"),
-                                   .page = argument(argc, argv, "--page"),
-                                   .job_id = strtoull(argument(argc, argv, "--job"), NULL, 10),
-                                   .worker_id = strtoull(argument(argc, argv, "--worker"), NULL, 10),
-                                   .host = argument(argc, argv, "--host"),
-                                   .job_dir = argument(argc, argv, "--dir")};
+    struct agent_connection_options options = {.socket = argument(argc, argv, "--socket"),
+                                               .page = argument(argc, argv, "--page"),
+                                               .job_id = strtoull(argument(argc, argv, "--job"), NULL, 10),
+                                               .worker_id = strtoull(argument(argc, argv, "--worker"), NULL, 10),
+                                               .host = argument(argc, argv, "--host"),
+                                               .job_dir = argument(argc, argv, "--dir")};
     struct membership *m;
     (void)signal(SIGPIPE, SIG_IGN);
-    if (membership_link_open(&options, &m, &err) != TITAN_OK) {
+    if (membership_agent_open(&options, &m, &err) != TITAN_OK) {
         (void)fprintf(stderr, "%s\n", err.msg);
         return 9;
     }
@@ -323,7 +324,7 @@ static void start_workers(const char *recipe, uint64_t first, uint64_t n)
 static void form(uint64_t epoch, uint64_t first, uint64_t n)
 {
     Titan__Internal__Member members[8], *list[8];
-    Titan__Internal__FormEpoch order = TITAN__INTERNAL__FORM_EPOCH__INIT;
+    Titan__Internal__FormEpoch command = TITAN__INTERNAL__FORM_EPOCH__INIT;
     Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     unsigned char id[16] = {(unsigned char)epoch};
     for (uint64_t i = 0; i < n; i++) {
@@ -333,37 +334,37 @@ static void form(uint64_t epoch, uint64_t first, uint64_t n)
         members[i].address = GOT(0, WORKER_READY, first + i)->worker_ready->address;
         list[i] = &members[i];
     }
-    order.job_id = 1;
-    order.epoch = epoch;
-    order.comm_id.data = id;
-    order.comm_id.len = sizeof(id);
-    order.members = list;
-    order.n_members = n;
+    command.job_id = 1;
+    command.epoch = epoch;
+    command.comm_id.data = id;
+    command.comm_id.len = sizeof(id);
+    command.members = list;
+    command.n_members = n;
     out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM;
-    out.form = &order;
+    out.form = &command;
     say(&out);
 }
 
 static void revoke_epoch(uint64_t epoch)
 {
-    Titan__Internal__RevokeEpoch order = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
+    Titan__Internal__RevokeEpoch command = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
     Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-    order.job_id = 1;
-    order.epoch = epoch;
+    command.job_id = 1;
+    command.epoch = epoch;
     out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE;
-    out.revoke = &order;
+    out.revoke = &command;
     say(&out);
 }
 
 static void stop_workers(uint32_t grace_ms)
 {
-    Titan__Internal__StopWorkers order = TITAN__INTERNAL__STOP_WORKERS__INIT;
+    Titan__Internal__StopWorkers command = TITAN__INTERNAL__STOP_WORKERS__INIT;
     Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-    order.job_id = 1;
-    order.grace_ms = grace_ms;
-    order.reason = (char *)"cancelled";
+    command.job_id = 1;
+    command.grace_ms = grace_ms;
+    command.reason = (char *)"cancelled";
     out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP;
-    out.stop = &order;
+    out.stop = &command;
     say(&out);
 }
 
@@ -914,7 +915,7 @@ static void test_expired_checkpoints(void **state)
     out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED;
     out.checkpoint_committed = &committed;
     say(&out);
-    train_two("# spin"); /* a later order is obeyed by now */
+    train_two("# spin"); /* a later command is obeyed by now */
     assert_int_equal(access(old, F_OK), 0);
     assert_int_equal(access(part, F_OK), 0);
     assert_int_equal(access(other, F_OK), 0);

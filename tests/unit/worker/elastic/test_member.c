@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's part in the protocol, without a process: sequences of orders that are duplicated, reordered and old, with
- * a model beside it, and its deadlines on a clock of the test's own. TITAN_TEST_SEED repeats a run. */
+/* A worker's part in the protocol, without a process: sequences of commands that are duplicated, reordered and old,
+ * with a model beside it, and its deadlines on a clock of the test's own. TITAN_TEST_SEED repeats a run. */
 #include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
@@ -213,9 +213,9 @@ static void leave(uint64_t epoch, uint64_t step)
     member_quiesced(h.m, &(struct quiesced){.epoch = epoch, .last_step = step, .installed_epoch = epoch});
 }
 
-/* --- random orders ------------------------------------------------------------------------------------------------ */
+/* --- random commands ---------------------------------------------------------------------------------------------- */
 
-enum { EPOCHS = 64, ORDERS_PER_RUN = 200, RUNS = 400 };
+enum { EPOCHS = 64, COMMANDS_PER_RUN = 200, RUNS = 400 };
 
 /* What the protocol asks of a worker, in as few words as possible. */
 struct model {
@@ -225,7 +225,7 @@ struct model {
 };
 
 enum verb { FORM, REVOKE, PAUSE, VERBS };
-struct order {
+struct command {
     enum verb verb;
     uint64_t term, epoch;
     int id;
@@ -238,7 +238,7 @@ static uint32_t draw(struct rng_key key, uint64_t *counter, uint32_t below)
     return words[0] % below;
 }
 
-static void deliver(const struct order *o)
+static void deliver(const struct command *o)
 {
     if (o->verb == FORM)
         (void)hear_form(o->term, o->epoch, o->id);
@@ -248,7 +248,7 @@ static void deliver(const struct order *o)
         hear_pause(o->term, o->epoch, false, false);
 }
 
-static void model_hear(struct model *m, const struct order *o)
+static void model_hear(struct model *m, const struct command *o)
 {
     if (o->term < m->term)
         return;
@@ -279,8 +279,8 @@ static void compare(const struct model *m)
     assert_int_equal(s->in_revoked, m->in_revoked);
 }
 
-/* The same order once more, and one of an older term, leave everything as it is and say nothing but a refusal. */
-static void no_effect(const struct order *o, const char *what)
+/* The same command once more, and one of an older term, leave everything as it is and say nothing but a refusal. */
+static void no_effect(const struct command *o, const char *what)
 {
     struct member_state before = *member_state(h.m), after;
     const int outputs = h.outputs - h.said[SAID(REFUSED)];
@@ -289,7 +289,7 @@ static void no_effect(const struct order *o, const char *what)
     after = *member_state(h.m);
     before.counters = after.counters;
     if (memcmp(&before, &after, sizeof before) != 0 || outputs != h.outputs - h.said[SAID(REFUSED)])
-        fail_msg("%s order had an effect: verb %d term %" PRIu64 " epoch %" PRIu64, what, (int)o->verb, o->term,
+        fail_msg("%s command had an effect: verb %d term %" PRIu64 " epoch %" PRIu64, what, (int)o->verb, o->term,
                  o->epoch);
 }
 
@@ -326,20 +326,20 @@ static void model_leave(struct model *m, uint64_t step)
 static void one_run(struct rng_key key, uint64_t *counter)
 {
     struct model m = {0};
-    struct order heard[ORDERS_PER_RUN];
+    struct command heard[COMMANDS_PER_RUN];
     int n = 0;
 
     begin();
-    while (n < ORDERS_PER_RUN) {
+    while (n < COMMANDS_PER_RUN) {
         const uint32_t what = draw(key, counter, 10);
         const uint64_t step = draw(key, counter, 1000);
         if (what < 5) { /* around where it stands: a little ahead, or behind */
-            struct order *o = &heard[n++];
+            struct command *o = &heard[n++];
             const uint64_t from = m.seen > 3 ? m.seen - 3 : 0;
-            *o = (struct order){.verb = (enum verb)draw(key, counter, VERBS),
-                                .term = m.term + draw(key, counter, 12) / 11,
-                                .epoch = from + 1 + draw(key, counter, 5),
-                                .id = 1 + (int)draw(key, counter, 2)};
+            *o = (struct command){.verb = (enum verb)draw(key, counter, VERBS),
+                                  .term = m.term + draw(key, counter, 12) / 11,
+                                  .epoch = from + 1 + draw(key, counter, 5),
+                                  .id = 1 + (int)draw(key, counter, 2)};
             if (m.term > 0 && draw(key, counter, 6) == 0)
                 o->term = m.term - 1;
             const int revokes = h.revokes;
@@ -351,7 +351,7 @@ static void one_run(struct rng_key key, uint64_t *counter)
             assert_int_equal(h.revokes - revokes, m.in_revoked && !was_revoked ? 1 : 0);
             no_effect(o, "repeated");
         } else if (what < 6 && n > 0) { /* one from long ago */
-            const struct order *o = &heard[draw(key, counter, (uint32_t)n)];
+            const struct command *o = &heard[draw(key, counter, (uint32_t)n)];
             deliver(o);
             model_hear(&m, o);
         } else if (what < 7) {
@@ -378,7 +378,7 @@ static void one_run(struct rng_key key, uint64_t *counter)
     member_close(h.m);
 }
 
-static void test_random_orders(void **state)
+static void test_random_commands(void **state)
 {
     (void)state;
     const struct rng_key key = rng_key(seed, "member");
@@ -542,7 +542,7 @@ static void test_revoked_on_offer(void **state)
     member_close(h.m);
 }
 
-static void test_orders(void **state)
+static void test_commands(void **state)
 {
     (void)state;
     struct epoch_view v;
@@ -551,33 +551,33 @@ static void test_orders(void **state)
     assert_true(hear_form(0, 1, 1));
     hear_pause(0, 1, true, false); /* on offer: not lost */
     assert_int_equal(member_next(h.m, &v), MEMBER_FORM);
-    assert_int_equal(member_orders(h.m), ORDER_PAUSE | ORDER_CHECKPOINT | ORDER_MUST);
+    assert_int_equal(member_commands(h.m), COMMAND_PAUSE | COMMAND_CHECKPOINT | COMMAND_MUST);
     leave(1, 10);
     enter(2);
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     hear_pause(0, 1, false, false); /* over */
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     hear_pause(0, 2, true, true); /* this is rank 1 */
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     leave(2, 20);
     assert_true(hear_form_of(0, 3, 1, &first));
     assert_int_equal(member_next(h.m, &v), MEMBER_FORM);
     hear_pause(0, 3, true, true);
-    assert_int_equal(member_orders(h.m), ORDER_CHECKPOINT | ORDER_MUST);
-    assert_int_equal(member_orders(h.m), 0); /* once */
+    assert_int_equal(member_commands(h.m), COMMAND_CHECKPOINT | COMMAND_MUST);
+    assert_int_equal(member_commands(h.m), 0); /* once */
     Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
     stop.reason = (char *)"enough";
     (void)hear(0, KIND(STOP), &stop);
-    assert_int_equal(member_orders(h.m), ORDER_STOP);
+    assert_int_equal(member_commands(h.m), COMMAND_STOP);
     stop.checkpoint = true; /* as the recipe says */
     (void)hear(0, KIND(STOP), &stop);
-    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT);
+    assert_int_equal(member_commands(h.m), COMMAND_STOP | COMMAND_CHECKPOINT);
     stop.must_checkpoint = true;
     (void)hear(0, KIND(STOP), &stop);
     stop.must_checkpoint = stop.checkpoint =
         false; /* said again by a coordinator that knows less: nothing is taken back */
     (void)hear(0, KIND(STOP), &stop);
-    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT | ORDER_MUST);
+    assert_int_equal(member_commands(h.m), COMMAND_STOP | COMMAND_CHECKPOINT | COMMAND_MUST);
     assert_int_equal(member_next(h.m, &v), MEMBER_STOPPED);
     assert_string_equal(member_stop_reason(h.m), "enough");
     member_close(h.m);
@@ -598,12 +598,12 @@ static void test_next_world(void **state)
     assert_int_equal(h.notes, 0);
     assert_int_equal(member_state(h.m)->counters.stale, 0);
     enter(5);
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     o.epoch = 5;
     o.world = 2;
     (void)hear(0, KIND(PAUSE), &o);
     assert_int_equal(h.next_world, 2);
-    assert_int_equal(member_orders(h.m), ORDER_PAUSE);
+    assert_int_equal(member_commands(h.m), COMMAND_PAUSE);
     hear_pause(0, 5, false, false); /* it is unknown */
     assert_int_equal(h.next_world, 2);
     member_close(h.m);
@@ -710,11 +710,11 @@ static void test_lease(void **state)
     run_until(1400, false);
     hear_lease(0, 500); /* renewed */
     run_until(1899, false);
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     member_disconnected(h.m);
     member_connected(h.m, h.now); /* a connection alone does not keep it */
     run_until(1900, false);
-    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT);
+    assert_int_equal(member_commands(h.m), COMMAND_STOP | COMMAND_CHECKPOINT);
     assert_true(member_state(h.m)->lease_over);
     run_until(1900 + MEMBER_LEASE_GRACE_MS - 1, false);
     assert_int_equal(h.ends, 0);
@@ -733,13 +733,13 @@ static void test_lease_on_a_machine_that_stood_still(void **state)
     hear_lease(0, 800);
     run_until(h.now + 300, false);
     member_tick(h.m, h.now += 8000, 17);
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     const int64_t from = h.now;
     run_until(from + 399, false);
-    assert_int_equal(member_orders(h.m), 0);
+    assert_int_equal(member_commands(h.m), 0);
     /* An agent that says nothing all the same is gone: what was left of the lease counts from there. */
     run_until(from + 400, false);
-    assert_int_equal(member_orders(h.m), ORDER_STOP | ORDER_CHECKPOINT);
+    assert_int_equal(member_commands(h.m), COMMAND_STOP | COMMAND_CHECKPOINT);
     member_close(h.m);
 }
 
@@ -821,13 +821,13 @@ int main(void)
 {
     const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_orders),
+        cmocka_unit_test(test_random_commands),
         cmocka_unit_test(test_fencing),
         cmocka_unit_test(test_nonsense),
         cmocka_unit_test(test_view),
         cmocka_unit_test(test_view_of_many),
         cmocka_unit_test(test_revoked_on_offer),
-        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_commands),
         cmocka_unit_test(test_next_world),
         cmocka_unit_test(test_ready_once_opened),
         cmocka_unit_test(test_said_again),

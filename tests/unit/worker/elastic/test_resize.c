@@ -223,7 +223,7 @@ static void count_step(struct scripted *s)
     raise_to(&s->board->step, s->step);
 }
 
-static unsigned scripted_orders(struct membership *m)
+static unsigned scripted_commands(struct membership *m)
 {
     struct scripted *s = (struct scripted *)m;
     const struct script_epoch *e = &s->epochs[s->at];
@@ -311,7 +311,7 @@ static void ignore_finished(struct membership *m, uint64_t step)
 static const struct membership_ops scripted_ops = {.next = scripted_next,
                                                    .on_revoke = ignore_revoke,
                                                    .revoked = scripted_revoked,
-                                                   .orders = scripted_orders,
+                                                   .commands = scripted_commands,
                                                    .quiesced = scripted_quiesced,
                                                    .state_ready = scripted_state_ready,
                                                    .progress = scripted_progress,

@@ -26,11 +26,12 @@ static void test_heed(void **state)
     const struct recipe writes = recipe(true, 10, "async"), none = recipe(false, 10, "async");
 
     (void)state;
-    assert_int_equal(checkpoint_heed(&writes, ORDER_STOP | ORDER_CHECKPOINT), ORDER_STOP | ORDER_CHECKPOINT);
-    assert_int_equal(checkpoint_heed(&none, ORDER_STOP | ORDER_CHECKPOINT), ORDER_STOP);
-    assert_int_equal(checkpoint_heed(&none, ORDER_STOP | ORDER_CHECKPOINT | ORDER_MUST), ORDER_STOP | ORDER_CHECKPOINT);
-    assert_int_equal(checkpoint_heed(&none, ORDER_PAUSE), ORDER_PAUSE);
-    assert_int_equal(checkpoint_heed(&writes, ORDER_MUST), 0); /* alone it is no order */
+    assert_int_equal(checkpoint_heed(&writes, COMMAND_STOP | COMMAND_CHECKPOINT), COMMAND_STOP | COMMAND_CHECKPOINT);
+    assert_int_equal(checkpoint_heed(&none, COMMAND_STOP | COMMAND_CHECKPOINT), COMMAND_STOP);
+    assert_int_equal(checkpoint_heed(&none, COMMAND_STOP | COMMAND_CHECKPOINT | COMMAND_MUST),
+                     COMMAND_STOP | COMMAND_CHECKPOINT);
+    assert_int_equal(checkpoint_heed(&none, COMMAND_PAUSE), COMMAND_PAUSE);
+    assert_int_equal(checkpoint_heed(&writes, COMMAND_MUST), 0); /* alone it is no command */
 }
 
 static void test_due(void **state)
@@ -43,11 +44,11 @@ static void test_due(void **state)
     assert_int_equal(checkpoint_due(&async, 10, false, 0), CHECKPOINT_BEHIND);
     assert_int_equal(checkpoint_due(&sync, 10, false, 0), CHECKPOINT_WAITED);
     assert_int_equal(checkpoint_due(&async, 7, true, 0), CHECKPOINT_WAITED); /* nothing is behind it */
-    assert_int_equal(checkpoint_due(&async, 7, false, ORDER_STOP), CHECKPOINT_NOT_DUE);
-    assert_int_equal(checkpoint_due(&async, 7, false, ORDER_CHECKPOINT), CHECKPOINT_WAITED);
-    assert_int_equal(checkpoint_due(&async, 7, false, ORDER_STOP | ORDER_CHECKPOINT), CHECKPOINT_WAITED);
-    assert_int_equal(checkpoint_due(&none, 10, true, ORDER_STOP), CHECKPOINT_NOT_DUE);
-    assert_int_equal(checkpoint_due(&none, 7, false, ORDER_STOP | ORDER_CHECKPOINT), CHECKPOINT_WAITED);
+    assert_int_equal(checkpoint_due(&async, 7, false, COMMAND_STOP), CHECKPOINT_NOT_DUE);
+    assert_int_equal(checkpoint_due(&async, 7, false, COMMAND_CHECKPOINT), CHECKPOINT_WAITED);
+    assert_int_equal(checkpoint_due(&async, 7, false, COMMAND_STOP | COMMAND_CHECKPOINT), CHECKPOINT_WAITED);
+    assert_int_equal(checkpoint_due(&none, 10, true, COMMAND_STOP), CHECKPOINT_NOT_DUE);
+    assert_int_equal(checkpoint_due(&none, 7, false, COMMAND_STOP | COMMAND_CHECKPOINT), CHECKPOINT_WAITED);
 }
 
 int main(void)

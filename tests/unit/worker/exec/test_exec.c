@@ -170,9 +170,9 @@ static titan_status decide(struct fixture *f, const double *statistics, struct t
     return TITAN_OK;
 }
 
-static titan_status run(struct fixture *f, unsigned orders, struct titan_error *err)
+static titan_status run(struct fixture *f, unsigned commands, struct titan_error *err)
 {
-    const struct exec_batch batch = {.tokens = &f->tokens[0][0], .counts = f->counts, .orders = orders};
+    const struct exec_batch batch = {.tokens = &f->tokens[0][0], .counts = f->counts, .commands = commands};
     const double *statistics = NULL;
     TRY(exec_gradients(f->exec, &batch, err));
     atomic_store(&f->revoked, f->revoke == REVOKE_AGREEING);
@@ -228,7 +228,7 @@ static void test_loss_and_norm(void **state)
     assert_true(f->outcome.tokens == counted);
     assert_true(fabs(f->outcome.loss - sum / counted) < 1e-9);
     assert_true(fabs(f->outcome.grad_norm - sqrt(square) / counted) < 1e-6 * f->outcome.grad_norm);
-    assert_int_equal(f->outcome.orders, 5);
+    assert_int_equal(f->outcome.commands, 5);
     whole_model_close(w);
 }
 

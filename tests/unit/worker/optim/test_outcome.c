@@ -100,15 +100,15 @@ static void test_random_statistics(void **state)
         struct sums want = {0};
         statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
         double *statistics = make_statistics(&p, l, &seed, &want);
-        const unsigned orders = (unsigned)random_below(&seed, 8);
-        for (int b = 0; b < STATISTICS_ORDERS; b++)
-            statistics[p.statistics.orders + b] = orders >> b & 1 ? 1 + random_below(&seed, 3) : 0;
+        const unsigned commands = (unsigned)random_below(&seed, 8);
+        for (int b = 0; b < STATISTICS_COMMANDS; b++)
+            statistics[p.statistics.commands + b] = commands >> b & 1 ? 1 + random_below(&seed, 3) : 0;
 
         struct step_outcome out = read_statistics(&p, l, statistics);
         near(out.tokens, (double)want.counts);
         near(out.loss, (double)(want.losses / want.counts));
         near(out.grad_norm, (double)(sqrtl(want.squares) / want.counts));
-        assert_int_equal(out.orders, orders);
+        assert_int_equal(out.commands, commands);
         assert_true(out.finite);
         assert_int_equal(out.bad_unit, -1);
         free(statistics);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's link to its agent, with the agent played by this test over a real socket and page. */
+/* A worker's connection to its agent, with the agent played by this test over a real socket and page. */
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -49,7 +49,7 @@ static int setup_agent(void **state)
     struct titan_error err = {0};
     memset(&f, 0, sizeof(f));
     f.fd = -1;
-    (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-link-XXXXXX");
+    (void)snprintf(f.folder, sizeof(f.folder), "/tmp/titan-agent-connection-XXXXXX");
     assert_non_null(mkdtemp(f.folder));
     (void)snprintf(f.socket, sizeof(f.socket), "%s/agent.sock", f.folder);
     (void)snprintf(f.page_path, sizeof(f.page_path), "%s/w7.page", f.folder);
@@ -63,13 +63,13 @@ static int setup(void **state)
 {
     struct titan_error err = {0};
     (void)setup_agent(state);
-    struct link_options options = {.socket = f.socket,
-                                   .page = f.page_path,
-                                   .job_id = JOB,
-                                   .worker_id = WORKER,
-                                   .host = "127.0.0.1",
-                                   .job_dir = f.folder};
-    if (membership_link_open(&options, &f.m, &err) != TITAN_OK)
+    struct agent_connection_options options = {.socket = f.socket,
+                                               .page = f.page_path,
+                                               .job_id = JOB,
+                                               .worker_id = WORKER,
+                                               .host = "127.0.0.1",
+                                               .job_dir = f.folder};
+    if (membership_agent_open(&options, &f.m, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     f.m->ops->opened(f.m);
     return 0;
@@ -239,17 +239,17 @@ static void test_page_of_another(void **state)
     (void)state;
     struct membership *m;
     struct titan_error err = {0};
-    struct link_options options = {.socket = f.socket,
-                                   .page = f.page_path,
-                                   .job_id = JOB,
-                                   .worker_id = WORKER + 1,
-                                   .host = "127.0.0.1",
-                                   .job_dir = f.folder};
-    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_EINVAL);
+    struct agent_connection_options options = {.socket = f.socket,
+                                               .page = f.page_path,
+                                               .job_id = JOB,
+                                               .worker_id = WORKER + 1,
+                                               .host = "127.0.0.1",
+                                               .job_dir = f.folder};
+    assert_int_equal(membership_agent_open(&options, &m, &err), TITAN_EINVAL);
     options.worker_id = WORKER; /* ours, but taken already */
-    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_EINVAL);
+    assert_int_equal(membership_agent_open(&options, &m, &err), TITAN_EINVAL);
     options.page = "/nowhere/page";
-    assert_int_equal(membership_link_open(&options, &m, &err), TITAN_ENOTFOUND);
+    assert_int_equal(membership_agent_open(&options, &m, &err), TITAN_ENOTFOUND);
 }
 
 static void test_epoch_view(void **state)
@@ -279,7 +279,7 @@ static void test_epoch_view(void **state)
     (void)close(fd);
 }
 
-/* Orders that make no sense are refused; the next good one is taken. */
+/* Commands that make no sense are refused; the next good one is taken. */
 static void test_bad_forms(void **state)
 {
     (void)state;
@@ -347,7 +347,7 @@ static void test_revoke(void **state)
     say_revoke(3); /* late: must not hit epoch 4 */
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(view.epoch, 4);
-    (void)usleep(20000); /* the late order has arrived by now */
+    (void)usleep(20000); /* the late command has arrived by now */
     assert_false(is_revoked());
 }
 
@@ -374,27 +374,27 @@ static void test_pause_and_stop(void **state)
     struct epoch_view view;
     struct titan_error err = {0};
     Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    Titan__Internal__PauseJob pause_command = TITAN__INTERNAL__PAUSE_JOB__INIT;
     Titan__Internal__WorkerStop stop = TITAN__INTERNAL__WORKER_STOP__INIT;
     (void)answer_the_call();
     say_form(.epoch = 1, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
-    assert_int_equal(f.m->ops->orders(f.m), 0);
-    pause_order.job_id = JOB;
-    pause_order.epoch = 1;
-    pause_order.checkpoint = true;
+    assert_int_equal(f.m->ops->commands(f.m), 0);
+    pause_command.job_id = JOB;
+    pause_command.epoch = 1;
+    pause_command.checkpoint = true;
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    m.pause = &pause_order;
+    m.pause = &pause_command;
     say(&m, -1);
-    EVENTUALLY(f.m->ops->orders(f.m) == 13);
+    EVENTUALLY(f.m->ops->commands(f.m) == 13);
     say_form(.epoch = 2, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
-    assert_int_equal(f.m->ops->orders(f.m), 0); /* the pause was for epoch 1 */
+    assert_int_equal(f.m->ops->commands(f.m), 0); /* the pause was for epoch 1 */
     stop.reason = (char *)"enough";
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
     m.stop = &stop;
     say(&m, -1);
-    EVENTUALLY(f.m->ops->orders(f.m) == 2);
+    EVENTUALLY(f.m->ops->commands(f.m) == 2);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_ECANCELLED);
     assert_string_equal(err.msg, "enough");
 }
@@ -407,12 +407,12 @@ static void note_world(void *arg, int world)
 static void say_pause(uint64_t epoch, uint32_t world)
 {
     Titan__Internal__AgentToWorker out = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
-    pause_order.job_id = JOB;
-    pause_order.epoch = epoch;
-    pause_order.world = world;
+    Titan__Internal__PauseJob pause_command = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    pause_command.job_id = JOB;
+    pause_command.epoch = epoch;
+    pause_command.world = world;
     out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    out.pause = &pause_order;
+    out.pause = &pause_command;
     say(&out, -1);
 }
 
@@ -434,7 +434,7 @@ static void test_next_world(void **state)
     struct epoch_view view;
     assert_int_equal(f.m->ops->next(f.m, &view, NULL), TITAN_OK);
     say_pause(1, 7);
-    EVENTUALLY(f.m->ops->orders(f.m) == 1);
+    EVENTUALLY(f.m->ops->commands(f.m) == 1);
     assert_int_equal(atomic_load(&later), 5);
 }
 
@@ -465,14 +465,14 @@ static void test_another_agent(void **state)
     out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
     out.checkpoint_committed = &committed;
     say(&out, -1);
-    /* Orders come in order: when the pause is seen, the confirmation has been. */
-    Titan__Internal__PauseJob pause_order = TITAN__INTERNAL__PAUSE_JOB__INIT;
-    pause_order.job_id = JOB;
-    pause_order.epoch = 1;
+    /* Commands come in order: when the pause is seen, the confirmation has been. */
+    Titan__Internal__PauseJob pause_command = TITAN__INTERNAL__PAUSE_JOB__INIT;
+    pause_command.job_id = JOB;
+    pause_command.epoch = 1;
     out.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    out.pause = &pause_order;
+    out.pause = &pause_command;
     say(&out, -1);
-    EVENTUALLY(f.m->ops->orders(f.m) == 1);
+    EVENTUALLY(f.m->ops->commands(f.m) == 1);
     /* No agent to call for a while. */
     char away[160];
     (void)snprintf(away, sizeof(away), "%s.away", f.socket);
@@ -486,7 +486,7 @@ static void test_another_agent(void **state)
     assert_int_equal(registration->step, 21);
     m = hear();
     if (m->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS)
-        m = hear(); /* queued before the link saw that the agent was gone */
+        m = hear(); /* queued before the worker saw that the agent was gone */
     assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED);
     assert_true(m->quiesced->paused);
 }
@@ -503,11 +503,11 @@ static void test_lease(void **state)
     say_lease(150);
     int64_t start = clock_mono_ns();
     /* An agent that hangs is as good as none: the connection alone does not keep the lease. */
-    EVENTUALLY(f.m->ops->orders(f.m) != 0);
+    EVENTUALLY(f.m->ops->commands(f.m) != 0);
     double ms = (double)(clock_mono_ns() - start) / 1e6;
     print_message("# lease of 150 ms over after %.0f ms\n", ms);
     assert_true(ms > 100 && ms < 1000);
-    assert_int_equal(f.m->ops->orders(f.m), 6);
+    assert_int_equal(f.m->ops->commands(f.m), 6);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_ECANCELLED);
     say_lease(60000);
 }
@@ -517,13 +517,13 @@ static void hang(void)
 {
     struct membership *m;
     struct epoch_view view;
-    struct link_options options = {.socket = f.socket,
-                                   .page = f.page_path,
-                                   .job_id = JOB,
-                                   .worker_id = WORKER,
-                                   .host = "127.0.0.1",
-                                   .job_dir = f.folder};
-    if (membership_link_open(&options, &m, NULL) != TITAN_OK)
+    struct agent_connection_options options = {.socket = f.socket,
+                                               .page = f.page_path,
+                                               .job_id = JOB,
+                                               .worker_id = WORKER,
+                                               .host = "127.0.0.1",
+                                               .job_dir = f.folder};
+    if (membership_agent_open(&options, &m, NULL) != TITAN_OK)
         _exit(1);
     m->ops->opened(m);
     if (m->ops->next(m, &view, NULL) != TITAN_OK)
@@ -643,7 +643,7 @@ static void test_solo(void **state)
     assert_int_equal(view.epoch, 1);
     assert_int_equal(view.rank, 1);
     assert_int_equal(view.source, STATE_FROM_INIT);
-    assert_int_equal(m->ops->orders(m), 0);
+    assert_int_equal(m->ops->commands(m), 0);
     assert_int_equal(*m->ops->revoked(m), 0);
     assert_int_equal(m->ops->next(m, &other, &err), TITAN_EPEER);
     m->ops->close(m);

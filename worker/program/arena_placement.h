@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena.h - where each buffer of a program lies in its arena. */
-#ifndef TITAN_WORKER_PROGRAM_ARENA_H
-#define TITAN_WORKER_PROGRAM_ARENA_H
+/* arena_placement.h - where each buffer of a program lies in its arena. */
+#ifndef TITAN_WORKER_PROGRAM_ARENA_PLACEMENT_H
+#define TITAN_WORKER_PROGRAM_ARENA_PLACEMENT_H
 
 #include "worker/program/program.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes schedule_reference.json: learning-rate factors by TorchTitan's rules (components/lr_scheduler.py, v0.2.2),
+"""Writes learning_rate_reference.json: learning-rate factors by TorchTitan's rules (components/lr_scheduler.py, v0.2.2),
 written out in Python from its documentation. Run by hand; the result is kept in the tree."""
 import json
 import math
@@ -32,4 +32,4 @@ for steps, warmup, ratio, kind, floor in [
         (1, 0, None, "linear", 0.0), (5, 1, 0.5, "linear", 0.3), (13, 0, 1.0, "sqrt", 0.0)]:
     cases.append({"steps": steps, "warmup": warmup, "ratio": -1 if ratio is None else ratio, "kind": kind,
                   "floor": floor, "factors": factors(steps, warmup, ratio, kind, floor)})
-(Path(__file__).parent / "schedule_reference.json").write_text(json.dumps(cases, indent=0) + "\n")
+(Path(__file__).parent / "learning_rate_reference.json").write_text(json.dumps(cases, indent=0) + "\n")

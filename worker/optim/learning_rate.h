@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h - learning rate: warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395), with TorchTitan's rules.
+/* learning_rate.h - learning rate: warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395), with TorchTitan's rules.
  *
  * Steps count from 1. With T steps, W of warm-up and D of decay, s = step - 1:
  *   s < W          (s+1)/W
@@ -7,8 +7,8 @@
  *   then           m + (1-m) f(p), p = (s+1 - (T+1-D)) / D;  f = 1-p | 1-sqrt(p) | (1+cos(pi p))/2
  * D is round(decay_ratio*T), or what warm-up leaves where the ratio is unset; W and D are cut to fit T. The stable part
  * is one virtual step longer, so the last real step is above the floor. */
-#ifndef TITAN_WORKER_OPTIM_SCHEDULE_H
-#define TITAN_WORKER_OPTIM_SCHEDULE_H
+#ifndef TITAN_WORKER_OPTIM_LEARNING_RATE_H
+#define TITAN_WORKER_OPTIM_LEARNING_RATE_H
 
 #include "base/recipe.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h against factors computed by make_schedule_reference.py; optim_clip_factor. */
+/* learning_rate.h against factors computed by make_learning_rate_reference.py; optim_clip_factor. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "worker/optim/update.h"
 #include "worker/optim/outcome.h"
-#include "worker/optim/schedule.h"
+#include "worker/optim/learning_rate.h"
 
 static double number(const struct json *v)
 {
@@ -30,7 +30,8 @@ static void test_factors(void **state)
     int checked = 0;
 
     assert_int_equal(
-        file_read(TITAN_SOURCE_DIR "/tests/unit/worker/optim/schedule_reference.json", 1 << 20, &text, &err), TITAN_OK);
+        file_read(TITAN_SOURCE_DIR "/tests/unit/worker/optim/learning_rate_reference.json", 1 << 20, &text, &err),
+        TITAN_OK);
     assert_int_equal(json_parse(text.data, text.len, &cases, &err), TITAN_OK);
     for (const struct json *c = cases->first; c; c = c->next) {
         struct recipe r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.c - warm-up, stable, decay. */
-#include "worker/optim/schedule.h"
+/* learning_rate.c - warm-up, stable, decay. */
+#include "worker/optim/learning_rate.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena.c - placement of buffers with lives that are known beforehand.
+/* arena_placement.c - placement of buffers with lives that are known beforehand.
  *
  * Greedy, offline: buffers in order of size squared times life, each at the lowest address that is free during its life
  * (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large ones then lie on each other without holes
@@ -9,7 +9,7 @@
  * buffers that touch it, by address. Slices of a level overlap by half, so that a life of up to half a slice lies in
  * one; a buffer is placed by the list of the smallest slice that has all of its life. With n buffers of which c are
  * alive at a time, n/c slices on the lowest level make the whole about n times c. */
-#include "worker/program/arena.h"
+#include "worker/program/arena_placement.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/epoch/tensorboard.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "worker/epoch/epoch.h"
+
+bool tensorboard_logs_step(const struct epoch *e, uint64_t step)
+{
+    return step % (uint64_t)e->t->recipe->metrics.log_freq == 0 || step == 1;
+}
+
+static titan_status add_event(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars,
+                              int n, struct titan_error *err)
+{
+    const struct recipe *r = e->t->recipe;
+    struct event_file *const f = &e->t->publisher.tensorboard.file;
+    char folder[PATH_MAX + 256];
+
+    if (f->fd < 0) {
+        (void)snprintf(folder, sizeof folder, "%s/%s", e->t->members->job_dir, r->metrics.save_tb_folder);
+        TRY(event_file_open(f, folder, err));
+    }
+    return event_file_add(f, step, at_ms, scalars, n, err);
+}
+
+void tensorboard_write(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n)
+{
+    struct tensorboard *const t = &e->t->publisher.tensorboard;
+    struct titan_error why = {0};
+
+    if (!e->t->recipe->metrics.enable_tensorboard || e->view.rank != 0 || t->failed)
+        return;
+    t->failed = add_event(e, step, at_ms, scalars, n, &why) != TITAN_OK;
+    if (t->failed)
+        tlog_warn(&e->t->log, "no more TensorBoard events", "step=%lu reason=\"%s\"", (unsigned long)step, why.msg);
+}
