@@ -232,6 +232,7 @@ struct device_ops {
     void *(*stream_native)(struct stream *s);
     titan_status (*event_open)(struct device *dev, struct event **ret, struct titan_error *err);
     void (*event_close)(struct event *e);
+    /* On another stream than before only once that one has come to its last record. */
     titan_status (*event_record)(struct event *e, struct stream *s, struct titan_error *err);
     titan_status (*event_wait)(struct event *e, struct stream *s, struct titan_error *err); /* s waits for e */
     titan_status (*event_sync)(struct event *e, struct titan_error *err);                   /* host waits */

@@ -24,12 +24,15 @@ struct buddy {
     struct comm *out, *in; /* edges to the buddy and from the owner; NULL once the epoch is over */
     int buddy, owner;      /* in these: 0 or 1 */
     struct stream *sending, *receiving;
-    struct event *final; /* of a gradient; of one after the other */
-    int *units, n_units; /* the owner's, in the order in which its gradients come */
-    int expected;        /* of these, in this step, received or waited for */
-    float *grads;        /* (copy->total) */
-    void *room;          /* device: gradient, then masters, m and v of the largest unit; NULL: not staged */
-    int64_t room_n;      /* elements of each of the four */
+    struct {
+        struct stream *on;
+        struct event *event;
+    } final[STREAM_COUNT]; /* of gradients that become final on a stream, one after the other; an unused one is zero */
+    int *units, n_units;   /* the owner's, in the order in which its gradients come */
+    int expected;          /* of these, in this step, received or waited for */
+    float *grads;          /* (copy->total) */
+    void *room;            /* device: gradient, then masters, m and v of the largest unit; NULL: not staged */
+    int64_t room_n;        /* elements of each of the four */
     struct balance *balances;
     int n_balances;
     float *host_expert_tokens, *expert_tokens; /* (biases) from the statistics; on the device */
@@ -167,7 +170,6 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
     TRY(alloc_room(b, err));
     TRY(b->ops->stream_open(d->dev, "to buddy", false, &b->sending, err));
     TRY(b->ops->stream_open(d->dev, "of owner", false, &b->receiving, err));
-    TRY(b->ops->event_open(d->dev, &b->final, err));
     return open_edges(b, err);
 }
 
@@ -219,8 +221,8 @@ void buddy_close(struct buddy *b)
         b->ops->stream_close(b->sending);
     if (b->receiving)
         b->ops->stream_close(b->receiving);
-    if (b->final)
-        b->ops->event_close(b->final);
+    for (int i = 0; i < STREAM_COUNT && b->final[i].event; i++)
+        b->ops->event_close(b->final[i].event);
     if (b->grads && b->staged)
         b->ops->release_host(dev, b->grads);
     else if (b->grads)
@@ -325,12 +327,30 @@ static titan_status receive_next(struct buddy *b)
     return b->staged ? b->ops->copy(b->receiving, to, b->room, bytes) : TITAN_OK;
 }
 
+/* With experts some gradients are final on the compute stream, others on that of the collectives. */
+static titan_status final_on(struct buddy *b, struct stream *s, struct event **ret, struct titan_error *err)
+{
+    int i = 0;
+
+    while (i < STREAM_COUNT && b->final[i].event && b->final[i].on != s)
+        i++;
+    titan_assert(i < STREAM_COUNT); /* gradients come on streams of the program */
+    if (!b->final[i].event)
+        TRY(b->ops->event_open(b->opt.device->dev, &b->final[i].event, err));
+    b->final[i].on = s;
+    *ret = b->final[i].event;
+    return TITAN_OK;
+}
+
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
 {
+    struct event *final = NULL;
+
     titan_assert(b->out && n >= 0);
     TRY(failpoint("buddy.send", err));
-    TRY(b->ops->event_record(b->final, s, err));
-    TRY(b->ops->event_wait(b->final, b->sending, err));
+    TRY(final_on(b, s, &final, err));
+    TRY(b->ops->event_record(final, s, err));
+    TRY(b->ops->event_wait(final, b->sending, err));
     TRY(b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending));
     return b->expected < b->n_units ? receive_next(b) : TITAN_OK;
 }

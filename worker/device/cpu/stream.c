@@ -371,6 +371,7 @@ titan_status cpu_event_record(struct event *e, struct stream *s, struct titan_er
 {
     struct event_args a = {.e = e, .s = s};
     pthread_mutex_lock(&e->lock);
+    titan_assert(!e->by || e->by == s || e->completed == e->recorded); /* tickets are completed in order */
     a.ticket = ++e->recorded;
     e->by = s;
     pthread_mutex_unlock(&e->lock);

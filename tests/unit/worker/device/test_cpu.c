@@ -4,8 +4,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <math.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -282,6 +284,36 @@ static titan_status block_on_pipe(void *arg, struct titan_error *err)
     if (read(*(int *)arg, &c, 1) != 1)
         return titan_fail(err, TITAN_EIO, "pipe closed");
     return TITAN_OK;
+}
+
+/* A record on another stream would complete the ticket of one that is not complete: that is an error of the caller. */
+static void test_event_of_two_streams(void **state)
+{
+    int pipe_fds[2], status = 0;
+    (void)state;
+    assert_int_equal(pipe(pipe_fds), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct device_handle h;
+        struct titan_error err;
+        struct stream *compute = NULL, *other = NULL;
+        struct event *e = NULL;
+        (void)freopen("/dev/null", "w", stderr);
+        open_cpu(&h, 1);
+        const bool opened = h.ops->stream_open(h.dev, "compute", true, &compute, &err) == TITAN_OK &&
+                            h.ops->stream_open(h.dev, "other", false, &other, &err) == TITAN_OK &&
+                            h.ops->event_open(h.dev, &e, &err) == TITAN_OK &&
+                            h.ops->event_record(e, compute, &err) == TITAN_OK && /* complete at once */
+                            h.ops->stream_call(other, block_on_pipe, &pipe_fds[0], &err) == TITAN_OK &&
+                            h.ops->event_record(e, other, &err) == TITAN_OK;
+        (void)!h.ops->event_record(e, compute, &err);
+        _exit(opened ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    (void)close(pipe_fds[0]);
+    (void)close(pipe_fds[1]);
 }
 
 /* A stream that is stuck does not hold up the others, and closing runs what is queued. */
@@ -612,6 +644,7 @@ int main(void)
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_huge_pages),
         cmocka_unit_test(test_relay),
+        cmocka_unit_test(test_event_of_two_streams),
         cmocka_unit_test(test_stuck_stream),
         cmocka_unit_test(test_rows_outside),
         cmocka_unit_test(test_threads_same_bits),
