@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -99,6 +100,13 @@ def size_of(pid):
             "threads": value["Threads"]}
 
 
+def keep(c, name):
+    """What the daemons and workers have written so far, of the first failure that lost steps."""
+    to = HOME / "evidence" / name
+    if not to.parent.exists():
+        shutil.copytree(c.dir, to, ignore=lambda _, names: [n for n in names if n.endswith(".sock") or n == "checkpoint"])
+
+
 def samples(c):
     return {h.name: {"pid": h.pid, **size_of(h.pid)} for h in c.hosts.values() if h.running()}
 
@@ -126,7 +134,8 @@ def growth(taken, what, settled):
 
 def soak(minutes, rng, seed):
     k = keys(**{"elastic.max_workers": 8, "checkpoint.interval": 500})
-    done, taken, counts, slow = Counter(), [], [], []
+    done, taken, counts, slow, again = Counter(), [], [], [], 0
+    shutil.rmtree(HOME / "evidence", ignore_errors=True)
     with Cluster(nodes=4, slots=2) as c:
         run = c.submit(k)
         run.await_training(8, 20)
@@ -146,12 +155,14 @@ def soak(minutes, rng, seed):
             fault(c, run, rng)
             run.await_training(8, max(before, run.step()), seconds=120)
             slow.append(now_ms() - at)
+            lost, again = repeated_steps(run) - again, repeated_steps(run)
+            if lost:
+                keep(c, f"{turn}-{fault.__name__}")
             print(f"# {(now_ms() - begin) / 60000:5.1f} min  {fault.__name__:12} whole again after {slow[-1]:6.0f} ms, step {run.step()}, "
-                  f"epoch {run.epoch()}", flush=True)
+                  f"epoch {run.epoch()}" + f", {lost} steps again: build/soak/evidence" * bool(lost), flush=True)
         wall, steps = now_ms() - begin, run.step() - first
         full = sorted(m["step_ms"] for m in run.lines() if m["world_size"] == 8)
         usual = min(usual, full[len(full) // 2])
-        again = repeated_steps(run)
         run.cancel()
         check_membership(run)
         compared, last = check_losses(run, k), run.lines()[-1]
