@@ -21,7 +21,6 @@
 #include "base/error.h"
 
 #define FILE_THREADS_MAX 8 /* so many can hang */
-#define FILE_USER_THREADS_MAX (FILE_THREADS_MAX / 2)
 /* Of what waits: of the daemon's own, of all users but one task each, of one user. */
 #define FILE_BYTES_MAX ((size_t)64 << 20)
 #define FILE_USER_BYTES_MAX ((size_t)16 << 20)

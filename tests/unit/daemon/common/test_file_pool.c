@@ -161,18 +161,18 @@ static void test_slow_tasks_leave_threads(void **state)
     open_pool(DEADLINE_MS);
     for (unsigned i = 0; i < 40; i++)
         assert_int_equal(add("uid:1", i, true, 1, NULL), TITAN_OK);
-    UNTIL(atomic_load(&f.begun) == FILE_USER_THREADS_MAX);
+    UNTIL(atomic_load(&f.begun) == (FILE_THREADS_MAX / 2));
     assert_int_equal(add("uid:2", 50, false, 1, NULL), TITAN_OK);
     assert_int_equal(add(NULL, 51, false, 1, NULL), TITAN_OK);
     UNTIL(f.n_done == 2);
     assert_int_equal(f.order[0], 50);
     assert_int_equal(f.order[1], 51);
-    assert_int_equal(atomic_load(&f.begun), FILE_USER_THREADS_MAX);
+    assert_int_equal(atomic_load(&f.begun), (FILE_THREADS_MAX / 2));
 
     /* Nor do two leave none to a third. */
     for (unsigned i = 60; i < 70; i++)
         assert_int_equal(add("uid:2", i, true, 1, NULL), TITAN_OK);
-    UNTIL(atomic_load(&f.begun) > FILE_USER_THREADS_MAX + 1);
+    UNTIL(atomic_load(&f.begun) > (FILE_THREADS_MAX / 2) + 1);
     assert_int_equal(add("uid:3", 80, false, 1, NULL), TITAN_OK);
     UNTIL(f.n_done == 3);
     assert_int_equal(f.order[2], 80);
@@ -186,11 +186,11 @@ static void test_hanging_tasks_leave_threads(void **state)
     (void)state;
     struct titan_error err = {0};
     open_pool(700);
-    for (unsigned i = 0; i < FILE_USER_THREADS_MAX; i++) {
+    for (unsigned i = 0; i < (FILE_THREADS_MAX / 2); i++) {
         assert_int_equal(add("uid:1", i, true, 1, NULL), TITAN_OK);
         UNTIL(f.n_given_up == i + 1);
     }
-    assert_int_equal(atomic_load(&f.begun), FILE_USER_THREADS_MAX);
+    assert_int_equal(atomic_load(&f.begun), (FILE_THREADS_MAX / 2));
     assert_int_equal(add("uid:1", 20, false, 1, &err), TITAN_EAGAIN);
     assert_string_equal(err.msg, "4 earlier paths do not answer; no more is opened before one does");
     assert_int_equal(add("uid:2", 21, false, 1, NULL), TITAN_OK);
@@ -209,7 +209,7 @@ static void test_share_of_what_waits(void **state)
     unsigned n = 0;
     while (n <= FILE_USER_TASKS_MAX && add("uid:1", n, true, 1, &err) == TITAN_OK)
         n++;
-    assert_in_range(n, FILE_USER_TASKS_MAX, FILE_USER_TASKS_MAX + FILE_USER_THREADS_MAX);
+    assert_in_range(n, FILE_USER_TASKS_MAX, FILE_USER_TASKS_MAX + (FILE_THREADS_MAX / 2));
     assert_int_equal(err.status, TITAN_ELIMIT);
     assert_string_equal(err.msg, "too many requests of this user wait for files (1024)");
     assert_string_equal(err.hint, "wait until some are answered, then repeat this one");

@@ -31,7 +31,7 @@
 #include "titan/internal/agent.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
 
-#define PENDING_MAX (FILE_USER_THREADS_MAX + 1) /* jobs that wait and submits, together */
+#define PENDING_MAX ((FILE_THREADS_MAX / 2) + 1) /* jobs that wait and submits, together */
 
 struct fixture {
     uv_loop_t loop;
@@ -434,15 +434,15 @@ static void test_client_that_goes(void **state)
 {
     (void)state;
     struct fixture f;
-    uint64_t hung[FILE_USER_THREADS_MAX] = {0}, gone = 0, last = 0;
+    uint64_t hung[(FILE_THREADS_MAX / 2)] = {0}, gone = 0, last = 0;
     set_up(&f);
     assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
     atomic_store(&hanging.begun, 0);
     failpoint_on_call(hanging_check, NULL);
     assert_int_equal(failpoint_set("submit.check=call@1+", NULL), TITAN_OK);
-    for (size_t i = 0; i < FILE_USER_THREADS_MAX; i++)
+    for (size_t i = 0; i < (FILE_THREADS_MAX / 2); i++)
         submit_without_waiting(&f, NULL, &hung[i]);
-    while (atomic_load(&hanging.begun) < FILE_USER_THREADS_MAX) /* then no thread is left that could begin another */
+    while (atomic_load(&hanging.begun) < (FILE_THREADS_MAX / 2)) /* then no thread is left that could begin another */
         uv_run(&f.loop, UV_RUN_ONCE);
     submit_within(&f, "gone", 100, &gone);
     while (gone == 0)
@@ -451,9 +451,9 @@ static void test_client_that_goes(void **state)
     for (int i = 0; i < 3; i++) /* the server has seen it go */
         assert_int_equal(cancel(&f, 99), TITAN_ENOTFOUND);
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
-    for (size_t i = 0; i < FILE_USER_THREADS_MAX; i++)
+    for (size_t i = 0; i < (FILE_THREADS_MAX / 2); i++)
         assert_int_equal(sem_post(&hanging.go), 0);
-    for (size_t i = 0; i < FILE_USER_THREADS_MAX; i++) {
+    for (size_t i = 0; i < (FILE_THREADS_MAX / 2); i++) {
         while (hung[i] == 0)
             uv_run(&f.loop, UV_RUN_ONCE);
         if (hung[i] != UINT64_MAX) /* given up, on a slow machine */
@@ -468,15 +468,15 @@ static void test_all_checks_hang(void **state)
 {
     (void)state;
     struct fixture f;
-    uint64_t hung[FILE_USER_THREADS_MAX] = {0}, waits = 0, last = 0;
+    uint64_t hung[(FILE_THREADS_MAX / 2)] = {0}, waits = 0, last = 0;
     set_up(&f);
     assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
     failpoint_on_call(hanging_check, NULL);
     assert_int_equal(failpoint_set("submit.check=call@1+", NULL), TITAN_OK);
-    for (size_t i = 0; i < FILE_USER_THREADS_MAX; i++)
+    for (size_t i = 0; i < (FILE_THREADS_MAX / 2); i++)
         submit_without_waiting(&f, NULL, &hung[i]);
     submit_without_waiting(&f, NULL, &waits);
-    for (size_t i = 0; i < FILE_USER_THREADS_MAX; i++)
+    for (size_t i = 0; i < (FILE_THREADS_MAX / 2); i++)
         while (hung[i] == 0)
             uv_run(&f.loop, UV_RUN_ONCE);
     while (waits == 0) /* behind them, for its time */
@@ -490,7 +490,7 @@ static void test_all_checks_hang(void **state)
             uv_run(&f.loop, UV_RUN_ONCE);
         if (tries == 0) {
             assert_int_equal(last, UINT64_MAX);
-            for (size_t i = 0; i < FILE_USER_THREADS_MAX; i++)
+            for (size_t i = 0; i < (FILE_THREADS_MAX / 2); i++)
                 assert_int_equal(sem_post(&hanging.go), 0);
         }
     }
