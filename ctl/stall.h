@@ -56,6 +56,7 @@ struct stall_report {
     int ranks, damaged;   /* dumps; records that were left out of them */
     bool circle;          /* each wait is explained by another one: the ranks' orders differ */
     bool requested;       /* nothing was wrong when they were made: waits below a second are left out */
+    const struct stall_dump *ended; /* the first that has ended by itself; NULL: none */
     struct stall *stalls; /* roots first, then the longest wait */
     int n, cap;
 };
