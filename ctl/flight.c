@@ -173,8 +173,8 @@ static titan_status ask(struct ctl *ctl, const Titan__V1__LogsRequest *request, 
         if (i > 0)
             (void)nanosleep(&pause, NULL);
         drop_texts(g);
-        const titan_status status = ctl_stream(ctl, TITAN_METHOD("Logs"), &request->base,
-                                               &titan__v1__log_chunk__descriptor, gather, g, err);
+        const titan_status status =
+            ctl_stream(ctl, TITAN_METHOD("Logs"), &request->base, &titan__v1__log_chunk__descriptor, gather, g, err);
         if (status == TITAN_OK && (g->n_workers > 0 || cut.status == TITAN_OK))
             return TITAN_OK;
         if (status == TITAN_OK)

@@ -294,8 +294,8 @@ static void find_roots(struct stall_report *r)
     }
     r->circle = open > 0 && roots == 0;
     for (int i = 0; roots == 0 && open == 0 && i < r->n; i++)
-        r->stalls[i].root = (r->stalls[i].n_missing > 0 || r->stalls[i].kind == STALL_BUSY) &&
-                            only_at_fault(&r->stalls[i]);
+        r->stalls[i].root =
+            (r->stalls[i].n_missing > 0 || r->stalls[i].kind == STALL_BUSY) && only_at_fault(&r->stalls[i]);
     qsort(r->stalls, (size_t)r->n, sizeof *r->stalls, by_weight);
 }
 

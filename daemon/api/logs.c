@@ -33,7 +33,7 @@ struct log_request {
     bool flight; /* dumps of flight recorders, not logs */
     struct {
         uint64_t session;
-        bool open;      /* more may come from it */
+        bool open; /* more may come from it */
         char *name;
     } nodes[NODES_MAX]; /* asked */
     size_t n_nodes;

@@ -45,7 +45,8 @@ def sweep():
     before = listed()
     for args, words in ((["optimizer.lr=1e-4,-1"], ["job 2 of 2", "optimizer.lr"]), (["optimizer.lr="], ["empty"]), (["lr"], ["KEY=VALUE"]),
                         (["training.steps=3,4"], ["training.steps is given twice"]),
-                        (["optimizer.lr=1", "optimizer.lr=2"], ["given twice"]), (["training.seed=" + ",".join("1" * 1001)], ["1000"])):
+                        (["optimizer.lr=1", "optimizer.lr=2"], ["given twice"]), (["training.seed=" + ",".join(map(str, range(1, 1002)))], ["1000"]),
+                        (["optimizer.lr=1e-4,2e-4,1e-4"], ["optimizer.lr: 1e-4 is given twice"])):
         given = [w for a in args for w in ("--sweep", a)]
         refused(d.ctl("submit", TINY, *overrides(keys()), *given), 2, "--sweep" if "2 of 2" not in words[0] else "", *words)
     # What only the label, name or key of a later one makes too long is found before the first is sent, too.
@@ -104,8 +105,12 @@ def several():
     (node,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
     assert [(p["job_id"], p["workers"]) for p in node["jobs"]] == [(int(one), 1), (int(two), 1)], node
     assert f"{one} (1), {two} (1)" in d.ok("nodes")
+    until("it is some steps on", lambda: d.status(one)["step"] > 50, 30)
+    at = d.status(one)
     process = subprocess.Popen([CTL, "-s", d.server, "attach", one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert "running" in process.stderr.readline()
+    first = next(line for line in process.stderr if line.startswith("running"))
+    step, steps = first.split("step ")[1].split()[0].split("/")
+    assert int(step) >= at["step"] and int(steps) == at["steps"], first
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130 and f"job {one} goes on" in err, err

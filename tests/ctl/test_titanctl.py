@@ -490,7 +490,7 @@ def evaluates():
                               (2, "jsonl", (*data, "--dataset", "json")), (2, "513 tokens, the model 256", (*data, "--tokenizer", World.dir / "ranks.model")),
                               (3, "manifest.json", None)):
         done = d.ctl("eval", job, *more) if more is not None else command(BIN / "titan-worker", "eval", World.dir, *data)
-        assert done.code == code and words in done.err and done.err.startswith("titan-worker: "), (more, done.code, done.err)
+        assert done.code == code and words in done.err and done.err.startswith("titan-worker: " if more is None else "titanctl: "), (more, done.code, done.err)
         assert "\n" not in done.err.strip().split("\n  ")[0], done.err
 
 
