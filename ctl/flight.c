@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flight.c - titanctl flight: which rank is missing in which collective, from the workers' flight recorders. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/vec.h"
 #include "ctl/client.h"
@@ -11,6 +13,8 @@
 #include "ctl/stall.h"
 
 #define DUMP_BEGINS "{\"flight\":"
+#define TRIES 4 /* where a node goes away before it has answered */
+#define PAUSE_NS 300000000
 #define TEXT_MAX ((size_t)512 << 20) /* of all dumps */
 
 /* The text of one worker's dumps, as it comes: one behind the other. */
@@ -152,13 +156,44 @@ static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *
     return TITAN_OK;
 }
 
+static void drop_texts(struct gathered *g)
+{
+    for (size_t i = 0; i < g->n_workers; i++)
+        buf_free(&g->workers[i].text);
+    g->n_workers = g->bytes = 0;
+}
+
+/* An answer that is not whole is asked for again. Nothing at all counts as not whole, where one before was not. */
+static titan_status ask(struct ctl *ctl, const Titan__V1__LogsRequest *request, struct gathered *g,
+                        struct titan_error *err)
+{
+    struct titan_error cut = {0};
+    for (int i = 0; i < TRIES; i++) {
+        const struct timespec pause = {.tv_nsec = PAUSE_NS};
+        if (i > 0)
+            (void)nanosleep(&pause, NULL);
+        drop_texts(g);
+        const titan_status status =
+            ctl_stream(ctl, TITAN_METHOD("Logs"), &request->base, &titan__v1__log_chunk__descriptor, gather, g, err);
+        if (status == TITAN_OK && (g->n_workers > 0 || cut.status == TITAN_OK))
+            return TITAN_OK;
+        if (status == TITAN_OK)
+            continue;
+        if (status != TITAN_EUNREACHABLE || err->sys_errno == ENOTCONN)
+            return status;
+        cut = *err;
+    }
+    *err = cut;
+    return cut.status;
+}
+
 static titan_status gather_all(struct ctl *ctl, uint64_t job, struct gathered *g, struct titan_error *err)
 {
     Titan__V1__LogsRequest request = TITAN__V1__LOGS_REQUEST__INIT;
     request.job_id = job;
     request.rank = -1;
     request.flight = true;
-    TRY(ctl_stream(ctl, TITAN_METHOD("Logs"), &request.base, &titan__v1__log_chunk__descriptor, gather, g, err));
+    TRY(ask(ctl, &request, g, err));
     if (g->bytes > TEXT_MAX)
         return titan_fail(err, TITAN_ELIMIT, "the dumps of job %llu have more than %zu MiB", (unsigned long long)job,
                           TEXT_MAX >> 20);
@@ -185,8 +220,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     titan_status status = gather_all(ctl, job, &g, err);
     if (status == TITAN_OK)
         status = print(ctl, job, &g, err);
-    for (size_t i = 0; i < g.n_workers; i++)
-        buf_free(&g.workers[i].text);
+    drop_texts(&g);
     for (size_t i = 0; i < g.n; i++)
         stall_dump_free(&g.dumps[i]);
     free(g.workers);

@@ -260,6 +260,7 @@ static const struct range log_chunk[] = {
     NUMBER(worker_id, 0, RANGE_ID_MAX),
     BYTES(data, 0, MESSAGE_MAX),
     FLAG(end),
+    FLAG(cut),
 };
 
 /* --- agents among each other -------------------------------------------------------------------------------------- */

@@ -55,6 +55,7 @@ struct log_request {
     uint64_t id;
     int32_t rank;
     bool flight, follow, ending, full, over; /* full: there is more to read; over: all is read */
+    bool cut;                                /* over, and not all could be read */
     uint32_t tail_lines;
     char node[256], key[PATH_MAX + 8], folder[PATH_MAX]; /* folder: JOBDIR */
     struct log_file *files;
@@ -303,13 +304,14 @@ static bool request_step(struct log_request *r)
         titan_assert(r->n_pieces == 0);
         r->ending |= r->cancelled;
         r->reading = file_pool_add(l->pool, &r->task, &read_calls, sizeof(*r), NULL) == TITAN_OK;
-        r->over = !r->reading; /* nothing can be read now: it ends */
+        r->over = r->cut = !r->reading; /* nothing can be read now: it ends */
         return false;
     }
     Titan__Internal__AgentLogChunk end = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
     end.request_id = r->id;
     end.rank = r->rank;
     end.end = true;
+    end.cut = r->cut;
     if (!l->send(&end, l->data))
         return false;
     request_free(&r->task);
@@ -346,7 +348,7 @@ static void request_given_up(struct file_task *k, bool started)
         end->owner = r->owner;
         end->id = r->id;
         end->rank = r->rank;
-        end->over = true;
+        end->over = end->cut = true;
         end->next = *at;
         *at = end;
     }

@@ -33,12 +33,14 @@ struct log_request {
     bool flight; /* dumps of flight recorders, not logs */
     struct {
         uint64_t session;
-        bool open;      /* more may come from it */
+        bool open; /* more may come from it */
+        char *name;
     } nodes[NODES_MAX]; /* asked */
     size_t n_nodes;
     struct piece *waiting, **waiting_tail;
     size_t waiting_bytes;
     uv_timer_t linger;
+    struct titan_error cut; /* why not all came from some node; TITAN_OK: all did */
     bool follow, ended, lingering;
     char token[TOKEN_ID_TEXT]; /* it was asked for with; "" = none */
 };
@@ -91,6 +93,14 @@ static void finish(struct log_request *r, const struct titan_error *err)
         rpc_call_finish(call, TITAN_OK, NULL);
 }
 
+/* What is there is passed on; at the end, the first node that has not given all is named. */
+static void note_cut(struct log_request *r, const char *node, const char *why)
+{
+    if (r->cut.status == TITAN_OK)
+        (void)titan_fail(&r->cut, TITAN_EUNREACHABLE, "%s of job %llu are not complete: node %s %s; ask again",
+                         r->flight ? "the dumps" : "the logs", (unsigned long long)r->job_id, node, why);
+}
+
 static void finish_if_over(struct log_request *r)
 {
     titan_assert(r->n_nodes <= NODES_MAX);
@@ -99,7 +109,7 @@ static void finish_if_over(struct log_request *r)
         open |= r->nodes[i].open;
     if ((!open && (!r->follow || r->lingering)) || r->ended) {
         if (!r->waiting)
-            finish(r, NULL);
+            finish(r, r->cut.status == TITAN_OK ? NULL : &r->cut);
     }
 }
 
@@ -191,6 +201,8 @@ void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Interna
         return;
     if (chunk->data.len)
         take_piece(r, chunk);
+    if (chunk->end && chunk->cut)
+        note_cut(r, r->nodes[i].name, "could not read all of its files");
     r->nodes[i].open = !chunk->end;
     drain(r);
 }
@@ -199,9 +211,13 @@ void api_session_gone(struct coordinator *c, uint64_t session)
 {
     for (struct log_request *r = c->log_requests, *next; r; r = next) {
         next = r->next;
-        for (size_t i = 0; i < r->n_nodes; i++)
-            if (r->nodes[i].session == session)
-                r->nodes[i].open = false;
+        for (size_t i = 0; i < r->n_nodes; i++) {
+            if (r->nodes[i].session != session || !r->nodes[i].open)
+                continue;
+            r->nodes[i].open = false;
+            if (!r->follow || r->lingering) /* one that follows asks the node's next session */
+                note_cut(r, r->nodes[i].name, "went away");
+        }
         if (r->call)
             drain(r);
     }
@@ -223,10 +239,19 @@ static bool each_worker(const struct worker *w, void *data)
     for (size_t i = 0; session && i < r->n_nodes; i++)
         if (r->nodes[i].session == session)
             return true;
-    if (!session)
+    if (!session) {
+        if (!r->follow && w->state < WORKER_EXITED) /* it is expected back */
+            note_cut(r, w->node, "is not connected");
         return true;
+    }
+    char *name = strdup(w->node);
+    if (!name) {
+        note_cut(r, w->node, "was not asked: out of memory");
+        return false;
+    }
     titan_assert(r->n_nodes < NODES_MAX && w->job_id == r->job_id);
     r->nodes[r->n_nodes].session = session;
+    r->nodes[r->n_nodes].name = name;
     r->nodes[r->n_nodes++].open = true;
     request_log(r, session, false);
     return r->n_nodes < NODES_MAX;
@@ -356,6 +381,8 @@ static void on_linger_closed(uv_handle_t *handle)
     struct log_request *r = handle->data;
     titan_assert(!r->call);
     drop_waiting(r);
+    for (size_t i = 0; i < r->n_nodes; i++)
+        free(r->nodes[i].name);
     free(r);
 }
 

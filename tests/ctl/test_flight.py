@@ -4,11 +4,14 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import Daemon, headers_text, tap, until  # noqa: E402
+from nodes import Cluster  # noqa: E402
+from titan import BIN, Daemon, headers_text, tap, until  # noqa: E402
 
 d = Daemon()
 
@@ -87,6 +90,28 @@ def killed_rank():
     d.ok("cancel", job)
 
 
+def agent_goes():
+    """an agent that goes away before it has answered: flight and logs say so, name the node and exit with 4"""
+    with Cluster(slots={"n1": 1}) as c:
+        job = c.submit({"training.steps": 1000000, "training.dataset_path": headers_text(c.dir / "text", 1 << 16),
+                        "checkpoint.enable": "false"})
+        c.training(job, 1, 5)
+        agent = c.processes["n1"]
+        agent.send_signal(signal.SIGSTOP)
+        asked = {what: subprocess.Popen([BIN / "titanctl", "--server", c.unix, what, job], text=True, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE) for what in ("flight", "logs")}
+        time.sleep(0.3)
+        c.kill("n1")
+        for what, process in asked.items():
+            said = process.communicate(timeout=20)[1]
+            assert process.returncode == 4 and "node n1 " in said and "ask again" in said and len(said.splitlines()) == 1, (what, said)
+        c.agent("n1")
+        until("the node is back", lambda: c.nodes() == {"n1": "ready"}, 20)
+        c.ctl("cancel", job)
+        until("the job is cancelled", lambda: c.status(job)["state"] == "CANCELLED", 20)
+        assert "step=" in c.ctl("logs", job)
+
+
 def nothing_there():
     """a job that is not there, or has not run; a wrong argument"""
     for args, code in (((4000000,), 3), ((), 2), (("x",), 2)):
@@ -96,7 +121,7 @@ def nothing_there():
 
 with d:
     try:
-        tap(stopped_rank, killed_rank, nothing_there)
+        tap(stopped_rank, killed_rank, agent_goes, nothing_there)
     except SystemExit as end:
         if end.code:
             raise  # the daemon's log is shown

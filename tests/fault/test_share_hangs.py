@@ -66,7 +66,8 @@ def job_whose_folder_hangs():
         c.ctl("cancel", fourth)
         until("a start that hangs is cancelled", lambda: c.status(fourth)["state"] == "CANCELLED", 10)
         assert time.monotonic() - begin < 7, "cancelling waited for the file server"
-        c.ctl("logs", first)  # comes to its end, with what there is
+        done = command(BIN / "titanctl", "--server", c.unix, "logs", first)  # comes to its end, with what there is
+        assert done.code == 4 and "node n1 could not read all of its files; ask again" in done.err, done
         c.training(first, 1, c.status(first)["step"])
         assert c.nodes() == {"n1": "ready"} or "does not" in c.ctl("nodes") or "has not" in c.ctl("nodes"), c.ctl("nodes")
         assert len(worker_pids(c.dir)) == 1, "that of the first job"
