@@ -86,6 +86,11 @@ static bool at_fault(const struct stall_dump *d)
     return !d || d->detail[0];
 }
 
+static bool has_ended(const struct stall_dump *d)
+{
+    return d->detail[0] && !strcmp(d->cause, "exit");
+}
+
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
 static int by_rank(const void *a, const void *b)
@@ -276,6 +281,7 @@ static int by_weight(const void *a, const void *b)
     return (y->waited_s > x->waited_s) - (y->waited_s < x->waited_s);
 }
 
+/* What only ranks at fault are in, nobody waits in: it explains the rest where nothing else does. */
 static void find_roots(struct stall_report *r)
 {
     int roots = 0, open = 0;
@@ -284,9 +290,12 @@ static void find_roots(struct stall_report *r)
         struct stall *s = &r->stalls[i];
         s->root = s->n_missing > 0 && is_root(r, s);
         roots += s->root;
-        open += s->n_missing > 0;
+        open += s->n_missing > 0 && !only_at_fault(s);
     }
     r->circle = open > 0 && roots == 0;
+    for (int i = 0; roots == 0 && open == 0 && i < r->n; i++)
+        r->stalls[i].root =
+            (r->stalls[i].n_missing > 0 || r->stalls[i].kind == STALL_BUSY) && only_at_fault(&r->stalls[i]);
     qsort(r->stalls, (size_t)r->n, sizeof *r->stalls, by_weight);
 }
 
@@ -331,6 +340,8 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
             continue;
         titan_assert(d->copy->epoch == ret->epoch);
         ret->ranks++;
+        if (has_ended(d) && !ret->ended)
+            ret->ended = d;
         if (ranks.newest_ms - d->time_ms > OLD_MS) /* what it waited for then is over, or it is gone */
             continue;
         ret->damaged += d->copy->damaged;
@@ -418,22 +429,37 @@ static void print_when(const struct stall_report *r, const struct flight_entry *
     buf_puts(out, ")");
 }
 
+/* " ended by signal 9", " is held up (stopped)". */
+static void print_fault(const struct stall_dump *d, int n, struct buf *out)
+{
+    titan_assert(d->detail[0] && n > 0);
+    if (!has_ended(d))
+        buf_printf(out, " %s held up (%s)", n == 1 ? "is" : "are", d->detail);
+    else if (strncmp(d->detail, "signal ", 7) == 0)
+        buf_printf(out, " ended by %s", d->detail);
+    else
+        buf_printf(out, " %s ended (%s)", n == 1 ? "has" : "have", d->detail);
+}
+
 /* "rank 2 has been in matmul of layers.7 for 12.4 s". */
 static void print_doing(const struct stall_rank *m, struct buf *out)
 {
     const struct flight_entry *e = m->entry;
-    buf_printf(out, "; rank %d ", m->rank);
+    buf_printf(out, "; rank %d", m->rank);
     if (!m->dump) {
-        buf_puts(out, "has left no dump");
+        buf_puts(out, " has left no dump");
         return;
     }
-    if (m->dump->detail[0])
-        buf_printf(out, "%s (%s), ", strcmp(m->dump->cause, "exit") ? "is held up" : "has ended", m->dump->detail);
+    if (m->dump->detail[0]) {
+        print_fault(m->dump, 1, out);
+        buf_puts(out, ",");
+    }
+    const bool ended = has_ended(m->dump);
     if (!e) {
-        buf_puts(out, "has done nothing in this epoch");
+        buf_puts(out, ended ? " had done nothing in this epoch" : " has done nothing in this epoch");
         return;
     }
-    buf_puts(out, e->ended_ns ? "was last in " : "has been in ");
+    buf_puts(out, e->ended_ns ? " was last in " : ended ? " was in " : " has been in ");
     print_entry(e, m->dump->copy->groups[e->group].name, out);
     if (e->ended_ns)
         buf_printf(out, ", %.3g s before its dump", seconds(m->dump, e->ended_ns));
@@ -480,14 +506,17 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         break;
     case STALL_HELD:
         print_ranks(s->missing, s->n_missing, out);
-        buf_printf(out, " %s held up (%s) in ", s->n_missing == 1 ? "is" : "are", s->missing[0].dump->detail);
+        print_fault(s->missing[0].dump, s->n_missing, out);
+        buf_puts(out, " in ");
         break;
     case STALL_UNDER_WAY:
         buf_puts(out, "no rank is missing in ");
         break;
     default:
         print_ranks(s->waiting, s->n_waiting, out);
-        buf_puts(out, " is in ");
+        if (at_fault(s->waiting[0].dump))
+            print_fault(s->waiting[0].dump, s->n_waiting, out);
+        buf_puts(out, at_fault(s->waiting[0].dump) ? " in " : " is in ");
         break;
     }
     print_entry(e, s->group, out);
@@ -501,8 +530,13 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
             buf_printf(out, " with %llu bytes", (unsigned long long)e->bytes);
         buf_puts(out, ",");
         print_others(s, s->kind == STALL_SIZES, out);
+    } else if (s->kind == STALL_HELD && only_at_fault(s)) {
+        buf_puts(out, "; no other rank was in it when its dump was made");
     } else if (s->kind == STALL_BUSY) {
-        buf_printf(out, " for %.3g s, and no rank waits for another", s->waited_s);
+        if (at_fault(s->waiting[0].dump))
+            buf_puts(out, "; no rank waits for another");
+        else
+            buf_printf(out, " for %.3g s, and no rank waits for another", s->waited_s);
     } else {
         buf_puts(out, "; ");
         print_ranks(s->waiting, s->n_waiting, out);
@@ -515,7 +549,12 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
 
 void stall_print_none(const struct stall_report *report, struct buf *out)
 {
-    if (report->requested)
+    if (report->ended) {
+        buf_printf(out, "rank %d", report->ended->copy->rank);
+        print_fault(report->ended, 1, out);
+        buf_printf(out, ", and no rank was in an operation (epoch %llu, step %llu, %d ranks)",
+                   (unsigned long long)report->epoch, (unsigned long long)report->step, report->ranks);
+    } else if (report->requested)
         buf_printf(out, "no rank has waited for a second (epoch %llu, step %llu, %d ranks)",
                    (unsigned long long)report->epoch, (unsigned long long)report->step, report->ranks);
     else

@@ -52,11 +52,12 @@ struct stall {
     double waited_s; /* the longest */
 };
 struct stall_report {
-    uint64_t epoch, step; /* step: the latest of any record */
-    int ranks, damaged;   /* dumps; records that were left out of them */
-    bool circle;          /* each wait is explained by another one: the ranks' orders differ */
-    bool requested;       /* nothing was wrong when they were made: waits below a second are left out */
-    struct stall *stalls; /* roots first, then the longest wait */
+    uint64_t epoch, step;           /* step: the latest of any record */
+    int ranks, damaged;             /* dumps; records that were left out of them */
+    bool circle;                    /* each wait is explained by another one: the ranks' orders differ */
+    bool requested;                 /* nothing was wrong when they were made: waits below a second are left out */
+    const struct stall_dump *ended; /* the first that has ended by itself; NULL: none */
+    struct stall *stalls;           /* roots first, then the longest wait */
     int n, cap;
 };
 /* The dumps of one epoch, which stay as long as the report. */

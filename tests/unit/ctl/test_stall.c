@@ -115,7 +115,7 @@ static void test_dead_rank(void **state)
     add(3, FLIGHT_ACTION, "SILU", 0, 8, 9);
     (void)strcpy(dumps[3].cause, "exit");
     (void)strcpy(dumps[3].detail, "signal 9");
-    assert_non_null(strstr(say(), "; rank 3 has ended (signal 9), was last in silu, 11 s before its dump"));
+    assert_non_null(strstr(say(), "; rank 3 ended by signal 9, was last in silu, 11 s before its dump"));
     stall_report_free(&report);
     struct titan_error err = {0};
     assert_int_equal(stall_find(dumps, 3, &report, &err), TITAN_OK);
@@ -139,6 +139,37 @@ static void test_held_rank(void **state)
     dumps[1].detail[0] = '\0';
     (void)say();
     assert_int_equal(report.stalls[0].kind, STALL_UNDER_WAY);
+}
+
+/* It is killed in a collective that the others are through with, or wait in; or outside of any. */
+static void test_killed_rank(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < WORLD; rank++)
+        add(rank, FLIGHT_COLLECTIVE, "REDUCE_SCATTER", 101, 10, rank == 1 ? 0 : 12);
+    (void)strcpy(dumps[1].cause, "exit");
+    (void)strcpy(dumps[1].detail, "signal 9");
+    assert_string_equal(say(), "rank 1 ended by signal 9 in reduce-scatter 101 of group dp_shard (epoch 3, step 41, "
+                               "microbatch 2); no other rank was in it when its dump was made");
+    assert_false(report.circle);
+    assert_true(report.stalls[0].root);
+    stall_report_free(&report);
+    add(0, FLIGHT_COLLECTIVE, "ALL_GATHER", 102, 13, 0);
+    assert_non_null(strstr(say(), "not entered all-gather 102"));
+    assert_non_null(strstr(text.data, "rank 1 ended by signal 9, was in reduce-scatter 101"));
+    assert_false(report.circle);
+    stall_report_free(&report);
+    dumps[0].copy->n = 1;
+    dumps[0].copy->entries[0].ended_ns = 0;
+    assert_string_equal(say(), "rank 1 ended by signal 9 in reduce-scatter 101 of group dp_shard (epoch 3, step 41, "
+                               "microbatch 2); rank 0 has waited 10 s in it");
+    stall_report_free(&report);
+    dumps[0].copy->n = 0;
+    dumps[1].copy->entries[0].ended_ns = 12 * S;
+    assert_string_equal(say(), "rank 1 ended by signal 9, and no rank was in an operation (epoch 3, step 41, 4 ranks)");
+    stall_report_free(&report);
+    add(1, FLIGHT_ACTION, "MATMUL", 0, 13, 0);
+    assert_non_null(strstr(say(), "rank 1 ended by signal 9 in matmul (epoch 3"));
 }
 
 /* A dump of an earlier moment says what its rank was in then, and nothing of what it waits for. */
@@ -402,6 +433,7 @@ int main(void)
         T(test_chain),
         T(test_different_order),
         T(test_circle),
+        T(test_killed_rank),
         T(test_sizes),
         T(test_receive_without_send),
         T(test_send_without_receive),
