@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* follow.c - see follow.h.
  *
- * Two streams feed it: events, which end with the job, and metrics. When the server goes away both are
+ * Two streams feed it: events, which end with the job, and metrics from its step on. When the server goes away both are
  * opened again after what was seen last, so a restart of titand shows as a pause. */
 #include "ctl/follow.h"
 
@@ -35,6 +35,7 @@ struct follow {
     int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
     int64_t lacks_ms;      /* since when nodes are missing; 0 = they are not */
     bool polling, asking_end, over, client_down, giving_up;
+    bool known; /* an answer about the job has come: metrics are asked for from its step on */
     int interrupts;
     struct {
         char seen[256], said[256]; /* at the last look; the last that was printed, by itself or in an event */
@@ -285,6 +286,13 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (!job)
         return;
     progress_job(&f->progress, job);
+    if (!f->known) {
+        f->known = true;
+        f->last_step = job->step;
+        open_streams(f);
+        if (f->over)
+            return;
+    }
     if (f->options->progress && !f->progress.live) /* no point comes of a step that is trained again */
         progress_show(&f->progress, clock_wall_ms(), false);
     if (!ctl_state_final(job->state)) {
@@ -345,7 +353,7 @@ static void open_streams(struct follow *f)
             return;
         }
     }
-    if (!f->metrics && f->options->progress) {
+    if (!f->metrics && f->options->progress && f->known) {
         static const struct rpc_stream_events events = {on_point, on_metrics_end};
         Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
         request.job_id = f->options->job_id;
@@ -362,7 +370,7 @@ static void on_tick(uv_timer_t *timer)
     struct follow *f = timer->data;
     titan_assert(!f->over);
     if (f->options->progress) {
-        if (f->progress.live)
+        if (f->progress.live && f->known)
             progress_show(&f->progress, clock_wall_ms(), false);
         ask_job(f);
     }

@@ -104,8 +104,12 @@ def several():
     (node,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
     assert [(p["job_id"], p["workers"]) for p in node["jobs"]] == [(int(one), 1), (int(two), 1)], node
     assert f"{one} (1), {two} (1)" in d.ok("nodes")
+    until("it is some steps on", lambda: d.status(one)["step"] > 50, 30)
+    at = d.status(one)
     process = subprocess.Popen([CTL, "-s", d.server, "attach", one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert "running" in process.stderr.readline()
+    first = next(line for line in process.stderr if line.startswith("running"))
+    step, steps = first.split("step ")[1].split()[0].split("/")
+    assert int(step) >= at["step"] and int(steps) == at["steps"], first
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130 and f"job {one} goes on" in err, err
