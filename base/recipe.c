@@ -780,6 +780,17 @@ static void warn_of_text(const struct recipe *r, struct buf *out)
                    "the text of its records\n");
 }
 
+/* A folder that nothing is written to. */
+static void warn_of_dump_folder(const struct recipe *r, struct buf *out)
+{
+    if (!r->job.dump_folder[0])
+        return;
+    if (!r->checkpoint.enable)
+        buf_puts(out, "job.dump_folder has no effect: only checkpoints go there, and checkpoint.enable is false\n");
+    else if (r->checkpoint.folder[0] == '/')
+        buf_puts(out, "job.dump_folder has no effect: only checkpoints go there, and checkpoint.folder is absolute\n");
+}
+
 /* What model.converters asks for and is not there. */
 static void warn_of_float8(const struct recipe *r, struct buf *out)
 {
@@ -804,6 +815,7 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
 {
     warn_of_float8(r, out);
     warn_of_text(r, out);
+    warn_of_dump_folder(r, out);
     for (int i = 0; i < recipe_keys_count; i++) {
         if (!is_idle(r, i))
             continue;

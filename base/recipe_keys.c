@@ -46,7 +46,8 @@ const struct recipe_key recipe_keys[] = {
      .doc = "What the run is, for lists and messages."},
     {.section = "job", .name = "dump_folder", .type = KEY_STRING, AT(job.dump_folder), .initial = "\"\"",
      .theirs = "\"./outputs\"",
-     .doc = "Folder for what the run writes. Empty: the job's own folder."},
+     .doc = "Folder that a relative checkpoint.folder lies in; what else the run writes is in the job's own folder. Empty: "
+            "that one."},
     {.section = "job", .name = "priority", .type = KEY_INT, AT(job.priority), .min = -1000, .max = 1000,
      .initial = "0", .flags = KEY_TITAN,
      .doc = "Jobs of a higher priority come first; those of a lower one that run give way to them."},

@@ -301,6 +301,21 @@ static void test_warnings(void **state)
                                     "\"jsonl\" reads the text of its records\n");
     buf_clear(&lines);
     r = fresh();
+    assert_int_equal(recipe_set(&r, "job.dump_folder=/d", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "checkpoint.enable=true", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
+    assert_int_equal(recipe_set(&r, "checkpoint.folder=/c", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data, "job.dump_folder has no effect: only checkpoints go there, and checkpoint.folder "
+                                    "is absolute\n");
+    buf_clear(&lines);
+    assert_int_equal(recipe_set(&r, "checkpoint.enable=false", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data, "job.dump_folder has no effect: only checkpoints go there, and checkpoint.enable "
+                                    "is false\n");
+    buf_clear(&lines);
+    r = fresh();
     /* Where float8 takes effect there is nothing to say, but of experts, and of what it is not made by. */
     assert_int_equal(recipe_set(&r, "model.converters=float8", NULL), TITAN_OK);
     assert_int_equal(recipe_set(&r, "device.name=cpu", NULL), TITAN_OK);
