@@ -303,6 +303,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "metrics: %zu jobs; a picture has at most %d", view.n, PLOT_CURVES);
     if (view.split && view.rates)
         return titan_fail(err, TITAN_EINVAL, "metrics: --split and --rates are two tables; one at a time");
+    if (args_has(args, "plot") && (view.split || view.rates))
+        return titan_fail(err, TITAN_EINVAL, "metrics: --plot draws the loss; --%s is a table",
+                          view.split ? "split" : "rates");
     view.series = calloc(view.n, sizeof(*view.series));
     if (!view.series)
         return titan_fail(err, TITAN_ENOMEM, "metrics: out of memory");

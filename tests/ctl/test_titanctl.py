@@ -380,6 +380,8 @@ def tables():
     assert any(line.startswith("[0] ") for line in logs), logs
     assert len(d.ok("metrics", job).splitlines()) == 21
     env = {**os.environ, "LC_ALL": "C"}
+    for table in ("--split", "--rates"):
+        one_line(d.ctl("metrics", job, table, "--plot"), 2, f"--plot draws the loss; {table} is a table")
     ascii_plot = command(CTL, "-s", d.server, "metrics", job, "--plot", env=env).out
     assert ascii_plot.isascii() and "*" in ascii_plot and ascii_plot.rstrip().endswith("step 20"), ascii_plot
     braille = command(CTL, "-s", d.server, "metrics", job, "--plot", env={**os.environ, "LC_ALL": "C.UTF-8"}).out
