@@ -40,6 +40,13 @@ static titan_status add_values(struct sweep_key *key, const char *given, struct 
             return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': a value is empty", given);
         if (asprintf(&one, "%.*s=%.*s", (int)name, given, (int)n, at) < 0)
             return titan_fail(err, TITAN_ENOMEM, "out of memory");
+        for (size_t i = 0; i < key->n; i++) {
+            if (strcmp(key->assignments[i], one) != 0)
+                continue;
+            (void)titan_fail(err, TITAN_EINVAL, "--sweep %.*s: %.64s is given twice", (int)name, given, one + name + 1);
+            free(one);
+            return err->status;
+        }
         if (!VEC_PUSH(key->assignments, key->n, key->cap, one)) {
             free(one);
             return titan_fail(err, TITAN_ENOMEM, "out of memory");

@@ -45,7 +45,8 @@ def sweep():
     before = listed()
     for args, words in ((["optimizer.lr=1e-4,-1"], ["job 2 of 2", "optimizer.lr"]), (["optimizer.lr="], ["empty"]), (["lr"], ["KEY=VALUE"]),
                         (["training.steps=3,4"], ["training.steps is given twice"]),
-                        (["optimizer.lr=1", "optimizer.lr=2"], ["given twice"]), (["training.seed=" + ",".join("1" * 1001)], ["1000"])):
+                        (["optimizer.lr=1", "optimizer.lr=2"], ["given twice"]), (["training.seed=" + ",".join(map(str, range(1, 1002)))], ["1000"]),
+                        (["optimizer.lr=1e-4,2e-4,1e-4"], ["optimizer.lr: 1e-4 is given twice"])):
         given = [w for a in args for w in ("--sweep", a)]
         refused(d.ctl("submit", TINY, *overrides(keys()), *given), 2, "--sweep" if "2 of 2" not in words[0] else "", *words)
     # What only the label, name or key of a later one makes too long is found before the first is sent, too.
