@@ -130,7 +130,7 @@ titan_status worker_do(const struct ctl *ctl, const struct args *args, char *con
     int to = 0;
     if (!argv || !names)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    argv[to++] = "titan-worker";
+    argv[to++] = "titanctl"; /* messages are in its name */
     argv[to++] = (char *)(uintptr_t)args->command->name;
     for (int i = 0; i < args->n_given; i++) {
         const struct given *given = &args->given[i];

@@ -37,9 +37,11 @@ static titan_status input_status(titan_status status)
     return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
 }
 
+static const char *called = "titan-worker"; /* or titanctl, which becomes this for some of its commands */
+
 static int fail(const struct titan_error *err)
 {
-    (void)fprintf(stderr, "titan-worker: %s\n", err->msg[0] ? err->msg : titan_status_text(err->status));
+    (void)fprintf(stderr, "%s: %s\n", called, err->msg[0] ? err->msg : titan_status_text(err->status));
     if (err->hint[0])
         (void)fprintf(stderr, "  %s\n", err->hint);
     return titan_status_exit(err->status);
@@ -475,6 +477,8 @@ int main(int argc, char **argv)
     int code = 0;
 
     standard_streams_open();
+    if (argc > 0 && strcmp(argv[0], "titanctl") == 0)
+        called = "titanctl";
     (void)signal(SIGPIPE, SIG_IGN);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (args_parse(&titan_worker, argc, argv, &args, &err) != TITAN_OK)

@@ -483,6 +483,7 @@ def evaluates():
     one_line(d.ctl("eval", f"{job}@x", *data), 2, "number of a step")
     one_line(d.ctl("eval", "/nowhere", *data), 3, "/nowhere")
     one_line(d.ctl("eval", f"{folder}@19", *data), 3, "step-00000019")
+    one_line(d.ctl("plan", SOURCE / "recipes/tiny.toml", "--device", "foo"), 2, "titanctl: --device: unknown device 'foo'")
     (World.dir / "short").write_text("too short")
     (World.dir / "few").write_bytes(text.read_bytes()[:300])
     (World.dir / "ranks.model").write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate(
@@ -492,7 +493,7 @@ def evaluates():
                               (2, "jsonl", (*data, "--dataset", "json")), (2, "513 tokens, the model 256", (*data, "--tokenizer", World.dir / "ranks.model")),
                               (3, "manifest.json", None)):
         done = d.ctl("eval", job, *more) if more is not None else command(BIN / "titan-worker", "eval", World.dir, *data)
-        assert done.code == code and words in done.err and done.err.startswith("titan-worker: "), (more, done.code, done.err)
+        assert done.code == code and words in done.err and done.err.startswith("titan-worker: " if more is None else "titanctl: "), (more, done.code, done.err)
         assert "\n" not in done.err.strip().split("\n  ")[0], done.err
 
 
