@@ -180,7 +180,7 @@ def diverging():
                                 "elastic.min_workers": 2, "elastic.max_workers": 2, "training.global_batch_size": 2,
                                 "training.max_norm": 0, "fault_tolerance.max_skipped_steps": 3})
         s = d.wait_state(job, "FAILED", seconds=60)
-        assert "steps in a row skipped" in s["reason"] and "-nan" not in s["reason"], s
+        assert "diverged: step" in s["reason"] and "steps in a row skipped" in s["reason"] and "-nan" not in s["reason"], s
         assert s["restarts"] == 0, s
 
 

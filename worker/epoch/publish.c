@@ -171,9 +171,10 @@ titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err
               o->grad_norm, where);
     if (row <= (unsigned long)e->t->recipe->fault_tolerance.max_skipped_steps)
         return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL, /* it would be so again */
-                      "step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped", step,
-                      o->loss, o->grad_norm, where, row);
+    return titan_fail(
+        err, TITAN_EINVAL, /* it would be so again */
+        "diverged: step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped", step,
+        o->loss, o->grad_norm, where, row);
 }
 
 void publish_step(struct epoch *e)
