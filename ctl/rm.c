@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rm.c - titanctl rm and gc: jobs that have ended are deleted, and what titanctl run has left behind. */
+#include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,6 +20,7 @@
 #include "ctl/dev_daemon.h"
 #include "ctl/jobs.h"
 #include "ctl/output.h"
+#include "ctl/submit.h"
 #include "ctl/when.h"
 
 #define OLD_MS (INT64_C(30) * 86400 * 1000)
@@ -47,15 +49,109 @@ static void print_one(const struct ctl *ctl, uint64_t id, const char *folder, bo
     (void)output_line(&text);
 }
 
-static titan_status remove_job(struct ctl *ctl, uint64_t id, bool dry, struct titan_error *err)
+/* --- what the server would say ------------------------------------------------------------------------------------ */
+
+/* A job that may need what lies in another one's directory. */
+struct other_job {
+    uint64_t id;
+    char *checkpoint, *recipe; /* recipe: of one that has not ended */
+};
+struct other_jobs {
+    struct other_job *list;
+    size_t n, cap;
+    struct ctl *ctl;
+    titan_status status;
+    struct titan_error *err;
+};
+
+static bool add_other(const Titan__V1__Job *job, void *data)
+{
+    struct other_jobs *o = data;
+    _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
+    if (!ctl_state_final(job->state)) {
+        o->status = submit_recipe_of(o->ctl, job->id, &reply, o->err);
+        if (o->status == TITAN_ENOTFOUND || o->status == TITAN_EPERM) /* it went meanwhile; it is another user's */
+            o->status = TITAN_OK;
+    }
+    if (o->status != TITAN_OK)
+        return false;
+    const struct other_job other = {
+        .id = job->id, .checkpoint = strdup(job->checkpoint), .recipe = reply ? strdup(reply->recipe) : NULL};
+    if (!other.checkpoint || (reply && !other.recipe) || !VEC_PUSH(o->list, o->n, o->cap, other)) {
+        free(other.checkpoint);
+        free(other.recipe);
+        o->status = titan_fail(o->err, TITAN_ENOMEM, "out of memory");
+    }
+    return o->status == TITAN_OK;
+}
+
+static titan_status find_others(struct ctl *ctl, struct other_jobs *o, struct titan_error *err)
+{
+    const struct args all = {.n = 0};
+    bool more;
+    o->ctl = ctl;
+    o->err = err;
+    TRY(jobs_each(ctl, &all, 0, INT32_MAX, add_other, o, &more, err));
+    return o->status;
+}
+
+static void free_others(struct other_jobs *o)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        free(o->list[i].checkpoint);
+        free(o->list[i].recipe);
+    }
+    free(o->list);
+}
+
+/* The refusals of RemoveJob, in its words. One that passes counts as gone for those that come after it. */
+static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
+{
+    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
+    char name[32] = "", below[PATH_MAX + 2];
+    TRY(ctl_job(ctl, id, &reply, err));
+    const Titan__V1__Job *job = reply->job;
+    if (!ctl_state_final(job->state)) {
+        const char *state = ctl_state_name(job->state);
+        for (size_t i = 0; state[i] && i < sizeof(name) - 1; i++)
+            name[i] = (char)tolower((unsigned char)state[i]);
+        titan_fail(err, TITAN_ECONFLICT, "job %llu is %s", (unsigned long long)id, name);
+        titan_error_hint(err, "titanctl cancel stops it");
+        return TITAN_ECONFLICT;
+    }
+    if (job->n_nodes)
+        return titan_fail(err, TITAN_ECONFLICT, "workers of job %llu are being stopped still", (unsigned long long)id);
+    if (!others->ctl)
+        TRY(find_others(ctl, others, err));
+    (void)snprintf(below, sizeof(below), "%s/", job->directory);
+    for (size_t i = 0; i < others->n; i++) {
+        const struct other_job *o = &others->list[i];
+        if (o->id == id || o->id == 0)
+            continue;
+        if (strncmp(o->checkpoint, below, strlen(below)) == 0 || (o->recipe && strstr(o->recipe, below)))
+            return titan_fail(err, TITAN_ECONFLICT, "job %llu uses checkpoints of job %llu", (unsigned long long)o->id,
+                              (unsigned long long)id);
+    }
+    for (size_t i = 0; i < others->n; i++)
+        if (others->list[i].id == id)
+            others->list[i].id = 0;
+    return TITAN_OK;
+}
+
+/* --- one after the other ------------------------------------------------------------------------------------------ */
+
+/* others: NULL, or it is only looked whether it would be removed. */
+static titan_status remove_job(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
 {
     Titan__V1__RemoveJobRequest request = TITAN__V1__REMOVE_JOB_REQUEST__INIT;
     _cleanup_message_ Titan__V1__RemoveJobResponse *reply = NULL;
     request.job_id = id;
-    if (!dry)
+    if (others)
+        TRY(check_removal(ctl, id, others, err));
+    else
         TRY(ctl_call(ctl, TITAN_METHOD("RemoveJob"), &request.base, &titan__v1__remove_job_response__descriptor, &reply,
                      err));
-    print_one(ctl, id, NULL, dry);
+    print_one(ctl, id, NULL, others);
     if (reply && *reply->directory_left) {
         output_fit(&reply->base);
         (void)fprintf(stderr, "titanctl: job %llu: %s is left: %s\n", (unsigned long long)id, reply->directory_left,
@@ -74,23 +170,27 @@ static int newest_first(const void *a, const void *b)
  * passed over. */
 static titan_status remove_jobs(struct ctl *ctl, struct jobs *jobs, bool searched, bool dry, struct titan_error *err)
 {
+    struct other_jobs others = {.n = 0};
+    titan_status status = TITAN_OK;
     size_t kept = 0;
     if (jobs->n)
         qsort(jobs->ids, jobs->n, sizeof(jobs->ids[0]), newest_first);
-    for (size_t i = 0; i < jobs->n; i++) {
+    for (size_t i = 0; i < jobs->n && status == TITAN_OK; i++) {
         struct titan_error why = {0};
-        const titan_status status = remove_job(ctl, jobs->ids[i], dry, &why);
-        if (status != TITAN_OK && (!searched || (status != TITAN_ECONFLICT && status != TITAN_EPERM))) {
+        status = remove_job(ctl, jobs->ids[i], dry ? &others : NULL, &why);
+        if (searched && (status == TITAN_ECONFLICT || status == TITAN_EPERM)) {
+            if (status == TITAN_ECONFLICT)
+                (void)fprintf(stderr, "titanctl: job %llu stays: %s\n", (unsigned long long)jobs->ids[i], why.msg);
+            kept += status == TITAN_EPERM;
+            status = TITAN_OK;
+        } else if (status != TITAN_OK) {
             *err = why;
-            return status;
         }
-        if (status == TITAN_ECONFLICT)
-            (void)fprintf(stderr, "titanctl: job %llu stays: %s\n", (unsigned long long)jobs->ids[i], why.msg);
-        kept += status == TITAN_EPERM;
     }
-    if (kept)
+    free_others(&others);
+    if (kept && status == TITAN_OK)
         (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", kept);
-    return TITAN_OK;
+    return status;
 }
 
 static titan_status run_rm(void *with, const struct args *args, struct titan_error *err)
@@ -105,7 +205,7 @@ static titan_status run_rm(void *with, const struct args *args, struct titan_err
 
 #define DRY_RUN                                                                                                        \
     {                                                                                                                  \
-        "dry-run", 0, NULL, "say what would be removed, and remove nothing", WORD_NONE                                 \
+        "dry-run", 0, NULL, "say what would be removed or is refused, and remove nothing", WORD_NONE                   \
     }
 
 const struct command command_rm = {

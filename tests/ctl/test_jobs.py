@@ -117,7 +117,9 @@ def several():
     refused(d.ctl("wait", one, two, "--timeout", "0.2"), 124, one)
     refused(d.ctl("cancel"), 2, "--all")
     refused(d.ctl("cancel", one, "--all"), 2, "not both")
-    refused(d.ctl("rm", one), 6, f"job {one} is running", "titanctl cancel")
+    for dry in ((), ("--dry-run",)):
+        refused(d.ctl("rm", one, *dry), 6, f"job {one} is running", "titanctl cancel")
+        refused(d.ctl("rm", 4000000, *dry), 3, "there is no job 4000000")
     assert d.ok("cancel", "--state", "PENDING", "--label", "kind=long") == f"job {waits} CANCELLED\n"
     assert sorted(line.split()[1] for line in d.ok("cancel", "--all").splitlines()) == sorted([one, two])
     refused(d.ctl("wait", one, two, World.sweep[0]), 1, f"job {one} was cancelled: asked for by ", f"job {two} was cancelled", "2 of 3 jobs")
@@ -133,12 +135,18 @@ def removed():
     resumed = int(d.ok("resume", base, "--set", "training.steps=1000001").strip())
     folder = Path(d.status(base)["directory"])
     assert folder.is_dir()
-    refused(d.ctl("rm", base), 6, f"job {resumed} uses checkpoints of job {base}")
+    for dry in ((), ("--dry-run",)):
+        refused(d.ctl("rm", base, *dry), 6, f"job {resumed} uses checkpoints of job {base}")
+    dry = d.ctl("gc", "--dry-run", "--older-than", "0s", "--name", d.status(base)["name"])
+    assert f"job {base} would" not in dry.out and f"job {base} stays: job {resumed} uses checkpoints of job {base}" in dry.err, dry
     until("it trains", lambda: d.status(resumed)["step"] > d.status(base)["step"], 30)
     d.ok("cancel", resumed)
     d.ctl("wait", resumed)
-    assert "would be removed" in d.ok("rm", base, "--dry-run") and folder.is_dir()
-    assert json.loads(d.ok("-o", "json", "rm", base, "--dry-run")) == {"job_id": int(base), "removed": False}
+    for dry in ((), ("--dry-run",)):  # its checkpoints lie there
+        refused(d.ctl("rm", base, *dry), 6, f"job {resumed} uses checkpoints of job {base}")
+    assert d.lines("rm", base, resumed, "--dry-run") == [{"job_id": int(j), "removed": False} for j in (resumed, base)]
+    assert folder.is_dir()
+    assert d.ok("rm", base, resumed, "--dry-run") == f"job {resumed} would be removed\njob {base} would be removed\n"
     assert d.ok("rm", base, resumed) == f"job {resumed} removed\njob {base} removed\n"
     assert not folder.exists()
     for args in (("status", base), ("metrics", base), ("show", base, "--recipe"), ("rm", base), ("events", base), ("logs", base)):

@@ -380,6 +380,8 @@ def tables():
     assert any(line.startswith("[0] ") for line in logs), logs
     assert len(d.ok("metrics", job).splitlines()) == 21
     env = {**os.environ, "LC_ALL": "C"}
+    for table in ("--split", "--rates"):
+        one_line(d.ctl("metrics", job, table, "--plot"), 2, f"--plot draws the loss; {table} is a table")
     ascii_plot = command(CTL, "-s", d.server, "metrics", job, "--plot", env=env).out
     assert ascii_plot.isascii() and "*" in ascii_plot and ascii_plot.rstrip().endswith("step 20"), ascii_plot
     braille = command(CTL, "-s", d.server, "metrics", job, "--plot", env={**os.environ, "LC_ALL": "C.UTF-8"}).out
@@ -481,6 +483,7 @@ def evaluates():
     one_line(d.ctl("eval", f"{job}@x", *data), 2, "number of a step")
     one_line(d.ctl("eval", "/nowhere", *data), 3, "/nowhere")
     one_line(d.ctl("eval", f"{folder}@19", *data), 3, "step-00000019")
+    one_line(d.ctl("plan", SOURCE / "recipes/tiny.toml", "--device", "foo"), 2, "titanctl: --device: unknown device 'foo'")
     (World.dir / "short").write_text("too short")
     (World.dir / "few").write_bytes(text.read_bytes()[:300])
     (World.dir / "ranks.model").write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate(
