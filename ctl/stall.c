@@ -281,7 +281,7 @@ static int by_weight(const void *a, const void *b)
     return (y->waited_s > x->waited_s) - (y->waited_s < x->waited_s);
 }
 
-/* What only ranks at fault are in, nobody waits in: it explains the rest where nothing else does. */
+/* What only ranks at fault are in, no rank waits in: it explains the rest where nothing else does. */
 static void find_roots(struct stall_report *r)
 {
     int roots = 0, open = 0;
