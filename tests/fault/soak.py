@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ EVERY_S = 15
 SETTLED = 300 // EVERY_S
 THREADS_MORE = 4
 HOME = BUILD / "soak"
+OWN_SIGNALS = re.compile(r"\bsignal (?:4|6|7|8|11)\b")  # the failures here are SIGKILL and SIGSTOP
 
 
 def one_worker(c, run, rng):
@@ -168,6 +170,9 @@ def soak(minutes, rng, seed):
         compared, last = check_losses(run, k), run.lines()[-1]
         calm = undisturbed(k, last["step"])[last["step"]]
         check_nothing_left(c)
+        crashes = [e["message"] for e in run.events() if OWN_SIGNALS.search(e["message"] or "")]
+    for words in crashes:
+        print(f"# {words}")
     f = figures(slow)
     # Of memory a leak is looked for: in the first minutes of a life caches fill up to their bounds.
     (_, rss), (_, fresh) = (growth(taken, "rss_kib", settled) for settled in (SETTLED, 1))
@@ -187,6 +192,7 @@ def soak(minutes, rng, seed):
         {"what": "threads of a daemon, growth", "target": f"≤ {THREADS_MORE}", "measured": str(threads), "ok": threads <= THREADS_MORE},
         {"what": "processes of all hosts, at the first failure and the most", "target": "equal", "measured": f"{counts[0]}, {max(counts)}",
          "ok": max(counts) <= counts[0]},
+        {"what": "workers that ended by a signal of their own", "target": "0", "measured": str(len(crashes)), "ok": not crashes},
         {"what": "processes left behind", "target": "0", "measured": "0", "ok": True},
         {"what": "goodput: steps × the undisturbed step's time / time", "measured": f"{100 * min(1, steps * usual / wall):.1f} %"},
     ]
