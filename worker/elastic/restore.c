@@ -274,7 +274,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     const char *path = source->path;
     struct titan_error fault = {0};
     struct vote seen;
-    char who[32] = "";
+    char where[32] = "";
     int by;
 
     const titan_status status = attempt(r, kind, source, to, &fault);
@@ -287,7 +287,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     if (seen.outcome == LOADED)
         return TITAN_OK;
     if (by > 0 && source->from != LOAD_OWN) /* rank 0 has not met it */
-        (void)snprintf(who, sizeof who, "rank %d: ", by);
+        (void)snprintf(where, sizeof where, "rank %d: ", by);
     if (seen.outcome == DAMAGED || seen.outcome == INCOMPLETE)
         tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
     return titan_fail(err,
@@ -296,7 +296,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
                       : seen.outcome == STALLED    ? TITAN_ETIMEDOUT
                       : seen.outcome == INCOMPLETE ? TITAN_EUNSUPPORTED
                                                    : TITAN_ECORRUPT,
-                      "%s%s", who, seen.why);
+                      "%s%s", where, seen.why);
 }
 
 /* Has it stalled as often as it may? */
