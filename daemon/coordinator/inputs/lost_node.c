@@ -48,6 +48,8 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
 static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *default_event)
 {
     n->given_up = true;
+    for (struct jobrec *j = c->active; j; j = j->next)
+        quorum_give_up(c, j, n);
     if (n->state == NODE_READY)
         node_lose(c, n, words);
     else

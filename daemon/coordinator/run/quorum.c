@@ -33,7 +33,8 @@ struct quorum {
     const struct noderec *node;
 };
 
-static bool has_quorum(const struct core *c, const struct jobrec *j, struct quorum *q)
+/* gone: a node that counts as unknown whatever is known of its workers; NULL = none. */
+static bool has_quorum(const struct core *c, const struct jobrec *j, const struct noderec *gone, struct quorum *q)
 {
     const int64_t lease = c->options.leader_lease_ms, margin = lease / 20 + 500;
     bool enough = true;
@@ -45,7 +46,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
             const struct kept_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
             /* It will be in the epoch to come, or can be reached and is of no use to it. */
-            const bool counted_on = w && w->state == WORKER_READY && !w->away;
+            const bool counted_on = w && w->state == WORKER_READY && !w->away && m->node != gone;
             if (m->released || !m->node || counted_on)
                 continue;
             unknown++;
@@ -62,10 +63,16 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, struct quor
     return enough;
 }
 
+void quorum_give_up(const struct core *c, struct jobrec *j, const struct noderec *n)
+{
+    struct quorum q;
+    j->quorum.above_leaders |= c->options.leader_lease_ms && !has_quorum(c, j, n, &q);
+}
+
 bool quorum_decides(struct core *c, struct jobrec *j)
 {
     struct quorum q;
-    bool enough = !c->options.leader_lease_ms || MUTANT(COORD_ALONE) || has_quorum(c, j, &q);
+    bool enough = !c->options.leader_lease_ms || MUTANT(COORD_ALONE) || has_quorum(c, j, NULL, &q);
     if (!enough && c->now.mono_ms < q.until) {
         j->quorum.at = q.until;
         if (!j->waits.undecided && q.until < INT64_MAX)
