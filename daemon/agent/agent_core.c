@@ -71,6 +71,12 @@ void agent_core_free(struct agent_core *c)
 
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
+    /* It stood still, and most likely the machine: what workers and other agents say since is not read yet. */
+    const int64_t late = now - MAX(c->ticked_at, agent_core_deadline(c));
+    if (late > 0) {
+        agent_revoke_shift(c, late);
+        failover_shift(c, late);
+    }
     c->ticked_at = now;
     agent_heartbeat_tick(c, now, out);
     agent_revoke_tick(c, now, out);

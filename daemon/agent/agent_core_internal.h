@@ -225,6 +225,7 @@ bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_ac
 /* --- worker_watch.c, straggler.c ---------------------------------------------------------------------------------- */
 void agent_revoke_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_revoke_deadline(const struct agent_core *c);
+void agent_revoke_shift(struct agent_core *c, int64_t ms); /* revoked workers have so much longer */
 void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
 
 /* --- epoch_fence.c ------------------------------------------------------------------------------------------------ */

@@ -91,6 +91,14 @@ void agent_revoke_tick(struct agent_core *c, int64_t now, struct agent_actions *
     }
 }
 
+void agent_revoke_shift(struct agent_core *c, int64_t ms)
+{
+    titan_assert(ms > 0);
+    for (struct agent_worker *w = c->workers; w; w = w->next)
+        if (w->revoked_epoch)
+            w->revoked_at += ms;
+}
+
 int64_t agent_revoke_deadline(const struct agent_core *c)
 {
     int64_t due = INT64_MAX;

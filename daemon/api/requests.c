@@ -112,7 +112,7 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
     if (request->checkpoint)
         core_want_checkpoint(c->core, request->job_id);
     const char *reason = *request->reason ? request->reason : arena_printf(&a->memory, "asked for by %s", a->by);
-    titan_status status = core_cancel(c->core, request->job_id, reason, grace, shell_now(), out, &state, err);
+    titan_status status = core_cancel(c->core, request->job_id, reason, grace, shell_now(c), out, &state, err);
     if (status == TITAN_ENOTFOUND)
         status = job_is_over(c, request->job_id, err);
     reply->state = (Titan__V1__JobState)state;
@@ -133,7 +133,7 @@ static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *ba
     struct core_resize r = {.workers = request->workers, .min = request->min_workers, .max = request->max_workers};
     titan__v1__resize_job_response__init(reply);
     a->reply = &reply->base;
-    titan_status status = core_resize(c->core, request->job_id, &r, shell_now(), out, err);
+    titan_status status = core_resize(c->core, request->job_id, &r, shell_now(c), out, err);
     if (status == TITAN_ENOTFOUND)
         status = job_is_over(c, request->job_id, err);
     reply->state = (Titan__V1__JobState)r.state;
@@ -157,7 +157,7 @@ static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage
     Titan__V1__CheckpointJobResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__checkpoint_job_response__init(reply);
     a->reply = &reply->base;
-    titan_status status = core_checkpoint(c->core, request->job_id, shell_now(), out, &reply->step, err);
+    titan_status status = core_checkpoint(c->core, request->job_id, shell_now(c), out, &reply->step, err);
     return status == TITAN_ENOTFOUND ? job_is_over(c, request->job_id, err) : status;
 }
 
@@ -200,7 +200,7 @@ static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *bas
                            .for_ms = (int64_t)MIN(request->for_ms, (uint64_t)INT64_MAX)};
     titan__v1__drain_node_response__init(reply);
     a->reply = &reply->base;
-    TRY(core_drain(c->core, request->node, &d, shell_now(), out, err));
+    TRY(core_drain(c->core, request->node, &d, shell_now(c), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
 }
@@ -217,7 +217,7 @@ static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *b
     Titan__V1__UndrainNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__undrain_node_response__init(reply);
     a->reply = &reply->base;
-    TRY(core_undrain(c->core, request->node, shell_now(), out, err));
+    TRY(core_undrain(c->core, request->node, shell_now(c), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
 }
@@ -234,7 +234,7 @@ static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *ba
     Titan__V1__ForgetNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
     titan__v1__forget_node_response__init(reply);
     a->reply = &reply->base;
-    TRY(core_node_forget(c->core, request->node, shell_now(), out, err));
+    TRY(core_node_forget(c->core, request->node, shell_now(c), out, err));
     reply->node = node_now(c, a, request->node);
     return TITAN_OK;
 }

@@ -430,7 +430,7 @@ static void written(void *arg, const struct titan_error *err)
     if (!s->existing && !c->closing) {
         struct batch batch;
         batch_init(&batch);
-        core_submitted(c->core, &s->job, shell_now(), &batch);
+        core_submitted(c->core, &s->job, shell_now(c), &batch);
         shell_commit(c, &batch, NULL, NULL);
         api_watch_poke(c, s->job.id);
     }

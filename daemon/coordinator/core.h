@@ -29,6 +29,7 @@ struct proof_keys;
 struct core_time {
     int64_t mono_ms; /* for deadlines */
     int64_t wall_ms; /* for people */
+    int64_t held_ms; /* for so long the oldest decision has waited for the store, unsent; 0 = none waits */
 };
 
 #define CORE_NO_QUARANTINE UINT32_MAX

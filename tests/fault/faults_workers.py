@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of workers: they die, hang, run out of memory, crash again and again."""
 import contextlib
+import errno
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from cluster import Shim
 from kit import Cluster, alive, finish, keys, kill, now_ms, repeated_steps, scenario, steady, until, zero_lost
 
 
@@ -255,6 +257,45 @@ def never_quiet(rounds, rng, r):
                 lost = {"not_newest": int(source["state_step"] < newest), "steps_repeated": zero_lost(run, epoch, back)}
             r.round(killed_ms=killed - at, resumed_ms=back["time_ms"] - at, **lost)
         finish(r, run, k, repeats=None)
+
+
+def slow_to_leave(c):
+    c.shim = Shim(c.dir / "shim")
+    c.c.env = c.shim.env()
+    for host in c.nodes():
+        host.env = {"TITAN_FAILPOINTS": "epoch.over=sleep:200@1+"}
+
+
+STILL_S = 3
+
+
+@scenario(27, "a worker is killed; while the others leave the epoch, all machines stand still for 3 s, or the coordinator does, or its store takes nothing",
+          "I1, I7", resumed_ms=1500, steps_lost=0)
+def still(rounds, rng, r):
+    """None of them says in time that it has left: that is no reason to end it."""
+    k = keys()
+    with Cluster(nodes=4, slots=1, prepare=slow_to_leave) as c:
+        run = c.submit(k)
+        for n in range(rounds):
+            since, epoch = steady(run, 4, rng)
+            if n % 3 == 2:
+                c.shim.fail(1, errno.ENOSPC, stay=1)
+            at = kill(rng.choice(sorted(run.workers().values()))[0])
+            if n % 3 < 2:
+                run.await_event(since, "epoch.revoked")
+                hosts = [c.c] if n % 3 else list(c.hosts.values())
+                for host in hosts:
+                    host.freeze(True)
+            time.sleep(STILL_S)
+            if n % 3 < 2:
+                for host in hosts:
+                    host.freeze(False)
+            else:
+                c.shim.set(fail_at=0)
+            free = now_ms()
+            back = run.await_step_after(at, epoch=epoch)
+            r.round(resumed_ms=max(0, back["time_ms"] - free), steps_lost=zero_lost(run, epoch, back))
+        finish(r, run, k)
 
 
 def deaf_node(c):

@@ -106,7 +106,7 @@ def keep(c, name):
     """What the daemons and workers have written so far, of the first failure that lost steps."""
     to = HOME / "evidence" / name
     if not to.parent.exists():
-        shutil.copytree(c.dir, to, ignore=lambda _, names: [n for n in names if n.endswith(".sock") or n == "checkpoint"])
+        shutil.copytree(c.dir, to, ignore=lambda at, names: [n for n in names if n == "checkpoint" or Path(at, n).is_socket()])
 
 
 def samples(c):

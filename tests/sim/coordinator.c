@@ -19,7 +19,10 @@
 
 struct core_time coord_now(void)
 {
-    return (struct core_time){.mono_ms = clock_mono_of(&S->coord_clocks), .wall_ms = clock_wall_of(&S->coord_clocks)};
+    const struct pending *oldest = S->coord.pending;
+    return (struct core_time){.mono_ms = clock_mono_of(&S->coord_clocks),
+                              .wall_ms = clock_wall_of(&S->coord_clocks),
+                              .held_ms = oldest ? (int64_t)((S->now - oldest->queued) / MS) : 0};
 }
 
 /* --- what it costs ------------------------------------------------------------------------------------------------ */

@@ -290,8 +290,13 @@ class Host:
         rows = command("nsenter", f"--net=/run/netns/{self.space}", "cat", "/proc/self/net/tcp").out.splitlines()[1:]
         return sorted(int(r.split()[1].split(":")[1], 16) for r in rows if r.split()[3] == "0A")
 
+    def freeze(self, still):
+        """All of its processes stand still, or go on."""
+        (self.cgroup.folder("v2") / "cgroup.freeze").write_text(str(int(still)))
+
     def close(self):
         if self.running():
+            self.freeze(False)
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
             try:

@@ -23,11 +23,12 @@ struct bench {
     struct core *core;
     struct batch out;   /* of the last input */
     int64_t now, ahead; /* of the clock on the wall: by so much */
+    int64_t held;       /* what was decided waits for the store, for so long */
 };
 
 static inline struct core_time at(const struct bench *b)
 {
-    return (struct core_time){.mono_ms = b->now, .wall_ms = 1000000 + b->now + b->ahead};
+    return (struct core_time){.mono_ms = b->now, .wall_ms = 1000000 + b->now + b->ahead, .held_ms = b->held};
 }
 
 static inline void open_bench(struct bench *b)

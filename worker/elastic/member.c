@@ -729,13 +729,22 @@ static int64_t quiesce_ms(const struct member *m)
     return MAX((int64_t)m->opt.quiesce_ms, (int64_t)(1.5 * MIN(m->step_ms[0], m->step_ms[1])));
 }
 
+static int64_t quiesce_look(const struct member *m)
+{
+    return MAX(quiesce_ms(m) / QUIESCE_LOOKS, INT64_C(1));
+}
+
 static void check_quiesced(struct member *m, int64_t now_ms)
 {
-    const int64_t patience = quiesce_ms(m);
+    const int64_t patience = quiesce_ms(m), late = now_ms - m->looked_at - quiesce_look(m);
     char words[160];
 
     if (!m->state.in || !m->state.in_revoked)
         return;
+    if (late > 0) { /* this thread did not run, so the training thread may not have either */
+        m->revoked_at += late;
+        m->moved_at = MIN(m->moved_at + late, now_ms);
+    }
     m->looked_at = now_ms;
     if (now_ms < m->moved_at + patience && now_ms < m->revoked_at + MEMBER_QUIESCE_MOVING * patience)
         return;
@@ -810,7 +819,7 @@ int64_t member_deadline(const struct member *m)
     if (in_epoch(m))
         at = MIN(at, m->epoch_until);
     if (m->state.in && m->state.in_revoked)
-        at = MIN(at, m->looked_at + MAX(quiesce_ms(m) / QUIESCE_LOOKS, INT64_C(1)));
+        at = MIN(at, m->looked_at + quiesce_look(m));
     return at;
 }
 

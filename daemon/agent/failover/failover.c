@@ -156,6 +156,14 @@ int64_t failover_deadline(const struct agent_core *c)
     return due;
 }
 
+void failover_shift(struct agent_core *c, int64_t ms)
+{
+    titan_assert(ms > 0);
+    for (struct agent_job *j = c->jobs; j; j = j->next)
+        if (j->failover && j->failover->stage != STAGE_WATCH)
+            j->failover->until += ms;
+}
+
 void failover_check(const struct agent_core *c, const struct agent_job *j)
 {
     const struct failover_state *s = j->failover;

@@ -33,7 +33,9 @@ void failover_on_quiesced(struct agent_core *c, const Titan__Internal__WorkerQui
                           struct agent_actions *out);
 void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t failover_deadline(const struct agent_core *c); /* INT64_MAX = none */
-void failover_free(struct failover_state *s);          /* NULL is fine */
+/* Others have so much longer to promise, and to leave an epoch. */
+void failover_shift(struct agent_core *c, int64_t ms);
+void failover_free(struct failover_state *s); /* NULL is fine */
 struct agent_job;
 void failover_check(const struct agent_core *c, const struct agent_job *j); /* asserts what holds between inputs */
 

@@ -3,14 +3,19 @@
 
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/inputs/core_check.h"
+#include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/sched/placement.h"
 
 void core_moves(struct core *c, struct core_time now)
 {
     /* When the process itself stood still (stopped, starved), silence says nothing about the nodes. */
-    int64_t stall = c->last_input ? now.mono_ms - c->last_input - 2 * (int64_t)c->options.heartbeat_ms : 0;
+    const int64_t since = c->last_input ? now.mono_ms - c->last_input : 0, usual = 2 * (int64_t)c->options.heartbeat_ms;
+    const int64_t stall = since - usual;
     if (stall > 0)
         detector_shift(c, stall);
+    const int64_t unanswerable = now.held_ms > usual ? since : stall; /* what is not sent is not answered */
+    for (struct jobrec *j = c->active; j && unanswerable > 0; j = j->next)
+        job_clock_shift(j, unanswerable);
     /* What is moved makes up for a short one; after a long one heartbeats lie in queues, and probes' answers with them.
      */
     if (stall >= (int64_t)c->options.suspect_ms)

@@ -45,6 +45,13 @@ void job_clock_limit(struct jobrec *j, int64_t at)
     j->clock.epoch_deadline = at;
 }
 
+void job_clock_shift(struct jobrec *j, int64_t ms)
+{
+    titan_assert(ms > 0);
+    if (j->clock.epoch_deadline != INT64_MAX)
+        j->clock.epoch_deadline += ms;
+}
+
 void job_clock_starves(struct jobrec *j, int64_t at)
 {
     j->clock.starve_at = at;

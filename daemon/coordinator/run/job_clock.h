@@ -12,6 +12,8 @@ int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j);
 int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j);
 /* When the epoch has to be quiet, or to have made its first or next step; INT64_MAX = there is no limit. */
 void job_clock_limit(struct jobrec *j, int64_t at);
+/* So much later: members could not answer for that long. */
+void job_clock_shift(struct jobrec *j, int64_t ms);
 /* When it gives its slots back because it has too few workers; INT64_MAX = it has enough. */
 void job_clock_starves(struct jobrec *j, int64_t at);
 /* An epoch was formed here, or (taken) by agents: sets the time until its first step. */

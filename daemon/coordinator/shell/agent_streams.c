@@ -106,7 +106,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     struct batch batch;
     batch_init(&batch);
     know_folders(c, m);
-    titan_status status = core_agent(c->core, s->id, m, shell_now(), &batch, &err);
+    titan_status status = core_agent(c->core, s->id, m, shell_now(c), &batch, &err);
     if (was_heartbeat(c, s, &batch) || was_step(m, status, &batch))
         return;
     shell_commit(c, &batch, NULL, NULL);
@@ -128,7 +128,7 @@ void session_on_close(struct rpc_call *call, bool cancelled, void *data)
     if (!c->closing) {
         struct batch batch;
         batch_init(&batch);
-        core_session_closed(c->core, s->id, shell_now(), &batch);
+        core_session_closed(c->core, s->id, shell_now(c), &batch);
         shell_commit(c, &batch, NULL, NULL);
         c->options.observer->session_gone(c, s->id);
     }

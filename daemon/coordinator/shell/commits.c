@@ -24,6 +24,7 @@ struct commit {
     struct coordinator *owner;
     struct batch batch;
     uint64_t sequence;
+    int64_t made_mono;
     bool in_flight;
     struct set_aside *asides;
     const struct change *failed; /* the change that the store refused; NULL = the commit failed for another reason */
@@ -31,9 +32,11 @@ struct commit {
     void *arg;
 };
 
-struct core_time shell_now(void)
+struct core_time shell_now(const struct coordinator *c)
 {
-    return (struct core_time){.mono_ms = clock_mono_ms(), .wall_ms = clock_wall_ms()};
+    const int64_t now = clock_mono_ms();
+    return (struct core_time){
+        .mono_ms = now, .wall_ms = clock_wall_ms(), .held_ms = c->commits ? now - c->commits->made_mono : 0};
 }
 
 struct metrics_write {
@@ -437,7 +440,7 @@ static bool set_aside(struct coordinator *c, struct commit *k, const struct tita
     struct batch batch;
     if (!a)
         return false;
-    const struct core_time now = shell_now();
+    const struct core_time now = shell_now(c);
     const struct change change = aside_change(job_id);
     tlog_error(&c->log, "the job store contradicts the coordinator about a job, which ends", "job=%llu reason=\"%s\"",
                (unsigned long long)job_id, err->msg);
@@ -504,7 +507,7 @@ static void on_timer(uv_timer_t *timer)
     struct coordinator *c = timer->data;
     struct batch batch;
     batch_init(&batch);
-    core_tick(c->core, shell_now(), &batch);
+    core_tick(c->core, shell_now(c), &batch);
     shell_commit(c, &batch, NULL, NULL);
 }
 
@@ -547,6 +550,7 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
     batch_init(batch);
     job_cache_begin(c->jobs, k->batch.changes);
     k->sequence = c->next_sequence++;
+    k->made_mono = clock_mono_ms();
     k->done = done;
     k->arg = arg;
     *c->commits_tail = k;

@@ -58,7 +58,7 @@ static void on_bad_job(uint64_t job_id, const char *why, void *data)
 static titan_status restore_core(struct coordinator *c, struct titan_error *err)
 {
     struct set_aside *bad = NULL;
-    titan_status status = core_restore_but(c->core, store_reader(c->store), shell_now(), on_bad_job, &bad, err);
+    titan_status status = core_restore_but(c->core, store_reader(c->store), shell_now(c), on_bad_job, &bad, err);
     for (struct set_aside *a = bad, *next; a; a = next) {
         next = a->next;
         if (status == TITAN_OK) {

@@ -18,7 +18,7 @@ static void on_heartbeat(const Titan__Internal__PeerMessage *m, const char *from
     struct heartbeat_socket *b = data;
     struct proof_keys keys;
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
-    if (b->owner->closing || !core_heartbeat(b->owner->core, m, shell_now(), &keys))
+    if (b->owner->closing || !core_heartbeat(b->owner->core, m, shell_now(b->owner), &keys))
         return;
     Titan__Internal__HeartbeatAnswer answer = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage out = TITAN__INTERNAL__PEER_MESSAGE__INIT;

@@ -78,7 +78,7 @@ struct coordinator {
     void *closed_data;
 };
 
-struct core_time shell_now(void);
+struct core_time shell_now(const struct coordinator *c);
 void shell_part_closed(struct coordinator *c); /* one of open_handles is closed; the last one ends the shell */
 void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
 /* Hand the metrics that were collected to the store now. */

@@ -584,7 +584,7 @@ static void time_passes(int64_t ms)
     struct batch batch;
     now_ms += ms;
     batch_init(&batch);
-    core_tick(c->core, shell_now(), &batch);
+    core_tick(c->core, shell_now(c), &batch);
     shell_commit(c, &batch, NULL, NULL);
     while (settle())
         ;

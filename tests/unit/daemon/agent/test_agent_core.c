@@ -808,6 +808,25 @@ static void test_revoked_and_not_quiet_is_killed(void **state)
     assert_non_null(strstr(SENT(WORKER_EXITED)->worker_exited->reason, "epoch 1"));
 }
 
+/* This agent stood still, and most likely the machine: the worker's answer lies in the queue. */
+static void test_revoked_while_the_agent_stood_still(void **state)
+{
+    (void)state;
+    in_training();
+    revoke_epoch(1);
+    for (int64_t begin = now; now < begin + 500; now += 5)
+        INPUT(agent_core_tick);
+    now += 8000;
+    INPUT(agent_core_tick);
+    assert_int_equal(count(AGENT_STOP_WORKER), 0);
+    const int64_t begin = now;
+    for (; !count(AGENT_STOP_WORKER); now += 5) {
+        assert_true(now < begin + 1000);
+        INPUT(agent_core_tick);
+    }
+    assert_in_range(now - begin, 400, 510);
+}
+
 static void test_quiet_in_time_is_not_killed(void **state)
 {
     (void)state;
@@ -1247,6 +1266,7 @@ int main(void)
         TEST(test_records_are_bounded),
         TEST(test_causes),
         TEST(test_revoked_and_not_quiet_is_killed),
+        TEST(test_revoked_while_the_agent_stood_still),
         TEST(test_quiet_in_time_is_not_killed),
         TEST(test_moving_out_gets_more_time),
         TEST(test_stall_is_reported),

@@ -399,6 +399,39 @@ static void test_laggard_is_excluded(void **state)
     close_bench(&b);
 }
 
+/* Members are not judged by a time in which the coordinator stood still, or in which its store took nothing: they have
+ * said what it has not read, or have not heard of it yet. */
+static void test_laggards_of_our_own_time(void **state)
+{
+    (void)state;
+    for (int store = 0; store < 2; store++) {
+        struct bench b;
+        running_job(&b);
+        exited(&b, .worker = 3, .code = -1);
+        for (int i = 0; i < 50 && store; i++) {
+            b.held = 100 * i;
+            heartbeat(&b, 1);
+            tick(&b, 100);
+            assert_null(told(&b, STOP, 1));
+        }
+        b.held = 0;
+        if (!store) {
+            b.now += 5000;
+            batch_free(&b.out);
+            core_tick(b.core, at(&b), &b.out);
+        }
+        assert_null(told(&b, STOP, 1));
+        quiesced(&b, .worker = 1, .epoch = 1, .step = 7);
+        quiesced(&b, .worker = 2, .epoch = 1, .step = 7);
+        quiesced(&b, .worker = 4, .epoch = 1, .step = 7);
+        const Titan__Internal__CoordinatorMessage *m = told(&b, FORM, 1);
+        assert_non_null(m);
+        assert_members(m->form, 3, 1, 2, 4);
+        assert_int_equal(m->form->source, TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
+        close_bench(&b);
+    }
+}
+
 /* A worker that stands still takes the others' steps with it, but not for ever. */
 static void test_hang(void **state)
 {
@@ -998,6 +1031,7 @@ int main(void)
         cmocka_unit_test(test_ranks_of_a_node_are_neighbours),
         cmocka_unit_test(test_messages_say_the_term),
         cmocka_unit_test(test_laggard_is_excluded),
+        cmocka_unit_test(test_laggards_of_our_own_time),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_crash_loop),
         cmocka_unit_test(test_permanent_error),

@@ -817,6 +817,24 @@ static void test_never_quiesces(void **state)
     member_close(h.m);
 }
 
+/* The machine stands still while the epoch is left: the training thread has not had that time either. */
+static void test_quiesces_on_a_machine_that_stood_still(void **state)
+{
+    (void)state;
+    begin();
+    hear_lease(0, 1000000);
+    enter(1);
+    hear_revoke(0, 1);
+    run_until(h.now + 500, false);
+    member_tick(h.m, h.now += 8000, 17);
+    assert_int_equal(h.ends, 0);
+    const int64_t from = h.now;
+    run_until(from + 100000, false);
+    assert_int_equal(h.why, MEMBER_END_UNQUIESCED);
+    assert_in_range(h.now - from, 1, MEMBER_QUIESCE_MS - 500);
+    member_close(h.m);
+}
+
 int main(void)
 {
     const char *fixed = getenv("TITAN_TEST_SEED");
@@ -834,6 +852,7 @@ int main(void)
         cmocka_unit_test(test_lease),
         cmocka_unit_test(test_lease_on_a_machine_that_stood_still),
         cmocka_unit_test(test_epoch_lease),
+        cmocka_unit_test(test_quiesces_on_a_machine_that_stood_still),
         cmocka_unit_test(test_never_quiesces),
     };
 
