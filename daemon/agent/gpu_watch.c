@@ -16,7 +16,7 @@
 #include "daemon/agent/nvml.h"
 #include "daemon/common/thread.h"
 
-#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, an order */
+#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, a request */
 #define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
 #define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* all values, when nothing calls for them sooner */
 #define AGE_CHECK_MS LOOK_MS
@@ -244,7 +244,7 @@ static void pause_for(struct gpu_board *b, int64_t ms)
 }
 
 /* false: the watch is over. */
-static bool take_orders(struct watcher *w, bool *ret_look)
+static bool take_requests(struct watcher *w, bool *ret_look)
 {
     struct gpu_board *const b = w->board;
     (void)pthread_mutex_lock(&b->lock);
@@ -292,7 +292,7 @@ static void *watch_main(void *arg)
     } else {
         if (w->nvml.events_create(&w->events) != NVML_SUCCESS)
             w->events = NULL;
-        while (take_orders(w, &asked)) {
+        while (take_requests(w, &asked)) {
             if (now || asked || clock_mono_ms() - looked >= LOOK_MS) {
                 look(w);
                 publish(w, NULL);

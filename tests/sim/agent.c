@@ -24,8 +24,8 @@ struct turn {
     const struct agent_action *at; /* to be carried out next */
 };
 /* For a worker that is not connected. */
-struct order {
-    struct order *next;
+struct command {
+    struct command *next;
     uint64_t worker;
     void *bytes;
     uint32_t len;
@@ -33,7 +33,7 @@ struct order {
 struct agent {
     struct agent_core *core;
     struct turn *turns, **turns_tail;
-    struct order *orders, **orders_tail;
+    struct command *commands, **commands_tail;
     bool carrying_out, writing, sampling;
     usec tick_at, retry;
     int64_t lease_said;    /* when the lease of epochs ends, as workers were told last */
@@ -155,9 +155,9 @@ static void set_timers(int h)
     (void)at(when, &tick, (uint64_t)h, S->hosts[h].life);
 }
 
-/* --- orders to workers -------------------------------------------------------------------------------------------- */
+/* --- commands to workers -------------------------------------------------------------------------------------------- */
 
-static void tell(int h, uint64_t worker, const order_message *m)
+static void tell(int h, uint64_t worker, const worker_command *m)
 {
     struct agent *a = agent_of(h);
     const struct proc *p = worker < SIM_WORKERS ? &S->procs[worker] : NULL;
@@ -167,33 +167,33 @@ static void tell(int h, uint64_t worker, const order_message *m)
         net_local_down(worker, &m->base);
         return;
     }
-    struct order *o = calloc(1, sizeof(*o));
+    struct command *o = calloc(1, sizeof(*o));
     titan_assert(o);
     o->worker = worker;
     o->bytes = packed(&m->base, &o->len);
-    *a->orders_tail = o;
-    a->orders_tail = &o->next;
+    *a->commands_tail = o;
+    a->commands_tail = &o->next;
 }
 
 static void send_waiting(int h, uint64_t worker)
 {
     struct agent *a = agent_of(h);
-    for (struct order **o = &a->orders; *o;) {
-        struct order *x = *o;
+    for (struct command **o = &a->commands; *o;) {
+        struct command *x = *o;
         if (x->worker != worker) {
             o = &x->next;
             continue;
         }
-        order_message *m = titan__internal__agent_to_worker__unpack(&event_memory, x->len, x->bytes);
+        worker_command *m = titan__internal__agent_to_worker__unpack(&event_memory, x->len, x->bytes);
         titan_assert(m);
         net_local_down(worker, &m->base);
         *o = x->next;
         bytes_drop(x->bytes);
         free(x);
     }
-    a->orders_tail = &a->orders;
-    while (*a->orders_tail)
-        a->orders_tail = &(*a->orders_tail)->next;
+    a->commands_tail = &a->commands;
+    while (*a->commands_tail)
+        a->commands_tail = &(*a->commands_tail)->next;
 }
 
 static void on_lease(const struct ev *e);
@@ -203,7 +203,7 @@ static void send_lease(int h, uint64_t worker)
 {
     const struct agent *a = agent_of(h);
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
-    order_message m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    worker_command m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     lease.lease_ms = LEASE_MS;
     lease.epoch_until_ms = agent_core_epoch_until(a->core);
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
@@ -253,19 +253,19 @@ static const struct handler kill_due = {"agent kills", on_kill, TARGET_WORLD};
 static void stop(int h, const struct agent_action *x)
 {
     Titan__Internal__WorkerStop body = TITAN__INTERNAL__WORKER_STOP__INIT;
-    order_message order = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    worker_command command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     const struct proc *p = x->worker_id < SIM_WORKERS ? &S->procs[x->worker_id] : NULL;
     if (!p || !p->alive || p->host != h)
         return;
     TRACE("worker %llu is told to stop within %u ms: %s", LL(x->worker_id), x->grace_ms, x->text);
-    order.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
-    order.stop = &body;
-    order.term = agent_core_term(agent_of(h)->core);
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
+    command.stop = &body;
+    command.term = agent_core_term(agent_of(h)->core);
     body.grace_ms = x->grace_ms;
     body.checkpoint = x->grace_ms > 0;
     body.reason = (char *)x->text;
     if (x->grace_ms)
-        tell(h, x->worker_id, &order);
+        tell(h, x->worker_id, &command);
     usec wait = x->grace_ms ? x->grace_ms * MS : between(CHANCE_HOST, 50, 2 * MS);
     (void)at(S->now + wait, &kill_due, x->worker_id, (uint64_t)h << 32 | S->hosts[h].life);
 }
@@ -402,7 +402,7 @@ static void obeys(int h, const struct agent_action *x)
     const struct agent *a = agent_of(h);
     host->obeyed_term = MAX(host->obeyed_term, agent_core_term(a->core));
     CHECK("I2", a->hearing_term == 0 || a->hearing_term >= host->obeyed_term,
-          "agent %s has seen term %llu and obeys an order of %llu", host->name, LL(host->obeyed_term),
+          "agent %s has seen term %llu and obeys a command of %llu", host->name, LL(host->obeyed_term),
           LL(a->hearing_term));
     if (x->kind != AGENT_COMMAND || x->command->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM)
         return;
@@ -571,7 +571,7 @@ void agent_begin(int h)
     struct agent *a = host->agent = calloc(1, sizeof(*a));
     titan_assert(a);
     a->turns_tail = &a->turns;
-    a->orders_tail = &a->orders;
+    a->commands_tail = &a->commands;
     a->retry = 20 * MS;
     struct agent_core_options options = {.node = host->name,
                                          .device = "cpu",
@@ -606,7 +606,7 @@ void agent_end(int h)
         next = t->next;
         turn_free(t);
     }
-    for (struct order *o = a->orders, *next; o; o = next) {
+    for (struct command *o = a->commands, *next; o; o = next) {
         next = o->next;
         bytes_drop(o->bytes);
         free(o);

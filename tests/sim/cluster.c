@@ -356,7 +356,7 @@ static void end(void)
     for (uint64_t i = 1; i <= S->last_proc; i++) {
         if (S->procs[i].member) {
             const struct member_counters *k = &member_state(S->procs[i].member)->counters;
-            totals->fenced_orders += k->fenced + k->stale + k->conflicts + k->nonsense;
+            totals->fenced_commands += k->fenced + k->stale + k->conflicts + k->nonsense;
             totals->duplicates += k->duplicates;
         }
         member_close(S->procs[i].member);

@@ -282,8 +282,8 @@ static void strike(const struct fault *f)
         break;
     case FAULT_REPLAY_UP:
     case FAULT_REPLAY_DOWN:
-    case FAULT_REPLAY_ORDER:
-        net_replay(f->kind == FAULT_REPLAY_UP ? OLD_UP : f->kind == FAULT_REPLAY_DOWN ? OLD_DOWN : OLD_ORDERS, f->pick);
+    case FAULT_REPLAY_WORKER:
+        net_replay(f->kind == FAULT_REPLAY_UP ? OLD_UP : f->kind == FAULT_REPLAY_DOWN ? OLD_DOWN : OLD_WORKER, f->pick);
         break;
     case FAULT_FALSE_NAME:
         false_name(f);

@@ -114,7 +114,7 @@ void host_spawn(int h, uint64_t job, uint64_t worker)
 {
     CHECK("sim", worker < SIM_WORKERS, "more workers than the simulator keeps");
     struct proc *p = &S->procs[worker];
-    /* An old order to an agent that has been started anew is obeyed; the coordinator has no use for the process. */
+    /* An old command to an agent that has been started anew is obeyed; the coordinator has no use for the process. */
     CHECK("I7", !p->alive, "worker %llu is started twice", LL(worker));
     if (p->there)
         totals->started_again++;

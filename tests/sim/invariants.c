@@ -10,7 +10,7 @@
  *  I5  acknowledged submits and cancels survive, except those after the backup that a store is restored from
  *  I6  what is stored of jobs, runs, epochs, workers and nodes moves by the state tables only (image.c)
  *  I7  no worker outlives its job
- *  I8  a checkpoint that is listed or named in an order is whole on disk; a backup may list what has expired since
+ *  I8  a checkpoint that is listed or named in a command is whole on disk; a backup may list what has expired since
  *  I9  once faults have stopped, every job ends
  *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job
  *  I11 epochs have sizes that the job may have, and a job's reason fits its state (image.c)
@@ -23,7 +23,7 @@
 
 #define LEASE_ROUNDING (20 * MS) /* clocks in ms, and their drift */
 
-/* --- orders ------------------------------------------------------------------------------------------------------- */
+/* --- commands ------------------------------------------------------------------------------------------------------- */
 
 size_t epoch_slot(uint64_t job, uint64_t epoch)
 {
@@ -67,7 +67,7 @@ void must_told(const coord_message *m)
     CHECK("I2",
           !S->store.old || m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK ||
               m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER,
-          "a coordinator on an old backup gives orders");
+          "a coordinator on an old backup gives commands");
     if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)
         return;
     const Titan__Internal__FormEpoch *f = m->form;

@@ -418,10 +418,10 @@ static void on_local_down(const struct ev *e)
     struct proc *p = &S->procs[e->a];
     if (!p->alive || !p->connected || S->hosts[p->host].life != e->b)
         return;
-    order_message *m = titan__internal__agent_to_worker__unpack(&event_memory, e->len, e->bytes);
+    worker_command *m = titan__internal__agent_to_worker__unpack(&event_memory, e->len, e->bytes);
     titan_assert(m);
     if (m->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE && draw(CHANCE_NET) % 3 == 0)
-        remember(OLD_ORDERS, (int)p->id, e);
+        remember(OLD_WORKER, (int)p->id, e);
     worker_hears(p, m);
 }
 static const struct handler local_down = {"worker hears", on_local_down, TARGET_WORKER};
@@ -439,8 +439,8 @@ void net_local_down(uint64_t worker, const ProtobufCMessage *m)
 
 static struct ev *again(int kind, int host)
 {
-    uint64_t session = kind == OLD_ORDERS ? 0 : S->hosts[host].session;
-    if (kind == OLD_ORDERS) {
+    uint64_t session = kind == OLD_WORKER ? 0 : S->hosts[host].session;
+    if (kind == OLD_WORKER) {
         const struct proc *p = &S->procs[host];
         return p->alive && p->connected ? at(p->down_last, &local_down, p->id, S->hosts[p->host].life) : NULL;
     }

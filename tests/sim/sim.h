@@ -68,7 +68,7 @@ typedef int64_t usec;
 typedef Titan__Internal__AgentMessage agent_message;
 typedef Titan__Internal__CoordinatorMessage coord_message;
 typedef Titan__Internal__WorkerToAgent worker_message;
-typedef Titan__Internal__AgentToWorker order_message;
+typedef Titan__Internal__AgentToWorker worker_command;
 
 /* --- plan.c ------------------------------------------------------------------------------------------------------- */
 enum fault_kind {
@@ -99,7 +99,7 @@ enum fault_kind {
     FAULT_LINK_DOUBLES,
     FAULT_REPLAY_UP, /* an old message is heard again */
     FAULT_REPLAY_DOWN,
-    FAULT_REPLAY_ORDER,
+    FAULT_REPLAY_WORKER,
     FAULT_FALSE_NAME, /* a stranger registers in a node's name, or with nonsense */
     FAULT_LYING_AGENT,
     FAULT_LYING_WORKER,
@@ -231,7 +231,7 @@ void cluster_close(void);
     X(source_memory) X(source_replica) X(source_buddy) X(source_checkpoint) X(source_init) X(rolled_forward)              \
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
-    X(fenced_orders) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
+    X(fenced_commands) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
     X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)    \
     X(settled)
 /* clang-format on */
@@ -280,7 +280,7 @@ void net_coord_gone(void);
 void net_peer(int from, int to, const ProtobufCMessage *m);
 void net_local_up(uint64_t worker, const ProtobufCMessage *m);
 void net_local_down(uint64_t worker, const ProtobufCMessage *m);
-enum { OLD_DOWN, OLD_UP, OLD_ORDERS, OLD_KINDS };
+enum { OLD_DOWN, OLD_UP, OLD_WORKER, OLD_KINDS };
 void net_replay(int kind, uint32_t pick);
 void net_reset(void);
 
@@ -488,7 +488,7 @@ struct comm {
     int opened;                /* barriers that have opened */
     unsigned commands, agreed; /* COMMAND_* */
     bool over;                 /* a member is out: no barrier opens any more */
-    char checkpoint[64];       /* that the order names */
+    char checkpoint[64];       /* that the command names */
     enum sim_source recovery_source;
     struct holding target; /* what all will hold when the state is there */
     bool rolled_forward, installed;
@@ -519,7 +519,7 @@ void proc_end(uint64_t worker, int code, int signal, const char *why);
 struct proc *proc_pick(uint32_t pick); /* one that lives; NULL = none */
 
 void worker_begin(struct proc *p);
-void worker_hears(struct proc *p, const order_message *m);
+void worker_hears(struct proc *p, const worker_command *m);
 void worker_connected(struct proc *p, bool connected); /* the agent's socket */
 void worker_timer(struct proc *p);                     /* after every input of its member */
 

@@ -56,7 +56,7 @@ static void test_schedules_get_around(void **state)
     assert_true(t->source_memory > n / 8 && t->source_replica > n / 40 && t->source_buddy > n / 80);
     assert_true(t->source_checkpoint > n / 20 && t->source_init > n / 2 && t->rolled_forward > 0 &&
                 t->installed_in_part > 0);
-    assert_true(t->fenced_orders > n / 20 && t->duplicates > n / 20 && t->stalls > n / 20);
+    assert_true(t->fenced_commands > n / 20 && t->duplicates > n / 20 && t->stalls > n / 20);
     assert_true(t->recoveries > n / 4 && t->resizes > n / 20 && t->waits > n / 4);
     assert_true(t->coordinator_lives > n * 5 / 4 && t->agent_lives > n / 8 && t->sessions > 3 * n);
     assert_true(t->steps > 30 * n && t->checkpoints > 2 * n && t->checkpoints_torn > n / 50);

@@ -217,7 +217,7 @@ static const struct disk_ckpt *look_in_folder(uint64_t job)
     return latest;
 }
 
-/* Workers look into the folder whatever the order names (worker/elastic/restore.c). */
+/* Workers look into the folder whatever the command names (worker/elastic/restore.c). */
 static bool from_checkpoint(struct comm *c)
 {
     const struct disk_ckpt *k = look_in_folder(c->job);

@@ -16,7 +16,7 @@ static void on_timer(const struct ev *e)
 {
     struct proc *p = &S->procs[e->a];
     if (!p->alive || !p->member || S->now < p->tick_at)
-        return; /* no member yet: the timer was of one that had its number before, and an old order starts it again */
+        return; /* no member yet: the timer was of one that had its number before, and an old command starts it again */
     p->tick_at = 0;
     member_tick(p->member, now_of(p), p->actions);
     training_poke(p);
@@ -111,7 +111,7 @@ void worker_connected(struct proc *p, bool connected)
         member_disconnected(p->member);
 }
 
-void worker_hears(struct proc *p, const order_message *m)
+void worker_hears(struct proc *p, const worker_command *m)
 {
     const struct member_state was = *member_state(p->member);
     (void)member_hear(p->member, m, now_of(p));
@@ -119,12 +119,12 @@ void worker_hears(struct proc *p, const order_message *m)
     CHECK("I2",
           m->term >= was.term || m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE ||
               is->counters.fenced + is->counters.nonsense > was.counters.fenced + was.counters.nonsense,
-          "worker %llu has seen term %llu and takes an order of %llu", LL(p->id), LL(was.term), LL(m->term));
+          "worker %llu has seen term %llu and takes a command of %llu", LL(p->id), LL(was.term), LL(m->term));
     if (m->term < was.term && m->kind_case != TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE)
         CHECK("I2",
               is->seen == was.seen && is->offered == was.offered && is->revoked == was.revoked &&
                   is->stopped == was.stopped && is->in_revoked == was.in_revoked,
-              "worker %llu has seen term %llu and obeys an order of %llu", LL(p->id), LL(was.term), LL(m->term));
+              "worker %llu has seen term %llu and obeys a command of %llu", LL(p->id), LL(was.term), LL(m->term));
     training_poke(p);
     worker_timer(p);
 }
