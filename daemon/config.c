@@ -238,46 +238,33 @@ static titan_status wrong_type(const struct toml_value *v, const char *what, con
     return titan_fail(err, TITAN_EINVAL, "%s: expected %s, found %s", what, wanted, toml_type_name(v->type));
 }
 
-static titan_status load_listen(struct daemon_config *c, const struct toml_value *v, const char *what,
-                                struct titan_error *err)
-{
-    if (v->type != TOML_ARRAY)
-        return wrong_type(v, what, "an array of strings", err);
-    c->n_listen = 0;
-    for (const struct toml_value *item = v->first; item; item = item->next) {
-        if (item->type != TOML_STRING)
-            return wrong_type(item, what, "an array of strings", err);
-        TRY(add_listen(c, item->string, what, err));
-    }
-    return TITAN_OK;
-}
-
-static titan_status load_identities(struct auth_list *list, const struct toml_value *v, const char *what,
-                                    struct titan_error *err)
-{
-    if (v->type != TOML_ARRAY)
-        return wrong_type(v, what, "an array of strings", err);
-    list->n = 0;
-    for (const struct toml_value *item = v->first; item; item = item->next) {
-        if (item->type != TOML_STRING)
-            return wrong_type(item, what, "an array of strings", err);
-        if (auth_list_add(list, item->string, err) != TITAN_OK)
-            return titan_error_wrap(err, "%s", what);
-    }
-    return TITAN_OK;
-}
-
-static titan_status load_roots(struct paths_roots *roots, const struct toml_value *v, const char *what,
+static titan_status add_string(struct daemon_config *c, const struct setting *s, const char *text, const char *what,
                                struct titan_error *err)
 {
+    void *const to = (char *)c + s->offset;
+    if (s->type == VALUE_LISTEN)
+        return add_listen(c, text, what, err);
+    if ((s->type == VALUE_ROOTS ? paths_add_root(to, text, err) : auth_list_add(to, text, err)) != TITAN_OK)
+        return titan_error_wrap(err, "%s", what);
+    return TITAN_OK;
+}
+
+/* In place of those that were there. */
+static titan_status load_strings(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
+                                 const char *what, struct titan_error *err)
+{
     if (v->type != TOML_ARRAY)
         return wrong_type(v, what, "an array of strings", err);
-    roots->n = 0;
+    if (s->type == VALUE_LISTEN)
+        c->n_listen = 0;
+    else if (s->type == VALUE_ROOTS)
+        ((struct paths_roots *)((char *)c + s->offset))->n = 0;
+    else
+        ((struct auth_list *)((char *)c + s->offset))->n = 0;
     for (const struct toml_value *item = v->first; item; item = item->next) {
         if (item->type != TOML_STRING)
             return wrong_type(item, what, "an array of strings", err);
-        if (paths_add_root(roots, item->string, err) != TITAN_OK)
-            return titan_error_wrap(err, "%s", what);
+        TRY(add_string(c, s, item->string, what, err));
     }
     return TITAN_OK;
 }
@@ -287,11 +274,9 @@ static titan_status load_value(struct daemon_config *c, const struct setting *s,
 {
     switch (s->type) {
     case VALUE_LISTEN:
-        return load_listen(c, v, what, err);
     case VALUE_IDENTITIES:
-        return load_identities((struct auth_list *)((char *)c + s->offset), v, what, err);
     case VALUE_ROOTS:
-        return load_roots((struct paths_roots *)((char *)c + s->offset), v, what, err);
+        return load_strings(c, s, v, what, err);
     case VALUE_BOOL:
         if (v->type != TOML_BOOL)
             return wrong_type(v, what, "true or false", err);
