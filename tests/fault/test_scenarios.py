@@ -3,6 +3,7 @@
 """The fault scenarios that are quick, twice each; `make fault` does all of them often enough to measure."""
 import os
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
 from kit import figures, missed  # noqa: E402
 from scenarios import HOME, SCENARIOS, Record  # noqa: E402
-from titan import tap  # noqa: E402
+from titan import SOURCE, tap  # noqa: E402
 
 ROUNDS = 2
 SEED = os.environ.get("SEED") or str(random.SystemRandom().randrange(1 << 32))
@@ -34,10 +35,16 @@ def slice_of(s):
     return test
 
 
+def all_are_in_the_documents():
+    """every scenario has its paragraph in docs/operations.md"""
+    written = {int(n) for n in re.findall(r"^\*\*(\d+)\. ", (SOURCE / "docs/operations.md").read_text(), re.M)}
+    assert set(SCENARIOS) <= written, f"without one: {sorted(set(SCENARIOS) - written)}"
+
+
 def losses_have_targets():
     """steps lost are held to a target"""
     lost = {"steps_lost": figures([0, 25])}
     assert missed({"steps_lost": 25}, lost) == [] and missed({"steps_lost": 0}, lost) and missed({}, lost)
 
 
-tap(losses_have_targets, *(slice_of(s) for _, s in sorted(SCENARIOS.items()) if s.fast))
+tap(all_are_in_the_documents, losses_have_targets, *(slice_of(s) for _, s in sorted(SCENARIOS.items()) if s.fast))

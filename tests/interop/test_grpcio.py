@@ -37,7 +37,7 @@ health = importlib.import_module("titan.wire.health_pb2")
 reflection = importlib.import_module("titan.wire.reflection_pb2")
 
 SERVICE = {m.name: m for m in api.DESCRIPTOR.services_by_name["Titan"].methods}
-STREAMS = {"WatchEvents", "Logs", "Metrics"}
+STREAMS = {"WatchEvents", "Logs", "Metrics", "Audit", "Backup"}
 RAW = {"request_serializer": lambda b: b, "response_deserializer": lambda b: b}
 
 

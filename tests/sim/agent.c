@@ -155,7 +155,7 @@ static void set_timers(int h)
     (void)at(when, &tick, (uint64_t)h, S->hosts[h].life);
 }
 
-/* --- commands to workers -------------------------------------------------------------------------------------------- */
+/* --- commands to workers ------------------------------------------------------------------------------------------ */
 
 static void tell(int h, uint64_t worker, const worker_command *m)
 {
