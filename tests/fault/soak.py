@@ -91,7 +91,18 @@ def lossy(c, run, rng):
     c.wire.heal()
 
 
-FAULTS = (one_worker, one_worker, two_workers, stop_worker, agent, coordinator, node, cut, cut_one_way, lossy)
+def standstill(c, run, rng):
+    """Of all machines, often while the other workers leave the epoch."""
+    one_worker(c, run, rng)
+    time.sleep(rng.uniform(0, 0.06))
+    for host in c.hosts.values():
+        host.freeze(True)
+    time.sleep(rng.uniform(1.5, 3))
+    for host in c.hosts.values():
+        host.freeze(False)
+
+
+FAULTS = (one_worker, one_worker, two_workers, stop_worker, agent, coordinator, node, cut, cut_one_way, lossy, standstill)
 
 
 def size_of(pid):
