@@ -35,7 +35,8 @@ struct follow {
     int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
     int64_t lacks_ms;      /* since when nodes are missing; 0 = they are not */
     bool polling, asking_end, over, client_down, giving_up;
-    bool known; /* an answer about the job has come: metrics are asked for from its step on */
+    bool known;   /* an answer about the job has come: metrics are asked for from its step on */
+    bool passing; /* over the events that are there already */
     int interrupts;
     struct {
         char seen[256], said[256]; /* at the last look; the last that was printed, by itself or in an event */
@@ -143,7 +144,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
         progress_print(&f->progress, "the server is back");
     f->gone_ms = 0;
     f->last_event = MAX(f->last_event, event->id);
-    if (!f->options->progress)
+    if (!f->options->progress || f->passing)
         return;
     struct json *detail = NULL;
     (void)!json_parse(event->detail, strlen(event->detail), &detail, NULL);
@@ -176,7 +177,10 @@ static void on_events_end(struct rpc_stream *stream, const struct titan_error *e
     f->events = NULL;
     if (f->over || f->final)
         return;
-    if (err->status == TITAN_OK) {
+    if (err->status == TITAN_OK && f->passing) {
+        f->passing = false;
+        open_streams(f);
+    } else if (err->status == TITAN_OK) {
         f->asking_end = true;
         ask_job(f);
     } else if (!wait_for_server(f, err)) {
@@ -288,6 +292,8 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     progress_job(&f->progress, job);
     if (!f->known) {
         f->known = true;
+        if (f->options->from_now && !f->progress.live)
+            progress_show(&f->progress, clock_wall_ms(), true);
         f->last_step = job->step;
         open_streams(f);
         if (f->over)
@@ -346,7 +352,7 @@ static void open_streams(struct follow *f)
         Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
         request.job_id = f->options->job_id;
         request.after_event_id = f->last_event;
-        request.follow = true;
+        request.follow = !f->passing;
         if (rpc_client_stream(f->client, TITAN_METHOD("WatchEvents"), &request.base, true,
                               &titan__v1__event__descriptor, &events, f, &f->events, &err) != TITAN_OK) {
             fail(f, &err);
@@ -435,7 +441,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
                         struct titan_error *err)
 {
     titan_assert(options->server && ret_job);
-    struct follow f = {.options = options, .err = err};
+    struct follow f = {.options = options, .passing = options->from_now, .err = err};
     int rc = uv_loop_init(&f.loop);
     if (rc != 0)
         return titan_fail(err, titan_status_from_errno(-rc), "cannot start a loop: %s", uv_strerror(rc));

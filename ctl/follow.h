@@ -13,6 +13,7 @@ struct follow_options {
     const char *server;
     uint64_t job_id;
     bool progress;            /* show progress and events of note on stderr */
+    bool from_now;            /* events that are there already are passed over, in favour of how the job is now */
     bool cancel_on_interrupt; /* Ctrl-C cancels the job, a second one leaves at once; otherwise the first one leaves */
     uint32_t timeout_ms;      /* 0 = none */
     uint32_t patience_ms;     /* how long the server may be gone; 0 = 30000 */

@@ -41,12 +41,13 @@ struct view {
     int64_t drawn_ns;
 };
 
+/* A range is drawn at its first step, the newest at its last: there the axis ends. */
 static void fill(struct series *s)
 {
     titan_assert(s->curves.n <= CURVES_RANGES);
     for (size_t i = 0; i < s->curves.n; i++) {
         const struct curves_range *r = &s->curves.ranges[i];
-        s->x[i] = (double)r->step;
+        s->x[i] = (double)(i + 1 < s->curves.n ? r->step : r->last_step);
         s->y[i] = curves_mean(&r->values[CURVES_LOSS]);
         s->validation[i] = curves_mean(&r->values[CURVES_VALIDATION]);
     }

@@ -35,7 +35,7 @@ void progress_job(struct progress *p, const Titan__V1__Job *job);
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point);
 /* The line itself, at most width columns when that is positive; no newline, no escape sequences without color. */
 void progress_text(const struct progress *p, int width, struct buf *out);
-/* Draw or print what is due at now_ms. last: the run is over, print the end state. */
+/* Draw or print what is due at now_ms. last: whatever is due, as a line that stays; so the end state. */
 void progress_show(struct progress *p, int64_t now_ms, bool last);
 /* A line of its own, above the live one. */
 void progress_print(struct progress *p, const char *line);

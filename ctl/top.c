@@ -77,8 +77,9 @@ struct top {
     size_t n_places, cap_places, page;
     struct place next; /* while a page is put together */
     struct top_job jobs[JOBS_MOST], coming[JOBS_MOST];
-    size_t n_jobs, n_coming, asked; /* asked: of which the steps are next */
-    uint64_t total;                 /* jobs on all pages; 0: not known */
+    struct split_mean splits[JOBS_MOST]; /* of jobs, as they were drawn last */
+    size_t n_jobs, n_coming, asked;      /* asked: of which the steps are next */
+    uint64_t total;                      /* jobs on all pages; 0: not known */
     bool more;
     uint64_t selected;
     struct curve *curves;
@@ -180,7 +181,6 @@ static void draw(struct top *t)
         return;
     _cleanup_(buf_free) struct buf text = BUF_INIT, frame = BUF_INIT;
     const uint64_t shown = t->places[t->page].before + t->n_jobs;
-    struct split_mean split;
     struct top_screen s = {.color = t->ctl->color && t->live,
                            .unicode = plot_unicode(),
                            .live = t->live,
@@ -204,8 +204,7 @@ static void draw(struct top *t)
         const struct curve *h = curve_of(t, t->jobs[i].id);
         t->jobs[i].losses = h ? h->losses : NULL;
         t->jobs[i].n_losses = h ? h->n : 0;
-        if (h && i == s.selected && split_window_mean(&h->splits, &split))
-            s.split = &split;
+        t->jobs[i].split = h && split_window_mean(&h->splits, &t->splits[i]) ? &t->splits[i] : NULL;
     }
     top_screen_put(&s, &frame);
     if (!t->live) {
@@ -803,7 +802,8 @@ const struct command command_top = {
         "arrows "
         "select a job, n\nand p turn pages, a shows those that have ended, too. Where standard output is no terminal "
         "one "
-        "frame is printed;\nCOLUMNS and LINES say how large.",
+        "frame is printed;\nCOLUMNS and LINES say how large. Of several jobs that run it says of each where the time "
+        "went and which rank was\nthe slowest.",
     .options = (const struct option_spec[]){{"once", '1', NULL, "print one frame and end", WORD_NONE},
                                             {"all", 'a', NULL, "also jobs that have ended", WORD_NONE},
                                             {NULL}},

@@ -163,10 +163,55 @@ static void put_nodes(struct frame *f, int rows)
         put_text(f, "", "... and %zu more nodes", s->n_nodes - (size_t)rows);
 }
 
+static bool has_split(const struct top_job *job)
+{
+    return job->split && job->state != TITAN__V1__JOB_STATE__PENDING && !ctl_state_final(job->state);
+}
+
+/* A frame that no keys select another job in: how many of its jobs a table says it of; 0: the lines of the selected one
+ * are enough. */
+static int splits_of(const struct top_screen *s, int jobs)
+{
+    int n = 0;
+    titan_assert(jobs <= (int)s->n_jobs);
+    for (int i = 0; i < jobs && !s->live; i++)
+        n += has_split(&s->jobs[i]);
+    return n == 1 && has_split(&s->jobs[s->selected]) ? 0 : n;
+}
+
+static void put_splits(struct frame *f, int jobs, int rows)
+{
+    struct table_out t;
+    table_begin(&t, (const char *const[]){"JOB>", "STEP MS>", "?DATA>", "?COMPUTE>", "?COMM.>", "?CHECKP.>",
+                                          "?STRAGGL.>", "SLOWEST", "BUSY MS>", "OTHERS WAIT>", NULL});
+    for (int i = 0; i < jobs; i++) {
+        const struct top_job *job = &f->screen->jobs[i];
+        if (!has_split(job))
+            continue;
+        const struct step_split *m = &job->split->split;
+        const double total = step_split_total(m), percent = total > 0 ? 100 / total : 0;
+        const double parts[] = {m->data, m->compute, m->communication, m->checkpoint, m->stragglers};
+        table_cell(&t, "%llu", (unsigned long long)job->id);
+        table_cell(&t, "%.1f", total);
+        for (size_t k = 0; k < ARRAY_SIZE(parts); k++)
+            table_cell(&t, "%.0f%%", percent * parts[k]);
+        if (m->slowest >= 0) {
+            table_cell(&t, "rank %d in %u of %u", m->slowest, job->split->slowest_steps, job->split->steps);
+            table_cell(&t, "%.1f", m->slowest_busy);
+            table_cell(&t, "%.1f", job->split->waited);
+        } else {
+            for (int k = 0; k < 3; k++)
+                table_cell(&t, "-");
+        }
+    }
+    put_table(f, &t, -1, rows, -1);
+}
+
 static const struct top_worker *slowest_of(const struct top_screen *s)
 {
-    for (size_t i = 0; s->split && s->split->split.slowest >= 0 && i < s->n_workers; i++)
-        if (s->workers[i].rank == s->split->split.slowest)
+    const struct split_mean *split = s->jobs[s->selected].split;
+    for (size_t i = 0; split && split->split.slowest >= 0 && i < s->n_workers; i++)
+        if (s->workers[i].rank == split->split.slowest)
             return &s->workers[i];
     return NULL;
 }
@@ -175,7 +220,7 @@ static const struct top_worker *slowest_of(const struct top_screen *s)
  */
 static void put_split(struct frame *f, int below)
 {
-    const struct split_mean *m = f->screen->split;
+    const struct split_mean *m = f->screen->jobs[f->screen->selected].split;
     const struct step_split *t = &m->split;
     const struct top_worker *w = slowest_of(f->screen);
     const double total = step_split_total(t), percent = total > 0 ? 100 / total : 0;
@@ -192,6 +237,7 @@ static void put_split(struct frame *f, int below)
 static void put_workers(struct frame *f, int rows)
 {
     const struct top_screen *s = f->screen;
+    const struct split_mean *split = s->jobs[s->selected].split;
     const struct top_worker *slowest = slowest_of(s);
     struct table_out t;
     char ago[48];
@@ -207,7 +253,7 @@ static void put_workers(struct frame *f, int rows)
         table_cell(&t, "%s", w->state);
         table_cell(&t, "%s", output_ago(w->since_ms, s->now_ms, ago));
         if (w == slowest && !*w->note)
-            table_cell(&t, "slowest in %u of %u steps", s->split->slowest_steps, s->split->steps);
+            table_cell(&t, "slowest in %u of %u steps", split->slowest_steps, split->steps);
         else
             table_cell(&t, "%s", w->note);
     }
@@ -232,7 +278,7 @@ static void put_head(struct frame *f)
         put_text(f, "\033[31;1m", "%s", s->trouble);
 }
 
-static void put_selected(struct frame *f, int below)
+static void put_selected(struct frame *f, bool split, int below)
 {
     const struct top_screen *s = f->screen;
     titan_assert(s->n_jobs > 0 && below >= 0);
@@ -242,7 +288,7 @@ static void put_selected(struct frame *f, int below)
         events += s->events[i][0] != '\0';
     put_text(f, "\033[1m", "job %llu  %s%s%s", (unsigned long long)job->id, job->name, *job->reason ? ": " : "",
              job->reason);
-    if (s->split)
+    if (split && job->split)
         put_split(f, below);
     /* A heading, workers and what is left out of them; then the newest events. */
     const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
@@ -264,9 +310,12 @@ void top_screen_put(const struct top_screen *s, struct buf *out)
         put_jobs(&f, jobs);
     else
         put_text(&f, "", "no jobs");
-    put_nodes(&f, MIN((int)s->n_nodes, MAX((f.left - below) / 4, 1)));
+    const int splits = splits_of(s, jobs);
+    put_nodes(&f, MIN((int)s->n_nodes, MAX((f.left - below - splits) / 4, 1)));
+    if (splits > 0)
+        put_splits(&f, jobs, splits);
     if (s->n_jobs > 0)
-        put_selected(&f, below);
+        put_selected(&f, splits == 0 || !has_split(&s->jobs[s->selected]), below);
     if (s->live) {
         while (f.left > 1)
             put_text(&f, "", "%s", "");

@@ -23,6 +23,7 @@ struct top_job {
     uint32_t workers, restarts;
     const double *losses; /* the newest, oldest first */
     size_t n_losses;
+    const struct split_mean *split; /* of its newest steps; NULL: not measured */
 };
 
 struct top_node {
@@ -53,14 +54,13 @@ struct top_screen {
     size_t n_nodes;
     const struct top_worker *workers; /* of the selected job */
     size_t n_workers;
-    const struct split_mean *split; /* of its newest steps; NULL: not measured */
-    char events[TOP_EVENTS][256];   /* its newest, the last one last; "" = none */
+    char events[TOP_EVENTS][256]; /* its newest, the last one last; "" = none */
 };
 
 /* How many jobs a screen of this height has room for: that many are asked of the server. */
 size_t top_screen_jobs(int height);
-/* Lines, each ended by a newline, none wider than the terminal, no more than its height. live: a last line says which
- * keys there are. */
+/* Lines, each ended by a newline, none wider than the terminal, no more than its height. live: where the time of
+ * steps went is said of the selected job, and a last line says which keys there are; else of all that run. */
 void top_screen_put(const struct top_screen *s, struct buf *out);
 
 #endif

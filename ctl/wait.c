@@ -25,10 +25,12 @@ static titan_status await(struct ctl *ctl, uint64_t id, bool progress, int64_t u
     if (until_ms && left <= 0)
         return titan_fail(err, TITAN_ETIMEDOUT, "job %llu is %s still", (unsigned long long)id,
                           ctl_state_name(now->job->state));
-    return follow_job(
-        &(struct follow_options){
-            .server = ctl->server, .job_id = id, .progress = progress, .timeout_ms = until_ms ? (uint32_t)left : 0},
-        ret, err);
+    return follow_job(&(struct follow_options){.server = ctl->server,
+                                               .job_id = id,
+                                               .progress = progress,
+                                               .from_now = progress,
+                                               .timeout_ms = until_ms ? (uint32_t)left : 0},
+                      ret, err);
 }
 
 /* All of them, in turn; what has gone wrong is said of each. */
@@ -88,7 +90,7 @@ const struct command command_wait = {
     .options =
         (const struct option_spec[]){
             {"timeout", 't', "SECONDS", "give up after so long (default: never)", WORD_NONE},
-            {"follow", 'f', NULL, "show progress meanwhile, of one job after the other", WORD_NONE},
+            {"follow", 'f', NULL, "show progress meanwhile, as attach does, of one job after the other", WORD_NONE},
             JOBS_FILTERS,
             {NULL}},
     .examples = (const struct example[]){{"titanctl wait 12 --timeout 3600", "at most an hour"},
@@ -106,10 +108,10 @@ static titan_status attach(void *with, const struct args *args, struct titan_err
 
 const struct command command_attach = {
     .name = "attach",
-    .summary = "show a job's progress again, until it has ended",
+    .summary = "show a job's progress from now on, until it has ended",
     .arguments = "JOB",
-    .text = "What titanctl submit --follow shows; Ctrl-C leaves, the job goes on. Exit codes are those of titanctl "
-            "wait.",
+    .text = "First how the job is now, then what titanctl submit --follow shows; what was before is in titanctl "
+            "events. Ctrl-C\nleaves, the job goes on. Exit codes are those of titanctl wait.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,

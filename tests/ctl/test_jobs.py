@@ -108,12 +108,20 @@ def several():
     until("it is some steps on", lambda: d.status(one)["step"] > 50, 30)
     at = d.status(one)
     process = subprocess.Popen([CTL, "-s", d.server, "attach", one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    first = next(line for line in process.stderr if line.startswith("running"))
+    first = process.stderr.readline()
+    assert first.startswith("running  step "), first
     step, steps = first.split("step ")[1].split()[0].split("/")
     assert int(step) >= at["step"] and int(steps) == at["steps"], first
+    d.ok("checkpoint", one)
+    news = next(line for line in process.stderr if not line.startswith("running"))
+    assert "checkpoint of step" in news, news  # that is after it was attached to; what it is told to write before it runs is not
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 130 and f"job {one} goes on" in err, err
+    assert process.returncode == 130 and f"job {one} goes on" in err and "forms with" not in err, err
+    queued = subprocess.Popen([CTL, "-s", d.server, "attach", waits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert queued.stderr.readline() == f"pending  step 0/{FOR_EVER}\n"
+    queued.send_signal(signal.SIGINT)
+    assert queued.wait(20) == 130
     refused(d.ctl("wait", one, two, "--timeout", "0.2"), 124, one)
     refused(d.ctl("cancel"), 2, "--all")
     refused(d.ctl("cancel", one, "--all"), 2, "not both")

@@ -29,7 +29,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         titan_assert(VEC_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written));
     }
     titan_assert(at + 1 == j->n_ckpts || j->ckpts[at].step > j->ckpts[at + 1].step); /* newest first */
-    if (j->state == JOB_CANCELLING) /* progress is not listened to any more, and this is the last word on it */
+    if (j->state == JOB_CANCELLING) /* the report of the step itself may be lost, and this is the last word on it */
         job_progress_reaches(j, m->step);
     emit_checkpoint(c, j, m);
     store_status(c, j);

@@ -156,20 +156,27 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     }
 }
 
+/* A job that ends, or is queued again, has the steps that its workers make before they stop. */
+static bool steps_count(const struct jobrec *j, const struct workrec *w)
+{
+    return !job_final(j) && j->epoch_state != EPOCH_ENDED &&
+           (w->state == WORKER_READY || j->phase == PHASE_REQUEUEING || j->phase == PHASE_CANCELLING);
+}
+
 static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
                             const Titan__Internal__WorkerProgress *p)
 {
     const struct rank_slot *rank_slot = job_rank_slot(j, w);
-    if (!speaks_of_epoch(c, j, w, p->epoch) || j->state == JOB_CANCELLING || job_final(j) ||
-        j->epoch_state == EPOCH_ENDED || !(w->state == WORKER_READY || j->phase == PHASE_REQUEUEING) ||
-        !step_can_be(c, j, w, p->step))
+    if (!speaks_of_epoch(c, j, w, p->epoch) || !steps_count(j, w) || !step_can_be(c, j, w, p->step))
         return;
     j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
     if (!w->quiesced) /* else its report of what it holds is newer */
         w->last_step = p->step;
-    if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
-        job_progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
-    epoch_formed(c, j);
+    if (j->phase != PHASE_CANCELLING) {
+        if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
+            job_progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
+        epoch_formed(c, j);
+    }
     if (p->step > j->status.step) {
         job_progress_reaches(j, p->step);
         job_progress_unsaved(j);

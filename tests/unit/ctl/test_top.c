@@ -18,6 +18,8 @@ enum { MANY = 100 };
 static void fill(struct top_screen *s, struct top_job *jobs, struct top_node *nodes, struct top_worker *workers)
 {
     static const double losses[] = {3, NAN, 2, INFINITY, 1};
+    static const struct split_mean split = {
+        .split = {1e9, 1e9, 1e9, 1e9, 1e9, .slowest_busy = 1e9, .slowest = 7}, .waited = 1e9, .steps = 64};
     for (int i = 0; i < MANY; i++) {
         jobs[i] = (struct top_job){.id = UINT64_MAX - (uint64_t)i,
                                    .step = 123456789,
@@ -28,7 +30,8 @@ static void fill(struct top_screen *s, struct top_job *jobs, struct top_node *no
                                    .mfu = 0.5,
                                    .workers = 1024,
                                    .losses = losses,
-                                   .n_losses = 5};
+                                   .n_losses = 5,
+                                   .split = &split};
         (void)snprintf(jobs[i].name, sizeof(jobs[i].name), "名前名前名前名前名前名前名前-%d", i);
         (void)snprintf(jobs[i].reason, sizeof(jobs[i].reason), "%0200d", i);
         nodes[i] = (struct top_node){.state = "quarantined", .slots = 8};
@@ -38,9 +41,6 @@ static void fill(struct top_screen *s, struct top_job *jobs, struct top_node *no
     }
     for (int i = 0; i < TOP_EVENTS; i++)
         (void)snprintf(s->events[i], sizeof(s->events[i]), "event %0200d", i);
-    static const struct split_mean split = {
-        .split = {1e9, 1e9, 1e9, 1e9, 1e9, .slowest_busy = 1e9, .slowest = 7}, .waited = 1e9, .steps = 64};
-    s->split = &split;
     s->rest = UINT64_MAX;
     s->uncounted = true;
     s->jobs = jobs;
@@ -94,6 +94,10 @@ static void test_fits(void **state)
                     at += len + 1;
                 }
                 assert_in_range(lines, s.live ? height : 1, height);
+                size_t splits = 0; /* a line of each job, however many there are */
+                for (const char *at = text.data; (at = strstr(at, " rank 7 in ")); at++)
+                    splits++;
+                assert_true(s.live || s.trouble || width < 80 || splits == s.n_jobs);
             }
 }
 
@@ -102,25 +106,26 @@ static void test_frame(void **state)
 {
     (void)state;
     static const double losses[] = {4, 3, 2, 1};
-    const struct top_job jobs[] = {{.id = 7,
-                                    .step = 10,
-                                    .steps = 20,
-                                    .state = TITAN__V1__JOB_STATE__RUNNING,
-                                    .name = "one",
-                                    .loss = NAN,
-                                    .tokens_per_second = 61234,
-                                    .mfu = 0.25,
-                                    .workers = 4,
-                                    .losses = losses,
-                                    .n_losses = 4},
-                                   {.id = 6, .steps = 5, .state = TITAN__V1__JOB_STATE__PENDING, .name = "two"}};
-    const struct top_node nodes[] = {{.name = "a", .state = "ready", .device = "cpu", .slots = 4, .slots_used = 4}};
-    const struct top_worker workers[] = {{.id = 3, .rank = 0, .node = "a", .state = "trains", .note = "slow"},
-                                         {.id = 4, .rank = 1, .node = "b", .state = "trains"}};
     const struct split_mean split = {.split = {1, 40, 3.25, 0, 20, .slowest_busy = 61, .slowest = 1},
                                      .waited = 21.5,
                                      .steps = 64,
                                      .slowest_steps = 60};
+    struct top_job jobs[] = {{.id = 7,
+                              .step = 10,
+                              .steps = 20,
+                              .state = TITAN__V1__JOB_STATE__RUNNING,
+                              .name = "one",
+                              .loss = NAN,
+                              .tokens_per_second = 61234,
+                              .mfu = 0.25,
+                              .workers = 4,
+                              .losses = losses,
+                              .n_losses = 4,
+                              .split = &split},
+                             {.id = 6, .steps = 5, .state = TITAN__V1__JOB_STATE__PENDING, .name = "two"}};
+    const struct top_node nodes[] = {{.name = "a", .state = "ready", .device = "cpu", .slots = 4, .slots_used = 4}};
+    const struct top_worker workers[] = {{.id = 3, .rank = 0, .node = "a", .state = "trains", .note = "slow"},
+                                         {.id = 4, .rank = 1, .node = "b", .state = "trains"}};
     struct top_screen s = {.width = 100,
                            .height = 22,
                            .server = "unix:/x",
@@ -130,7 +135,6 @@ static void test_frame(void **state)
                            .n_nodes = 1,
                            .workers = workers,
                            .n_workers = 2,
-                           .split = &split,
                            .more = true,
                            .events = {[TOP_EVENTS - 1] = "10:00:00  epoch 1 running"}};
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -154,6 +158,23 @@ static void test_frame(void **state)
     s.uncounted = true;
     top_screen_put(&s, &text);
     assert_non_null(strstr(text.data, "page 1, over 9986 more jobs  unix:/x\n"));
+    assert_null(strstr(text.data, "SLOWEST"));
+    buf_clear(&text);
+    const struct split_mean alone = {.split = {1, 9, 0, 0, 0, .slowest = -1}, .steps = 64};
+    jobs[1].state = TITAN__V1__JOB_STATE__RUNNING;
+    jobs[1].split = &alone;
+    top_screen_put(&s, &text);
+    assert_non_null(strstr(text.data, "JOB  STEP MS  DATA  COMPUTE  COMM.  CHECKP.  STRAGGL.  SLOWEST"));
+    assert_non_null(
+        strstr(text.data,
+               "  7     64.2    2%      62%     5%       0%       31%  rank 1 in 60 of 64     61.0         21.5\n"));
+    assert_non_null(strstr(text.data, "  6     10.0   10%      90%     0%       0%        0%  -"));
+    assert_null(strstr(text.data, "slowest: rank"));
+    buf_clear(&text);
+    s.live = true; /* keys select the other one */
+    top_screen_put(&s, &text);
+    assert_null(strstr(text.data, "SLOWEST"));
+    assert_non_null(strstr(text.data, "\nslowest: rank 1 in 60 of 64 steps"));
 }
 
 static void add(struct split_window *w, uint64_t step, uint64_t epoch, uint32_t world, uint32_t slowest, double waited)

@@ -117,6 +117,29 @@ static void test_cancel_at_once(void **state)
     assert_false(stop.must_checkpoint); /* there is no time for it */
 }
 
+static void is_stored(const struct job *job, void *data)
+{
+    assert_int_equal(job->state, JOB_CANCELLED);
+    assert_int_equal(job->status.step, *(const uint64_t *)data);
+}
+
+/* The steps that are made before the workers stop are stored with the job's end. */
+static void test_cancel_goes_on(void **state)
+{
+    (void)state;
+    uint64_t step = 9;
+    cancel(false, 10000);
+    progress(&s.b, .worker = 1, .epoch = 1, .step = 9);
+    commit();
+    progress(&s.b, .worker = 2, .epoch = 1, .step = 8);
+    commit();
+    for (uint64_t w = 1; w <= 2; w++) {
+        exited(&s.b, .worker = w);
+        commit();
+    }
+    assert_int_equal(job_get(s.db, 1, is_stored, &step, NULL), TITAN_OK);
+}
+
 /* A worker at its last checkpoint is not killed because the coordinator has restarted. */
 static void test_cancel_over_a_restart(void **state)
 {
@@ -223,14 +246,9 @@ static void test_departing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_cancel),
-        TEST(test_cancel_with_checkpoint),
-        TEST(test_cancel_at_once),
-        TEST(test_cancel_over_a_restart),
-        TEST(test_requeue_over_a_restart),
-        TEST(test_preempted),
-        TEST(test_drain_and_maintenance),
-        TEST(test_between_epochs),
+        TEST(test_cancel),         TEST(test_cancel_with_checkpoint), TEST(test_cancel_at_once),
+        TEST(test_cancel_goes_on), TEST(test_cancel_over_a_restart),  TEST(test_requeue_over_a_restart),
+        TEST(test_preempted),      TEST(test_drain_and_maintenance),  TEST(test_between_epochs),
         TEST(test_departing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
