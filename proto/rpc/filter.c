@@ -106,13 +106,38 @@ static void stream_end(struct rpc_filter *s, uint32_t id)
     struct rpc_filter_stream *stream = stream_find(s, id);
     if (!stream)
         return;
+    s->n_refused -= stream->refused;
     VEC_REMOVE(s->streams, s->n_streams, stream - s->streams);
+}
+
+/* The client sends nothing more of it. A refused one stays: gRPC may still answer. */
+static void stream_sent(struct rpc_filter *s, uint32_t id)
+{
+    const struct rpc_filter_stream *stream = stream_find(s, id);
+    if (stream && !stream->refused)
+        stream_end(s, id);
+}
+
+/* gRPC mostly says nothing of a call that is refused, so the first of many is forgotten. */
+static void stream_refuse(struct rpc_filter *s, uint32_t id, struct buf *to_server)
+{
+    uint32_t at = 0;
+    if (s->n_refused == RPC_REFUSED_MAX) {
+        while (!s->streams[at].refused)
+            at++;
+        stream_end(s, s->streams[at].id);
+    }
+    struct rpc_filter_stream *stream = stream_find(s, id);
+    stream->refused = true;
+    s->n_refused++;
+    put_number_frame(to_server, RST_STREAM, id, CANCEL);
+    put_refusal(&s->replies, s, stream);
 }
 
 static titan_status stream_begin(struct rpc_filter *s, uint32_t id, struct titan_error *err)
 {
     titan_assert(id > s->last_stream);
-    if (s->n_streams >= s->limits.streams_max)
+    if (s->n_streams - s->n_refused >= s->limits.streams_max)
         return titan_fail(err, TITAN_ELIMIT, "more than %" PRIu32 " calls at a time", s->limits.streams_max);
     if (!VEC_PUSH(s->streams, s->n_streams, s->cap_streams, (struct rpc_filter_stream){.id = id}))
         return titan_fail(err, TITAN_ENOMEM, "there is no memory for another call");
@@ -176,7 +201,7 @@ static titan_status headers_begin(struct rpc_filter *s, struct titan_error *err)
                 TRY(stream_begin(s, f->stream, err));
             s->last_stream = f->stream;
         } else if (f->flags & END_STREAM) {
-            stream_end(s, f->stream); /* trailers */
+            stream_sent(s, f->stream); /* trailers */
         }
     }
     s->block_bytes += f->left;
@@ -220,15 +245,11 @@ static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
 {
     const struct rpc_frames *f = &s->client;
     if (f->type == DATA) {
-        struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        if (s->refusing && stream) { /* gRPC may have ended it meanwhile */
-            stream->refused = true;
-            put_number_frame(to_server, RST_STREAM, f->stream, CANCEL);
-            put_refusal(&s->replies, s, stream);
-        }
+        if (s->refusing && stream_find(s, f->stream)) /* gRPC may have ended it meanwhile */
+            stream_refuse(s, f->stream, to_server);
         s->refusing = false;
         if (f->flags & END_STREAM)
-            stream_end(s, f->stream);
+            stream_sent(s, f->stream);
     } else if ((f->type == HEADERS || f->type == CONTINUATION) && !f->block && s->header.len > 0) {
         put_head(to_server, s->header.len, CONTINUATION, END_HEADERS, f->stream);
         buf_put(to_server, s->header.data, s->header.len);
@@ -318,16 +339,24 @@ titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_
 
 /* --- the server's frames ------------------------------------------------------------------------------------------ */
 
-static void server_frame_begin(struct rpc_filter *s)
+/* Its head is here. The client has the end of a refused call: gRPC may write another one, CANCELLED where a status
+ * meets the call's reset. Without it the client reads what comes later all the same, for gRPC's blocks are told to
+ * refer to none before (tenant.c). DATA goes on: it counts against windows. */
+static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;
     struct rpc_filter_stream *stream = stream_find(s, f->stream);
+    const bool refused = stream && stream->refused;
+    if (f->type != CONTINUATION) /* that goes where its block has begun to */
+        s->unwanted = refused && (f->type == HEADERS || f->type == RST_STREAM);
     if (f->type == HEADERS && stream)
         stream->answered = true;
     if (f->type == HEADERS || f->type == CONTINUATION)
         f->block = f->flags & END_HEADERS ? 0 : f->stream;
-    if (f->type == RST_STREAM || ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM)))
+    if (f->type == RST_STREAM || (!refused && (f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM)))
         stream_end(s, f->stream); /* what the client still sends of it is dropped */
+    if (!s->unwanted)
+        buf_put(to_client, (const char *)f->head, sizeof(f->head));
 }
 
 titan_status rpc_filter_server(struct rpc_filter *s, const uint8_t *bytes, size_t n, struct buf *to_client)
@@ -339,12 +368,13 @@ titan_status rpc_filter_server(struct rpc_filter *s, const uint8_t *bytes, size_
         if (f->n_head < RPC_FRAME_HEAD) {
             k = head_take(f, bytes + at, n - at);
             if (f->n_head == RPC_FRAME_HEAD)
-                server_frame_begin(s);
+                server_frame_begin(s, to_client);
         } else {
             k = MIN(n - at, f->left);
             f->left -= (uint32_t)k;
+            if (!s->unwanted)
+                buf_put(to_client, (const char *)bytes + at, k);
         }
-        buf_put(to_client, (const char *)bytes + at, k);
         at += k;
         if (f->n_head == RPC_FRAME_HEAD && f->left == 0)
             f->n_head = 0;

@@ -4,7 +4,8 @@
  * gRPC's core takes a message in whole before it says how long it is, and parses a header block of any length, some
  * with work that grows with its square (CVE-2023-33953, in Debian 12's). Here the bytes pass by frame for frame:
  *   - a message that announces more than message_max is answered at once, RESOURCE_EXHAUSTED, and what comes of it is
- *     dropped; the connection and its other calls go on. gRPC sees the call cancelled;
+ *     dropped; the connection and its other calls go on. gRPC sees the call cancelled, and what it says of that does
+ *     not go on;
  *   - header blocks of more than header_max bytes, frames longer than HTTP/2's first limit and what breaks the order of
  *     frames end the connection;
  *   - each block of a call gets one more header, which the server knows the connection by.
@@ -23,6 +24,7 @@
 enum {
     RPC_FRAME_HEAD = 9,
     RPC_FRAME_MAX = 16384, /* payload; a server of ours never allows more */
+    RPC_REFUSED_MAX = 256, /* refused calls of a connection that are kept in mind */
 };
 
 struct rpc_filter_limits {
@@ -50,6 +52,7 @@ struct rpc_filter {
     bool padded;                        /* its DATA frame says with its next byte how much padding it has */
     uint32_t content;                   /* ... has so many bytes of messages still to come */
     bool refusing;                      /* ... began a message that is too long */
+    bool unwanted;                      /* the server's frame does not go on */
     uint32_t last_stream;
     uint32_t credit;    /* bytes that were dropped: gRPC, which has not seen them, does not ask for as many again */
     struct buf replies; /* for the client, between two frames of the server */
@@ -58,8 +61,8 @@ struct rpc_filter {
         uint8_t prefix[5], n_prefix;
         bool refused, answered;
         uint32_t announced;
-    } * streams; /* owned; by id */
-    uint32_t n_streams, cap_streams;
+    } * streams;                                /* owned; by id */
+    uint32_t n_streams, cap_streams, n_refused; /* n_refused: of n_streams */
 };
 
 /* header_name and value: added to each block; NULL: nothing is. TITAN_ENOMEM leaves nothing to free. */

@@ -58,6 +58,7 @@ class Connection:
         self.most = None  # streams that may be open
         self.last = b""  # the body of the last HEADERS or GOAWAY
         self.begun, self.answered = set(), set()  # streams that the other side has answered on, and those that it has ended
+        self.twice = set()  # ... answered on after their end
         self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def send(self, data):
@@ -105,6 +106,7 @@ class Connection:
                 self.send(frame(PING, 1, 0, body))
             elif kind == HEADERS:
                 self.last = body
+                self.twice |= self.answered & {stream}
                 (self.answered if flags & 1 else self.begun).add(stream)
             elif kind == RESET:
                 self.windows.pop(stream, None)

@@ -203,6 +203,25 @@ def size_that_is_announced():
         assert d.ok("version")
 
 
+def refused_again_and_again():
+    """6,000 such messages over one connection, each while gRPC takes up its call: each is refused, once"""
+    with Daemon(None, "--slots", 1) as d:
+        c = http2.Connection(d.server)
+        c.read()
+        sent = set()
+        for _ in range(120):
+            streams = [c.call("/titan.v1.Titan/Submit") for _ in range(50)]
+            for stream in streams:
+                c.data(stream, struct.pack(">BI", 0, (4 << 20) + 1))
+            sent |= set(streams)
+            until("they are refused", lambda: (c.read(), sent <= c.answered or not c.open)[1], 20)
+            assert c.open, (len(c.answered), c.last)
+        assert d.ok("version")
+        c.read()
+        assert c.answered == sent and not c.twice, c.twice
+        c.close()
+
+
 def header_block():
     """a header block of 16 KiB and a byte: the connection ends, and its client is told why"""
     with Daemon(None, "--slots", 1) as d:
@@ -218,4 +237,4 @@ def header_block():
         assert d.ok("version")
 
 
-tap(fields_of_requests, size_that_is_announced, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)
+tap(fields_of_requests, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)

@@ -191,6 +191,75 @@ static void test_refused(void **state)
     }
 }
 
+static void call_too_long(struct raw *in, uint32_t stream, uint8_t flags)
+{
+    headers(in, RAW_END_HEADERS, stream);
+    raw_frame(in, 5, RAW_DATA, flags, stream);
+    message(in, MESSAGE_MAX + 1, 0);
+}
+
+/* A client is told one end of a call: what gRPC says of one that was refused goes no further. */
+static void test_told_once(void **state)
+{
+    (void)state;
+    EACH_WAY(bytewise)
+    {
+        for (int way = 0; way < 3; way++) {
+            struct run r;
+            struct raw in = {.len = 0}, trailers = {.len = 0}, late = {.len = 0}, back = {.len = 0};
+            run_begin(&r, bytewise, NULL);
+            raw_preface(&in);
+            call_too_long(&in, 1, way == 1 ? RAW_END_STREAM : 0);
+            headers(&in, RAW_END_HEADERS, 3);
+            if (way == 2)
+                headers(&trailers, RAW_END_HEADERS | RAW_END_STREAM, 1);
+            client(&r, &in);
+            client(&r, &trailers);
+            refusal(&back, 1, false, "a message of 1001 bytes; at most 1000 are taken here");
+            headers(&late, 0, 1);
+            raw_frame(&late, 1, RAW_CONTINUATION, RAW_END_HEADERS, 1);
+            raw_put(&late, "\x84", 1);
+            headers(&late, RAW_END_HEADERS | RAW_END_STREAM, 1);
+            number(&late, RAW_RST, 1, 0);
+            server(&r, &late);
+            got(&r.to_client, &back);
+            assert_int_equal(r.filter.n_streams, 1);
+            assert_int_equal(r.filter.n_refused, 0);
+            struct raw other = {.len = 0};
+            headers(&other, RAW_END_HEADERS, 3);
+            server(&r, &other);
+            raw_put(&back, other.bytes, other.len);
+            got(&r.to_client, &back);
+            run_end(&r);
+        }
+    }
+}
+
+/* Refused calls are none of those that may be open, though gRPC says nothing of them. */
+static void test_many_refused(void **state)
+{
+    (void)state;
+    struct run r;
+    struct raw in = {.len = 0}, late = {.len = 0};
+    run_begin(&r, false, NULL);
+    raw_preface(&in);
+    client(&r, &in);
+    for (uint32_t i = 0; i < 2 * RPC_REFUSED_MAX; i++) {
+        struct raw call = {.len = 0};
+        call_too_long(&call, 2 * i + 1, 0);
+        client(&r, &call);
+        assert_int_equal(r.status, TITAN_OK);
+    }
+    assert_int_equal(r.filter.n_streams, RPC_REFUSED_MAX);
+    assert_int_equal(r.filter.n_refused, RPC_REFUSED_MAX);
+    const size_t told = r.to_client.len;
+    number(&late, RAW_RST, 2 * (2 * RPC_REFUSED_MAX - 1) + 1, 0);
+    server(&r, &late);
+    assert_int_equal(r.to_client.len, told);
+    assert_int_equal(r.filter.n_refused, RPC_REFUSED_MAX - 1);
+    run_end(&r);
+}
+
 /* What is dropped counts against the client's window, which gRPC does not know: it is given back, in large pieces. */
 static void test_credit(void **state)
 {
@@ -412,9 +481,9 @@ static void test_ends(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_passes),   cmocka_unit_test(test_header),
-                                       cmocka_unit_test(test_refused),  cmocka_unit_test(test_credit),
-                                       cmocka_unit_test(test_boundary), cmocka_unit_test(test_ended),
-                                       cmocka_unit_test(test_ends)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_passes),    cmocka_unit_test(test_header),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_told_once), cmocka_unit_test(test_many_refused), cmocka_unit_test(test_credit),
+        cmocka_unit_test(test_boundary),  cmocka_unit_test(test_ended),        cmocka_unit_test(test_ends)};
     return cmocka_run_group_tests_name("filter", tests, NULL, NULL);
 }
