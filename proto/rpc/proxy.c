@@ -49,9 +49,12 @@ static void deadline_set(struct rpc_proxy *proxy, struct rpc_proxy_connection *c
     c->deadline_ns = ms > 0 ? clock_mono_ns() + ms * 1000000 : 0;
 }
 
-static void end_close(struct rpc_proxy_end *end)
+/* Taken out by hand: where a process that was forked has not reached its exec, it holds a copy of the descriptor, and
+ * a closed one would go on to be watched. */
+static void end_close(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
 {
     titan_assert(end->fd >= 0);
+    (void)epoll_ctl(proxy->epoll, EPOLL_CTL_DEL, end->fd, NULL);
     (void)close(end->fd);
     end->fd = -1;
     buf_free(&end->out);
@@ -63,7 +66,7 @@ static void client_close(struct rpc_proxy *proxy, struct rpc_proxy_connection *c
     (void)shutdown(c->client.fd, SHUT_WR);
     for (int i = 0; i < ROUNDS && recv(c->client.fd, proxy->bytes, sizeof(proxy->bytes), MSG_DONTWAIT) > 0; i++)
         ;
-    end_close(&c->client);
+    end_close(proxy, &c->client);
 }
 
 static void connection_end(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
@@ -82,7 +85,7 @@ static void connection_end(struct rpc_proxy *proxy, struct rpc_proxy_connection 
     }
     client_close(proxy, c);
     SSL_free(TAKE(c->tls));
-    end_close(&c->inner);
+    end_close(proxy, &c->inner);
     rpc_filter_free(&c->filter);
     *(c->prev ? &c->prev->next : &proxy->connections) = c->next;
     if (c->next)

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -17,7 +18,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -743,6 +746,67 @@ static void test_garbage_bytes(void **state)
     assert_int_equal(f->error.status, TITAN_OK);
 }
 
+#define DESCRIPTORS 1024
+
+static int open_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < DESCRIPTORS; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* What this process's epolls watch under the number of a descriptor that is closed, or is another one by now. */
+static int watched_in_vain(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < DESCRIPTORS; fd++) {
+        char path[64], line[256];
+        (void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+        _cleanup_file_ FILE *f = fopen(path, "re");
+        while (f && fgets(line, sizeof(line), f)) {
+            const char *ino = strstr(line, "ino:");
+            struct stat now;
+            int watched;
+            if (sscanf(line, "tfd: %d", &watched) == 1 && ino)
+                n += fstat(watched, &now) != 0 || now.st_ino != strtoull(ino + 4, NULL, 16);
+        }
+    }
+    return n;
+}
+
+/* A process that has been forked and has not come to its exec holds copies of all descriptors. */
+static void test_connection_copied_by_a_fork(void **state)
+{
+    struct fixture *f = *state;
+    const int before = open_descriptors();
+    int pipe_fds[2];
+    char byte;
+    assert_int_equal(pipe(pipe_fds), 0);
+    const int fd = raw_connect(f->socket);
+    struct raw junk = {.len = 1000};
+    assert_true(fd >= 0);
+    while (open_descriptors() <
+           before + 5) /* the pipe, this end, and the server's: to the client, to gRPC and gRPC's */
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)close(pipe_fds[1]);
+        (void)close(fd);
+        (void)!read(pipe_fds[0], &byte, 1);
+        _exit(0);
+    }
+    (void)close(pipe_fds[0]);
+    assert_true(raw_send(fd, &junk));
+    (void)close(fd);
+    while (open_descriptors() > before + 2) /* the pipe, and gRPC's: the other end is open in the child */
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    assert_int_equal(watched_in_vain(), 0);
+    (void)close(pipe_fds[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 /* One header of an HTTP/2 block: a literal that is not indexed, names and values below 127 bytes. */
 static size_t put_header(uint8_t *at, const char *name, const char *value)
 {
@@ -1235,6 +1299,7 @@ int main(void)
         cmocka_unit_test(test_nul),
         WITH_SERVER(test_unknown_method),
         WITH_SERVER(test_garbage_bytes),
+        WITH_SERVER(test_connection_copied_by_a_fork),
         WITH_SERVER(test_forged_connection),
         WITH_SERVER(test_late_request),
         WITH_SERVER(test_taken),
