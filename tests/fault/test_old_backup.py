@@ -174,6 +174,7 @@ def copied_by_hand():
         start(c)  # agents have seen a higher term than the backup's next one
         stop(c)
         start(c)
+        until("both agents have seen that term", lambda: all(" term=3 " in (c.dir / f"{n}.log").read_text() for n in ("n1", "n2")), 20)
         there = c.training(job, 4, c.status(job)["step"] + 5)
         pids, epochs = set(worker_pids(c.dir)), begun(c, job)
         stop(c)
