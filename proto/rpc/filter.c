@@ -104,40 +104,29 @@ static struct rpc_filter_stream *stream_find(const struct rpc_filter *s, uint32_
 static void stream_end(struct rpc_filter *s, uint32_t id)
 {
     struct rpc_filter_stream *stream = stream_find(s, id);
-    if (!stream)
-        return;
-    s->n_refused -= stream->refused;
-    VEC_REMOVE(s->streams, s->n_streams, stream - s->streams);
+    if (stream)
+        VEC_REMOVE(s->streams, s->n_streams, stream - s->streams);
 }
 
-/* The client sends nothing more of it. A refused one stays: gRPC may still answer. */
+/* The client sends nothing more of it. */
 static void stream_sent(struct rpc_filter *s, uint32_t id)
 {
-    const struct rpc_filter_stream *stream = stream_find(s, id);
-    if (stream && !stream->refused)
-        stream_end(s, id);
+    struct rpc_filter_stream *stream = stream_find(s, id);
+    if (stream)
+        stream->sent = true;
 }
 
-/* gRPC mostly says nothing of a call that is refused, so the first of many is forgotten. */
 static void stream_refuse(struct rpc_filter *s, uint32_t id, struct buf *to_server)
 {
-    uint32_t at = 0;
-    if (s->n_refused == RPC_REFUSED_MAX) {
-        while (!s->streams[at].refused)
-            at++;
-        stream_end(s, s->streams[at].id);
-    }
-    struct rpc_filter_stream *stream = stream_find(s, id);
-    stream->refused = true;
-    s->n_refused++;
     put_number_frame(to_server, RST_STREAM, id, CANCEL);
-    put_refusal(&s->replies, s, stream);
+    put_refusal(&s->replies, s, stream_find(s, id));
+    stream_end(s, id);
 }
 
 static titan_status stream_begin(struct rpc_filter *s, uint32_t id, struct titan_error *err)
 {
     titan_assert(id > s->last_stream);
-    if (s->n_streams - s->n_refused >= s->limits.streams_max)
+    if (s->n_streams >= s->limits.streams_max)
         return titan_fail(err, TITAN_ELIMIT, "more than %" PRIu32 " calls at a time", s->limits.streams_max);
     if (!VEC_PUSH(s->streams, s->n_streams, s->cap_streams, (struct rpc_filter_stream){.id = id}))
         return titan_fail(err, TITAN_ENOMEM, "there is no memory for another call");
@@ -197,12 +186,11 @@ static titan_status headers_begin(struct rpc_filter *s, struct titan_error *err)
         if (f->stream == 0 || f->stream % 2 == 0)
             return titan_fail(err, TITAN_EINVAL, "headers of stream %" PRIu32, f->stream);
         if (f->stream > s->last_stream) {
-            if (!(f->flags & END_STREAM))
-                TRY(stream_begin(s, f->stream, err));
+            TRY(stream_begin(s, f->stream, err));
             s->last_stream = f->stream;
-        } else if (f->flags & END_STREAM) {
-            stream_sent(s, f->stream); /* trailers */
         }
+        if (f->flags & END_STREAM)
+            stream_sent(s, f->stream);
     }
     s->block_bytes += f->left;
     if (s->block_bytes > s->limits.header_max || ++s->block_frames > BLOCK_FRAMES_MAX)
@@ -224,7 +212,7 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
     s->dropped = s->padded = false;
     if (f->type == DATA) {
         const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        s->dropped = !stream || stream->refused; /* gRPC has given it up, or will not take any of it */
+        s->dropped = !stream || stream->sent; /* gRPC has given it up, or will not take any of it */
         s->padded = f->flags & PADDED;
         s->content = s->padded ? 0 : f->left;
         if (s->padded && f->left == 0)
@@ -339,21 +327,20 @@ titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_
 
 /* --- the server's frames ------------------------------------------------------------------------------------------ */
 
-/* Its head is here. The client has the end of a refused call: gRPC may write another one, CANCELLED where a status
- * meets the call's reset. Without it the client reads what comes later all the same, for gRPC's blocks are told to
- * refer to none before (tenant.c). DATA goes on: it counts against windows. */
+/* Its head is here. A call that is over for the client stays over: of one that was refused, gRPC may write another end,
+ * CANCELLED where a status meets the call's reset. Without it the client reads what comes later all the same, for
+ * gRPC's blocks are told to refer to none before (tenant.c). DATA goes on: it counts against windows. */
 static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;
     struct rpc_filter_stream *stream = stream_find(s, f->stream);
-    const bool refused = stream && stream->refused;
     if (f->type != CONTINUATION) /* that goes where its block has begun to */
-        s->unwanted = refused && (f->type == HEADERS || f->type == RST_STREAM);
+        s->unwanted = !stream && (f->type == HEADERS || f->type == RST_STREAM);
     if (f->type == HEADERS && stream)
         stream->answered = true;
     if (f->type == HEADERS || f->type == CONTINUATION)
         f->block = f->flags & END_HEADERS ? 0 : f->stream;
-    if (f->type == RST_STREAM || (!refused && (f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM)))
+    if (f->type == RST_STREAM || ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM)))
         stream_end(s, f->stream); /* what the client still sends of it is dropped */
     if (!s->unwanted)
         buf_put(to_client, (const char *)f->head, sizeof(f->head));

@@ -4,8 +4,8 @@
  * gRPC's core takes a message in whole before it says how long it is, and parses a header block of any length, some
  * with work that grows with its square (CVE-2023-33953, in Debian 12's). Here the bytes pass by frame for frame:
  *   - a message that announces more than message_max is answered at once, RESOURCE_EXHAUSTED, and what comes of it is
- *     dropped; the connection and its other calls go on. gRPC sees the call cancelled, and what it says of that does
- *     not go on;
+ *     dropped; the connection and its other calls go on. gRPC sees the call cancelled, and what it says of a
+ *     call that is over does not go on;
  *   - header blocks of more than header_max bytes, frames longer than HTTP/2's first limit and what breaks the order of
  *     frames end the connection;
  *   - each block of a call gets one more header, which the server knows the connection by.
@@ -24,13 +24,12 @@
 enum {
     RPC_FRAME_HEAD = 9,
     RPC_FRAME_MAX = 16384, /* payload; a server of ours never allows more */
-    RPC_REFUSED_MAX = 256, /* refused calls of a connection that are kept in mind */
 };
 
 struct rpc_filter_limits {
     uint32_t message_max; /* bytes of a message */
     uint32_t header_max;  /* ... of a header block as it is sent */
-    uint32_t streams_max; /* calls that are open to the client's messages at a time */
+    uint32_t streams_max; /* calls at a time */
 };
 
 /* Where a direction stands. */
@@ -59,10 +58,10 @@ struct rpc_filter {
     struct rpc_filter_stream {
         uint32_t id, left; /* bytes of the message that are still to come */
         uint8_t prefix[5], n_prefix;
-        bool refused, answered;
+        bool sent, answered; /* the client sends nothing more; the server has begun to answer */
         uint32_t announced;
-    } * streams;                                /* owned; by id */
-    uint32_t n_streams, cap_streams, n_refused; /* n_refused: of n_streams */
+    } * streams; /* owned; by id: the calls that neither side has ended */
+    uint32_t n_streams, cap_streams;
 };
 
 /* header_name and value: added to each block; NULL: nothing is. TITAN_ENOMEM leaves nothing to free. */

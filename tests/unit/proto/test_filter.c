@@ -224,7 +224,6 @@ static void test_told_once(void **state)
             server(&r, &late);
             got(&r.to_client, &back);
             assert_int_equal(r.filter.n_streams, 1);
-            assert_int_equal(r.filter.n_refused, 0);
             struct raw other = {.len = 0};
             headers(&other, RAW_END_HEADERS, 3);
             server(&r, &other);
@@ -235,29 +234,73 @@ static void test_told_once(void **state)
     }
 }
 
-/* Refused calls are none of those that may be open, though gRPC says nothing of them. */
+/* Refused calls are none of those that are open, and however late gRPC ends them, the client hears of none again. */
 static void test_many_refused(void **state)
 {
     (void)state;
+    enum { CALLS = 2000 };
     struct run r;
-    struct raw in = {.len = 0}, late = {.len = 0};
+    struct raw in = {.len = 0};
     run_begin(&r, false, NULL);
     raw_preface(&in);
     client(&r, &in);
-    for (uint32_t i = 0; i < 2 * RPC_REFUSED_MAX; i++) {
+    for (uint32_t i = 0; i < CALLS; i++) {
         struct raw call = {.len = 0};
         call_too_long(&call, 2 * i + 1, 0);
         client(&r, &call);
         assert_int_equal(r.status, TITAN_OK);
+        assert_int_equal(r.filter.n_streams, 0);
     }
-    assert_int_equal(r.filter.n_streams, RPC_REFUSED_MAX);
-    assert_int_equal(r.filter.n_refused, RPC_REFUSED_MAX);
     const size_t told = r.to_client.len;
-    number(&late, RAW_RST, 2 * (2 * RPC_REFUSED_MAX - 1) + 1, 0);
-    server(&r, &late);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        struct raw late = {.len = 0};
+        headers(&late, RAW_END_HEADERS | RAW_END_STREAM, 2 * i + 1);
+        number(&late, RAW_RST, 2 * i + 1, 0);
+        server(&r, &late);
+    }
     assert_int_equal(r.to_client.len, told);
-    assert_int_equal(r.filter.n_refused, RPC_REFUSED_MAX - 1);
     run_end(&r);
+}
+
+/* A call that the client has sent in whole is open until the server has answered in whole. */
+static void test_sent(void **state)
+{
+    (void)state;
+    EACH_WAY(bytewise)
+    {
+        for (int way = 0; way < 3; way++) {
+            struct run r;
+            struct raw in = {.len = 0}, more = {.len = 0}, out, answer = {.len = 0}, end = {.len = 0},
+                       late = {.len = 0};
+            run_begin(&r, bytewise, NULL);
+            raw_preface(&in);
+            headers(&in, RAW_END_HEADERS | (way == 0 ? RAW_END_STREAM : 0), 1);
+            if (way == 1)
+                raw_frame(&in, 0, RAW_DATA, RAW_END_STREAM, 1);
+            if (way == 2)
+                headers(&in, RAW_END_HEADERS | RAW_END_STREAM, 1); /* trailers */
+            out = in;
+            client(&r, &in);
+            raw_frame(&more, 5, RAW_DATA, 0, 1); /* dropped */
+            message(&more, 5000, 0);
+            client(&r, &more);
+            got(&r.to_server, &out);
+            assert_int_equal(r.filter.n_streams, 1);
+            headers(&answer, RAW_END_HEADERS, 1);
+            server(&r, &answer);
+            got(&r.to_client, &answer);
+            assert_int_equal(r.filter.n_streams, 1);
+            headers(&end, RAW_END_HEADERS | RAW_END_STREAM, 1);
+            server(&r, &end);
+            raw_put(&answer, end.bytes, end.len);
+            got(&r.to_client, &answer);
+            assert_int_equal(r.filter.n_streams, 0);
+            headers(&late, RAW_END_HEADERS | RAW_END_STREAM, 1);
+            server(&r, &late);
+            got(&r.to_client, &answer);
+            run_end(&r);
+        }
+    }
 }
 
 /* What is dropped counts against the client's window, which gRPC does not know: it is given back, in large pieces. */
@@ -481,9 +524,10 @@ static void test_ends(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_passes),    cmocka_unit_test(test_header),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_told_once), cmocka_unit_test(test_many_refused), cmocka_unit_test(test_credit),
-        cmocka_unit_test(test_boundary),  cmocka_unit_test(test_ended),        cmocka_unit_test(test_ends)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_passes),       cmocka_unit_test(test_header),
+                                       cmocka_unit_test(test_refused),      cmocka_unit_test(test_told_once),
+                                       cmocka_unit_test(test_many_refused), cmocka_unit_test(test_sent),
+                                       cmocka_unit_test(test_credit),       cmocka_unit_test(test_boundary),
+                                       cmocka_unit_test(test_ended),        cmocka_unit_test(test_ends)};
     return cmocka_run_group_tests_name("filter", tests, NULL, NULL);
 }
