@@ -513,11 +513,18 @@ static void check_death(struct rank *r, const struct comm_config *config)
     r->comm_ops->close(all.comm);
     r->comm_ops->close(single.comm);
     const double close_ms = ms_since(close_ns);
+    r->comm_ops->close(r->comm);
+    const int64_t settle_ns = clock_mono_ns();
+    r->comm_ops->settle(r->h.dev);
+    const double settle_ms = ms_since(settle_ns);
     const char *abort_ms = getenv("TITAN_FAKE_ABORT_MS"); /* the stand-in's */
-    if (abort_ms)
-        verdict(r, close_ms < 2.5 * atof(abort_ms), "a family that has failed ends at once, not one by one");
+    if (abort_ms) {
+        verdict(r, close_ms < 0.5 * atof(abort_ms), "closing waits for no abort");
+        verdict(r, settle_ms > 0.5 * atof(abort_ms) && settle_ms < 2.5 * atof(abort_ms),
+                "settling waits for all, which end at once, not one by one");
+    }
     if (r->rank == 0)
-        printf("figure close_ms %.3f\n", close_ms);
+        printf("figure close_ms %.3f\nfigure settle_ms %.3f\n", close_ms, settle_ms);
     r->ops->stream_clear(r->s);
     r->ops->stream_clear(compute);
     double *got = fetch(r, master, DTYPE_F32, COUNT);
@@ -533,7 +540,6 @@ static void check_death(struct rank *r, const struct comm_config *config)
     next.id[0] ^= 0x80;
     next.world--;
     next.timeout_ms = 10000;
-    r->comm_ops->close(r->comm);
     r->comm_ops->memory_release(r->h.dev, window.memory);
     r->world--;
     int64_t begin = clock_mono_ns();

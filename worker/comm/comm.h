@@ -22,7 +22,7 @@
 
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 6 /* declarations 76c525dc45db15cb (tests/docs/test_abi.py) */
+#define TITAN_COMM_ABI 7 /* declarations 7d4976693ebfc582 (tests/docs/test_abi.py) */
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024
@@ -66,6 +66,10 @@ struct comm_ops {
     /* Frees; pending operations end with TITAN_EREVOKED first, and streams that still hold some are drained: they must
      * be open. Never waits for a peer; peers that still wait for this member get TITAN_EPEER. NULL is fine. */
     void (*close)(struct comm *comm);
+    /* close() may leave it to threads to give back what the device has for it, which can stop the whole device: until
+     * they are through, or have had long enough. Before operations of several communicators are under way at a time.
+     * NULL: close() leaves nothing. */
+    void (*settle)(struct device *dev);
     /* Any thread: every pending and later operation fails with TITAN_EREVOKED. Idempotent. Peers are told by their own
      * agents; shm and tcp pass the word on as well, since an epoch is revoked as a whole. */
     void (*revoke)(struct comm *comm);

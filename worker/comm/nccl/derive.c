@@ -95,8 +95,8 @@ static void derive_cancel(struct derive_call *call)
 static void derive_abandon(struct comm *parent, struct derive_call *call, pthread_t thread)
 {
     bool began = __atomic_load_n(&call->stage, __ATOMIC_ACQUIRE) != CALL_CANCELLED;
-    if (began && !parent->aborted)
-        parent->aborted = nccl_end_start(parent->dev, parent->nccl, NULL, false, &parent->abort_thread);
+    if (began)
+        nccl_comm_abort(parent);
     if (began && !await_return(call, NCCL_ABORT_MS)) {
         (void)pthread_detach(thread);
         return;
@@ -105,7 +105,7 @@ static void derive_abandon(struct comm *parent, struct derive_call *call, pthrea
     /* NCCL may still fill the slot of a call that was only begun. */
     if (began && call->result == ncclInProgress)
         return;
-    (void)nccl_end(parent->dev, call->child, false);
+    nccl_abort(parent->dev, call->child);
     free(call);
 }
 
@@ -145,7 +145,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
         st = nccl_wait_ready(child, abort_flag, deadline_ns, call->what, err);
     free(call);
     if (st != TITAN_OK) {
-        (void)nccl_end(parent->dev, child, false);
+        nccl_abort(parent->dev, child);
         return st;
     }
     *ret = child;
@@ -162,7 +162,7 @@ static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, 
         r = ncclCommCount(nccl, &got_world);
     if (r == ncclSuccess && got_rank == rank && got_world == world)
         return TITAN_OK;
-    (void)nccl_end(dev, nccl, false);
+    nccl_abort(dev, nccl);
     return titan_fail(err, TITAN_EBUG, "%s gave rank %d of %d, not %d of %d", what, got_rank, got_world, rank, world);
 }
 

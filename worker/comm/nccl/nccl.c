@@ -9,8 +9,9 @@
  *      no update runs on what an aborted collective left behind);
  *   2. ncclCommRevoke ends the kernels in flight; where it is refused or missing, ncclCommAbort does, on a thread of
  *      its own;
- *   3. the first close() of a family that has failed begins to abort all of it, each on a thread of its own with a
- *      deadline. A driver call that never returns is left behind: only the end of the process frees it.
+ *   3. close() waits for what is on its streams, and no longer: NCCL takes some 0.5 s on a GPU that others use to give
+ *      a communicator back, so that is done on a thread of its own. settle() waits for those. A driver call that never
+ *      returns is left behind: only the end of the process frees it.
  * A communicator and all that was split from it are a family, and fail as one: the failure is raised on the streams of
  * all before the first is stopped.
  * Sums are NCCL's: the order is fixed for given ranks, counts and topology, but not rank order, and bf16 is rounded at
@@ -33,6 +34,7 @@
 
 #define LOCK_MS 50      /* how long a revoke waits for a call in flight before it goes ahead */
 #define FINALIZE_MS 500 /* close of a healthy communicator: to flush what peers still read */
+#define SPARE_PART 8    /* where less than this part of the memory is free, a new communicator waits for the old ones */
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
@@ -100,50 +102,102 @@ static struct timespec mono_after(uint32_t ms)
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
+/* Communicators that are being given back, each on a thread of its own. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t fewer;
+    int n;
+} endings = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
+
 struct ending {
-    ncclComm_t nccl;
-    ncclWindow_t window; /* to give back before; NULL: none */
     int device;
-    bool destroy; /* finalized: nothing in flight */
+    ncclComm_t nccl;
+    struct comm *comm; /* around nccl, freed with it; NULL: there is none */
+    bool destroy;      /* finalized: nothing in flight */
 };
 
+static void comm_free(struct comm *c)
+{
+    (void)cudaFree(c->token);
+    (void)cudaFreeHost(c->counts);
+    (void)pthread_mutex_destroy(&c->lock);
+    (void)pthread_mutex_destroy(&c->streams_lock);
+    (void)pthread_mutex_destroy(&c->family_lock);
+    free(c);
+}
+
+/* NCCL 2.28 keeps the memory of a window that an abort finds, so it is given back before. */
 static void *run_ending(void *arg)
 {
     struct ending *e = arg;
+    struct comm *c = e->comm;
     (void)cudaSetDevice(e->device);
-    if (e->window)
-        (void)ncclCommWindowDeregister(e->nccl, e->window);
-    (void)(e->destroy ? ncclCommDestroy(e->nccl) : ncclCommAbort(e->nccl));
+    if (c && c->aborted) {
+        (void)pthread_join(c->abort_thread, NULL);
+    } else if (e->nccl) {
+        if (c && c->window)
+            (void)ncclCommWindowDeregister(e->nccl, c->window);
+        (void)(e->destroy ? ncclCommDestroy(e->nccl) : ncclCommAbort(e->nccl));
+    }
+    if (c)
+        comm_free(c);
     free(e);
+    (void)pthread_mutex_lock(&endings.lock);
+    endings.n--;
+    (void)pthread_cond_broadcast(&endings.fewer);
+    (void)pthread_mutex_unlock(&endings.lock);
     return NULL;
 }
 
-bool nccl_end_start(struct device *dev, ncclComm_t nccl, ncclWindow_t window, bool destroy, pthread_t *ret)
-{
-    struct ending *e = malloc(sizeof *e);
-    if (!e)
-        return false;
-    *e = (struct ending){.nccl = nccl, .window = window, .device = dev->index, .destroy = destroy};
-    if (pthread_create(ret, NULL, run_ending, e) == 0)
-        return true;
-    free(e);
-    return false;
-}
-
-/* Give it NCCL_ABORT_MS, then leave it behind: false. */
-static bool ending_join(pthread_t thread)
-{
-    const struct timespec until = mono_after(NCCL_ABORT_MS);
-    if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
-        return true;
-    (void)pthread_detach(thread);
-    return false;
-}
-
-bool nccl_end(struct device *dev, ncclComm_t nccl, bool destroy)
+/* Without a thread for it, it is left behind. */
+static void end_beside(const struct ending *what)
 {
     pthread_t thread;
-    return !nccl || (nccl_end_start(dev, nccl, NULL, destroy, &thread) && ending_join(thread));
+    struct ending *e = malloc(sizeof *e);
+    if (!e)
+        return;
+    *e = *what;
+    (void)pthread_mutex_lock(&endings.lock);
+    const bool begun = pthread_create(&thread, NULL, run_ending, e) == 0;
+    endings.n += begun;
+    (void)pthread_mutex_unlock(&endings.lock);
+    if (begun)
+        (void)pthread_detach(thread);
+    else
+        free(e);
+}
+
+void nccl_abort(struct device *dev, ncclComm_t nccl)
+{
+    if (nccl)
+        end_beside(&(struct ending){.device = dev->index, .nccl = nccl});
+}
+
+void cuda_nccl_settle(struct device *dev)
+{
+    const struct timespec until = mono_after(NCCL_ABORT_MS);
+    int late = 0;
+    (void)dev;
+    progress_wait_begin();
+    (void)pthread_mutex_lock(&endings.lock);
+    while (endings.n > 0 && late == 0)
+        late = pthread_cond_clockwait(&endings.fewer, &endings.lock, CLOCK_MONOTONIC, &until);
+    (void)pthread_mutex_unlock(&endings.lock);
+    progress_wait_end();
+}
+
+static void *run_abort(void *arg)
+{
+    const struct comm *c = arg;
+    (void)cudaSetDevice(c->dev->index);
+    (void)ncclCommAbort(c->nccl);
+    return NULL;
+}
+
+void nccl_comm_abort(struct comm *c)
+{
+    if (!c->aborted)
+        c->aborted = pthread_create(&c->abort_thread, NULL, run_abort, c) == 0;
 }
 
 static ncclResult_t revoke(ncclComm_t nccl)
@@ -167,7 +221,7 @@ static void stop(struct comm *c)
         return;
     const bool locked = pthread_mutex_clocklock(&c->lock, CLOCK_MONOTONIC, &until) == 0;
     if (!nccl_fine(revoke(c->nccl)))
-        c->aborted = nccl_end_start(c->dev, c->nccl, NULL, false, &c->abort_thread);
+        nccl_comm_abort(c);
     if (locked)
         (void)pthread_mutex_unlock(&c->lock);
 }
@@ -293,25 +347,13 @@ static void leave_family(struct comm *c)
     (void)pthread_mutex_unlock(&c->root->family_lock);
 }
 
-static void comm_free(struct comm *c, bool idle)
-{
-    if (idle) { /* releasing memory waits for the GPU: not while a kernel is left behind */
-        (void)cudaFree(c->token);
-        (void)cudaFreeHost(c->counts);
-    }
-    (void)pthread_mutex_destroy(&c->lock);
-    (void)pthread_mutex_destroy(&c->streams_lock);
-    (void)pthread_mutex_destroy(&c->family_lock);
-    free(c);
-}
-
 titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
                             int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err)
 {
     titan_assert(rank >= 0 && rank < world);
     struct comm *c = calloc(1, sizeof *c);
     if (!c) {
-        (void)nccl_end(dev, nccl, false);
+        nccl_abort(dev, nccl);
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
     }
     *c = (struct comm){.dev = dev, .rank = rank, .world = world, .nccl = nccl, .peers = peers};
@@ -325,8 +367,7 @@ titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *ro
     if (st == TITAN_OK)
         st = cuda_device_watch(dev, &watch, err);
     if (st != TITAN_OK) {
-        (void)nccl_end(dev, nccl, false);
-        comm_free(c, true);
+        end_beside(&(struct ending){.device = dev->index, .nccl = nccl, .comm = c});
         return st;
     }
     if (root)
@@ -356,11 +397,19 @@ static titan_status form(const struct comm_config *config, const atomic_int *abo
     titan_status st = nccl_fine(r) ? nccl_wait_ready(nccl, abort_flag, deadline_ns, "forming the communicator", err)
                                    : nccl_fail(err, NULL, r, "forming the communicator");
     if (st != TITAN_OK) {
-        (void)nccl_end(config->device->dev, nccl, false);
+        nccl_abort(config->device->dev, nccl);
         return st;
     }
     *ret = nccl;
     return TITAN_OK;
+}
+
+/* What is being given back may be what the new communicator wants. NCCL does not say that it was short of memory. */
+static void make_room(struct device *dev)
+{
+    size_t free_bytes = 0, total = 0;
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes < total / SPARE_PART)
+        cuda_nccl_settle(dev);
 }
 
 static titan_status comm_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
@@ -370,6 +419,7 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     struct nccl_peers *peers = NULL;
     ncclComm_t nccl = NULL;
     TRY(cuda_enter(dev, err));
+    make_room(dev);
     TRY(nccl_peers_open(config->world, &peers, err));
     progress_wait_begin();
     titan_status st = form(config, abort_flag, peers, &nccl, err);
@@ -381,22 +431,35 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     return st;
 }
 
-/* A family that has failed ends as one: aborts take long on a GPU, and are begun together when the first is closed.
- * Nothing calls NCCL for its members any more: the owner closes them, the watcher lets them go (before the lock is
- * held, which it may want), and what failed them has stopped them all when the lock is held. NCCL 2.28 keeps the memory
- * of a window that an abort finds, so windows are given back before: their streams are drained, as before any close. */
-static void end_family(struct comm *root)
+static bool is_busy(const struct comm *c)
 {
+    for (int i = 0; i < c->n_streams; i++)
+        if (cudaStreamQuery(c->streams[i]->native) == cudaErrorNotReady)
+            return true;
+    return false;
+}
+
+/* What is still on its streams ends first, for they may be closed next. */
+static void drain_streams(struct comm *c, int64_t deadline_ns)
+{
+    unsigned looks = 0;
+    (void)pthread_mutex_lock(&c->streams_lock);
+    while (is_busy(c) && clock_mono_ns() < deadline_ns)
+        nccl_pause(&looks);
+    c->n_streams = 0;
+    (void)pthread_mutex_unlock(&c->streams_lock);
+}
+
+/* Nothing calls NCCL for a family that has failed any more: the owner closes it, the watcher lets it go (before the
+ * lock is held, which it may want), and what failed it has stopped all members when the lock is held. */
+static void drain_family(struct comm *root)
+{
+    const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
     for (struct comm *m = root; m; m = m == root ? root->family : m->next)
         cuda_device_unwatch(m->dev, m);
     (void)pthread_mutex_lock(&root->family_lock);
-    for (struct comm *m = root; m; m = m == root ? root->family : m->next) {
-        (void)pthread_mutex_lock(&m->streams_lock);
-        m->n_streams = 0; /* told already, and closed before it perhaps */
-        (void)pthread_mutex_unlock(&m->streams_lock);
-        if (m->nccl && !m->aborted)
-            m->aborted = nccl_end_start(m->dev, m->nccl, m->window, false, &m->abort_thread);
-    }
+    for (struct comm *m = root; m; m = m == root ? root->family : m->next)
+        drain_streams(m, deadline_ns);
     (void)pthread_mutex_unlock(&root->family_lock);
 }
 
@@ -409,7 +472,7 @@ static void comm_close(struct comm *c)
     (void)cudaSetDevice(c->dev->index);
     progress_wait_begin(); /* NCCL, for what peers still read */
     if (comm_failed(c) != TITAN_OK)
-        end_family(c->root);
+        drain_family(c->root);
     leave_family(c);
     bool flushed = false;
     if (comm_failed(c) == TITAN_OK && c->nccl) {
@@ -423,12 +486,12 @@ static void comm_close(struct comm *c)
             mark(c, TITAN_EREVOKED, "communicator closed");
             nccl_peers_notify(c->peers);
             stop(c);
+            drain_streams(c, nccl_deadline(NCCL_ABORT_MS));
         }
     }
-    const bool ended = c->aborted ? ending_join(c->abort_thread) : nccl_end(c->dev, c->nccl, flushed);
     progress_wait_end();
     nccl_peers_close(c->peers, flushed);
-    comm_free(c, ended);
+    end_beside(&(struct ending){.device = c->dev->index, .nccl = c->nccl, .comm = c, .destroy = flushed});
 }
 
 /* NCCL promises nothing to a program that was built with a newer one. */
@@ -450,6 +513,7 @@ const struct comm_ops comm_nccl = {
     .name = "nccl",
     .open = comm_open,
     .close = comm_close,
+    .settle = cuda_nccl_settle,
     .revoke = nccl_comm_revoke,
     .split = nccl_comm_split,
     .tune = comm_tune,

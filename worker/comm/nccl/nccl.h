@@ -13,7 +13,7 @@
 #define NCCL_STREAMS_MAX 16
 #define NCCL_FORM_MS 30000      /* default time to form */
 #define NCCL_LOOKS_PER_CHECK 20 /* of the peers, while a call is in progress */
-#define NCCL_ABORT_MS 1000      /* abort, until it is left behind */
+#define NCCL_ABORT_MS 1000      /* for kernels to end, and for communicators to be given back, until they are left */
 
 struct comm {
     struct device *dev;
@@ -25,7 +25,7 @@ struct comm {
     pthread_mutex_t lock; /* one NCCL call at a time */
     int failed;           /* atomic: 0 or titan_status */
     int stopped;          /* atomic: revoke or abort was called */
-    bool aborted;         /* nccl is gone, or going on the abort thread */
+    bool aborted;         /* nccl is gone, or going on the abort thread, which its close waits for */
     pthread_t abort_thread;
     pthread_mutex_t streams_lock; /* streams, reason */
     struct stream *streams[NCCL_STREAMS_MAX];
@@ -66,12 +66,10 @@ int64_t nccl_deadline(uint32_t ms);
 /* Poll a communicator that no other thread knows yet until it is ready. */
 titan_status nccl_wait_ready(ncclComm_t nccl, const atomic_int *abort_flag, int64_t deadline_ns, const char *what,
                              struct titan_error *err);
-/* Give a window back (NULL: there is none; nothing may run on it any more), then abort it, or destroy what is
- * finalized, on a thread of its own. False when not even a thread could be had; the communicator then stays as it is.
- */
-bool nccl_end_start(struct device *dev, ncclComm_t nccl, ncclWindow_t window, bool destroy, pthread_t *ret);
-/* The same without a window, and give it NCCL_ABORT_MS; false: it is left behind. NULL is fine. */
-bool nccl_end(struct device *dev, ncclComm_t nccl, bool destroy);
+/* Abort one that no struct comm has, on a thread of its own; NULL is fine. */
+void nccl_abort(struct device *dev, ncclComm_t nccl);
+/* Begin to abort it; what it is in is ended by that. Once, and no call of NCCL for it begins after. */
+void nccl_comm_abort(struct comm *c);
 /* Any thread: the whole family has failed. The first failure stays. */
 void nccl_comm_fail(struct comm *c, titan_status status, const char *reason);
 void nccl_comm_revoke(struct comm *c);

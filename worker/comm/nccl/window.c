@@ -13,7 +13,11 @@ titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, str
     void *ptr = NULL;
 
     TRY(cuda_enter(dev, err));
-    const ncclResult_t r = ncclMemAlloc(&ptr, bytes ? bytes : 1);
+    ncclResult_t r = ncclMemAlloc(&ptr, bytes ? bytes : 1);
+    if (r != ncclSuccess) {
+        cuda_nccl_settle(dev);
+        r = ncclMemAlloc(&ptr, bytes ? bytes : 1);
+    }
     if (r != ncclSuccess || !ptr) {
         (void)cudaGetLastError();
         return titan_fail(err, TITAN_EUNSUPPORTED, "NCCL has no memory for windows: %s", ncclGetErrorString(r));
@@ -27,10 +31,13 @@ titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, str
     return TITAN_OK;
 }
 
+/* An end of a communicator that has failed may still have to give its window back. */
 void nccl_memory_release(struct device *dev, void *ptr)
 {
-    if (ptr && cuda_enter(dev, NULL) == TITAN_OK)
-        (void)ncclMemFree(ptr);
+    if (!ptr || cuda_enter(dev, NULL) != TITAN_OK)
+        return;
+    cuda_nccl_settle(dev);
+    (void)ncclMemFree(ptr);
 }
 
 /* With the lock held: until NCCL is through with what was begun, the communicator fails, or the time is over. */

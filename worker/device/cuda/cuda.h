@@ -111,6 +111,8 @@ extern const struct device_ops cuda_ops; /* ops.c */
 
 /* worker/comm/nccl/nccl.c */
 extern const struct comm_ops comm_nccl;
+/* Communicators that are closed may still hold memory: until it is given back, 1 s at most. */
+void cuda_nccl_settle(struct device *dev);
 const char *cuda_nccl_unusable(void); /* NULL, or why the NCCL that was loaded does not do; valid until the next call */
 
 /* device.c */

@@ -261,6 +261,7 @@ void cuda_close(struct device *dev)
     if (!dev)
         return;
     titan_assert(dev->n_watches == 0);
+    cuda_nccl_settle(dev);
     end_watcher(dev);
     product_plans_close(dev->plans);
     product_plans_close(dev->float8_plans);
@@ -312,6 +313,11 @@ titan_status cuda_alloc(struct device *dev, size_t bytes, void **ret, struct tit
     void *ptr = NULL;
     TRY(cuda_enter(dev, err));
     cudaError_t e = cudaMalloc(&ptr, bytes ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        cuda_nccl_settle(dev);
+        e = cudaMalloc(&ptr, bytes ? bytes : 1);
+    }
     if (e != cudaSuccess) {
         size_t free_bytes = 0, total = 0;
         titan_status st = cuda_fail(err, e, "GPU memory");
