@@ -286,8 +286,7 @@ titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed && !e->exec);
     TRY(open_loader(e, err));
-    if (e->groups.ops->settle)
-        e->groups.ops->settle(e->t->device.dev); /* the last epoch's communicators */
+    groups_settle(e);
     TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
     TRY(open_windows(e, err));
     TRY(choose_products(e, err));

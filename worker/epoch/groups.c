@@ -247,6 +247,12 @@ titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, cons
     return TITAN_OK;
 }
 
+void groups_settle(const struct epoch *e)
+{
+    if (e->groups.ops && e->groups.ops->settle) /* a rank alone has none */
+        e->groups.ops->settle(e->t->device.dev);
+}
+
 void groups_close_windows(struct epoch *e)
 {
     const struct groups *const g = &e->groups;

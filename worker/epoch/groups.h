@@ -41,5 +41,7 @@ titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, cons
                                  struct titan_error *err) TITAN_MUST_USE;
 /* Those that there are, before the first step. */
 void groups_close_windows(struct epoch *e);
+/* Wait until the last epoch's communicators are given back: before steps use several of this one's at a time. */
+void groups_settle(const struct epoch *e);
 
 #endif
