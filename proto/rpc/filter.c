@@ -108,12 +108,15 @@ static void stream_end(struct rpc_filter *s, uint32_t id)
         VEC_REMOVE(s->streams, s->n_streams, stream - s->streams);
 }
 
-/* The client sends nothing more of it. */
-static void stream_sent(struct rpc_filter *s, uint32_t id)
+/* One side sends nothing more of it. */
+static void stream_half_ends(struct rpc_filter *s, uint32_t id, bool client)
 {
     struct rpc_filter_stream *stream = stream_find(s, id);
-    if (stream)
-        stream->sent = true;
+    if (!stream)
+        return;
+    *(client ? &stream->sent : &stream->over) = true;
+    if (stream->sent && stream->over)
+        stream_end(s, id);
 }
 
 static void stream_refuse(struct rpc_filter *s, uint32_t id, struct buf *to_server)
@@ -190,7 +193,7 @@ static titan_status headers_begin(struct rpc_filter *s, struct titan_error *err)
             s->last_stream = f->stream;
         }
         if (f->flags & END_STREAM)
-            stream_sent(s, f->stream);
+            stream_half_ends(s, f->stream, true);
     }
     s->block_bytes += f->left;
     if (s->block_bytes > s->limits.header_max || ++s->block_frames > BLOCK_FRAMES_MAX)
@@ -212,7 +215,7 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
     s->dropped = s->padded = false;
     if (f->type == DATA) {
         const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        s->dropped = !stream || stream->sent; /* gRPC has given it up, or will not take any of it */
+        s->dropped = !stream || stream->sent || stream->over; /* gRPC will not take any of it */
         s->padded = f->flags & PADDED;
         s->content = s->padded ? 0 : f->left;
         if (s->padded && f->left == 0)
@@ -233,11 +236,12 @@ static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
 {
     const struct rpc_frames *f = &s->client;
     if (f->type == DATA) {
-        if (s->refusing && stream_find(s, f->stream)) /* gRPC may have ended it meanwhile */
+        const struct rpc_filter_stream *stream = stream_find(s, f->stream);
+        if (s->refusing && stream && !stream->over) /* gRPC may have ended it meanwhile */
             stream_refuse(s, f->stream, to_server);
         s->refusing = false;
         if (f->flags & END_STREAM)
-            stream_sent(s, f->stream);
+            stream_half_ends(s, f->stream, true);
     } else if ((f->type == HEADERS || f->type == CONTINUATION) && !f->block && s->header.len > 0) {
         put_head(to_server, s->header.len, CONTINUATION, END_HEADERS, f->stream);
         buf_put(to_server, s->header.data, s->header.len);
@@ -335,13 +339,15 @@ static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
     struct rpc_frames *f = &s->server;
     struct rpc_filter_stream *stream = stream_find(s, f->stream);
     if (f->type != CONTINUATION) /* that goes where its block has begun to */
-        s->unwanted = !stream && (f->type == HEADERS || f->type == RST_STREAM);
+        s->unwanted = (f->type == HEADERS && (!stream || stream->over)) || (f->type == RST_STREAM && !stream);
     if (f->type == HEADERS && stream)
         stream->answered = true;
     if (f->type == HEADERS || f->type == CONTINUATION)
         f->block = f->flags & END_HEADERS ? 0 : f->stream;
-    if (f->type == RST_STREAM || ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM)))
+    if (f->type == RST_STREAM)
         stream_end(s, f->stream); /* what the client still sends of it is dropped */
+    else if ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM))
+        stream_half_ends(s, f->stream, false); /* ... here, too; gRPC then resets it, so that the client stops */
     if (!s->unwanted)
         buf_put(to_client, (const char *)f->head, sizeof(f->head));
 }

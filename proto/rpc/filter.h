@@ -58,9 +58,9 @@ struct rpc_filter {
     struct rpc_filter_stream {
         uint32_t id, left; /* bytes of the message that are still to come */
         uint8_t prefix[5], n_prefix;
-        bool sent, answered; /* the client sends nothing more; the server has begun to answer */
+        bool sent, answered, over; /* the client has ended it; the server has begun to answer, and ended it */
         uint32_t announced;
-    } * streams; /* owned; by id: the calls that neither side has ended */
+    } * streams; /* owned; by id: the calls that are not over for both sides */
     uint32_t n_streams, cap_streams;
 };
 

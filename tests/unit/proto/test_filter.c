@@ -381,6 +381,35 @@ static void test_boundary(void **state)
     }
 }
 
+/* gRPC ends a call before its client has: the reset behind it tells the client to stop, and no second end follows. */
+static void test_reset_behind_end(void **state)
+{
+    (void)state;
+    EACH_WAY(bytewise)
+    {
+        struct run r;
+        struct raw in = {.len = 0}, end = {.len = 0}, reset = {.len = 0}, late = {.len = 0};
+        run_begin(&r, bytewise, NULL);
+        raw_preface(&in);
+        headers(&in, RAW_END_HEADERS, 1);
+        client(&r, &in);
+        headers(&end, RAW_END_HEADERS | RAW_END_STREAM, 1);
+        server(&r, &end);
+        assert_int_equal(r.filter.n_streams, 1);
+        headers(&late, RAW_END_HEADERS | RAW_END_STREAM, 1);
+        server(&r, &late);
+        got(&r.to_client, &end);
+        number(&reset, RAW_RST, 1, 0);
+        server(&r, &reset);
+        raw_put(&end, reset.bytes, reset.len);
+        got(&r.to_client, &end);
+        assert_int_equal(r.filter.n_streams, 0);
+        server(&r, &reset);
+        got(&r.to_client, &end);
+        run_end(&r);
+    }
+}
+
 /* Of a call that the server or the client has ended nothing more goes on. */
 static void test_ended(void **state)
 {
@@ -524,10 +553,16 @@ static void test_ends(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_passes),       cmocka_unit_test(test_header),
-                                       cmocka_unit_test(test_refused),      cmocka_unit_test(test_told_once),
-                                       cmocka_unit_test(test_many_refused), cmocka_unit_test(test_sent),
-                                       cmocka_unit_test(test_credit),       cmocka_unit_test(test_boundary),
-                                       cmocka_unit_test(test_ended),        cmocka_unit_test(test_ends)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_passes),
+                                       cmocka_unit_test(test_header),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_told_once),
+                                       cmocka_unit_test(test_many_refused),
+                                       cmocka_unit_test(test_sent),
+                                       cmocka_unit_test(test_reset_behind_end),
+                                       cmocka_unit_test(test_credit),
+                                       cmocka_unit_test(test_boundary),
+                                       cmocka_unit_test(test_ended),
+                                       cmocka_unit_test(test_ends)};
     return cmocka_run_group_tests_name("filter", tests, NULL, NULL);
 }
