@@ -143,7 +143,7 @@ static void lot_trim(struct file_pool *p, struct lot *lot)
 static struct lot *lot_of(struct file_pool *p, const char *user)
 {
     struct lot *lot = p->lots;
-    while (lot && strcmp(lot->user, user))
+    while (lot && strcmp(lot->user, user) != 0)
         lot = lot->next;
     if (lot)
         return lot;
