@@ -22,7 +22,8 @@ const struct command command_plan = {
     .options =
         (const struct option_spec[]){
             {"world", 'n', "N", "number of devices; otherwise elastic.max_workers, or what the mesh takes", WORD_NONE},
-            {"device", 'd', "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
+            {"device", 'd', "NAME", "h100, h200, b200 or cpu (default: cpu where device.name is, else h100)",
+             WORD_NONE},
             {"memory", 'm', "GIB", "memory of a device in GiB, in place of device.memory and the model's own",
              WORD_NONE},
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",

@@ -23,8 +23,9 @@ struct planner {
     const struct args *args;
     const char *timeline, *picture; /* NULL = none */
     int world;                      /* 0 = what the file says */
+    double memory_gib;              /* 0 = what the file says */
     const struct machine *machine;
-    struct machine resized; /* with --memory */
+    struct machine resized; /* with --memory or device.memory */
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
@@ -37,37 +38,22 @@ struct planner {
 
 /* --- command line ------------------------------------------------------------------------------------------------- */
 
-static void resize(struct planner *p, double gib)
-{
-    titan_assert(p->machine && gib > 0);
-    p->resized = *p->machine;
-    p->resized.memory_bytes = (uint64_t)(gib * 0x1p30);
-    p->machine = &p->resized;
-}
-
 static titan_status read_options(const struct args *args, struct planner *p, struct titan_error *err)
 {
-    const char *device = args_text(args, "device", "h100");
     int64_t world;
-    double gib;
 
     *p = (struct planner){.args = args,
                           .timeline = args_text(args, "timeline", NULL),
                           .picture = args_text(args, "picture", NULL),
-                          .machine = cost_machine_find(device),
                           .search = args_has(args, "search"),
                           .json = args_has(args, "json"),
                           .print = args_has(args, "print"),
                           .operations = args_has(args, "operations")};
-    if (!p->machine)
-        return titan_fail(err, TITAN_EINVAL, "--device: unknown device '%.64s' (%s)", device, cost_machine_names());
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
     p->world = (int)world;
-    TRY(args_real(args, "memory", 0.001, 1e6, 0, &gib, err));
+    TRY(args_real(args, "memory", 0.001, 1e6, 0, &p->memory_gib, err));
     if (p->json && p->print)
         return titan_fail(err, TITAN_EINVAL, "plan: --print has no JSON");
-    if (gib > 0)
-        resize(p, gib);
     return TITAN_OK;
 }
 
@@ -91,6 +77,24 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
         TRY(recipe_set(&p->recipe, bound, err));
     }
     return recipe_resolve(&p->recipe, err);
+}
+
+/* "auto" is a GPU's plan: what a laptop has is not where the run will be. */
+static titan_status choose_machine(struct planner *p, struct titan_error *err)
+{
+    const struct recipe *r = &p->recipe;
+    const char *device = args_text(p->args, "device", strcmp(r->device.name, "cpu") == 0 ? "cpu" : "h100");
+    const double gib = p->memory_gib > 0 ? p->memory_gib : r->device.memory;
+
+    p->machine = cost_machine_find(device);
+    if (!p->machine)
+        return titan_fail(err, TITAN_EINVAL, "--device: unknown device '%.64s' (%s)", device, cost_machine_names());
+    if (gib > 0) {
+        p->resized = *p->machine;
+        p->resized.memory_bytes = (uint64_t)(gib * 0x1p30);
+        p->machine = &p->resized;
+    }
+    return TITAN_OK;
 }
 
 /* --- report ------------------------------------------------------------------------------------------------------- */
@@ -204,8 +208,10 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
     f.table = p->cost.table ? p->table_path : NULL;
     if (status == TITAN_OK)
         status = add_evaluation(&plan->opt, &f, err);
-    if (status == TITAN_OK && !forecast_fits(&f))
+    if (status == TITAN_OK && !forecast_fits(&f)) {
         f.fitting_batch = plan_fitting_batch(&plan->opt, forecast_fits_in, p);
+        f.fitting_room = plan_fitting_room(&plan->opt, forecast_fits_in, p);
+    }
     if (status == TITAN_OK && p->print)
         for (int k = 0; k < plan->classes; k++)
             program_print(programs[k], out);
@@ -287,8 +293,7 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     struct plan *plan = NULL;
 
     TRY(read_recipe(p, err));
-    if (p->recipe.device.memory > 0 && p->machine != &p->resized)
-        resize(p, p->recipe.device.memory);
+    TRY(choose_machine(p, err));
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
     const struct plan_options options = options_of(p);
@@ -328,7 +333,7 @@ const struct command plan_command = {
         (const struct option_spec[]){
             {"world", 'n', "N", "number of devices; otherwise elastic.max_workers, or what the mesh takes", WORD_NONE},
             {"workers", 0, "N", "the same", WORD_NONE},
-            {"device", 0, "NAME", "h100 (default), h200, b200 or cpu", WORD_NONE},
+            {"device", 0, "NAME", "h100, h200, b200 or cpu (default: cpu where device.name is, else h100)", WORD_NONE},
             {"memory", 0, "GIB", "memory of a device in GiB, in place of device.memory and the model's own", WORD_NONE},
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
              WORD_FILE},

@@ -127,6 +127,8 @@ def same_program():
         assert hashes == {document("-n", world, *overrides(keys), costs="none")["program"]}, (world, keys, hashes, done.err)
         seen |= hashes
     assert len(seen) == 6, seen
+    said = command(BIN / "titan-worker", "plan", TINY, "-n", 2, "--set", "device.name=cpu", "--costs", "none", "--json", env=ENV)
+    assert json.loads(said.out)["program"] == document("-n", 2, costs="none")["program"], said.err  # without --device
     limited = {document("-n", 2, "--memory", tight, *overrides({**buckets, **keys}), costs="none")["program"]
                for keys in ({}, {"device.memory": 1})}
     assert len(limited) == 1 and limited < seen, (limited, seen)

@@ -52,7 +52,7 @@ static titan_status make(const struct plan_options *options, int world, struct p
     return TITAN_OK;
 }
 
-/* To a refusal for want of memory: which batch is not refused. */
+/* To a refusal for want of memory: which room for experts, or which batch, is not refused. */
 static void advise(const struct plan_options *options, int world, struct titan_error *err)
 {
     struct plan_options o = *options;
@@ -63,8 +63,12 @@ static void advise(const struct plan_options *options, int world, struct titan_e
     else if (o.recipe->parallelism.pipeline_parallel_degree > 1)
         titan_error_hint(err, "a smaller parallelism.pipeline_parallel_microbatch_size, more workers, activation "
                               "checkpointing or a shorter training.seq_len");
-    const int64_t batch = plan_fitting_batch(&o, NULL, NULL);
-    if (batch > 0)
+    const int room = plan_fitting_room(&o, NULL, NULL);
+    const int64_t batch = room > 0 ? 0 : plan_fitting_batch(&o, NULL, NULL);
+    if (room > 0)
+        titan_error_hint(err, "parallelism.expert_parallel_room = %d would fit, with the same result in more rounds",
+                         room);
+    else if (batch > 0)
         titan_error_hint(err,
                          "%s = %ld would fit; or use more workers, activation checkpointing or a shorter "
                          "training.seq_len",

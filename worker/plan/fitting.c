@@ -48,3 +48,22 @@ int64_t plan_fitting_batch(const struct plan_options *options,
             return *rows;
     return 0;
 }
+
+int plan_fitting_room(const struct plan_options *options,
+                      bool (*fits)(const struct plan *plan, struct program *const *programs, void *with), void *with)
+{
+    const double room = options->recipe->parallelism.expert_parallel_room;
+    _cleanup_free_ struct recipe *rounds = malloc(sizeof *rounds);
+    struct plan_options o = *options;
+
+    if (!rounds || options->model->dims.n_experts == 0 || options->recipe->parallelism.expert_parallel_degree == 1)
+        return 0;
+    *rounds = *options->recipe;
+    o.recipe = rounds;
+    for (int shares = 4; shares >= 1; shares /= 2) {
+        rounds->parallelism.expert_parallel_room = shares;
+        if ((room <= 0 || shares < room) && fitting(&o, fits, with))
+            return shares;
+    }
+    return 0;
+}

@@ -373,6 +373,11 @@ static void print_memory(const struct forecast *f, struct buf *out)
         buf_printf(out, "DOES NOT FIT; %s = %ld does\n", key, (long)f->fitting_batch);
     else
         buf_printf(out, "DOES NOT FIT, nor does a smaller %s\n", key);
+    if (f->fitting_room > 0)
+        buf_printf(
+            out,
+            "  parallelism.expert_parallel_room = %d fits: more rows come in further rounds, with the same result\n",
+            f->fitting_room);
 }
 
 static void print_bytes(const struct forecast *f, struct buf *out)
@@ -595,6 +600,8 @@ titan_status forecast_json(const struct forecast *f, const struct simulation *s,
         buf_printf(out, "\"%s\":%ld,",
                    m->size[AXIS_PP] > 1 ? "fitting_pipeline_parallel_microbatch_size" : "fitting_local_batch_size",
                    (long)f->fitting_batch);
+    if (f->fitting_room > 0)
+        buf_printf(out, "\"fitting_expert_parallel_room\":%d,", f->fitting_room);
     buf_puts(out, "\"ranks\":[");
     for (int i = 0; i < f->n; i++) {
         buf_puts(out, i ? "," : "");

@@ -46,6 +46,7 @@ struct forecast {
     int busiest;           /* pp rank with the most compute */
     int fullest;           /* pp rank with the most memory */
     int64_t fitting_batch; /* of one that does not fit: a batch that does (plan_fitting_batch) */
+    int fitting_room;      /* ... and a room for experts (plan_fitting_room) */
 };
 
 /* programs: of all classes (plan_programs). *ret_simulation is the caller's to close where not NULL. */
