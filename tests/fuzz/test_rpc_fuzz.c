@@ -17,8 +17,10 @@
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/reflection.h"
 #include "titan/internal/agent.pb-c.h"
+#include "titan/internal/enrol.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
 #include "titan/v1/titan.pb-c.h"
+#include "titan/wire/health.pb-c.h"
 #include "titan/wire/reflection.pb-c.h"
 #include "tests/support/seeded.h"
 
@@ -52,6 +54,11 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &titan__internal__coordinator_message__descriptor,
     &titan__internal__worker_to_agent__descriptor,
     &titan__internal__agent_to_worker__descriptor,
+    &titan__internal__peer_message__descriptor,
+    &titan__internal__enroll_request__descriptor,
+    &titan__internal__enroll_response__descriptor,
+    &titan__internal__renew_request__descriptor,
+    &grpc__health__v1__health_check_request__descriptor,
     &grpc__reflection__v1alpha__server_reflection_request__descriptor,
     &grpc__reflection__v1alpha__server_reflection_response__descriptor,
 };
@@ -172,6 +179,37 @@ static void test_budget(void **state)
     grpc_byte_buffer_destroy(buffer);
 }
 
+static const char *const symbols[] = {"titan.v1.Titan.Submit", "titan.v1.Titan", "titan.v1.Job.nodes",
+                                      "grpc.health.v1.Health"};
+
+/* A symbol that there is, a part of one, with dots and letters in the wrong place. */
+static void write_symbol(char out[64])
+{
+    (void)snprintf(out, 64, "%s", symbols[seeded_draw(ARRAY_SIZE(symbols))]);
+    for (uint32_t k = seeded_draw(4); k > 0; k--)
+        out[seeded_draw((uint32_t)strlen(out) + 1)] = (char)(seeded_draw(3) ? '.' : seeded_draw(128));
+}
+
+/* What clients ask of descriptors that are whole. */
+static void test_symbols(void **state)
+{
+    (void)state;
+    struct rpc_reflection r;
+    long found = 0;
+    rpc_reflection_open(&r, titan_descriptors, titan_descriptors_bytes, NULL, 0);
+    for (long i = 0; i < rounds / 20; i++) {
+        char symbol[64 + 1] = "";
+        write_symbol(symbol);
+        const ProtobufCBinaryData *file = rpc_reflection_symbol(&r, symbol);
+        assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
+        found += file != NULL;
+        assert_null(rpc_reflection_file(&r, symbol));
+    }
+    rpc_reflection_close(&r);
+    printf("# %ld of %ld found\n", found, rounds / 20);
+    assert_true(found > 0 && found < rounds / 20);
+}
+
 static void test_descriptors(void **state)
 {
     (void)state;
@@ -196,6 +234,6 @@ static void test_descriptors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_budget),
-                                       cmocka_unit_test(test_descriptors)};
+                                       cmocka_unit_test(test_symbols), cmocka_unit_test(test_descriptors)};
     return cmocka_run_group_tests_name("rpc fuzz", tests, set_up, tear_down);
 }
