@@ -542,10 +542,15 @@ def narrow():
         assert code == 0 and there in rows[0] and missing not in rows[0] and max(map(len, rows)) <= columns, (columns, rows)
     out, code = on_terminal(*server, "list", "--wide", env={"COLUMNS": "60", "NO_COLOR": "1"})
     assert "RESTARTS" in out and "SUBMITTED" in out, out
-    for view, first, last in (((), "step", "validation"), (("--split",), "step", "memory")):
-        out, code = on_terminal(*server, "metrics", World.done, *view, env={"COLUMNS": "60"})
+    World.daemon.ok("token", "create", "a-pipeline-of-the-night", "--ttl", "1h")
+    for columns, words, missing in ((48, ("checkpoints", World.done), "WORKERS"), (60, ("counters",), "-------"), (60, ("token", "list"), "EXPIRES"),
+                                    (60, ("admin", "check"), "-------")):
+        env = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+        out, code = on_terminal(*server, *words, env=env)
         rows = out.replace("\r", "").splitlines()
-        assert code == 0 and len(rows) == 21 and first in rows[0] and last not in rows[0] and max(map(len, rows)) <= 60, rows
+        assert len(rows) > 1 and "…" in out and missing not in rows[0] and max(map(len, rows)) <= columns, (words, rows)
+        whole, same = on_terminal(*server, *words, "--wide", env=env)
+        assert code == same and "…" not in whole and max(map(len, whole.splitlines())) > columns, (words, whole)
 
 
 def completion():
