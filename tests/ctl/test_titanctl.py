@@ -395,7 +395,7 @@ def tables():
 
 
 def compare():
-    """compare: keys that differ, losses at common steps, where they part; the same run twice is the same bit for bit"""
+    """compare: keys that differ, losses at common steps, where they part and where one is no number; the same run twice is the same bit for bit"""
     d, job = World.daemon, World.done
     text = d.ok("compare", job, job)
     assert "have the same run file" in text and "bit for bit, at all 20 steps" in text, text
@@ -411,6 +411,19 @@ def compare():
     assert got["common_steps"] == 12 and got["first_difference"] == apart + 1 and got["largest_difference_step"] == far + 1, got
     assert got["largest_difference"] == abs(ours[far] - theirs[far]) and len(got["changes"]) >= 2, got
     assert [j["steps"] for j in got["jobs"]] == [20, 12] and all(j["tokens_per_second"] > 0 for j in got["jobs"]), got
+    d.stop()
+    store = sqlite3.connect(d.state / "metrics.db")
+    with store:
+        store.execute("UPDATE metrics SET loss = NULL WHERE job_id = ? AND step IN (5, 6)", (other,))
+    store.close()
+    d.start()
+    far = max((i for i in range(12) if i not in (4, 5)), key=lambda i: abs(ours[i] - theirs[i]))
+    for jobs in ((job, other), (other, job)):
+        text = d.ok("compare", *jobs)
+        assert re.search(rf"they differ most at step {far + 1}: by [0-9.e+]+; at step 5 the loss of job {other} is not a number\n", text), text
+        assert [line.split()[0] for line in text.splitlines() if "nan" in line and line.endswith("  -")] == ["5", "6"] and text.count("nan") == 2, text
+        got = json.loads(d.ok("-o", "json", "compare", *jobs))
+        assert got["first_not_finite"] == 5 and got["largest_difference"] == abs(ours[far] - theirs[far]), got
     one_line(d.ctl("compare", job, 4000000), 3, "4000000")
     one_line(d.ctl("compare", job), 2, "JOB")
 
