@@ -215,7 +215,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
 /* --- check -------------------------------------------------------------------------------------------------------- */
 
 /* Exit code 7 when something is wrong: as for a job, there is a place where it could not run. */
-static titan_status run_check(struct ctl *ctl, struct titan_error *err)
+static titan_status run_check(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     Titan__V1__CheckNodesRequest request = TITAN__V1__CHECK_NODES_REQUEST__INIT;
     _cleanup_message_ Titan__V1__CheckNodesResponse *reply = NULL;
@@ -223,7 +223,8 @@ static titan_status run_check(struct ctl *ctl, struct titan_error *err)
                  err));
     struct table_out table;
     size_t wrong = 0;
-    table_begin(&table, (const char *const[]){"NODE", "WHAT", "", "FOUND", NULL});
+    table_begin(&table, (const char *const[]){"NODE", "WHAT", "", "FOUND~", NULL});
+    table.room = args_has(args, "wide") ? 0 : output_columns();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         for (size_t k = 0; k < reply->nodes[i]->n_findings; k++) {
             const Titan__V1__Finding *f = reply->nodes[i]->findings[k];
@@ -341,7 +342,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     const char *action = args->words[0], *path = args->n > 1 ? args->words[1] : NULL;
     int64_t keep = 0;
     if (strcmp(action, "check") == 0 && !path)
-        return args_has(args, "fix") ? run_fix(err) : run_check(ctl, err);
+        return args_has(args, "fix") ? run_fix(err) : run_check(ctl, args, err);
     if (!path || strcmp(action, "check") == 0)
         return titan_fail(err, TITAN_EINVAL, "admin: backup, restore and verify take a FILE, check takes none");
     TRY(args_int(args, "keep", 1, 100000, 0, &keep, err));
@@ -387,6 +388,7 @@ const struct command command_admin = {
             {"above", 0, "N", "restore: agents have seen term N; the store's is to be above it", WORD_NONE},
             {"fix", 0, NULL, "check: write the units' drop-ins for storage.jobs_dir and the like", WORD_NONE},
             {"rederive", 0, NULL, "verify: also derive every state from the event log and compare", WORD_NONE},
+            TABLE_WIDE("check: "),
             {NULL}},
     .examples =
         (const struct example[]){

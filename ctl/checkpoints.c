@@ -25,7 +25,8 @@ static titan_status list(struct ctl *ctl, const struct args *args, struct titan_
         return TITAN_OK;
     }
     struct table_out table;
-    table_begin(&table, (const char *const[]){"STEP>", "EPOCH>", "WORKERS>", "SIZE>", "COMMITTED", "PATH", NULL});
+    table_begin(&table, (const char *const[]){"STEP>", "?EPOCH>", "?WORKERS>", "SIZE>", "COMMITTED", "PATH~", NULL});
+    table.room = args_has(args, "wide") ? 0 : output_columns();
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_checkpoints; i++) {
         const Titan__V1__Checkpoint *c = reply->checkpoints[i];
@@ -106,6 +107,7 @@ const struct command command_checkpoints = {
     .max_args = 2,
     .word = WORD_JOB,
     .options = (const struct option_spec[]){{"step", 0, "STEP", "verify: the checkpoint of this step alone", WORD_NONE},
+                                            TABLE_WIDE("JOB: "),
                                             {NULL}},
     .examples = (const struct example[]){{"titanctl checkpoints 12", "steps, sizes and folders"},
                                          {"titanctl checkpoints verify 12", "are all of them sound?"},

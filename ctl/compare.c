@@ -40,7 +40,9 @@ struct comparison {
     struct buf changes; /* keys that differ, a line each */
     struct pair *pairs;
     size_t n;
-    size_t largest, first; /* where losses differ most, and first; n: nowhere */
+    size_t first;      /* where losses differ; n: nowhere, as for the others */
+    size_t largest;    /* where they differ most, of those that are finite */
+    size_t not_finite; /* the first where one is not */
 };
 
 /* A step that was trained again counts as it was trained last. */
@@ -96,14 +98,16 @@ static titan_status match(struct comparison *c, struct titan_error *err)
             k++;
         }
     }
-    c->largest = c->first = c->n;
+    c->first = c->largest = c->not_finite = c->n;
     for (size_t i = 0; i < c->n; i++) {
-        const double *loss = c->pairs[i].loss;
+        const double *loss = c->pairs[i].loss, apart = distance(&c->pairs[i]);
         if (loss[0] == loss[1] || (isnan(loss[0]) && isnan(loss[1])))
             continue;
         if (c->first == c->n)
             c->first = i;
-        if (c->largest == c->n || !(distance(&c->pairs[i]) <= distance(&c->pairs[c->largest])))
+        if (!isfinite(apart))
+            c->not_finite = MIN(c->not_finite, i);
+        else if (c->largest == c->n || apart > distance(&c->pairs[c->largest]))
             c->largest = i;
     }
     return TITAN_OK;
@@ -134,15 +138,27 @@ static void print_losses(const struct comparison *c, struct buf *out)
     buf_printf(out, "%10s %10s%4llu %10s%4llu %12s\n", "", "job ", a, "job ", b, "difference");
     for (size_t i = 0; i < MIN(c->n, (size_t)ROWS); i++) { /* the first, the last, and some between */
         const struct pair *p = &c->pairs[c->n <= ROWS ? i : i * (c->n - 1) / (ROWS - 1)];
-        buf_printf(out, "%10llu %14.6f %14.6f %+12.3g\n", (unsigned long long)p->step, p->loss[0], p->loss[1],
-                   p->loss[1] - p->loss[0]);
+        buf_printf(out, "%10llu %14.6f %14.6f ", (unsigned long long)p->step, p->loss[0], p->loss[1]);
+        if (isfinite(distance(p)))
+            buf_printf(out, "%+12.3g\n", p->loss[1] - p->loss[0]);
+        else
+            buf_printf(out, "%12s\n", "-");
     }
-    if (c->first == c->n)
+    if (c->first == c->n) {
         buf_printf(out, "\nlosses are the same, bit for bit, at all %zu steps that both have\n", c->n);
-    else
-        buf_printf(out, "\nlosses are the same up to step %llu; they differ most at step %llu: by %.3g\n",
-                   c->first ? (unsigned long long)c->pairs[c->first - 1].step : 0ULL,
-                   (unsigned long long)c->pairs[c->largest].step, distance(&c->pairs[c->largest]));
+        return;
+    }
+    buf_printf(out, "\nlosses are the same up to step %llu",
+               c->first ? (unsigned long long)c->pairs[c->first - 1].step : 0ULL);
+    if (c->largest < c->n)
+        buf_printf(out, "; they differ most at step %llu: by %.3g", (unsigned long long)c->pairs[c->largest].step,
+                   distance(&c->pairs[c->largest]));
+    if (c->not_finite < c->n) {
+        const struct pair *p = &c->pairs[c->not_finite];
+        buf_printf(out, "; at step %llu the loss of job %llu is not a number", (unsigned long long)p->step,
+                   isfinite(p->loss[1]) ? a : b);
+    }
+    buf_puts(out, "\n");
 }
 
 static void print(const struct comparison *c, struct buf *out)
@@ -188,6 +204,7 @@ static void print_json(const struct comparison *c, struct buf *out)
     json_put_uint(&w, "first_difference", c->first < c->n ? c->pairs[c->first].step : 0);
     json_put_uint(&w, "largest_difference_step", c->largest < c->n ? c->pairs[c->largest].step : 0);
     json_put_real(&w, "largest_difference", c->largest < c->n ? distance(&c->pairs[c->largest]) : 0);
+    json_put_uint(&w, "first_not_finite", c->not_finite < c->n ? c->pairs[c->not_finite].step : 0);
     json_end_object(&w);
 }
 

@@ -9,7 +9,6 @@
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
-    (void)args;
     Titan__V1__CountersRequest request = TITAN__V1__COUNTERS_REQUEST__INIT;
     _cleanup_message_ Titan__V1__CountersResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("Counters"), &request.base, &titan__v1__counters_response__descriptor, &reply, err));
@@ -18,7 +17,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return TITAN_OK;
     }
     struct table_out table;
-    table_begin(&table, (const char *const[]){"COUNTER", "VALUE>", "WHAT", NULL});
+    table_begin(&table, (const char *const[]){"COUNTER", "VALUE>", "WHAT~", NULL});
+    table.room = args_has(args, "wide") ? 0 : output_columns();
     for (size_t i = 0; i < reply->n_counters; i++) {
         const Titan__V1__Counter *counter = reply->counters[i];
         table_cell(&table, "%s", counter->name);
@@ -38,6 +38,7 @@ const struct command command_counters = {
     .text = "What is counted is said in the last column; names that end in _ms are sums of milliseconds. The counts "
             "begin at 0\n"
             "with each start of the coordinator; what must outlast it is an event.\n",
+    .options = (const struct option_spec[]){TABLE_WIDE(""), {NULL}},
     .examples =
         (const struct example[]){{"titanctl counters", "how often did nodes fall silent, how long did recoveries take"},
                                  {"titanctl -o json counters", "for a collector of metrics"},

@@ -123,8 +123,7 @@ const struct command command_nodes = {
         (const struct option_spec[]){
             {"gpus", 'g', NULL,
              "a line for each GPU: memory, temperature (C), uncorrected ECC errors, last Xid, worker", WORD_NONE},
-            {"wide", 'w', NULL, "all columns in full; else what does not fit the terminal is cut or left out",
-             WORD_NONE},
+            TABLE_WIDE(""),
             {NULL}},
     .examples = (const struct example[]){{"titanctl nodes", "which nodes are there and what is free"},
                                          {"titanctl nodes --gpus", "which GPU is broken, and why"},

@@ -26,6 +26,11 @@ bool output_json(const ProtobufCMessage *message, bool pretty);
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 enum { TABLE_COLUMNS = 16 };
+/* The option of a command that cuts its tables to the terminal; of: "list: ", where its other words print none. */
+#define TABLE_WIDE(of)                                                                                                 \
+    {                                                                                                                  \
+        "wide", 'w', NULL, of "all columns in full; else what does not fit the terminal is cut or left out", WORD_NONE \
+    }
 struct table_out {
     struct buf cells; /* NUL-terminated cells, one after the other */
     int columns, rows;

@@ -31,11 +31,12 @@ static titan_status create(struct ctl *ctl, const struct args *args, struct tita
     return TITAN_OK;
 }
 
-static void print_table(const struct ctl *ctl, const Titan__V1__ListTokensResponse *reply)
+static void print_table(const struct ctl *ctl, const struct args *args, const Titan__V1__ListTokensResponse *reply)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct table_out t;
-    table_begin(&t, (const char *const[]){"ID", "NAME", "ROLE", "STATE", "EXPIRES", "CREATED BY", NULL});
+    table_begin(&t, (const char *const[]){"ID", "NAME~", "ROLE", "STATE", "?EXPIRES", "CREATED BY~", NULL});
+    t.room = args_has(args, "wide") ? 0 : output_columns();
     for (size_t i = 0; i < reply->n_tokens; i++) {
         const Titan__V1__Token *token = reply->tokens[i];
         const bool expired = token->expires_at_ms <= clock_wall_ms();
@@ -51,7 +52,7 @@ static void print_table(const struct ctl *ctl, const Titan__V1__ListTokensRespon
     (void)output_line(&text);
 }
 
-static titan_status list(struct ctl *ctl, struct titan_error *err)
+static titan_status list(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     Titan__V1__ListTokensRequest request = TITAN__V1__LIST_TOKENS_REQUEST__INIT;
     _cleanup_message_ Titan__V1__ListTokensResponse *reply = NULL;
@@ -60,7 +61,7 @@ static titan_status list(struct ctl *ctl, struct titan_error *err)
     if (ctl->json)
         (void)output_json(&reply->base, true);
     else
-        print_table(ctl, reply);
+        print_table(ctl, args, reply);
     return TITAN_OK;
 }
 
@@ -86,7 +87,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (strcmp(action, "create") == 0)
         return create(ctl, args, err);
     if (strcmp(action, "list") == 0)
-        return list(ctl, err);
+        return list(ctl, args, err);
     if (strcmp(action, "revoke") == 0)
         return revoke_all(ctl, args, err);
     return titan_fail(err, TITAN_EINVAL, "token: there are create, list and revoke, not '%.64s'", action);
@@ -104,6 +105,7 @@ const struct command command_token = {
     .options = (const struct option_spec[]){{"role", 0, "ROLE", "user (default), operator or admin", WORD_NONE},
                                             {"ttl", 0, "TIME", "how long it counts: 12h, 30d (default), at most 400d",
                                              WORD_NONE},
+                                            TABLE_WIDE("list: "),
                                             {NULL}},
     .examples = (const struct example[]){{"titanctl token create ci --role user --ttl 7d > ci.token",
                                           "for a pipeline; its jobs belong to the user ci"},

@@ -157,17 +157,21 @@ def timeline():
     assert {e["pid"] for e in complete} == {0, 1}
     lanes = {}
     for e in complete:
-        assert e["name"] and e["cat"] and e["ts"] >= 0 and e["dur"] > 0, e
+        assert re.fullmatch(r"[A-Z0-9_]+" + (re.escape(" " + e["args"]["unit"]) if e["args"]["unit"] else ""), e["name"]), e
+        assert e["cat"] and e["ts"] >= 0 and e["dur"] > 0, e
         assert (e["pid"], e["tid"]) in named, e
         begin, length = round(e["ts"] * 1000), round(e["dur"] * 1000)  # whole nanoseconds
         lanes.setdefault((e["pid"], e["tid"]), []).append((begin, begin + length))
     for lane in lanes.values():
         lane.sort()
         assert all(a[1] <= b[0] for a, b in zip(lane, lane[1:])), "events of one stream overlap"
+    assert {"EMBED embedding", "MATMUL layers.0", "OPTIMISE embedding to layers.4", "OPTIMISE layers.1 to head", "AGREE"} <= {e["name"] for e in complete}
     packed = HOME / "step.json.gz"
     planned(DEBUG, "--world", 8, "--timeline", packed, keys=PIPELINE)
     assert gzip.decompress(packed.read_bytes()) == path.read_bytes() and packed.stat().st_size < path.stat().st_size / 5
     assert abs(max(end for lane in lanes.values() for _, end in lane) * 1e-9 - d["step_seconds"]) < 1e-5
+    planned(DEBUG, "--world", 8, "--timeline", path, keys={"parallelism.fsdp_bucketing": "greedy"})
+    assert "ALL_GATHER layers.1 to " in path.read_text()
 
 
 def big_timeline():

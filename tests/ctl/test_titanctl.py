@@ -395,7 +395,7 @@ def tables():
 
 
 def compare():
-    """compare: keys that differ, losses at common steps, where they part; the same run twice is the same bit for bit"""
+    """compare: keys that differ, losses at common steps, where they part and where one is no number; the same run twice is the same bit for bit"""
     d, job = World.daemon, World.done
     text = d.ok("compare", job, job)
     assert "have the same run file" in text and "bit for bit, at all 20 steps" in text, text
@@ -411,6 +411,19 @@ def compare():
     assert got["common_steps"] == 12 and got["first_difference"] == apart + 1 and got["largest_difference_step"] == far + 1, got
     assert got["largest_difference"] == abs(ours[far] - theirs[far]) and len(got["changes"]) >= 2, got
     assert [j["steps"] for j in got["jobs"]] == [20, 12] and all(j["tokens_per_second"] > 0 for j in got["jobs"]), got
+    d.stop()
+    store = sqlite3.connect(d.state / "metrics.db")
+    with store:
+        store.execute("UPDATE metrics SET loss = NULL WHERE job_id = ? AND step IN (5, 6)", (other,))
+    store.close()
+    d.start()
+    far = max((i for i in range(12) if i not in (4, 5)), key=lambda i: abs(ours[i] - theirs[i]))
+    for jobs in ((job, other), (other, job)):
+        text = d.ok("compare", *jobs)
+        assert re.search(rf"they differ most at step {far + 1}: by [0-9.e+]+; at step 5 the loss of job {other} is not a number\n", text), text
+        assert [line.split()[0] for line in text.splitlines() if "nan" in line and line.endswith("  -")] == ["5", "6"] and text.count("nan") == 2, text
+        got = json.loads(d.ok("-o", "json", "compare", *jobs))
+        assert got["first_not_finite"] == 5 and got["largest_difference"] == abs(ours[far] - theirs[far]), got
     one_line(d.ctl("compare", job, 4000000), 3, "4000000")
     one_line(d.ctl("compare", job), 2, "JOB")
 
@@ -542,10 +555,15 @@ def narrow():
         assert code == 0 and there in rows[0] and missing not in rows[0] and max(map(len, rows)) <= columns, (columns, rows)
     out, code = on_terminal(*server, "list", "--wide", env={"COLUMNS": "60", "NO_COLOR": "1"})
     assert "RESTARTS" in out and "SUBMITTED" in out, out
-    for view, first, last in (((), "step", "validation"), (("--split",), "step", "memory")):
-        out, code = on_terminal(*server, "metrics", World.done, *view, env={"COLUMNS": "60"})
+    World.daemon.ok("token", "create", "a-pipeline-of-the-night", "--ttl", "1h")
+    for columns, words, missing in ((48, ("checkpoints", World.done), "WORKERS"), (60, ("counters",), "-------"), (60, ("token", "list"), "EXPIRES"),
+                                    (60, ("admin", "check"), "-------")):
+        env = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+        out, code = on_terminal(*server, *words, env=env)
         rows = out.replace("\r", "").splitlines()
-        assert code == 0 and len(rows) == 21 and first in rows[0] and last not in rows[0] and max(map(len, rows)) <= 60, rows
+        assert len(rows) > 1 and "…" in out and missing not in rows[0] and max(map(len, rows)) <= columns, (words, rows)
+        whole, same = on_terminal(*server, *words, "--wide", env=env)
+        assert code == same and "…" not in whole and max(map(len, whole.splitlines())) > columns, (words, whole)
 
 
 def completion():

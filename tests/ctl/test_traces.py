@@ -37,10 +37,12 @@ def every_action_of_the_chosen_steps():
             names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
             ran = [e for e in events if e["ph"] == "X"]
             assert {e["pid"] for e in ran} == {rank} and set(names.values()) >= {"compute", "gather", "reduce"}, names
-            ops = {e["name"] for e in ran}
+            ops = {e["name"].split()[0] for e in ran}
             assert {"MATMUL", "ATTENTION", "ATTENTION_DGRAD", "ALL_GATHER", "REDUCE_SCATTER", "OPTIMISE"} <= ops, ops
+            assert {"MATMUL layers.0", "MATMUL head", "ALL_GATHER embedding", "AGREE"} <= {e["name"] for e in ran}
+            assert all(e["args"]["unit"] == " ".join(e["name"].split()[1:]) for e in ran)
             for op in ("MATMUL", "OPTIMISE"):  # both steps have each action once
-                actions = [e["args"]["action"] for e in ran if e["name"] == op]
+                actions = [e["args"]["action"] for e in ran if e["name"].split()[0] == op]
                 assert len(actions) == 2 * len(set(actions)), (op, actions)
             for lane in names:
                 times = [(e["ts"], e["ts"] + e["dur"]) for e in ran if e["tid"] == lane]

@@ -108,6 +108,7 @@ def daemons():
             taken.listen()
             address = "127.0.0.1:%d" % taken.getsockname()[1]
             says(command(*titand, f.dir / "c", "--listen", address, "--insecure"), 6, address)
+        assert not (f.dir / "c").exists(), "a refused start left its state directory behind"
         for any_tcp in ("0.0.0.0:0", "127.0.0.1:0"):
             says(command(*titand, f.dir / "e", "--listen", any_tcp), 2, any_tcp, "titanctl pki init", "--insecure")
         says(command(BIN / "titand", "agent", "--state-dir", f.dir / "e", "--coordinator", "127.0.0.1:1"), 2,

@@ -3,6 +3,9 @@
 #include "worker/plan/timeline.h"
 
 #include <math.h>
+#include <stdio.h>
+
+#include "base/cleanup.h"
 
 /* Before every event but the first. */
 static const char *comma(const struct buf *out)
@@ -26,6 +29,28 @@ void timeline_name(struct buf *out, int pid, const char *name, const struct prog
                        pid, k, program_stream_name((enum stream_id)k));
 }
 
+enum { UNITS_NAME = 72 };
+
+/* "layers.3"; "embedding to layers.2" of a bucket or an update; "" where it is no unit's. */
+static const char *name_units(const struct program *p, const struct action *a, char name[UNITS_NAME])
+{
+    const bool several = a->op == OP_OPTIMISE || a->stream == STREAM_GATHER || a->stream == STREAM_REDUCE;
+    const struct model_unit *const units = p->layout->model->units;
+    int first = a->unit, last = a->unit;
+
+    if (a->unit < 0)
+        return "";
+    titan_assert(a->unit < p->layout->model->n_units);
+    for (int i = 0; several && i < a->n_operands; i++) {
+        const int unit = p->buffers[action_operands(p, a)[i].buffer].unit;
+        first = unit >= 0 ? MIN(first, unit) : first;
+        last = MAX(last, unit);
+    }
+    (void)snprintf(name, UNITS_NAME, "%s%s%s", units[first].name, first < last ? " to " : "",
+                   first < last ? units[last].name : "");
+    return name;
+}
+
 void timeline_actions(struct buf *out, int pid, const struct program *p, const double *start, const double *end)
 {
     for (int i = 0; i < p->n_actions; i++) {
@@ -34,11 +59,13 @@ void timeline_actions(struct buf *out, int pid, const struct program *p, const d
         const long long from = llround(start[i] * 1e9), to = llround(end[i] * 1e9);
         if (to <= from)
             continue;
+        char name[UNITS_NAME];
+        const char *unit = name_units(p, a, name);
         buf_printf(out,
-                   "%s{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-                   "\"args\":{\"action\":%d,\"unit\":%d,\"stage\":%d,\"microbatch\":%d}}",
-                   comma(out), op_name((enum op)a->op), phase_name((enum phase)a->phase), pid, a->stream,
-                   (double)from / 1e3, (double)(to - from) / 1e3, i, a->unit, a->stage, a->microbatch);
+                   "%s{\"ph\":\"X\",\"name\":\"%s%s%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+                   "\"args\":{\"action\":%d,\"unit\":\"%s\",\"stage\":%d,\"microbatch\":%d}}",
+                   comma(out), op_name((enum op)a->op), *unit ? " " : "", unit, phase_name((enum phase)a->phase), pid,
+                   a->stream, (double)from / 1e3, (double)(to - from) / 1e3, i, unit, a->stage, a->microbatch);
     }
 }
 

@@ -10,7 +10,8 @@
 void timeline_begin(struct buf *out);
 /* Once for each rank, before its actions. name: as it is, without quotes or backslashes. */
 void timeline_name(struct buf *out, int pid, const char *name, const struct program *p);
-/* s from the timeline's zero, of every action of the program; what ends when it begins is left out. */
+/* s from the timeline's zero, of every action of the program; what ends when it begins is left out. An event is called
+ * by its operation and its unit, or units: "MATMUL layers.7", "OPTIMISE embedding to layers.7". */
 void timeline_actions(struct buf *out, int pid, const struct program *p, const double *start, const double *end);
 void timeline_end(struct buf *out);
 
