@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, overrides, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, overrides, tap, until  # noqa: E402
 
 STEPS = 5
 KEYS = {"training.steps": STEPS, "training.global_batch_size": 4, "training.local_batch_size": 2, "training.seq_len": 32,
@@ -151,4 +151,25 @@ def no_room():
     assert re.search(r" 65536 .* all$", said, re.M) and re.search(r" 0 .* metrics.jsonl$", said, re.M), said
 
 
-tap(slowed, experts, rounds, layers, full_disk, no_room)
+def in_the_way():
+    """what is in the place of metrics.jsonl costs lines until it is gone, is said once, and ends no run"""
+    steps = 60
+    with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
+        home, out = Path(folder), Path(folder) / "out"
+        (home / "metrics.jsonl").mkdir()
+        with open(out, "w") as f:
+            run = subprocess.Popen([FP_BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "2", "--dir", folder,
+                                    *overrides({**KEYS, "training.steps": steps})], stdout=f, stderr=f,
+                                   env={**os.environ, "TITAN_FAILPOINTS": "train.step=sleep:100@1+"})
+        until("four steps are made", lambda: run.poll() is not None or "step=4 loss=" in out.read_text(), 60)
+        assert run.poll() is None, out.read_text()
+        (home / "metrics.jsonl").rmdir()
+        assert run.wait(60) == 0, out.read_text()
+        said, lines = out.read_text(), [json.loads(line) for line in open(home / "metrics.jsonl")]
+    assert said.count("the file of metrics takes no lines") == said.count("the file of metrics takes lines again") == 1, said
+    assert "metrics.jsonl': Is a directory" in said and re.findall(r"step=(\d+) loss=", said) == list(map(str, range(1, steps + 1))), said
+    got = [line["step"] for line in lines]
+    assert got == list(range(got[0], steps + 1)) and 4 < got[0] < steps, got
+
+
+tap(slowed, experts, rounds, layers, full_disk, no_room, in_the_way)
