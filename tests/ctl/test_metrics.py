@@ -127,6 +127,7 @@ def full_disk():
                               env=os.environ, timeout=60)
     said = done.stdout + done.stderr
     assert done.returncode == 0 and f"step={STEPS} loss=" in said and said.count("TensorBoard's file takes no events") == 1, said
+    assert said.count("the file of metrics takes no lines") == 1 and "takes lines again" not in said, said
 
 
 def no_room():

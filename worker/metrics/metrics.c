@@ -105,7 +105,7 @@ void metrics_close(struct metrics *m)
 
 static void append_line(struct metrics *m, const struct log *log, struct json_writer *w)
 {
-    struct titan_error why = {.msg = "what was written before waits for the disk"};
+    struct titan_error why = {.msg = "the disk is full or does not answer"};
 
     json_end_object(w);
     buf_puts(w->out, "\n");

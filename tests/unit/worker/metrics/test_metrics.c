@@ -244,11 +244,14 @@ static void test_full_disk(void **state)
     write_step(&m, 2);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     write_step(&m, 3);
+    assert_true(m.stalled); /* by step 2 */
     (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
     const char *second = strchr(text.data, '\n');
     assert_non_null(second);
     assert_int_equal(strncmp(second, "\n{\"step\":3,", 11), 0);
+    write_step(&m, 4);
+    assert_false(m.stalled);
     assert_int_equal(text.data[text.len - 1], '\n');
     buf_free(&text);
     metrics_close(&m);
