@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, overrides, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, overrides, tap, until  # noqa: E402
 
 STEPS = 5
 KEYS = {"training.steps": STEPS, "training.global_batch_size": 4, "training.local_batch_size": 2, "training.seq_len": 32,
@@ -126,7 +126,8 @@ def full_disk():
                                *overrides({**KEYS, "metrics.enable_tensorboard": "true"})], capture_output=True, text=True,
                               env=os.environ, timeout=60)
     said = done.stdout + done.stderr
-    assert done.returncode == 0 and f"step={STEPS} loss=" in said and "no more TensorBoard events" in said, said
+    assert done.returncode == 0 and f"step={STEPS} loss=" in said and said.count("TensorBoard's file takes no events") == 1, said
+    assert said.count("the file of metrics takes no lines") == 1 and "takes lines again" not in said, said
 
 
 def no_room():
@@ -146,9 +147,38 @@ def no_room():
     if done.returncode == 77:
         return "no tmpfs of its own"
     assert done.returncode == 0 and f"step={STEPS} loss=" in said, said
-    for what in ("no more TensorBoard events", "no more lines about layers", "trace not written"):
-        assert said.count(what) >= 1 and "No space left" in next(line for line in said.splitlines() if what in line), (what, said)
-    assert re.search(r" 65536 .* all$", said, re.M) and re.search(r" 0 .* metrics.jsonl$", said, re.M), said
+    for what, most in (("TensorBoard's file takes no events", 1), ("the file of layers takes no lines", 1), ("trace not written", STEPS)):
+        assert 1 <= said.count(what) <= most and "No space left" in next(line for line in said.splitlines() if what in line), (what, said)
+    assert re.search(r" 65536 .* all$", said, re.M) and "tfevents" not in said and re.search(r" 0 .* metrics.jsonl$", said, re.M), said
 
 
-tap(slowed, experts, rounds, layers, full_disk, no_room)
+def in_the_way():
+    """what is in a file's place costs what would be in it until it is gone, is said once, and ends no run"""
+    steps, takes = 60, ("the file of metrics takes % lines", "the file of layers takes % lines", "TensorBoard's file takes % events")
+    with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
+        home, out = Path(folder), Path(folder) / "out"
+        for name in ("metrics.jsonl", "layers.jsonl"):
+            (home / name).mkdir()
+        (home / "tb").write_text("in the way")
+        with open(out, "w") as f:
+            run = subprocess.Popen([FP_BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "2", "--dir", folder,
+                                    *overrides({**KEYS, "training.steps": steps, "metrics.log_layers": "true",
+                                                "metrics.enable_tensorboard": "true"})], stdout=f, stderr=f,
+                                   env={**os.environ, "TITAN_FAILPOINTS": "train.step=sleep:100@1+"})
+        until("four steps are made", lambda: run.poll() is not None or "step=4 loss=" in out.read_text(), 60)
+        assert run.poll() is None, out.read_text()
+        for name in ("metrics.jsonl", "layers.jsonl"):
+            (home / name).rmdir()
+        (home / "tb").unlink()
+        assert run.wait(60) == 0, out.read_text()
+        said, events = out.read_text(), [f.stat().st_size for f in (home / "tb").iterdir()]
+        files = [[json.loads(line)["step"] for line in open(home / name)] for name in ("metrics.jsonl", "layers.jsonl")]
+    for what in takes:
+        assert said.count(what.replace("%", "no")) == said.count(what.replace("% ", "") + " again") == 1, (what, said)
+    assert len(events) == 1 and events[0] > 20000, events
+    assert "metrics.jsonl': Is a directory" in said and re.findall(r"step=(\d+) loss=", said) == list(map(str, range(1, steps + 1))), said
+    for got in files:
+        assert got == list(range(got[0], steps + 1)) and 4 <= got[0] < steps, got
+
+
+tap(slowed, experts, rounds, layers, full_disk, no_room, in_the_way)

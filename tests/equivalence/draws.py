@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes drawn at random from a seed: legal ones, as words of matrix.py, and ones with one thing wrong with them.
+"""Recipes drawn at random from a seed: legal ones, as cases of matrix.py, and ones with one thing wrong with them.
 
 The rules of what is legal stand here a second time, as what is drawn; where the worker has others, a test fails."""
 import random
@@ -109,8 +109,18 @@ def draw_more(rng, mesh, model, canonical):
     return more | ({"norms": "true"} if rng.random() < 0.2 else {})
 
 
+# What else changes the order of sums, canonical or not: pieces of the head, tokens of each rank, products by blocks of rows.
+ORDERS = ("chunks", "rotate", "balance", "async")
+
+
+def canonical_reference(case):
+    """Words of a run on the fewest ranks that has every bit of this one."""
+    cut = [f"{axis}{case.mesh[axis]}" for axis in ("cp", "tp") if case.mesh[axis] > 1]
+    return " ".join([case.reference(), *cut, *(f"{k}={v}" for k, v in case.options.items() if k in ORDERS)])
+
+
 def draw(rng, most=8):
-    """Words of a legal recipe."""
+    """A legal case. Canonical ones have every bit of a run on fewer ranks, with tokens routed by score."""
     mesh = draw_mesh(rng, most)
     family, model = draw_model(rng, mesh)
     model["layers"] = rng.randint(1, 4)
@@ -125,11 +135,14 @@ def draw(rng, most=8):
     options |= draw_options(rng, mesh, batch["rows"] * seq // mesh["cp"])
     flags = {"masked": "true"} if rng.random() < 0.4 else {}
     flags |= {"canonical": "true"} if canonical else {}
-    flags |= {"forced": "true"} if "experts" in model else {}  # how near two scores are is not drawn (matrix.py)
+    flags |= {"forced": "true"} if "experts" in model and not canonical else {}
     flags |= {"clip": rng.choice([0, 0.3])} if rng.random() < 0.3 else {}
     more = draw_more(rng, mesh, model, canonical)
     words = [f"{axis}{n}" for axis, n in mesh.items() if n > 1] + [family]
-    return " ".join(words + [f"{k}={v}" for part in (model, {"seq": seq}, batch, flags, options, more) for k, v in part.items()])
+    words += [f"{k}={v}" for part in (model, {"seq": seq}, batch, flags, options, more) for k, v in part.items()]
+    case = Case(" ".join(words), drawn=True)
+    case.exact = canonical_reference(case) if canonical else None
+    return case
 
 
 # --- what must be refused --------------------------------------------------------------------------------------------
@@ -222,8 +235,8 @@ def refusals():
 def draw_refusal(rng, most=8):
     """A legal draw with one thing wrong."""
     while True:
-        words = draw(rng, most)
-        case = Case(words)
+        case = draw(rng, most)
+        words = case.words
         wrong = [Refusal(words, "workers", world=case.world + 1)]
         if case.tp > 1:
             wrong += [Refusal(f"{words} seq={int(case.options['seq']) + 1}", "seq_len"),

@@ -63,7 +63,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     lab, table = matrix.Lab(args.keep), Table()
-    drawn = [matrix.Case(draws.draw(random.Random(f"{args.seed}:{i}"))) for i in range(args.draws)]
+    drawn = [draws.draw(random.Random(f"{args.seed}:{i}")) for i in range(args.draws)]
     wrong = list(draws.refusals()) if args.draws else []
     wrong += [draws.draw_refusal(random.Random(f"{args.seed}:no:{i}")) for i in range(args.draws // 4)]
     print(f"SEED={args.seed} DRAWS={args.draws}")

@@ -45,7 +45,7 @@ seed = int(os.environ.get("SEED", 1))
 print(f"# SEED={seed}")
 lab = matrix.Lab()
 chosen = [matrix.Case(words) for words in CASES] + [matrix.Case(words, exact) for words, exact in SAME_BITS]
-chosen += [matrix.Case(draws.draw(random.Random(f"{seed}:{i}"), most=4)) for i in range(DRAWS)]
+chosen += [draws.draw(random.Random(f"{seed}:{i}"), most=4) for i in range(DRAWS)]
 refused = list(draws.refusals())[seed % 5::5] + [draws.draw_refusal(random.Random(f"{seed}:no:{i}")) for i in range(DRAWS)]
 with ThreadPoolExecutor(2) as pool:
     for o in pool.map(lambda case: matrix.check(lab, case), chosen):

@@ -291,7 +291,7 @@ titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
     TRY(open_windows(e, err));
     TRY(choose_products(e, err));
     TRY(checkpoints_open(e, err));
-    TRY(publish_open(e, err));
+    publish_open(e);
     TRY(layers_open(e, err));
     (void)e->t->device.ops->memory_peak(e->t->device.dev, true);
     plan_free_programs(e->plan.plan, TAKE(e->plan.programs));

@@ -134,8 +134,11 @@ void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
     const struct norms n = {both, both + units};
     outcome_unit_norms(e->plan.program, e->plan.plan->layout, statistics, n.gradients, n.masters);
     write_events(e, step, at_ms, &n);
-    if (!e->layers.failed && append_line(e, step, &n, &why) != TITAN_OK) {
-        e->layers.failed = true;
-        tlog_warn(&e->t->log, "no more lines about layers", "step=%lu reason=\"%s\"", (unsigned long)step, why.msg);
-    }
+    const bool failed = append_line(e, step, &n, &why) != TITAN_OK;
+    if (failed && !e->layers.failed)
+        tlog_warn(&e->t->log, "the file of layers takes no lines, going on without it", "step=%lu reason=\"%s\"",
+                  (unsigned long)step, why.msg);
+    if (!failed && e->layers.failed)
+        tlog_info(&e->t->log, "the file of layers takes lines again", "step=%lu", (unsigned long)step);
+    e->layers.failed = failed;
 }

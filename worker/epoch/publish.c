@@ -23,12 +23,12 @@ void publisher_close(struct publisher *p)
     event_file_close(&p->tensorboard.file);
 }
 
-titan_status publish_open(struct epoch *e, struct titan_error *err)
+void publish_open(struct epoch *e)
 {
     const struct recipe *r = e->t->recipe;
 
-    return metrics_open(&e->t->publisher.metrics, e->t->members->job_dir, e->view.rank, r->metrics.log_freq,
-                        r->training.steps, err);
+    metrics_open(&e->t->publisher.metrics, e->t->members->job_dir, e->view.rank, r->metrics.log_freq,
+                 r->training.steps);
 }
 
 void publish_close(struct epoch *e)

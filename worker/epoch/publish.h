@@ -44,7 +44,7 @@ void publisher_init(struct publisher *p);
 void publisher_close(struct publisher *p);
 
 /* The metrics file of this epoch's rank. */
-titan_status publish_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+void publish_open(struct epoch *e);
 void publish_close(struct epoch *e); /* the epoch is over */
 /* The state is installed and steps begin; at: in nanoseconds. */
 void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT]);

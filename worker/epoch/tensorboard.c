@@ -30,9 +30,15 @@ void tensorboard_write(const struct epoch *e, uint64_t step, int64_t at_ms, cons
     struct tensorboard *const t = &e->t->publisher.tensorboard;
     struct titan_error why = {0};
 
-    if (!e->t->recipe->metrics.enable_tensorboard || e->view.rank != 0 || t->failed)
+    if (!e->t->recipe->metrics.enable_tensorboard || e->view.rank != 0)
         return;
-    t->failed = add_event(e, step, at_ms, scalars, n, &why) != TITAN_OK;
-    if (t->failed)
-        tlog_warn(&e->t->log, "no more TensorBoard events", "step=%lu reason=\"%s\"", (unsigned long)step, why.msg);
+    const bool failed = add_event(e, step, at_ms, scalars, n, &why) != TITAN_OK;
+    if (failed)
+        event_file_close(&t->file);
+    if (failed && !t->failed)
+        tlog_warn(&e->t->log, "TensorBoard's file takes no events, going on without it", "step=%lu reason=\"%s\"",
+                  (unsigned long)step, why.msg);
+    if (!failed && t->failed)
+        tlog_info(&e->t->log, "TensorBoard's file takes events again", "step=%lu", (unsigned long)step);
+    t->failed = failed;
 }

@@ -125,7 +125,12 @@ titan_status event_file_open(struct event_file *f, const char *folder, struct ti
         return titan_fail_errno(err, "cannot open '%s'", path);
     begin_event(&event, 0, now);
     put_bytes(&event, EVENT_FILE_VERSION, version, sizeof version - 1);
-    return append_record(f, &event, err);
+    const titan_status status = append_record(f, &event, err);
+    if (status != TITAN_OK) {
+        event_file_close(f);
+        (void)unlink(path);
+    }
+    return status;
 }
 
 void event_file_close(struct event_file *f)

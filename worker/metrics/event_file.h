@@ -21,7 +21,7 @@ struct event_scalar {
     double value;
 };
 
-/* A new file below folder, which is made. */
+/* A new file below folder, which is made. After a failure there is none. */
 titan_status event_file_open(struct event_file *f, const char *folder, struct titan_error *err) TITAN_MUST_USE;
 void event_file_close(struct event_file *f);
 /* One event with all of them. What cannot be written whole leaves nothing behind. */

@@ -32,6 +32,7 @@ struct line_writer {
     struct line *first, **last; /* first: being written, or next to be */
     size_t bytes;
     bool slow; /* it has not taken a line in time, and not all since */
+    bool lost; /* the last line, as the disk was full */
     bool closing;
     bool left; /* the thread frees it */
 };
@@ -82,8 +83,9 @@ static void *write_lines(void *arg)
             continue;
         }
         (void)pthread_mutex_unlock(&w->lock);
-        (void)!file_append(w->fd, line->text, line->len, NULL); /* a full disk costs lines */
+        const bool lost = file_append(w->fd, line->text, line->len, NULL) != TITAN_OK; /* a full disk costs lines */
         (void)pthread_mutex_lock(&w->lock);
+        w->lost = lost;
         w->bytes -= line->len;
         w->first = line->next;
         if (!w->first)
@@ -163,7 +165,7 @@ bool line_writer_put(struct line_writer *w, const char *text, size_t len)
     titan_assert(len > 0);
     (void)pthread_mutex_lock(&w->lock);
     w->slow = !wait_until_written(w, w->slow ? 0 : LINE_WRITER_WAIT_MS);
-    const bool taken = !w->slow, room = w->bytes + len <= LINE_WRITER_BYTES;
+    const bool taken = !w->slow && !w->lost, room = w->bytes + len <= LINE_WRITER_BYTES;
     if (line && room) {
         line->next = NULL;
         line->len = len;

@@ -26,7 +26,7 @@ struct line_writer *line_writer_open(int fd, struct titan_error *err) TITAN_MUST
 /* Waits for what is put, not longer than a second; a thread that then still waits for the disk writes the rest, and
  * closes the file, later. NULL is fine. */
 void line_writer_close(struct line_writer *w);
-/* A copy is made. False: the file does not take lines for now. */
+/* A copy is made. False: the file does not take lines for now, or has not taken the one before. */
 bool line_writer_put(struct line_writer *w, const char *line, size_t len);
 /* All that was put is in the file: waits for it, not longer than LINE_WRITER_WAIT_MS. */
 bool line_writer_wait(struct line_writer *w);

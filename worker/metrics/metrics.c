@@ -65,21 +65,13 @@ static void read_last(struct metrics *m, bool cut)
     json_free(j);
 }
 
-titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
-                          struct titan_error *err)
+static titan_status open_file(struct metrics *m, struct titan_error *err)
 {
     char path[PATH_MAX];
 
-    titan_assert(rank >= 0 && job_dir);
-    titan_assert(log_freq > 0 && steps > 0);
-    metrics_close(m);
-    m->log_freq = log_freq;
-    m->steps = steps;
-    if (rank != 0)
-        return TITAN_OK;
-    TRY(dir_make(job_dir, err));
-    if (snprintf(path, sizeof path, "%s/metrics.jsonl", job_dir) >= (int)sizeof path)
-        return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", job_dir);
+    TRY(dir_make(m->job_dir, err));
+    if (snprintf(path, sizeof path, "%s/metrics.jsonl", m->job_dir) >= (int)sizeof path)
+        return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", m->job_dir);
     m->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
@@ -90,21 +82,39 @@ titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int6
     return m->writer ? TITAN_OK : err->status;
 }
 
+void metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps)
+{
+    struct titan_error why; /* the first line says it */
+
+    titan_assert(rank >= 0 && job_dir);
+    titan_assert(log_freq > 0 && steps > 0);
+    metrics_close(m);
+    m->log_freq = log_freq;
+    m->steps = steps;
+    m->job_dir = rank == 0 ? job_dir : NULL;
+    if (m->job_dir)
+        (void)open_file(m, &why);
+}
+
 void metrics_close(struct metrics *m)
 {
     line_writer_close(TAKE(m->writer));
     m->fd = -1;
+    m->job_dir = NULL;
 }
 
 static void append_line(struct metrics *m, const struct log *log, struct json_writer *w)
 {
+    struct titan_error why = {.msg = "the disk is full or does not answer"};
+
     json_end_object(w);
     buf_puts(w->out, "\n");
     if (buf_failed(w->out))
         return;
-    const bool stalled = !line_writer_put(m->writer, w->out->data, w->out->len);
+    const bool stalled =
+        (!m->writer && open_file(m, &why) != TITAN_OK) || !line_writer_put(m->writer, w->out->data, w->out->len);
     if (stalled && !m->stalled)
-        tlog_warn(log, "the file of metrics takes no lines, going on without it", "%s", "");
+        tlog_warn(log, "the file of metrics takes no lines, going on without it", "reason=\"%s\"", why.msg);
     if (!stalled && m->stalled)
         tlog_info(log, "the file of metrics takes lines again", "%s", "");
     m->stalled = stalled;
@@ -216,13 +226,13 @@ static void append_json(struct metrics *m, const struct log *log, const struct s
 
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *r)
 {
-    if (m->fd < 0)
+    if (!m->job_dir)
         return;
     titan_assert(r->step > 0 && r->world > 0);
     append_json(m, log, r);
     m->written = r->step;
     const bool logs = r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps;
-    if ((logs || r->evaluation.step > 0) && !m->stalled) /* what the log says is in the file */
+    if ((logs || r->evaluation.step > 0) && m->writer && !m->stalled) /* what the log says is in the file */
         (void)line_writer_wait(m->writer);
     if (r->evaluation.step > 0)
         log_evaluation(log, &r->evaluation);
@@ -240,7 +250,7 @@ void metrics_evaluation(struct metrics *m, const struct log *log, const struct e
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     struct json_writer w = {.out = &line};
 
-    if (m->fd < 0)
+    if (!m->job_dir)
         return;
     titan_assert(v->step > 0);
     json_begin_object(&w, NULL);
@@ -250,7 +260,7 @@ void metrics_evaluation(struct metrics *m, const struct log *log, const struct e
     put_evaluation(&w, v);
     append_line(m, log, &w);
     m->written = MAX(m->written, v->step);
-    if (!m->stalled)
+    if (m->writer && !m->stalled)
         (void)line_writer_wait(m->writer);
     log_evaluation(log, v);
 }

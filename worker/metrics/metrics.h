@@ -14,7 +14,8 @@
 #include "worker/metrics/report.h"
 
 struct metrics {
-    int fd; /* metrics.jsonl, -1: closed; the writer's */
+    const char *job_dir; /* borrowed; NULL: not rank 0's, or closed */
+    int fd;              /* metrics.jsonl, -1: closed; the writer's */
     struct line_writer *writer;
     bool stalled; /* the file takes no lines for now, and it was said */
     int64_t log_freq;
@@ -22,11 +23,12 @@ struct metrics {
     uint64_t written; /* newest step in the file; rank 0 only */
 };
 
-/* Opens for appending; nothing is written by ranks other than 0. */
-titan_status metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps,
-                          struct titan_error *err) TITAN_MUST_USE;
+/* Opens for appending; nothing is written by ranks other than 0. job_dir is borrowed until the close. A file that
+ * cannot be opened is tried again with every line. */
+void metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps);
 void metrics_close(struct metrics *m);
-/* With the evaluation it has, if any. A disk that is full or does not answer costs lines of metrics, not the run. */
+/* With the evaluation it has, if any. A file that cannot be opened and a disk that is full or does not answer cost
+ * lines of metrics, not the run. */
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *report);
 /* A step's line, without an evaluation; and what it says. False: it is none of a step. */
 void metrics_print_step(const struct step_report *report, struct buf *out);

@@ -98,6 +98,26 @@ static void a_full_disk_leaves_whole_records(void **state)
     event_file_close(&f);
 }
 
+static void a_full_disk_leaves_no_empty_file(void **state)
+{
+    char empty[] = "/tmp/titan-events-XXXXXX";
+    struct event_file f = {.fd = -1};
+    struct titan_error err = {0};
+    struct rlimit before, limit;
+
+    (void)state;
+    assert_non_null(mkdtemp(empty));
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    limit = before;
+    limit.rlim_cur = 20; /* in the middle of the version */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_int_not_equal(event_file_open(&f, empty, &err), TITAN_OK);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(f.fd, -1);
+    assert_int_equal(rmdir(empty), 0);
+}
+
 static void a_folder_that_cannot_be_made(void **state)
 {
     struct event_file f = {.fd = -1};
@@ -126,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_are_framed),
         cmocka_unit_test(a_full_disk_leaves_whole_records),
+        cmocka_unit_test(a_full_disk_leaves_no_empty_file),
         cmocka_unit_test(a_folder_that_cannot_be_made),
     };
     return cmocka_run_group_tests_name("event_file", tests, make_folder, remove_folder);

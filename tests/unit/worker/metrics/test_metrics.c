@@ -36,7 +36,8 @@ static void write_step(struct metrics *m, uint64_t step)
 /* In a process of its own. */
 static void begin_with_step_1(struct metrics *m)
 {
-    if (metrics_open(m, folder, 0, 100, 100, NULL) != TITAN_OK)
+    metrics_open(m, folder, 0, 100, 100);
+    if (m->fd < 0)
         _exit(1);
     write_step(m, 1);
 }
@@ -106,7 +107,7 @@ static void test_a_slow_writer_before(void **state)
     (void)unlink(path);
     pid_t before = writer_that_is_slow(&go);
     log_init(&log, "test", "%s", "");
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     for (uint64_t step = 3; step <= 5; step++)
         metrics_step(&m, &log, &(struct step_report){.step = step, .epoch = 2, .world = 1});
     assert_int_equal(write(go, "x", 1), 1);
@@ -135,7 +136,7 @@ static void test_the_writer_before(void **state)
     char path[PATH_MAX];
     pid_t before = writer_that_dies();
     (void)kill(before, SIGKILL);
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     assert_int_equal(m.written, 2);
     write_step(&m, 3);
     (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
@@ -155,10 +156,10 @@ static void test_handed_over(void **state)
 {
     (void)state;
     struct metrics a = {.fd = -1}, b = {.fd = -1};
-    assert_int_equal(metrics_open(&a, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&a, folder, 0, 100, 100);
     write_step(&a, 7);
-    assert_int_equal(metrics_open(&a, folder, 1, 100, 100, NULL), TITAN_OK);
-    assert_int_equal(metrics_open(&b, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&a, folder, 1, 100, 100);
+    metrics_open(&b, folder, 0, 100, 100);
     assert_int_equal(b.written, 7);
     metrics_close(&b);
 }
@@ -175,7 +176,7 @@ static void test_evaluation(void **state)
         .step = 8, .epoch = 1, .world = 1, .evaluation = {.step = 8, .tokens = 30, .bytes = 60, .loss = 2 * M_LN2}};
 
     log_init(&log, "test", "%s", "");
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     metrics_step(&m, &log, &r);
     assert_true(metrics_have_evaluation(&m, 8));
     (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
@@ -184,10 +185,10 @@ static void test_evaluation(void **state)
     assert_true(fabs(evaluation_bits_per_byte(&r.evaluation) - 1) < 1e-12);
     assert_true(fabs(evaluation_perplexity(&r.evaluation) - 4) < 1e-12);
     buf_free(&text);
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     assert_true(m.written == 8 && metrics_have_evaluation(&m, 8));
     write_step(&m, 9);
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     assert_true(m.written == 9 && metrics_have_evaluation(&m, 8) && !metrics_have_evaluation(&m, 9));
     metrics_close(&m);
 }
@@ -201,7 +202,7 @@ static void test_evaluation_long_ago(void **state)
     const struct evaluation_report at_10 = {.step = 10, .tokens = 3, .loss = 1};
 
     log_init(&log, "test", "%s", "");
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     for (uint64_t step = 9; step <= 1000; step++) {
         write_step(&m, step);
         if (step == 10)
@@ -216,7 +217,7 @@ static void test_evaluation_long_ago(void **state)
     assert_int_equal(write(m.fd, "no line\n{\n", 10), 10);
     assert_false(metrics_have_evaluation(&m, 10));
     metrics_close(&m);
-    assert_int_equal(metrics_open(&m, folder, 1, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 1, 100, 100);
     assert_false(metrics_have_evaluation(&m, 10)); /* not rank 0 */
     metrics_close(&m);
 }
@@ -231,7 +232,7 @@ static void test_full_disk(void **state)
     struct stat st;
     char path[PATH_MAX];
 
-    assert_int_equal(metrics_open(&m, folder, 0, 100, 100, NULL), TITAN_OK);
+    metrics_open(&m, folder, 0, 100, 100);
     assert_int_equal(ftruncate(m.fd, 0), 0);
     write_step(&m, 1);
     assert_int_equal(fstat(m.fd, &st), 0);
@@ -243,12 +244,42 @@ static void test_full_disk(void **state)
     write_step(&m, 2);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     write_step(&m, 3);
+    assert_true(m.stalled); /* by step 2 */
     (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
     assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
     const char *second = strchr(text.data, '\n');
     assert_non_null(second);
     assert_int_equal(strncmp(second, "\n{\"step\":3,", 11), 0);
+    write_step(&m, 4);
+    assert_false(m.stalled);
     assert_int_equal(text.data[text.len - 1], '\n');
+    buf_free(&text);
+    metrics_close(&m);
+}
+
+/* A folder is in the file's place: lines are lost until it is gone. */
+static void test_cannot_be_opened(void **state)
+{
+    (void)state;
+    struct metrics m = {.fd = -1};
+    struct buf text = BUF_INIT;
+    struct log log;
+    char path[PATH_MAX];
+
+    log_init(&log, "test", "%s", "");
+    (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    (void)unlink(path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    metrics_open(&m, folder, 0, 1, 100);
+    for (uint64_t step = 1; step <= 2; step++)
+        metrics_step(&m, &log, &(struct step_report){.step = step, .epoch = 1, .world = 1});
+    metrics_evaluation(&m, &log, &(struct evaluation_report){.step = 2, .tokens = 3, .loss = 1}, 1, 5);
+    assert_true(m.stalled && m.fd < 0 && !metrics_have_evaluation(&m, 2));
+    assert_int_equal(rmdir(path), 0);
+    write_step(&m, 3);
+    assert_false(m.stalled);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    assert_int_equal(strncmp(text.data, "{\"step\":3,", 10), 0);
     buf_free(&text);
     metrics_close(&m);
 }
@@ -345,6 +376,7 @@ int main(void)
                                        cmocka_unit_test(test_evaluation),
                                        cmocka_unit_test(test_evaluation_long_ago),
                                        cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_cannot_be_opened),
                                        cmocka_unit_test(test_closed_before_it_is_written),
                                        cmocka_unit_test(test_line)};
     return cmocka_run_group_tests_name("metrics", tests, make_folder, remove_folder);
