@@ -207,6 +207,23 @@ titan_status api_check(struct rpc_call *call, const struct rpc_method *method, c
     return status;
 }
 
+titan_status api_still_may(struct coordinator *c, const struct rpc_call *call, struct titan_error *err)
+{
+    const struct rpc_identity *caller = rpc_call_identity(call);
+    TRY(enrol_admits(c->enrol, call, err));
+    if (!c->auth || caller->kind != RPC_ID_TOKEN || auth_token_lives(c->auth, caller->name, clock_wall_ms()))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
+}
+
+void api_check_callers(struct coordinator *c)
+{
+    api_watch_check_callers(c);
+    api_logs_check_callers(c);
+    api_backup_check_caller(c);
+    api_check_nodes_check_callers(c);
+}
+
 struct owner_check {
     const struct auth_user *user;
     bool owns;
