@@ -126,7 +126,7 @@ void api_audit_flush(struct coordinator *c, bool all)
         batch_free(&batch);
 }
 
-/* Is it the caller's doing? What fails for want of disk, memory or a server says nothing about it, and to store that
+/* Is it the caller's doing, or does it try in vain? Want of disk or memory says nothing about it, and to store that
  * would only be refused, too. */
 static bool of_caller(titan_status status)
 {
@@ -138,6 +138,8 @@ static bool of_caller(titan_status status)
     case TITAN_ECONFLICT:
     case TITAN_EUNPLACEABLE:
     case TITAN_EUNSUPPORTED:
+    case TITAN_ELIMIT:
+    case TITAN_EAGAIN:
         return true;
     default:
         return false;

@@ -456,7 +456,7 @@ static void checked(struct file_task *k)
     }
 }
 
-/* A thread may have it still: nothing but its call is looked at. */
+/* A thread may have it still: nothing but its call and its user, which stays as it is, is looked at. */
 static void given_up(struct file_task *k, bool started)
 {
     titan_assert(submit_of(k)->owner->submitting > 0);
@@ -471,6 +471,7 @@ static void given_up(struct file_task *k, bool started)
                    "the recipe could not be checked within %u ms: a path that it names%s does not answer",
                    c->options.check_ms, started ? "" : ", or one of an earlier submit of yours,");
     titan_error_hint(&err, "look at the file server; the same submit can be tried again");
+    api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);
     c->submitting--;
     if (call) {
         rpc_call_set_data(call, NULL);

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
-from titan import Daemon, become_nobody, tap, until  # noqa: E402
+from titan import FP_BIN, Daemon, become_nobody, tap, until  # noqa: E402
 
 try:
     import grpc
@@ -185,6 +185,24 @@ def fields_of_requests():
         assert {("CancelJob", "audit.failed"), ("DrainNode", "audit.failed"), ("Submit", "audit.failed")} <= failed, failed
 
 
+def refused_for_now():
+    """submits beyond what may wait, and those with paths that do not answer, are on record: of each kind one line and their number"""
+    with Daemon(None, "--slots", 1, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "submit.check=hang@1+"}) as d:
+        with grpc.insecure_channel(d.server) as channel:
+            submit = channel.unary_unary("/titan.v1.Titan/Submit")
+            codes = [f.exception().code().name for f in [submit.future(b"\x0a\x01x", timeout=60) for _ in range(400)]]
+        beyond, silent = codes.count("RESOURCE_EXHAUSTED"), codes.count("UNAVAILABLE")
+        assert beyond > 1 and silent > 1 and beyond + silent == 400, codes
+
+        def lines():
+            return [e["detail"] for e in map(json.loads, d.ok("-o", "json", "audit").splitlines()) if e["type"] == "audit.failed"]
+        until("the first of each is on record", lambda: sorted(e["outcome"] for e in lines()) == ["EAGAIN", "ELIMIT"], 20)
+        d.stop()  # the minute's counts are stored before the end
+        d.start()
+        for outcome, n in (("ELIMIT", beyond), ("EAGAIN", silent)):
+            assert [e.get("count", 1) for e in lines() if e["outcome"] == outcome] == [1, n - 1], (outcome, n, lines())
+
+
 def size_that_is_announced():
     """a message that announces a byte too much: refused by its first five bytes, in Titan's words, over Unix and TCP; other calls of the connection go on"""
     with Daemon(None, "--slots", 1) as d:
@@ -237,4 +255,4 @@ def header_block():
         assert d.ok("version")
 
 
-tap(fields_of_requests, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)
+tap(fields_of_requests, refused_for_now, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)
