@@ -180,9 +180,10 @@ def fields_of_requests():
             assert code == "INVALID_ARGUMENT" and words in said, (method, code, said)
         assert ask("ListJobs", b"\x18" + number(1000)) == ("OK", "")
         assert ask("GetJob", b"\x08" + number((1 << 53) - 1))[0] == "NOT_FOUND"
-        failed = [json.loads(line) for line in d.ok("-o", "json", "audit").splitlines() if line]
-        failed = {(e["detail"]["method"], e["type"]) for e in failed}
-        assert {("CancelJob", "audit.failed"), ("DrainNode", "audit.failed"), ("Submit", "audit.failed")} <= failed, failed
+
+        def failed():
+            return {(e["detail"]["method"], e["type"]) for e in map(json.loads, d.ok("-o", "json", "audit").splitlines())}
+        until("they are on record", lambda: {(m, "audit.failed") for m in ("CancelJob", "DrainNode", "Submit")} <= failed(), 20)
 
 
 def refused_for_now():
