@@ -232,7 +232,8 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
     progress_print(&f->progress, line);
 }
 
-bool follow_lacks_nodes(const Titan__V1__Job *job)
+/* It is queued, and stays so until nodes are added. */
+static bool lacks_nodes(const Titan__V1__Job *job)
 {
     static const char *const reasons[] = {"waiting: no node has", "waiting for nodes"};
     bool lacks = false;
@@ -259,7 +260,7 @@ static void on_given_up(const ProtobufCMessage *reply, const struct titan_error 
 static void look_for_nodes(struct follow *f, const Titan__V1__Job *job)
 {
     const int64_t now_ms = clock_mono_ms();
-    if (!follow_lacks_nodes(job)) {
+    if (!lacks_nodes(job)) {
         f->lacks_ms = 0;
         return;
     }

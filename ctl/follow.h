@@ -25,9 +25,6 @@ struct follow_options {
 titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobResponse **ret_job,
                         struct titan_error *err) TITAN_MUST_USE;
 
-/* It is queued, and stays so until nodes are added. */
-bool follow_lacks_nodes(const Titan__V1__Job *job);
-
 /* How a command ends after a job of this state: TITAN_OK for COMPLETED, else TITAN_EJOB with the reason. */
 titan_status follow_outcome(const Titan__V1__Job *job, struct titan_error *err) TITAN_MUST_USE;
 

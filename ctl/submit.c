@@ -145,24 +145,6 @@ static void print_id(const struct ctl *ctl, uint64_t id, bool existed)
     (void)output_line(&text);
 }
 
-/* What only another node can give: said at submit, as a client that does not follow would not see it later. */
-static void print_unplaceable(struct ctl *ctl, uint64_t id)
-{
-    Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
-    struct titan_error ignored = {0};
-    request.job_id = id;
-    if (ctl_call(ctl, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, &reply,
-                 &ignored) != TITAN_OK ||
-        !reply->job)
-        return;
-    if (follow_lacks_nodes(reply->job)) {
-        output_fit(&reply->base);
-        (void)fprintf(stderr, "note: job %llu stays in the queue until nodes are added: %s\n", (unsigned long long)id,
-                      reply->job->reason);
-    }
-}
-
 titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const struct args *args,
                              const struct submit_from *from, struct titan_error *err)
 {
@@ -176,8 +158,6 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
         return titan_fail(err, TITAN_EINVAL, "--wait-for-nodes goes with --follow");
     TRY(submit_run(ctl, file, args, from, &id, &existed, err));
     print_id(ctl, id, existed);
-    if (!from || from->number <= 1)
-        print_unplaceable(ctl, id);
     if (!args_has(args, "follow"))
         return TITAN_OK;
 

@@ -120,17 +120,21 @@ static void oom_before_us(pid_t pid)
     buf_free(&own);
 }
 
-/* Signals as after a fresh login. A process group and not a session: Linux gives each session an equal share of the
- * CPUs (autogroup), and that many groups on few CPUs keep the agent waiting for a tenth of a second and more. */
+/* A process group and not a session: Linux gives each session an equal share of the CPUs (autogroup), and that many
+ * groups on few CPUs keep the agent waiting for a tenth of a second and more. */
 static int spawn_attributes(posix_spawnattr_t *attr)
 {
-    sigset_t none, all;
-    (void)sigemptyset(&none);
+    /* Signals as after a fresh login, but for those that stop a node: where all of its processes get them (scancel,
+     * KillMode) they are the agent's to answer, which ends a worker by message or SIGKILL. */
+    sigset_t stops, all;
+    (void)sigemptyset(&stops);
+    (void)sigaddset(&stops, SIGTERM);
+    (void)sigaddset(&stops, SIGINT);
     (void)sigfillset(&all);
     (void)sigdelset(&all, SIGKILL);
     (void)sigdelset(&all, SIGSTOP);
     int rc = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    rc = rc ? rc : posix_spawnattr_setsigmask(attr, &none);
+    rc = rc ? rc : posix_spawnattr_setsigmask(attr, &stops);
     return rc ? rc : posix_spawnattr_setsigdefault(attr, &all);
 }
 

@@ -126,7 +126,7 @@ void api_audit_flush(struct coordinator *c, bool all)
         batch_free(&batch);
 }
 
-/* Is it the caller's doing? What fails for want of disk, memory or a server says nothing about it, and to store that
+/* Is it the caller's doing, or does it try in vain? Want of disk or memory says nothing about it, and to store that
  * would only be refused, too. */
 static bool of_caller(titan_status status)
 {
@@ -138,6 +138,8 @@ static bool of_caller(titan_status status)
     case TITAN_ECONFLICT:
     case TITAN_EUNPLACEABLE:
     case TITAN_EUNSUPPORTED:
+    case TITAN_ELIMIT:
+    case TITAN_EAGAIN:
         return true;
     default:
         return false;
@@ -205,6 +207,23 @@ titan_status api_check(struct rpc_call *call, const struct rpc_method *method, c
     api_user(c, call, &u);
     api_failed(c, &u, method->needs, 0, err);
     return status;
+}
+
+titan_status api_still_may(struct coordinator *c, const struct rpc_call *call, struct titan_error *err)
+{
+    const struct rpc_identity *caller = rpc_call_identity(call);
+    TRY(enrol_admits(c->enrol, call, err));
+    if (!c->auth || caller->kind != RPC_ID_TOKEN || auth_token_lives(c->auth, caller->name, clock_wall_ms()))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
+}
+
+void api_check_callers(struct coordinator *c)
+{
+    api_watch_check_callers(c);
+    api_logs_check_callers(c);
+    api_backup_check_caller(c);
+    api_check_nodes_check_callers(c);
 }
 
 struct owner_check {

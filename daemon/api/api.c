@@ -97,6 +97,7 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_BACKUP,
      .request = &titan__v1__backup_request__descriptor,
      .on_request = api_backup,
+     .max_queue_bytes = 256 << 10, /* what waits here still goes out when the caller is no more */
      .on_drain = api_backup_drain,
      .on_close = api_backup_closed},
     {.path = "/titan.v1.Titan/JoinNode",

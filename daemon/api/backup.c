@@ -92,7 +92,7 @@ static void copied(uv_work_t *work, int cancelled)
 
 static titan_status begin(struct coordinator *c, struct rpc_call *call, struct backup **ret, struct titan_error *err)
 {
-    if (c->backing_up)
+    if (c->backup)
         return titan_fail(err, TITAN_ELIMIT, "another backup is under way");
     static unsigned count; /* a copy may still be under way after its call was broken off */
     struct backup *b = calloc(1, sizeof(*b));
@@ -108,8 +108,7 @@ static titan_status begin(struct coordinator *c, struct rpc_call *call, struct b
         backup_free(b);
         return titan_fail(err, TITAN_ELIMIT, "no thread for a backup");
     }
-    c->backing_up = true;
-    *ret = b;
+    c->backup = *ret = b;
     return TITAN_OK;
 }
 
@@ -138,15 +137,30 @@ void api_backup_drain(struct rpc_call *call, void *data)
         pump(b);
 }
 
-void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
+/* Its call is over; a copy that is being made is freed when it is. */
+static void let_go(struct coordinator *c, struct backup *b)
 {
-    struct coordinator *c = data;
-    struct backup *b = rpc_call_data(call);
-    (void)cancelled;
-    if (!b)
-        return;
-    c->backing_up = false;
-    b->call = NULL;
+    titan_assert(c->backup == b && b->call);
+    rpc_call_set_data(TAKE(b->call), NULL);
+    c->backup = NULL;
     if (!b->copying)
         backup_free(b);
+}
+
+void api_backup_check_caller(struct coordinator *c)
+{
+    struct titan_error err = {0};
+    struct rpc_call *call = c->backup ? c->backup->call : NULL;
+    if (call && api_still_may(c, call, &err) != TITAN_OK) {
+        let_go(c, c->backup);
+        rpc_call_fail(call, &err);
+    }
+}
+
+void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
+{
+    struct backup *b = rpc_call_data(call);
+    (void)cancelled;
+    if (b)
+        let_go(data, b);
 }

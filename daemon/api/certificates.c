@@ -281,8 +281,7 @@ static void revocation_done(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;
     Titan__V1__RevokeCertificateResponse reply = TITAN__V1__REVOKE_CERTIFICATE_RESPONSE__INIT;
-    api_watch_check_callers(p->c);
-    api_logs_check_callers(p->c);
+    api_check_callers(p->c);
     struct rpc_call *call = answering(p, stored);
     reply.name = p->uri;
     reply.sessions = p->sessions;

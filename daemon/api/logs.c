@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "daemon/api/api.h"
-#include "daemon/coordinator/shell/enrol.h"
 
 #define NODES_MAX 256
 /* For clients that read slower than nodes send: of all of them, and of those of one identity. */
@@ -42,7 +40,6 @@ struct log_request {
     uv_timer_t linger;
     struct titan_error cut; /* why not all came from some node; TITAN_OK: all did */
     bool follow, ended, lingering;
-    char token[TOKEN_ID_TEXT]; /* it was asked for with; "" = none */
 };
 
 static void request_log(struct log_request *r, uint64_t session, bool cancel)
@@ -279,10 +276,7 @@ void api_logs_check_callers(struct coordinator *c)
     for (struct log_request *r = c->log_requests, *next; r; r = next) {
         struct titan_error err = {0};
         next = r->next;
-        titan_status status = r->call ? enrol_admits(c->enrol, r->call, &err) : TITAN_OK;
-        if (status == TITAN_OK && *r->token && !auth_token_lives(c->auth, r->token, clock_wall_ms()))
-            status = titan_fail(&err, TITAN_EPERM, "the token has expired or was revoked");
-        if (status != TITAN_OK)
+        if (r->call && api_still_may(c, r->call, &err) != TITAN_OK)
             finish(r, &err);
     }
 }
@@ -346,7 +340,6 @@ void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     }
     r->owner = c;
     r->call = call;
-    memcpy(r->token, u.token, sizeof(r->token));
     r->id = c->next_log_request++;
     r->job_id = request->job_id;
     r->flight = request->flight;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submit: look at the request, check the recipe, store the job, tell the core, answer.
+/* Submit: look at the request, check the recipe, store the job, tell the core, answer, also why it waits for nodes.
  *
  * The recipe is parsed, checked and printed on a thread of its own (daemon/common/file_pool.h). Not on the loop, on
  * which all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be
@@ -414,9 +414,21 @@ static void written(void *arg, const struct titan_error *err)
         submit_free(s);
         return;
     }
+    const uint64_t id = s->existing ? s->existing : s->job.id;
+    if (!s->existing && !c->closing) {
+        struct batch batch;
+        batch_init(&batch);
+        core_submitted(c->core, &s->job, shell_now(c), &batch);
+        shell_commit(c, &batch, NULL, NULL);
+        api_watch_poke(c, id);
+    }
     if (s->call) {
         Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
-        reply.job_id = s->existing ? s->existing : s->job.id;
+        char lacks[512];
+        if (!c->closing && core_job_lacks_nodes(c->core, id, lacks, sizeof(lacks)))
+            buf_printf(&s->warnings, "job %llu stays in the queue until nodes are added: %s\n", (unsigned long long)id,
+                       lacks);
+        reply.job_id = id;
         reply.existed = s->existing != 0;
         reply.n_warnings = split_lines(&s->memory, &s->warnings, &reply.warnings);
         reply.n_changes = split_lines(&s->memory, &s->changes, &reply.changes);
@@ -426,13 +438,6 @@ static void written(void *arg, const struct titan_error *err)
             reply.resumes_folder = (char *)(uintptr_t)s->job.folder;
         }
         rpc_call_reply(s->call, &reply.base);
-    }
-    if (!s->existing && !c->closing) {
-        struct batch batch;
-        batch_init(&batch);
-        core_submitted(c->core, &s->job, shell_now(c), &batch);
-        shell_commit(c, &batch, NULL, NULL);
-        api_watch_poke(c, s->job.id);
     }
     submit_free(s);
 }
@@ -456,7 +461,7 @@ static void checked(struct file_task *k)
     }
 }
 
-/* A thread may have it still: nothing but its call is looked at. */
+/* A thread may have it still: nothing but its call and its user, which stays as it is, is looked at. */
 static void given_up(struct file_task *k, bool started)
 {
     titan_assert(submit_of(k)->owner->submitting > 0);
@@ -471,6 +476,7 @@ static void given_up(struct file_task *k, bool started)
                    "the recipe could not be checked within %u ms: a path that it names%s does not answer",
                    c->options.check_ms, started ? "" : ", or one of an earlier submit of yours,");
     titan_error_hint(&err, "look at the file server; the same submit can be tried again");
+    api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);
     c->submitting--;
     if (call) {
         rpc_call_set_data(call, NULL);

@@ -62,10 +62,8 @@ static void written(void *arg, const struct titan_error *err)
     }
     if (!c->closing)
         api_watch_poke(c, 0);
-    if (!c->closing && w->revoke && err->status == TITAN_OK) {
-        api_watch_check_callers(c);
-        api_logs_check_callers(c);
-    }
+    if (!c->closing && w->revoke && err->status == TITAN_OK)
+        api_check_callers(c);
     arena_free(&w->memory);
     explicit_bzero(w->text, sizeof(w->text));
     free(w);

@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/slowest.h"
 #include "daemon/api/api.h"
-#include "daemon/coordinator/shell/enrol.h"
 
 #define READ_AT_ONCE 64 /* rows of one query */
 #define READS_MAX 4     /* then other calls are looked at first: those of others' jobs fill no queue */
@@ -190,16 +188,6 @@ static titan_status list_events(struct watcher *w, struct titan_error *err)
     return event_list(store_reader(w->owner->store), &filter, w->after, READ_AT_ONCE, each_event, w, err);
 }
 
-/* A token or certificate that is no more ends its streams. */
-static titan_status still_may(const struct watcher *w, struct titan_error *err)
-{
-    const struct auth *auth = w->owner->auth;
-    TRY(enrol_admits(w->owner->enrol, w->call, err));
-    if (!auth || !*w->user.token || auth_token_lives(auth, w->user.token, clock_wall_ms()))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
-}
-
 static void on_read_on(uv_timer_t *timer);
 
 static void pump(struct watcher *w)
@@ -207,7 +195,7 @@ static void pump(struct watcher *w)
     titan_assert(!w->failed && !w->full);
     struct titan_error err = {0};
     bool over = false;
-    titan_status status = still_may(w, &err);
+    titan_status status = api_still_may(w->owner, w->call, &err);
     for (int reads = 0; status == TITAN_OK; reads++) {
         if (reads == READS_MAX) {
             (void)uv_timer_start(&w->read_on, on_read_on, READ_ON_MS, 0);
@@ -255,7 +243,7 @@ void api_watch_check_callers(struct coordinator *c)
     for (struct watcher *w = c->watchers, *next; w; w = next) {
         struct titan_error err = {0};
         next = w->next;
-        if (w->failed || still_may(w, &err) == TITAN_OK)
+        if (w->failed || api_still_may(c, w->call, &err) == TITAN_OK)
             continue;
         rpc_call_fail(w->call, &err);
         w->failed = TITAN_ECANCELLED;

@@ -193,7 +193,6 @@ static void resolve_token(const struct auth *a, const char *id, int64_t now_ms, 
     u->roles |= roles_up_to(roles[t->role]);
     (void)snprintf(u->name, sizeof(u->name), "%s", t->name);
     (void)snprintf(u->actor, sizeof(u->actor), "%s (token %s)", t->name, t->id);
-    (void)snprintf(u->token, sizeof(u->token), "%s", t->id);
 }
 
 /* --- certificates ------------------------------------------------------------------------------------------------- */

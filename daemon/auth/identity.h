@@ -38,7 +38,6 @@ struct auth_user {
     int64_t uid, gid;                 /* JOB_NO_ID = none on this machine */
     char name[TOKEN_NAME_MAX + 128];  /* of the user: owner of jobs */
     char actor[TOKEN_NAME_MAX + 160]; /* for the audit: the name, and what it was proved by */
-    char token[TOKEN_ID_TEXT];        /* "" = none */
 };
 
 struct auth;

@@ -223,6 +223,9 @@ bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *r
 /* Why a job in the queue waits, or a node cannot start its workers; false when neither is so, or its stored reason says
  * it. */
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size);
+/* The same of a job that stays in the queue until nodes are added; false for others. Too few slots are known once it
+ * was placed for the first time (core_options.at_once). */
+bool core_job_lacks_nodes(const struct core *c, uint64_t job_id, char *buf, size_t size);
 /* Losses within the window, by cause; how many of them there are. */
 #define CORE_LOSSES_MAX 5
 struct core_losses {

@@ -115,8 +115,9 @@ static titan_status file_take(const char *path, bool secret, struct buf *out, st
     TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
     if (fstat(fd, &st) != 0)
         return titan_fail_errno(err, "tls: '%s'", path);
-    if (secret && (st.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
-        titan_status status = titan_fail(err, TITAN_EPERM, "tls: others may read or write the key in '%s'", path);
+    if (secret && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        titan_status status =
+            titan_fail(err, TITAN_EPERM, "tls: others than its owner have rights to the key in '%s'", path);
         titan_error_hint(err, "chmod 600 %s", path);
         return status;
     }

@@ -12,6 +12,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/crypto.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -555,7 +556,7 @@ struct connection *rpc_connection_of(struct rpc_server *server, const grpc_metad
         const grpc_metadata *m = &headers->metadata[i];
         if (grpc_slice_str_cmp(m->key, CONNECTION_HEADER) != 0 ||
             GRPC_SLICE_LENGTH(m->value) != len + sizeof(text) - 1 ||
-            memcmp(GRPC_SLICE_START_PTR(m->value), server->secret, len) != 0)
+            CRYPTO_memcmp(GRPC_SLICE_START_PTR(m->value), server->secret, len) != 0)
             continue; /* a client's own */
         memcpy(text, GRPC_SLICE_START_PTR(m->value) + len, sizeof(text) - 1);
         return rpc_connection_get(server, strtoull(text, NULL, 16));

@@ -15,7 +15,7 @@ struct rpc_tls {
     char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
 };
 
-/* Are they there, readable, and of each other? TITAN_EPERM when others may read the key. */
+/* Are they there, readable, and of each other? TITAN_EPERM when others than its owner have rights to the key. */
 titan_status rpc_tls_check(const struct rpc_tls *tls, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import Daemon, headers_text, tap, until  # noqa: E402
+from titan import Daemon, headers_text, tap, until, worker_pids  # noqa: E402
 
 TEXT = Path(tempfile.mkdtemp(prefix="titan-test-"))
 KEYS = {"training.dataset_path": headers_text(TEXT / "text", 1 << 18), "device.threads": 1, "training.local_batch_size": 1,
@@ -278,6 +278,24 @@ def agent_told_to_stop():
         c.ctl("cancel", job)
 
 
+def node_told_to_stop():
+    """SIGTERM or SIGINT to all processes of a node, as scancel and KillMode=control-group send it, is one to its agent: nothing counts"""
+    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 5000\n") as c:
+        job = c.submit(keys(elastic__min_workers=2, elastic__max_workers=2))
+        for what in signal.SIGTERM, signal.SIGINT:
+            step = c.training(job, 2, c.status(job)["step"] + 3)["step"]
+            (here,) = {n for n in c.slots if worker_pids(c.dir / n / "run")}
+            for pid in (*worker_pids(c.dir / here / "run"), c.processes[here].pid):
+                os.kill(pid, what)
+            assert c.processes[here].wait(20) == 0
+            c.training(job, 2, step + 3)
+            assert not any(e["type"] == "worker.lost" or (e["type"] == "worker.exited" and e["detail"]["counted"]) for e in c.events(job))
+            assert not c.status(job)["losses"], c.status(job)
+            c.agent(here)
+            until("it is back", lambda: c.nodes()[here] == "ready")
+        c.ctl("cancel", job)
+
+
 def refused():
     """what cannot be done is one line and an exit code, and changes nothing"""
     with dev(2) as d:
@@ -309,6 +327,7 @@ def refused():
 
 try:
     tap(resized_run_is_the_same_run, resize_is_checked_and_kept, checkpoints_on_request, drained_node, drain_deadline,
-        preemption, quarantined_node, alone_in_its_fault, agent_told_to_stop, refused)
+        preemption, quarantined_node, alone_in_its_fault, agent_told_to_stop, node_told_to_stop,
+        refused)
 finally:
     shutil.rmtree(TEXT, ignore_errors=True)

@@ -134,6 +134,23 @@ def idempotency():
     list(c.WatchEvents(api.WatchEventsRequest(job_id=first.job_id, follow=True), timeout=60))
 
 
+def waiting_for_nodes():
+    """the answer to a submit says why the job stays in the queue until nodes are added: no node has its device, all have too few slots"""
+    c, text = World.client, World.text
+    for key, overrides, why in (("k-2", ["device.name=cuda"], "waiting: no node has a cuda device (1 node: cpu)"),
+                                ("k-3", ["elastic.min_workers=4", "elastic.max_workers=4"],
+                                 "waiting for nodes: the run needs 4 workers, all nodes together have 2 slots")):
+        request = api.SubmitRequest(recipe=recipe(text), overrides=["compile.enable=true", *overrides], idempotency_key=key)
+        answers = [c.Submit(request) for _ in range(2)]
+        for answer in answers:
+            first, last = answer.warnings
+            assert first.startswith("compile.enable has no effect: "), answer
+            assert last == f"job {answer.job_id} stays in the queue until nodes are added: {why}", answer
+        assert [a.existed for a in answers] == [False, True], answers
+        c.CancelJob(api.CancelJobRequest(job_id=answers[0].job_id))
+        assert len(c.Submit(request).warnings) == 1  # it waits no more
+
+
 def cancelling():
     """cancel a run; its streams end; a second cancel says that it has ended"""
     c, text = World.client, World.text
@@ -293,7 +310,7 @@ def main():
         World.client = Client(daemon.server)
         World.tcp = Client(next(a for a in addresses if not a.startswith("unix:")))
         try:
-            tap(a_run, idempotency, cancelling, paging, healthy, reflecting, misuse, deadlines, both_listeners,
+            tap(a_run, idempotency, cancelling, paging, waiting_for_nodes, healthy, reflecting, misuse, deadlines, both_listeners,
                 documented)
         except SystemExit as end:
             if end.code:

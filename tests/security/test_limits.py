@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
-from titan import Daemon, become_nobody, tap, until  # noqa: E402
+from titan import FP_BIN, Daemon, become_nobody, tap, until  # noqa: E402
 
 try:
     import grpc
@@ -180,9 +180,28 @@ def fields_of_requests():
             assert code == "INVALID_ARGUMENT" and words in said, (method, code, said)
         assert ask("ListJobs", b"\x18" + number(1000)) == ("OK", "")
         assert ask("GetJob", b"\x08" + number((1 << 53) - 1))[0] == "NOT_FOUND"
-        failed = [json.loads(line) for line in d.ok("-o", "json", "audit").splitlines() if line]
-        failed = {(e["detail"]["method"], e["type"]) for e in failed}
-        assert {("CancelJob", "audit.failed"), ("DrainNode", "audit.failed"), ("Submit", "audit.failed")} <= failed, failed
+
+        def failed():
+            return {(e["detail"]["method"], e["type"]) for e in map(json.loads, d.ok("-o", "json", "audit").splitlines())}
+        until("they are on record", lambda: {(m, "audit.failed") for m in ("CancelJob", "DrainNode", "Submit")} <= failed(), 20)
+
+
+def refused_for_now():
+    """submits beyond what may wait, and those with paths that do not answer, are on record: of each kind one line and their number"""
+    with Daemon(None, "--slots", 1, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "submit.check=hang@1+"}) as d:
+        with grpc.insecure_channel(d.server) as channel:
+            submit = channel.unary_unary("/titan.v1.Titan/Submit")
+            codes = [f.exception().code().name for f in [submit.future(b"\x0a\x01x", timeout=60) for _ in range(400)]]
+        beyond, silent = codes.count("RESOURCE_EXHAUSTED"), codes.count("UNAVAILABLE")
+        assert beyond > 1 and silent > 1 and beyond + silent == 400, codes
+
+        def lines():
+            return [e["detail"] for e in map(json.loads, d.ok("-o", "json", "audit").splitlines()) if e["type"] == "audit.failed"]
+        until("the first of each is on record", lambda: sorted(e["outcome"] for e in lines()) == ["EAGAIN", "ELIMIT"], 20)
+        d.stop()  # the minute's counts are stored before the end
+        d.start()
+        for outcome, n in (("ELIMIT", beyond), ("EAGAIN", silent)):
+            assert [e.get("count", 1) for e in lines() if e["outcome"] == outcome] == [1, n - 1], (outcome, n, lines())
 
 
 def size_that_is_announced():
@@ -237,4 +256,4 @@ def header_block():
         assert d.ok("version")
 
 
-tap(fields_of_requests, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)
+tap(fields_of_requests, refused_for_now, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)

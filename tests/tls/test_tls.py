@@ -5,7 +5,9 @@ rotation under calls, revocation."""
 import json
 import os
 import shutil
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -357,6 +359,43 @@ def revoked_node():
         c.ctl("cancel", job)
 
 
+def revoked_meanwhile():
+    """a backup that is being sent and a check of nodes that waits end when what they were asked for with is revoked"""
+    if not World.grpc:
+        return World.why
+    api, same = World.api, lambda m: m.SerializeToString()
+    calm = "[detection]\nsuspect_ms = 20000\nnode_timeout_ms = 20000\naway_ms = 20000\n"
+    with Coordinator(f'[authorization]\nadmins = ["user:eva"]\n{calm}') as c:
+        c.stop("c")
+        store = sqlite3.connect(c.state / "titan.db")  # more than waits between server and client
+        for sql in ("CREATE TABLE filler (x BLOB)", f"INSERT INTO filler VALUES (zeroblob({48 << 20}))", "DROP TABLE filler"):
+            store.execute(sql)
+        store.commit()
+        store.close()
+        c.start()
+        n1 = c.spawn("n1", "agent", "--join", c.join_file("n1", "--address", f"localhost:{c.port}"))
+        until("the node is ready", lambda: c.nodes() == {"n1": "ready"}, 20)
+        token = c.ctl("token", "create", "ci", "--role", "admin").strip()
+        for folder, meta, revoke in ((c.user("eva"), [], ("pki", "revoke", "user/eva")),
+                                     (None, [("authorization", f"Bearer {token}")], ("token", "revoke", token.split("_")[1]))):
+            with channel(c, folder) as ch:
+                backup = ch.unary_stream("/titan.v1.Titan/Backup", request_serializer=same, response_deserializer=api.BackupChunk.FromString)(
+                    api.BackupRequest(), timeout=60, metadata=meta)
+                assert next(backup).total_bytes > 48 << 20
+                n1.send_signal(signal.SIGSTOP)
+                try:
+                    check = ch.unary_unary("/titan.v1.Titan/CheckNodes", request_serializer=same, response_deserializer=api.CheckNodesResponse.FromString).future(
+                        api.CheckNodesRequest(), timeout=60, metadata=meta)
+                    ch.unary_unary("/titan.v1.Titan/Version", request_serializer=same)(api.VersionRequest(), timeout=20, metadata=meta)  # it has come
+                    c.ctl(*revoke)
+                    refused(World.grpc.StatusCode.PERMISSION_DENIED, check.result, "revoked")
+                finally:
+                    n1.send_signal(signal.SIGCONT)
+                refused(World.grpc.StatusCode.PERMISSION_DENIED, lambda: list(backup), "revoked")
+        # Another one can be made.
+        c.ctl("admin", "backup", c.dir / "again.db")
+
+
 class OtherCa:
     """openssl's: a root, and an intermediate that signs. What it signs has the intermediate in its file, the trusted file only the root."""
 
@@ -468,4 +507,5 @@ class World:
 
 
 if __name__ == "__main__":
-    tap(openssl_client, other_ca, certificates, names, join_tokens, lost_answer, rotation, own_certificate, revoked_node)
+    tap(openssl_client, other_ca, certificates, names, join_tokens, lost_answer, rotation, own_certificate, revoked_node,
+        revoked_meanwhile)

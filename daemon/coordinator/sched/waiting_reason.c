@@ -105,6 +105,21 @@ static bool put_no_device(const struct core *c, const struct jobrec *j, struct t
     return nodes > 0;
 }
 
+bool core_job_lacks_nodes(const struct core *c, uint64_t job_id, char *buf, size_t size)
+{
+    const struct jobrec *j = core_find_job(c, job_id);
+    struct text t = {buf, size};
+    if (!j || j->state != JOB_PENDING || size == 0)
+        return false;
+    if (put_no_device(c, j, &t))
+        return true;
+    if (j->waits.lacks == 0)
+        return false;
+    put(&t, "%s", j->waits.lack_words);
+    put_unused_slot(c, j, &t);
+    return true;
+}
+
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size)
 {
     const struct jobrec *j = core_find_job(c, job_id);
@@ -118,15 +133,10 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         put(&t, "%s", j->short_why);
         return true;
     }
-    if (j && j->state == JOB_PENDING && size && put_no_device(c, j, &t))
+    if (core_job_lacks_nodes(c, job_id, buf, size))
         return true;
     if (!j || j->state != JOB_PENDING || size == 0)
         return false;
-    if (j->waits.lacks) {
-        put(&t, "%s", j->waits.lack_words);
-        put_unused_slot(c, j, &t);
-        return true;
-    }
     if (j->status.preemptions && j->stop.why && *j->stop.why)
         put(&t, "%s; ", j->stop.why);
     if (c->stale) {

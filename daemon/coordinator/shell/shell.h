@@ -24,6 +24,7 @@ struct commit;
 struct watcher;
 struct log_request;
 struct check_request;
+struct backup;
 
 #define METRICS_BUFFER METRICS_UNSTORED
 #define SESSION_BUCKETS 1024
@@ -66,7 +67,7 @@ struct coordinator {
     uint64_t next_session;
     struct heartbeat_socket *heartbeat_sockets; /* sockets that take them */
     struct enrol *enrol;                        /* enrol.h */
-    bool backing_up;
+    struct backup *backup;                      /* that is sent; NULL = none */
     struct watcher *watchers;
     size_t n_watchers;
     struct check_request *check_requests;
