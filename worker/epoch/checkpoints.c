@@ -52,13 +52,28 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* What a rank 0 has left that was killed: unfinished ones, of which none can be this epoch's yet, and complete ones
+ * beyond those that are kept. */
+static void tidy_folder(const struct epoch *e)
+{
+    const struct trainer *t = e->t;
+    const int at = t->folder.held.at;
+    struct titan_error err = {0};
+
+    if (e->view.rank != 0 || at < 0)
+        return;
+    checkpoint_sweep(at, e->view.epoch + 1);
+    if (checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k, e->state.shards.own->step,
+                         t->recipe_hash, &err) != TITAN_OK)
+        tlog_warn(&t->log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", t->folder.path, err.msg);
+}
+
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed);
     if (!recipe_writes_checkpoints(e->t->recipe))
         return TITAN_OK;
-    if (e->view.rank == 0 && e->t->folder.held.at >= 0) /* nothing of this epoch can be there: no step was agreed on */
-        checkpoint_sweep(e->t->folder.held.at, e->view.epoch + 1);
+    tidy_folder(e);
     return open_writer(e, err);
 }
 
@@ -204,8 +219,7 @@ static titan_status open_commanded(struct epoch *e, struct titan_error *err)
     }
     a.failed = fault.status != TITAN_OK;
     (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
-    if (e->view.rank == 0 && t->folder.held.at >= 0) /* no rank writes yet */
-        checkpoint_sweep(t->folder.held.at, e->view.epoch + 1);
+    tidy_folder(e); /* no rank writes yet */
     TRY(agree_on_attempt(e, &a, err));
     if (a.failed == 0)
         return open_writer(e, err);
