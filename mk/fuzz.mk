@@ -6,7 +6,7 @@ fuzz_targets := $(patsubst tests/fuzz/targets/%.c,%,$(wildcard tests/fuzz/target
 fuzz_replay := $(fuzz_targets:%=$(BUILD)/tests/fuzz/replay/%)
 fuzz_bins := $(fuzz_targets:%=$(BUILD)/tests/fuzz/targets/%)
 # Of the CUDA plug-in what needs no CUDA.
-fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/file_pool.c tests/fuzz/message.c worker/comm/nccl/share.c worker/comm/nccl/peers.c)
+fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/file_pool.c tests/fuzz/message.c tests/support/memory_device.c worker/comm/nccl/share.c worker/comm/nccl/peers.c)
 fuzz_libs := $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 fuzz_link = -Wl,--start-group $(fuzz_libs) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
 $(fuzz_replay): $(BUILD)/tests/fuzz/replay/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_libs)
@@ -16,6 +16,8 @@ $(fuzz_bins): $(BUILD)/tests/fuzz/targets/%: $(BUILD)/obj/tests/fuzz/targets/%.o
 # What the API's coordinator has around it is the target's own (tests/fuzz/targets/api.c).
 $(BUILD)/tests/fuzz/replay/api $(BUILD)/tests/fuzz/targets/api: \
 	fuzz_link += $(patsubst %,-Wl$(comma)--wrap=%,clock_mono_ns clock_wall_ms uv_queue_work getpwuid_r)
+# Logs nothing.
+$(BUILD)/tests/fuzz/replay/said $(BUILD)/tests/fuzz/targets/said: fuzz_link += -Wl,--wrap=log_write
 tests: $(fuzz_replay)
 
 # clang's build is one of its own; its objects count what they cover.

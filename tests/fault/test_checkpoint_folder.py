@@ -456,6 +456,22 @@ def solo_never_begins_again_over_them():
         assert none.code == 2 and "FIFO" in none.err, (none.code, none.err)
 
 
+def kept_when_a_run_begins():
+    """checkpoint.keep_latest_k: what a killed run left beyond it goes when the next one begins, though that writes none
+    itself; another recipe's stay"""
+    import tempfile
+    with tempfile.TemporaryDirectory() as name:
+        d = Path(name)
+        assert solo(d, training__steps=40, checkpoint__keep_latest_k=4).code == 0
+        assert steps_in(d / "ck") == [10, 20, 30, 40]
+        manifest = d / "ck/step-00000020/manifest.json"
+        hash_of = json.loads(manifest.read_text())["recipe_hash"]
+        manifest.write_text(manifest.read_text().replace(hash_of, "0" * 16))
+        again = solo(d, training__steps=40)
+        assert again.code == 0 and "checkpoint written" not in again.err, again.err
+        assert steps_in(d / "ck") == [20, 30, 40]
+
+
 def solo_stalled():
     """titan-worker run: a checkpoint with a load that stalls is tried once more, then the one before is taken; with none left
     it fails, and so it does when the folder itself does not answer"""
@@ -577,6 +593,6 @@ def unreadable_under_a_job():
 if __name__ == "__main__":
     tap(unusable_folders_fail_at_once, read_only_file_system, no_right_to_write, failed_checkpoints_are_told,
         full_disk_leaves_nothing, last_checkpoint_is_waited_for, checkpoint_of_a_preempted_job, same_recipe_resumes, one_run_at_a_time,
-        ordered_into_anothers_folder, swapped_for_a_link, kept_by_what_is_there, kept_without_titand, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
+        ordered_into_anothers_folder, swapped_for_a_link, kept_by_what_is_there, kept_without_titand, kept_when_a_run_begins, solo_never_begins_again_over_them, solo_without_the_right_to_read, damaged_under_a_job,
         solo_stalled, stalled_under_a_job,
         unreadable_under_a_job)

@@ -230,7 +230,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "--dtype is for a Hugging Face directory: a checkpoint has fp32");
     if (!args_has(args, "force"))
         TRY(check_empty(out_dir, err));
-    TRY(to_checkpoint ? convert_weights(from, out_dir, err) : hf_export(from, out_dir, dtype, err));
+    TRY(to_checkpoint ? convert_weights(from, out_dir, err) : hf_export(from, -1, out_dir, dtype, err));
     if (strcmp(output, "json") == 0)
         return print_json(out_dir, to_checkpoint ? "checkpoint" : "huggingface", err);
     (void)puts(out_dir);

@@ -412,18 +412,21 @@ static titan_status write_all(struct export *e, struct titan_error *err)
     return write_config(e, err);
 }
 
-titan_status hf_export(const char *checkpoint, const char *out_dir, const char *dtype, struct titan_error *err)
+titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype, struct titan_error *err)
 {
     titan_assert(safetensors_dtype_bytes(dtype) > 0);
     _cleanup_(trained_close) struct trained trained = {0};
-    struct export e = {.trained = &trained, .dtype = dtype};
+    _cleanup_fd_ int own = -1;
+    struct export e = {.trained = &trained, .at = at, .dtype = dtype};
     TRY(trained_open(checkpoint, &trained, err));
     TRY(hf_check_model(trained.model, err));
-    TRY(dir_make_named(out_dir, err));
-    _cleanup_fd_ int at = file_open_named(out_dir, O_RDONLY | O_DIRECTORY);
-    if (at < 0)
+    if (at < 0) {
+        TRY(dir_make_named(out_dir, err));
+        own = file_open_named(out_dir, O_RDONLY | O_DIRECTORY);
+        e.at = own;
+    }
+    if (e.at < 0)
         return titan_fail_errno(err, "cannot open folder '%s'", out_dir);
-    e.at = at;
     const titan_status status = write_all(&e, err);
     if (status != TITAN_OK)
         (void)titan_error_wrap(err, "'%s'", out_dir);

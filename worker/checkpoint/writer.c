@@ -370,18 +370,17 @@ static void prune(const struct checkpoint_writer *w, int folder)
 /* Beside the shards, and under its name when it is complete. */
 static titan_status write_hf(const struct checkpoint_writer *w, int folder, struct titan_error *err)
 {
-    char path[PATH_MAX];
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int at = -1, hf = -1;
     const char *name = strrchr(w->written.path, '/') + 1;
 
     titan_assert(w->info.model_only && w->opt.hf_dtype);
-    if ((size_t)snprintf(path, sizeof path, "%s/.hf", w->written.path) >= sizeof path)
-        return titan_fail(err, TITAN_EINVAL, "path of the checkpoint is too long");
-    TRY(hf_export(w->written.path, path, w->opt.hf_dtype, err));
     TRY(dir_open_at(folder, name, false, &at, err));
+    if (dir_open_at(at, ".hf", true, &hf, err) != TITAN_OK)
+        return titan_error_wrap(err, "'%s'", w->written.path);
+    TRY(hf_export(w->written.path, hf, ".hf", w->opt.hf_dtype, err));
     TRY(dir_remove_at(at, "hf", err));
     if (renameat(at, ".hf", at, "hf") < 0 || fsync(at) < 0)
-        return titan_fail_errno(err, "cannot rename '%s'", path);
+        return titan_fail_errno(err, "cannot rename '%s/.hf'", w->written.path);
     return TITAN_OK;
 }
 

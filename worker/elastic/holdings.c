@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/elastic/said.h"
 
 void held_shards_close(struct held_shards *shards)
 {
@@ -60,6 +61,27 @@ static struct holding describe(const struct brought *b)
                             .prepared = b->prepared,
                             .statistics_size = (double)b->statistics_size,
                             .published = b->published};
+}
+
+/* A rank of another cut is left out of the verdict, and may have more statistics. */
+static titan_status check_holding(const struct holdings *h, int rank, double statistics_most, struct titan_error *err)
+{
+    const struct holding *x = &h->all[rank];
+    const struct said said[] = {
+        {"present", x->present, 0, 1},
+        {"rank", x->rank, 0, COMM_WORLD_MAX},
+        {"world", x->world, 0, COMM_WORLD_MAX},
+        {"total", x->total, 0, SAID_EXACT},
+        {"step", x->step, 0, SAID_EXACT},
+        {"tokens", x->tokens, 0, SAID_EXACT},
+        {"skipped", x->skipped, 0, x->step},
+        {"owner", x->owner, -1, COMM_WORLD_MAX},
+        {"owner_total", x->owner_total, 0, SAID_EXACT},
+        {"prepared", x->prepared, 0, 1},
+        {"statistics_size", x->statistics_size, 0, x->world == h->view->holders ? statistics_most : SAID_EXACT},
+        {"published", x->published, 0, 1}};
+
+    return said_check("state in memory", rank, said, ARRAY_SIZE(said), err);
 }
 
 static bool is_shard(const struct holdings *h, const struct holding *x, int a)
@@ -184,6 +206,8 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
     if (status == TITAN_OK)
         status = holdings_gather_doubles(device, ops, comm, h.ranks, &me.present, sizeof me / sizeof(double),
                                          &h.all[0].present, s, err);
+    for (int r = 0; r < h.ranks && status == TITAN_OK; r++)
+        status = check_holding(&h, r, (double)mine->statistics_most, err);
     if (status == TITAN_OK)
         status = judge(&h, err);
     if (status != TITAN_OK) {

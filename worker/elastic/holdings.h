@@ -27,6 +27,7 @@ struct brought {
     bool prepared;            /* the step after own's */
     const double *statistics; /* of own's step, for others to finish it with; NULL: it is not there */
     int64_t statistics_size;  /* doubles */
+    int64_t statistics_most;  /* that a rank of the source epoch can have */
     bool published;           /* this worker has published own's step, as rank 0 */
 };
 
@@ -52,7 +53,7 @@ struct holdings {
 };
 
 /* Collective over comm (NULL: alone). from is borrowed. TITAN_ECONFLICT, on every rank alike, when what is in memory is
- * no whole state of one step; the ranks may go on with another recovery source then. */
+ * no whole state of one step, or a rank says what cannot be; the ranks may go on with another recovery source then. */
 titan_status holdings_gather(const struct epoch_view *view, const struct layout *from, const struct brought *mine,
                              const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
                              struct stream *s, struct holdings *ret, struct titan_error *err) TITAN_MUST_USE;

@@ -9,11 +9,14 @@
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
+#include "base/file.h"
 #include "base/progress.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/load_state.h"
+#include "worker/elastic/said.h"
 #include "worker/elastic/transfer.h"
+#include "worker/program/program.h"
 
 const char *recovery_source_name(enum recovery_source recovery_source)
 {
@@ -23,9 +26,11 @@ const char *recovery_source_name(enum recovery_source recovery_source)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* How the source epoch cut the model. TITAN_ECONFLICT: the recipe never ran on so many. */
+/* How the source epoch cut the model, and how many statistics a step of it had at most: where each sample was a
+ * microbatch. TITAN_ECONFLICT: the recipe never ran on so many. */
 static titan_status open_source(struct restore *r, struct titan_error *err)
 {
+    struct step_statistics most;
     struct mesh mesh;
 
     titan_status status = mesh_build(r->recipe, r->view->holders, &mesh, err);
@@ -33,7 +38,10 @@ static titan_status open_source(struct restore *r, struct titan_error *err)
         status = layout_of_recipe(r->recipe, r->model, &mesh, &r->from, err);
     if (status == TITAN_EINVAL)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", r->view->holders);
-    return status;
+    TRY(status);
+    statistics_init(&most, r->from, r->recipe->training.global_batch_size, r->recipe->numerics.canonical);
+    r->brought.statistics_most = most.size;
+    return TITAN_OK;
 }
 
 /* The statistics of the furthest step, from one rank that has it to all: they are the ones to know that it is wanted.
@@ -77,9 +85,12 @@ static titan_status roll_forward(struct restore *r, const double *statistics, st
     r->rolled_forward = true;
     if (!own || own->step == h->step)
         return TITAN_OK;
+    if (own->step + 1 != h->step)
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: step %lu here, of others step %lu",
+                          (unsigned long)own->step, (unsigned long)h->step);
     tlog_info(r->log, "a prepared step is finished", "step=%lu report_of_rank=%d", (unsigned long)h->step,
               h->statistics_from);
-    TRY(r->finish(r->arg, room, err));
+    TRY(r->finish(r->arg, room, h->statistics_size, err));
     titan_assert(own->step == h->step);
     return failpoint("state.finished", err);
 }
@@ -154,6 +165,30 @@ struct listing {
     char place[PATH_MAX]; /* of initial_load_path: the folder, or a checkpoint itself */
 };
 
+static titan_status check_vote(int rank, const struct vote *v, struct titan_error *err)
+{
+    const struct said said[] = {{"outcome", v->outcome, LOADED, DAMAGED}};
+
+    TRY(said_check("a checkpoint's vote", rank, said, ARRAY_SIZE(said), err));
+    return said_check_words("a checkpoint's vote", rank, "why", v->why, sizeof v->why, v->outcome != LOADED, err);
+}
+
+/* path: that the recipe names, and of which it says the place: where links are refused, that is itself. NULL: none. */
+static titan_status check_listing(int rank, const struct listing *l, const char *path, struct titan_error *err)
+{
+    static const char about[] = "a folder's checkpoints";
+    const struct said said[] = {{"unreadable", l->unreadable, 0, 1}, {"n", l->n, 0, CANDIDATES_MAX}};
+
+    TRY(said_check(about, rank, said, ARRAY_SIZE(said), err));
+    for (int i = 0; i < (int)l->n; i++)
+        TRY(said_check(about, rank, &(struct said){"steps", l->steps[i], 0, SAID_EXACT}, 1, err));
+    TRY(said_check_words(about, rank, "why", l->why, sizeof l->why, l->unreadable != 0, err));
+    TRY(said_check_words(about, rank, "place", l->place, sizeof l->place, false, err));
+    if (path && file_refuses_links() && strcmp(l->place, path) != 0)
+        return titan_fail(err, TITAN_ECONFLICT, "%s: rank %d says place '%.200s'", about, rank, l->place);
+    return TITAN_OK;
+}
+
 static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
 {
     return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
@@ -191,8 +226,10 @@ static titan_status vote(struct restore *r, titan_status mine, const char *why, 
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    (void)snprintf(me.why, sizeof me.why, "%s", why);
+    (void)snprintf(me.why, sizeof me.why, "%s", why[0] ? why : titan_status_text(mine));
     TRY(gather_bytes(r, &me, sizeof me, all, err));
+    for (int i = 0; i < ranks; i++)
+        TRY(check_vote(i, &all[i], err));
     *ret = all[0];
     *ret_by = 0;
     for (int i = 1; i < ranks; i++)
@@ -352,7 +389,7 @@ static void list_folder(const struct restore *r, const char *path, bool own, str
     const titan_status status = own ? folder_steps(path, r->still_ms, r->stop, &steps, &n, &fault)
                                     : folder_find(path, r->still_ms, r->stop, ret->place, &steps, &n, &fault);
     ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND && (own || status != TITAN_EINVAL);
-    (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg);
+    (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg[0] ? fault.msg : titan_status_text(status));
     for (size_t i = 0; i < MIN(n, (size_t)CANDIDATES_MAX); i++)
         ret->steps[(int)ret->n++] = (double)steps[i];
 }
@@ -375,6 +412,7 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
         if (r->view->rank == 0)
             list_folder(r, path, own, &mine);
         TRY(gather_bytes(r, &mine, sizeof mine, all, err));
+        TRY(check_listing(0, &all[0], own ? NULL : path, err));
         if (all[0].unreadable == 0)
             break;
         TRY(wait_to_read(r, path, all[0].why, &spent_ms, err));

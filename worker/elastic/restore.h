@@ -31,8 +31,9 @@ struct restore {
     int still_ms; /* one of which nothing moves for so long has stalled (0: never); one that did so twice is damaged */
     /* Such a one, each time. */
     void (*unreadable)(void *arg, const char *path, const char *why);
-    /* Finish the prepared step with its statistics, in all shards this worker has; only called where it is prepared. */
-    titan_status (*finish)(void *arg, const double *statistics, struct titan_error *err);
+    /* Finish the prepared step with its statistics (size doubles), in all shards this worker has; only called where it
+     * is prepared. TITAN_ECONFLICT: they are not that many. */
+    titan_status (*finish)(void *arg, const double *statistics, int64_t size, struct titan_error *err);
     void *arg;
     /* --- found */
     struct layout *from; /* the source epoch's cut */

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/progress.h"
+#include "worker/elastic/said.h"
 
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
 
@@ -98,6 +99,25 @@ struct statement {
     struct halves bytes;
 };
 
+static titan_status check_statement(int rank, const struct statement *x, struct titan_error *err)
+{
+    const double most = UINT32_MAX;
+    const struct said said[] = {{"own.rank", x->own.rank, -1, COMM_WORLD_MAX},
+                                {"own.whole.low", x->own.whole.low, 0, most},
+                                {"own.whole.high", x->own.whole.high, 0, most},
+                                {"own.parameters.low", x->own.parameters.low, 0, most},
+                                {"own.parameters.high", x->own.parameters.high, 0, most},
+                                {"owner.rank", x->owner.rank, -1, COMM_WORLD_MAX},
+                                {"owner.whole.low", x->owner.whole.low, 0, most},
+                                {"owner.whole.high", x->owner.whole.high, 0, most},
+                                {"owner.parameters.low", x->owner.parameters.low, 0, most},
+                                {"owner.parameters.high", x->owner.parameters.high, 0, most},
+                                {"bytes.low", x->bytes.low, 0, most},
+                                {"bytes.high", x->bytes.high, 0, most}};
+
+    return said_check("comparing states", rank, said, ARRAY_SIZE(said), err);
+}
+
 static titan_status claim(const struct train_state *shard, struct stream *s, struct claim *ret, struct titan_error *err)
 {
     struct shard_hash h = {0};
@@ -166,6 +186,8 @@ titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mi
     TRY(claim(mine->copy, s, &me.owner, err));
     TRY(holdings_gather_doubles(device, ops, comm, ranks, &me.own.rank, sizeof me / sizeof(double), &all[0].own.rank, s,
                                 err));
+    for (int i = 0; i < ranks; i++)
+        TRY(check_statement(i, &all[i], err));
     *ret = (struct verified){0};
     TRY(compare_own(mesh, all, ranks, known, err));
     compare_copies(mesh, all, ranks, known, ret);

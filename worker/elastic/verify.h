@@ -27,7 +27,7 @@ struct verified {
 
 /* Collective over comm (NULL: alone) of `ranks`: each brings the shards it has of one mesh, or none, and a number of
  * bytes that is only added up. TITAN_ECORRUPT on all alike when two replicas differ; the message names both ranks. What
- * only a buddy has is taken as it is. */
+ * only a buddy has is taken as it is. TITAN_ECONFLICT: a rank says what cannot be. */
 titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mine, uint64_t bytes,
                            const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int ranks,
                            struct stream *s, struct verified *ret, struct titan_error *err) TITAN_MUST_USE;

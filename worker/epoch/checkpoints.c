@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "worker/checkpoint/writer.h"
+#include "worker/epoch/attempt.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
 
@@ -52,13 +53,28 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* What a rank 0 has left that was killed: unfinished ones, of which none can be this epoch's yet, and complete ones
+ * beyond those that are kept. */
+static void tidy_folder(const struct epoch *e)
+{
+    const struct trainer *t = e->t;
+    const int at = t->folder.held.at;
+    struct titan_error err = {0};
+
+    if (e->view.rank != 0 || at < 0)
+        return;
+    checkpoint_sweep(at, e->view.epoch + 1);
+    if (checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k, e->state.shards.own->step,
+                         t->recipe_hash, &err) != TITAN_OK)
+        tlog_warn(&t->log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", t->folder.path, err.msg);
+}
+
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err)
 {
     titan_assert(e->state.installed);
     if (!recipe_writes_checkpoints(e->t->recipe))
         return TITAN_OK;
-    if (e->view.rank == 0 && e->t->folder.held.at >= 0) /* nothing of this epoch can be there: no step was agreed on */
-        checkpoint_sweep(e->t->folder.held.at, e->view.epoch + 1);
+    tidy_folder(e);
     return open_writer(e, err);
 }
 
@@ -153,39 +169,23 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
     TRY(status);
     if (!v.copies_differ)
         return TITAN_OK;
-    titan_assert(buddy);
+    if (!buddy) /* no rank has a copy */
+        return titan_fail(err, TITAN_ECONFLICT, "%s", v.why.msg);
     tlog_error(&t->log, "a buddy's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
                (unsigned long)e->state.shards.own->step, v.why.msg);
     return buddy_seed(buddy, e->state.shards.own, err);
 }
 
-#define WHY_WORDS 48 /* doubles that carry words */
-
-/* What a rank says after an attempt. */
-struct attempt {
-    double failed, stop, must; /* told to stop as it is; told to stop with a checkpoint */
-    char why[WHY_WORDS * sizeof(double)];
-};
-
-/* Of all ranks: the first that has failed, or else rank 0's; stop, must: any rank was told to. */
-static titan_status agree_on_attempt(struct epoch *e, struct attempt *mine, struct titan_error *err)
+/* a: with what it is told; how the attempt went is added here. */
+static titan_status agree_on(struct epoch *e, struct attempt *a, titan_status status, const char *why,
+                             struct titan_error *err)
 {
-    struct trainer *t = e->t;
-    _cleanup_free_ struct attempt *all = calloc((size_t)e->view.world, sizeof *all);
+    const struct trainer *t = e->t;
 
-    if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, &mine->failed,
-                                sizeof *mine / sizeof(double), &all[0].failed, t->streams[STREAM_COMPUTE], err));
-    *mine = all[0];
-    for (int r = e->view.world - 1; r >= 0; r--) {
-        const double stop = mine->stop + all[r].stop, must = mine->must + all[r].must;
-        if (all[r].failed != 0)
-            *mine = all[r];
-        mine->stop = stop;
-        mine->must = must;
-    }
-    return TITAN_OK;
+    a->failed = status != TITAN_OK;
+    (void)snprintf(a->why, sizeof a->why, "%s", why[0] ? why : titan_status_text(status));
+    return attempt_agree(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, a,
+                         t->streams[STREAM_COMPUTE], err);
 }
 
 /* The recipe writes none and this one is commanded: all ranks take the folder before any of them writes in it. Where
@@ -202,11 +202,8 @@ static titan_status open_commanded(struct epoch *e, struct titan_error *err)
             *err = fault;
         return TITAN_EREVOKED;
     }
-    a.failed = fault.status != TITAN_OK;
-    (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
-    if (e->view.rank == 0 && t->folder.held.at >= 0) /* no rank writes yet */
-        checkpoint_sweep(t->folder.held.at, e->view.epoch + 1);
-    TRY(agree_on_attempt(e, &a, err));
+    tidy_folder(e); /* no rank writes yet */
+    TRY(agree_on(e, &a, fault.status, fault.msg, err));
     if (a.failed == 0)
         return open_writer(e, err);
     (void)titan_fail(&e->checkpoints.folder_fault, TITAN_EIO, "%s", a.why);
@@ -296,9 +293,7 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
                 *err = fault;
             return status;
         }
-        a.failed = status != TITAN_OK;
-        (void)snprintf(a.why, sizeof a.why, "%s", fault.msg);
-        TRY(agree_on_attempt(e, &a, err));
+        TRY(agree_on(e, &a, status, fault.msg, err));
         publish_step(e); /* all have it, or they would not be here */
         if (a.failed == 0)
             return TITAN_OK;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "worker/elastic/holdings.h"
+#include "worker/elastic/said.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
 
@@ -96,6 +97,15 @@ static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
     TRY(gather(e, mine, EACH, all, err));
+    for (int r = 0; r < e->view.world; r++) {
+        const double *of = all + r * EACH;
+        const struct said said[] = {{"step", of[0], 0, SAID_EXACT},
+                                    {"tokens", of[2], 0, SAID_EXACT},
+                                    {"bytes", of[3], 0, SAID_EXACT},
+                                    {"ms", floor(of[4]), 0, SAID_EXACT},
+                                    {"written", of[5], 0, 1}};
+        TRY(said_check("validation", r, said, ARRAY_SIZE(said), err));
+    }
     *newest = (struct evaluation_report){0};
     for (int r = 0; r < e->view.world; r++) {
         const double *of = all + r * EACH;
@@ -172,8 +182,10 @@ static titan_status finish(struct epoch *e, struct evaluation_sums *sums, struct
         return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
     TRY(gather(e, &sums->bytes, 1, all, err));
     sums->bytes = 0;
-    for (int r = 0; r < e->view.world; r++)
+    for (int r = 0; r < e->view.world; r++) {
+        TRY(said_check("validation", r, &(struct said){"bytes", all[r], 0, SAID_EXACT}, 1, err));
         sums->bytes += all[r];
+    }
     return groups_wait_for_members(e, err);
 }
 
@@ -189,6 +201,8 @@ titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_comma
     if (*ret_commands & heard)
         return TITAN_OK;
     TRY(finish(e, &sums, err));
+    if (!(sums.tokens >= 0 && sums.tokens <= SAID_EXACT))
+        return titan_fail(err, TITAN_ECONFLICT, "validation: the ranks have counted %g tokens", sums.tokens);
     TRY(failpoint("evaluation.over", err));
     t->evaluator.newest = (struct evaluation_report){.step = e->state.shards.own->step,
                                                      .tokens = (uint64_t)sums.tokens,

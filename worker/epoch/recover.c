@@ -99,13 +99,17 @@ static void report_unreadable(void *arg, const char *path, const char *why)
     m->ops->checkpoint_failed(m, 0, path, why, true);
 }
 
-static titan_status finish_prepared(void *arg, const double *statistics, struct titan_error *err)
+static titan_status finish_prepared(void *arg, const double *statistics, int64_t size, struct titan_error *err)
 {
     const struct epoch *e = arg;
     struct epoch *const last = e->t->held.last;
 
     if (!last || !exec_prepared(last->exec))
         return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
+    if (size != last->plan.program->statistics.size)
+        return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d says statistics_size %lld, a step has %lld",
+                          e->state.restore.holdings.statistics_from, (long long)size,
+                          (long long)last->plan.program->statistics.size);
     return e->state.finish(last, statistics, err);
 }
 

@@ -10,6 +10,8 @@
 
 #define CLIP_EPS 1e-6 /* as in PyTorch's clip_grad_norm_ */
 
+#define EXACT ((double)(INT64_C(1) << 53)) /* whole numbers up to it are exact */
+
 /* Over the microbatches of each cp rank, then over these in order. */
 static double sum_parts(const struct step_statistics *r, const double *values)
 {
@@ -144,12 +146,16 @@ static struct step_split read_split(const struct step_statistics *r, const doubl
     return s;
 }
 
+/* Bytes that cannot be are not known. */
 static uint64_t read_memory(const struct step_statistics *r, const double *statistics)
 {
     double most = 0;
 
-    for (int rank = 0; rank < r->world; rank++)
-        most = fmax(most, statistics[r->values + rank * STATISTICS_VALUES + STATISTICS_MEMORY]);
+    for (int rank = 0; rank < r->world; rank++) {
+        const double bytes = statistics[r->values + rank * STATISTICS_VALUES + STATISTICS_MEMORY];
+        if (bytes > most && bytes <= EXACT)
+            most = bytes;
+    }
     return (uint64_t)most;
 }
 
@@ -193,6 +199,8 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     struct step_outcome out = {.bad_unit = -1};
 
     out.tokens = sum_parts(r, statistics + r->counts);
+    if (!(out.tokens >= 0 && out.tokens <= EXACT))
+        return titan_fail(err, TITAN_ECONFLICT, "step: the ranks have counted %g tokens", out.tokens);
     out.loss = one_nan(sum_parts(r, statistics + r->losses) / out.tokens);
     out.loss_max = read_max_loss(r, &layout->mesh, statistics);
     out.split = read_split(r, statistics);

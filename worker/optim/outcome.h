@@ -34,6 +34,7 @@ struct evaluation_sums {
     double tokens, bytes;
 };
 
+/* TITAN_ECONFLICT: as many tokens as the ranks have counted cannot be. */
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *statistics,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Norms of each unit (statistics.units numbers): of its mean gradient before clipping, and of its masters as the step

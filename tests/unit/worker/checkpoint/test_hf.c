@@ -248,7 +248,7 @@ static void test_families(void **state)
         trained_close(&t);
         (void)snprintf(name, sizeof name, "out-%zu", i);
         const char *out = root_path(name);
-        if (hf_export(titan, out, type, &err) != TITAN_OK)
+        if (hf_export(titan, -1, out, type, &err) != TITAN_OK)
             fail_msg("%s %s: %s", families[i].family, families[i].set, err.msg);
         same_tensors(&f, out, type);
         clear(&f);
@@ -400,7 +400,7 @@ static void test_over_an_earlier_export(void **state)
     assert_int_equal(convert_weights(write_weights(&f, "over-in", "F32", 1), titan, &err), TITAN_OK);
     const char *out = write_weights(&other, "over", "F32", 3);
     write_text(out, "model-card-of-mine.safetensors", "");
-    if (hf_export(titan, out, "F32", &err) != TITAN_OK)
+    if (hf_export(titan, -1, out, "F32", &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     same_tensors(&f, out, "F32");
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
@@ -428,7 +428,7 @@ static void test_tokenizer_beside(void **state)
     assert_int_equal(trained_open(titan, &t, &err), TITAN_OK);
     assert_string_equal(t.recipe.model.tokenizer, in);
     trained_close(&t);
-    assert_int_equal(hf_export(titan, out, "F32", &err), TITAN_OK);
+    assert_int_equal(hf_export(titan, -1, out, "F32", &err), TITAN_OK);
     assert_false(is_there(out, "tokenizer.json"));
     hf_export_byte_tokenizer(&text);
     assert_int_equal(buf_append(&text, "", 1), TITAN_OK);

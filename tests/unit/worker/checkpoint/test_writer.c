@@ -31,7 +31,7 @@ static const struct model_dims dims = {.dim = 32,
                                        .n_heads = 2,
                                        .n_kv_heads = 1,
                                        .ffn_hidden = 64,
-                                       .vocab_size = 64,
+                                       .vocab_size = 256, /* of bytes */
                                        .rope_theta = 1e4,
                                        .norm_eps = 1e-5};
 
@@ -379,6 +379,51 @@ static void test_failure_leaves_nothing(void **state)
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
 }
 
+/* A link in the place of the folder that weights are exported to: nothing is written or removed where it leads. */
+static void expect_no_export(struct fixture *f, const char *target)
+{
+    struct checkpoint_info info = {.step = 91, .epoch = 3, .world = 1, .recipe_hash = 5, .model_only = true};
+    struct train_state *alone = open_state(f, 0, 1, DTYPE_F32);
+    const struct writer_options o = {
+        .dir = f->checkpoints, .world = 1, .hf_dtype = "F32", .layout = alone->layout, .wait_ms = 20000};
+    struct checkpoint_writer *writer = NULL;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    struct recipe r;
+    char path[PATH_MAX], link[PATH_MAX + 8], weights[160];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+
+    recipe_init(&r);
+    assert_int_equal(recipe_load(&r, TITAN_SOURCE_DIR "/recipes/tiny.toml", &err), TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, &err), TITAN_OK);
+    r.model.dims.dim = dims.dim;
+    r.model.dims.n_layers = dims.n_layers;
+    r.model.dims.n_heads = dims.n_heads;
+    r.model.dims.n_kv_heads = dims.n_kv_heads;
+    r.model.dims.head_dim = dims.dim / dims.n_heads;
+    r.model.dims.ffn_hidden = dims.ffn_hidden;
+    r.model.dims.vocab_size = dims.vocab_size;
+    recipe_print(&r, &text);
+    info.recipe = text.data;
+    assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
+    assert_int_equal(dir_make(path, &err), TITAN_OK);
+    (void)snprintf(link, sizeof link, "%s/.hf", path);
+    (void)snprintf(weights, sizeof weights, "%s/model.safetensors", target);
+    assert_int_equal(file_replace(weights, "precious", 8, &err), TITAN_OK);
+    assert_int_equal(symlink(target, link), 0);
+    const int before = entries_of(target);
+    assert_int_equal(checkpoint_writer_open(&o, &writer, &err), TITAN_OK);
+    assert_int_equal(state_init(alone, 11, f->stream, &err), TITAN_OK);
+    assert_int_equal(checkpoint_writer_start(writer, alone, &info, f->stream, &err), TITAN_OK);
+    assert_int_not_equal(collect(writer, &w, &err), TITAN_OK);
+    checkpoint_writer_close(writer);
+    state_close(alone);
+    if (!strstr(err.msg, "'.hf' is a symbolic link"))
+        fail_msg("%s", err.msg);
+    assert_int_equal(entries_of(target), before);
+    assert_int_equal(access(weights, F_OK), 0);
+}
+
 /* A link in the place of the folder that is written into leads somewhere else, and nothing is written there. */
 static void test_links_are_refused(void **state)
 {
@@ -411,6 +456,7 @@ static void test_links_are_refused(void **state)
     assert_int_equal(collect(f->writers[1], &w, &err), TITAN_OK);
     assert_int_equal(file_read(file, 100, &text, &err), TITAN_OK);
     assert_string_equal(text.data, "precious");
+    expect_no_export(f, target);
 }
 
 /* Another file system in the folder's place is a share that is not mounted any more. */

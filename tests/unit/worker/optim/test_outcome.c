@@ -11,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/cleanup.h"
 #include "tests/support/random_layout.h"
 #include "worker/optim/outcome.h"
 #include "worker/tensor/tree.h"
@@ -235,6 +236,36 @@ static void test_not_finite(void **state)
     }
 }
 
+/* What no ranks can have said: tokens are refused, memory is not known. */
+static void test_cannot_be(void **state)
+{
+    static const double wrong[] = {NAN, INFINITY, 1e300, -1e300};
+    unsigned seed = random_seed();
+    struct model *m = random_model(&seed);
+    struct layout *l = random_layout(&seed, m, WORLD_MAX);
+    struct program p = {.layout = l};
+    struct sums want = {0};
+    struct step_outcome out;
+    struct titan_error err = {0};
+    (void)state;
+    statistics_init(&p.statistics, l, 7, l->canonical);
+    double *statistics = make_statistics(&p, l, &seed, &want);
+    double *const memory = statistics + p.statistics.values + STATISTICS_MEMORY;
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        *memory = wrong[i];
+        assert_int_equal(outcome_read(&p, l, statistics, &out, &err), TITAN_OK);
+        assert_true(out.memory_bytes < UINT64_C(1) << 53);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        statistics[p.statistics.counts] = wrong[i];
+        assert_int_equal(outcome_read(&p, l, statistics, &out, &err), TITAN_ECONFLICT);
+        assert_non_null(strstr(err.msg, "the ranks have counted"));
+    }
+    free(statistics);
+    layout_close(l);
+    model_close(m);
+}
+
 /* Numbers of blocks are the same for every data-parallel degree, and so is their sum, bit for bit. */
 static void test_canonical_norm(void **state)
 {
@@ -352,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_random_statistics),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_cannot_be),
         cmocka_unit_test(test_canonical_norm),
         cmocka_unit_test(test_canonical_norm_of_experts),
         cmocka_unit_test(test_clip),
