@@ -54,7 +54,7 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
 }
 
 /* What a rank 0 has left that was killed: unfinished ones, of which none can be this epoch's yet, and complete ones
- * beyond those that are kept. */
+ * beyond those that are kept. These wait for the next checkpoint where members go on from memory: they read no file. */
 static void tidy_folder(const struct epoch *e)
 {
     const struct trainer *t = e->t;
@@ -64,8 +64,8 @@ static void tidy_folder(const struct epoch *e)
     if (e->view.rank != 0 || at < 0)
         return;
     checkpoint_sweep(at, e->view.epoch + 1);
-    if (checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k, e->state.shards.own->step,
-                         t->recipe_hash, &err) != TITAN_OK)
+    if (!e->state.restore.covered && checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k,
+                                                      e->state.shards.own->step, t->recipe_hash, &err) != TITAN_OK)
         tlog_warn(&t->log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", t->folder.path, err.msg);
 }
 
