@@ -24,8 +24,8 @@ struct planner {
     const char *timeline, *picture; /* NULL = none */
     int world;                      /* 0 = what the file says */
     double memory_gib;              /* 0 = what the file says */
-    const struct machine *machine;
-    struct machine resized; /* with --memory or device.memory */
+    const struct machine *machine;  /* NULL = what the file says */
+    struct machine resized;         /* with --memory or device.memory */
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
@@ -40,15 +40,19 @@ struct planner {
 
 static titan_status read_options(const struct args *args, struct planner *p, struct titan_error *err)
 {
+    const char *device = args_text(args, "device", NULL);
     int64_t world;
 
     *p = (struct planner){.args = args,
                           .timeline = args_text(args, "timeline", NULL),
                           .picture = args_text(args, "picture", NULL),
+                          .machine = device ? cost_machine_find(device) : NULL,
                           .search = args_has(args, "search"),
                           .json = args_has(args, "json"),
                           .print = args_has(args, "print"),
                           .operations = args_has(args, "operations")};
+    if (device && !p->machine)
+        return titan_fail(err, TITAN_EINVAL, "--device: unknown device '%.64s' (%s)", device, cost_machine_names());
     TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
     p->world = (int)world;
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &p->memory_gib, err));
@@ -80,21 +84,18 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
 }
 
 /* "auto" is a GPU's plan: what a laptop has is not where the run will be. */
-static titan_status choose_machine(struct planner *p, struct titan_error *err)
+static void choose_machine(struct planner *p)
 {
     const struct recipe *r = &p->recipe;
-    const char *device = args_text(p->args, "device", strcmp(r->device.name, "cpu") == 0 ? "cpu" : "h100");
     const double gib = p->memory_gib > 0 ? p->memory_gib : r->device.memory;
 
-    p->machine = cost_machine_find(device);
     if (!p->machine)
-        return titan_fail(err, TITAN_EINVAL, "--device: unknown device '%.64s' (%s)", device, cost_machine_names());
+        p->machine = cost_machine_find(strcmp(r->device.name, "cpu") == 0 ? "cpu" : "h100");
     if (gib > 0) {
         p->resized = *p->machine;
         p->resized.memory_bytes = (uint64_t)(gib * 0x1p30);
         p->machine = &p->resized;
     }
-    return TITAN_OK;
 }
 
 /* --- report ------------------------------------------------------------------------------------------------------- */
@@ -293,7 +294,7 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     struct plan *plan = NULL;
 
     TRY(read_recipe(p, err));
-    TRY(choose_machine(p, err));
+    choose_machine(p);
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
     const struct plan_options options = options_of(p);
