@@ -42,7 +42,8 @@ static inline void buf_put(struct buf *b, const char *text, size_t len)
         buf_put_slowly(b, text, len);
         return;
     }
-    memcpy(b->data + b->len, text, len);
+    if (len > 0) /* text may be NULL */
+        memcpy(b->data + b->len, text, len);
     b->len += len;
     b->data[b->len] = '\0';
 }

@@ -26,6 +26,8 @@ static void test_append(void **state)
     assert_int_equal(b.len, 0);
     assert_string_equal(b.data, "");
     assert_int_equal(buf_append(&b, NULL, 0), TITAN_OK);
+    buf_put(&b, NULL, 0);
+    assert_string_equal(b.data, "");
     buf_free(&b);
     assert_null(b.data);
     buf_puts(&b, "again");
