@@ -74,5 +74,17 @@ def page_is_so():
         assert max(len(line) for line in block.splitlines() if not line.startswith("|")) < 300, part
 
 
+def by_hand():
+    """what was written by hand behind a block stays, with results and without"""
+    old = "<!-- soak: begin -->\nx\n<!-- soak: end -->\n\nWritten by hand: a\nb\n\n## Next\n"
+    with tempfile.TemporaryDirectory() as name:
+        reliability.BUILD = Path(name)
+        assert reliability.block("soak", old).endswith("\nx\n<!-- soak: end -->\n\nWritten by hand: a\nb\n")
+        (Path(name) / "soak").mkdir()
+        (Path(name) / "soak/results.json").write_text('{"commit": "abc", "at": "2026-11-28", "rows": []}')
+        new = reliability.block("soak", old)
+        assert "commit abc" in new and new.endswith("<!-- soak: end -->\n\nWritten by hand: a\nb\n"), new
+
+
 if __name__ == "__main__":
-    tap(tables, cut, recorded, page_is_so)
+    tap(tables, cut, recorded, page_is_so, by_hand)

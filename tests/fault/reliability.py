@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes docs/reliability.md from what was measured: build/{fault,soak,soak-tls,alarms,attack,fuzz,sim,sim-mutants,sim-scale,model,scale,system,
 system-containers,bench,turns}/results.json, as far as they are there.
-A part that has not run keeps its block of the page as it is.
+A part that has not run keeps its block of the page as it is; what was written by hand behind a block stays.
 
 results.json of a part: {"at", "commit", "machine", "command", ...}; that of `make fault` has "scenarios", every other one "rows": a list
 of {"what", "target", "measured", "ok"} and may have "text", a paragraph in front of the table, and "told", what the check printed beside
@@ -161,7 +161,8 @@ def block(part, old):
     else:
         kept = re.search(re.escape(begin) + r"\n(.*)\n" + re.escape(end), old, re.S)
         body = kept.group(1) if kept else f"Not measured yet: `{command}`."
-    return f"## {title}\n\n{begin}\n{body}\n{end}\n"
+    by_hand = re.search(re.escape(end) + r"\n(\nWritten by hand: .*?\n)(?=\n## |\Z)", old, re.S)
+    return f"## {title}\n\n{begin}\n{body}\n{end}\n{by_hand.group(1) if by_hand else ''}"
 
 
 def main():
