@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submit: look at the request, check the recipe, store the job, tell the core, answer, also why it waits for nodes.
+/* Submit: look at the request, check the recipe, store the job, answer, tell the core. Where nodes may be too few the
+ * core comes first, so that the answer can say what the job waits for.
  *
  * The recipe is parsed, checked and printed on a thread of its own (daemon/common/file_pool.h). Not on the loop, on
  * which all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be
@@ -399,6 +400,18 @@ static size_t split_lines(struct arena *memory, struct buf *lines, char ***ret)
     return n;
 }
 
+static void tell_core(const struct submit *s)
+{
+    struct coordinator *c = s->owner;
+    struct batch batch;
+    if (s->existing || c->closing)
+        return;
+    batch_init(&batch);
+    core_submitted(c->core, &s->job, shell_now(c), &batch);
+    shell_commit(c, &batch, NULL, NULL);
+    api_watch_poke(c, s->job.id);
+}
+
 static void written(void *arg, const struct titan_error *err)
 {
     titan_assert(((struct submit *)arg)->owner->submitting > 0);
@@ -414,18 +427,15 @@ static void written(void *arg, const struct titan_error *err)
         submit_free(s);
         return;
     }
+    /* Why a job waits for nodes is known once it has been placed; one that has room is answered before that. */
     const uint64_t id = s->existing ? s->existing : s->job.id;
-    if (!s->existing && !c->closing) {
-        struct batch batch;
-        batch_init(&batch);
-        core_submitted(c->core, &s->job, shell_now(c), &batch);
-        shell_commit(c, &batch, NULL, NULL);
-        api_watch_poke(c, id);
-    }
+    const bool may_wait = supply_for(&s->supply, s->job.spec.device).number < s->job.spec.min_workers;
+    if (may_wait)
+        tell_core(s);
     if (s->call) {
         Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
         char lacks[512];
-        if (!c->closing && core_job_lacks_nodes(c->core, id, lacks, sizeof(lacks)))
+        if (may_wait && !c->closing && core_job_lacks_nodes(c->core, id, lacks, sizeof(lacks)))
             buf_printf(&s->warnings, "job %llu stays in the queue until nodes are added: %s\n", (unsigned long long)id,
                        lacks);
         reply.job_id = id;
@@ -439,6 +449,8 @@ static void written(void *arg, const struct titan_error *err)
         }
         rpc_call_reply(s->call, &reply.base);
     }
+    if (!may_wait)
+        tell_core(s);
     submit_free(s);
 }
 
