@@ -400,7 +400,7 @@ static size_t split_lines(struct arena *memory, struct buf *lines, char ***ret)
     return n;
 }
 
-static void tell_core(const struct submit *s)
+static void submit_to_core(const struct submit *s)
 {
     struct coordinator *c = s->owner;
     struct batch batch;
@@ -431,7 +431,7 @@ static void written(void *arg, const struct titan_error *err)
     const uint64_t id = s->existing ? s->existing : s->job.id;
     const bool may_wait = supply_for(&s->supply, s->job.spec.device).number < s->job.spec.min_workers;
     if (may_wait)
-        tell_core(s);
+        submit_to_core(s);
     if (s->call) {
         Titan__V1__SubmitResponse reply = TITAN__V1__SUBMIT_RESPONSE__INIT;
         char lacks[512];
@@ -450,7 +450,7 @@ static void written(void *arg, const struct titan_error *err)
         rpc_call_reply(s->call, &reply.base);
     }
     if (!may_wait)
-        tell_core(s);
+        submit_to_core(s);
     submit_free(s);
 }
 
