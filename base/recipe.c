@@ -495,7 +495,7 @@ static int resolve_alias(const char *section, const char *name)
 {
     for (int i = 0; i < recipe_aliases_count; i++) {
         const struct recipe_alias *a = &recipe_aliases[i];
-        if (strcmp(a->section, section) != 0 || strcmp(a->name, name) != 0)
+        if (a->name[0] != name[0] || strcmp(a->name, name) != 0 || strcmp(a->section, section) != 0)
             continue;
         const char *dot = strrchr(a->target, '.');
         titan_assert(dot && dot - a->target < 64);
@@ -588,14 +588,14 @@ void recipe_init(struct recipe *r)
     *r = defaults;
 }
 
-/* seen: see set_value; overridden: keys of which the values are not looked at. */
+/* seen: see set_value; overridden: keys of which the values are not looked at; NULL: none. */
 static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
                               uint64_t *seen, const uint64_t *overridden, struct titan_error *err)
 {
     for (const struct toml_value *v = table->first; v; v = v->next) {
         struct place at = {path, v->line};
         if (v->type != TOML_TABLE) {
-            int index = resolve_alias(section, v->key);
+            const int index = overridden ? resolve_alias(section, v->key) : -1;
             if (index < 0 || !(overridden[index / 64] >> (index % 64) & 1))
                 TRY(set_value(r, section, v->key, v, &at, seen, err));
             continue;
@@ -668,8 +668,7 @@ static titan_status parse(struct recipe *r, const char *text, const char *path, 
 
 titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err)
 {
-    static const uint64_t none[ARRAY_SIZE(r->set_mask)];
-    return parse(r, text, path, none, err);
+    return parse(r, text, path, NULL, err);
 }
 
 titan_status recipe_parse_with(struct recipe *r, const char *text, const char *path, const struct args *args,
@@ -943,11 +942,14 @@ static bool is_default(const struct recipe *r, const struct recipe_key *k)
     return memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
 }
 
+#define PRINTED_BYTES 8000 /* of most: more makes it grow */
+
 void recipe_print(const struct recipe *r, struct buf *out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     const char *section = "";
     (void)pthread_once(&once, make_default_lines);
+    (void)!buf_reserve(out, PRINTED_BYTES);
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
         if (strcmp(section, k->section) != 0) {

@@ -273,14 +273,15 @@ struct recipe_path {
     const char *key;
     char *path;
     size_t size;
+    const char *dataset; /* of data: its kind; NULL of all else */
+    int64_t seq_len;     /* the tokens that one sample needs; 0: not known */
 };
 #define RECIPE_PATHS_MAX (RECIPE_SOURCES_MAX + 4)
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX]);
 /* A relative one becomes a path below folder. */
 titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err) TITAN_MUST_USE;
-/* Data, tokenizer and schedule exist and are readable (relative paths against base, a folder; NULL = the current one).
- */
-titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err) TITAN_MUST_USE;
+/* The paths of recipe_paths() exist and are readable (relative ones against base, a folder; NULL = the current one). */
+titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_error *err) TITAN_MUST_USE;
 /* The whole recipe as TOML: every key with its value; parse(print(r)) == r. */
 void recipe_print(const struct recipe *r, struct buf *out);
 /* Hash over what decides the numbers of the run (model, data, optimizer, batch, seed, precision): a checkpoint of one

@@ -55,12 +55,15 @@ int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
 {
     int n = 0;
     place_dataset(r);
+    const bool mixed = r->training.mixture.n > 0;
     const struct recipe_path fixed[] = {
-        {"training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path)},
-        {"model.hf_assets_path", r->model.tokenizer, sizeof(r->model.tokenizer)},
+        {"training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path),
+         mixed ? NULL : r->training.dataset, r->training.seq_len},
+        {"model.hf_assets_path", r->model.tokenizer, sizeof(r->model.tokenizer), NULL, 0},
         {"parallelism.pipeline_parallel_schedule_csv", r->parallelism.pipeline_parallel_schedule_csv,
-         sizeof(r->parallelism.pipeline_parallel_schedule_csv)},
-        {"checkpoint.initial_load_path", r->checkpoint.initial_load_path, sizeof(r->checkpoint.initial_load_path)},
+         sizeof(r->parallelism.pipeline_parallel_schedule_csv), NULL, 0},
+        {"checkpoint.initial_load_path", r->checkpoint.initial_load_path, sizeof(r->checkpoint.initial_load_path), NULL,
+         0},
     };
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         if (fixed[i].path[0] && !(fixed[i].path == r->model.tokenizer && strcmp(fixed[i].path, "bytes") == 0) &&
@@ -69,10 +72,13 @@ int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
             ret[n++] = fixed[i];
     if (r->validation.enable && r->validation.dataset_path[0])
         ret[n++] = (struct recipe_path){"validation.dataset_path", r->validation.dataset_path,
-                                        sizeof(r->validation.dataset_path)};
-    for (int64_t i = 0; i < r->training.mixture.n; i++)
-        ret[n++] = (struct recipe_path){"training.mixture: path", r->training.mixture.source[i].path,
-                                        sizeof(r->training.mixture.source[i].path)};
+                                        sizeof(r->validation.dataset_path), r->validation.dataset,
+                                        r->validation.seq_len > 0 ? r->validation.seq_len : r->training.seq_len};
+    for (int64_t i = 0; i < r->training.mixture.n; i++) {
+        struct recipe_source *source = &r->training.mixture.source[i];
+        ret[n++] = (struct recipe_path){"training.mixture: path", source->path, sizeof(source->path),
+                                        source->dataset[0] ? source->dataset : r->training.dataset, 0};
+    }
     titan_assert(n <= RECIPE_PATHS_MAX);
     return n;
 }
@@ -99,12 +105,12 @@ static titan_status place(const char *key, const char *path, const char *base, c
     return TITAN_OK;
 }
 
-static titan_status check_path(const char *key, const char *path, const char *base, struct titan_error *err)
+/* A file or a folder that can be read: its name from here, and what it is. */
+static titan_status check_path(const char *key, const char *path, const char *base, char full[PATH_MAX],
+                               struct stat *st, struct titan_error *err)
 {
-    char full[PATH_MAX];
     TRY(place(key, path, base, full, err));
-    struct stat st;
-    if (stat(full, &st) < 0) {
+    if (stat(full, st) < 0) {
         titan_status status = titan_fail_errno(err, "%s = \"%s\"", key, full);
         titan_error_hint(err,
                          "a relative path counts from the run file's folder or else from here; --set %s=PATH names "
@@ -112,12 +118,12 @@ static titan_status check_path(const char *key, const char *path, const char *ba
                          key);
         return status;
     }
-    bool folder = S_ISDIR(st.st_mode);
-    if (!folder && !S_ISREG(st.st_mode))
+    bool folder = S_ISDIR(st->st_mode);
+    if (!folder && !S_ISREG(st->st_mode))
         return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", key, full);
     if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
         return titan_fail_errno(err, "%s = \"%s\"", key, full);
-    if (!folder && st.st_size == 0)
+    if (!folder && st->st_size == 0)
         return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", key, full);
     return TITAN_OK;
 }
@@ -185,16 +191,13 @@ static void is_fine(const char *path, bool text, const struct stat *st)
 /* What can be known of the data before a worker reads it: there is a file with something in it, and of text one that is
  * not binary. What cannot be read, or would take long, passes. Files are looked at one by one until one will do: a
  * folder may have very many. */
-static titan_status check_contents(const char *key, const char *path, const char *kind, const char *base,
+static titan_status check_contents(const struct recipe_path *p, char *full, const struct stat *root,
                                    struct titan_error *err)
 {
-    char full[PATH_MAX];
-    TRY(place(key, path, base, full, err));
     char *const roots[2] = {full, NULL};
-    const bool text = strcmp(kind, "text") == 0;
+    const bool text = strcmp(p->dataset, "text") == 0;
     size_t binary = 0;
-    struct stat root = {0};
-    if (stat(full, &root) < 0 || was_fine(full, text, &root))
+    if (was_fine(full, text, root))
         return TITAN_OK;
     _cleanup_(close_fts) FTS *fts =
         fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
@@ -212,69 +215,53 @@ static titan_status check_contents(const char *key, const char *path, const char
             continue;
         if (text && !is_encoded(e->fts_path) && ++binary <= PROBES_MAX && is_binary(e->fts_path))
             continue;
-        is_fine(full, text, &root);
+        is_fine(full, text, root);
         return TITAN_OK;
     }
     if (!fts || errno != 0)
         return TITAN_OK;
     if (binary == 0)
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has no files that are not empty", key, full);
-    return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" %s", key, full,
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has no files that are not empty", p->key, full);
+    return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" %s", p->key, full,
                       folder ? "has no text: all of its files are binary" : "is no text: it is a binary file");
 }
 
 /* A file that has no sample: known without reading it where a token is a byte, with one more for the end of text. */
-static titan_status check_sample(const struct recipe *r, const char *key, const char *path, const char *kind,
-                                 int64_t seq_len, const char *base, struct titan_error *err)
+static titan_status check_sample(const struct recipe *r, const struct recipe_path *p, const char *full,
+                                 const struct stat *st, struct titan_error *err)
 {
-    titan_assert(seq_len > 0);
-    char full[PATH_MAX];
-    struct stat st;
-    const size_t len = strlen(path);
-    if (strcmp(r->model.tokenizer, "bytes") != 0 || strcmp(kind, "text") != 0 ||
-        (len > 4 && strcmp(path + len - 4, ".bin") == 0))
+    const size_t len = strlen(full);
+    if (strcmp(r->model.tokenizer, "bytes") != 0 || strcmp(p->dataset, "text") != 0 ||
+        (len > 4 && strcmp(full + len - 4, ".bin") == 0) || !S_ISREG(st->st_mode) || st->st_size >= p->seq_len)
         return TITAN_OK;
-    (void)snprintf(full, sizeof(full), "%s%s%s", *path != '/' && base ? base : "", *path != '/' && base ? "/" : "",
-                   path);
-    if (stat(full, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size >= seq_len)
-        return TITAN_OK;
-    titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", key, full, (long long)st.st_size,
-               (long long)seq_len);
+    titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", p->key, full,
+               (long long)st->st_size, (long long)p->seq_len);
     titan_error_hint(err, "more text, or a smaller seq_len");
     return TITAN_EINVAL;
 }
 
-titan_status recipe_check_data(const struct recipe *r, const char *base, struct titan_error *err)
+titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_error *err)
 {
     struct recipe_path paths[RECIPE_PATHS_MAX];
-    struct recipe own = *r;
-    int n = recipe_paths(&own, paths);
-    if (own.training.mixture.n == 0 && own.training.dataset_path[0] == '\0') {
+    char full[PATH_MAX];
+    struct stat st;
+    const int n = recipe_paths(r, paths);
+    if (r->training.mixture.n == 0 && r->training.dataset_path[0] == '\0') {
         titan_fail(err, TITAN_EINVAL, "training.dataset_path is not given");
         titan_error_hint(err, "name a text file or a folder: --set training.dataset_path=PATH");
         return TITAN_EINVAL;
     }
-    if (own.validation.enable && own.validation.dataset_path[0] == '\0') {
+    if (r->validation.enable && r->validation.dataset_path[0] == '\0') {
         titan_fail(err, TITAN_EINVAL, "validation.dataset_path is not given");
         titan_error_hint(err, "name a text file or a folder: --set validation.dataset_path=PATH");
         return TITAN_EINVAL;
     }
-    for (int i = 0; i < n; i++)
-        TRY(check_path(paths[i].key, paths[i].path, base, err));
-    for (int64_t i = 0; i < own.training.mixture.n; i++)
-        TRY(check_contents("training.mixture: path", own.training.mixture.source[i].path,
-                           own.training.mixture.source[i].dataset[0] ? own.training.mixture.source[i].dataset
-                                                                     : own.training.dataset,
-                           base, err));
-    if (own.training.mixture.n == 0)
-        TRY(check_contents("training.dataset_path", own.training.dataset_path, own.training.dataset, base, err));
-    if (own.validation.enable)
-        TRY(check_contents("validation.dataset_path", own.validation.dataset_path, own.validation.dataset, base, err));
-    if (own.training.mixture.n == 0)
-        TRY(check_sample(&own, "training.dataset_path", own.training.dataset_path, own.training.dataset,
-                         own.training.seq_len, base, err));
-    return own.validation.enable
-               ? check_sample(&own, "validation.dataset_path", own.validation.dataset_path, own.validation.dataset,
-                              own.validation.seq_len > 0 ? own.validation.seq_len : own.training.seq_len, base, err)
-               : TITAN_OK;
+    for (int i = 0; i < n; i++) {
+        TRY(check_path(paths[i].key, paths[i].path, base, full, &st, err));
+        if (paths[i].dataset) {
+            TRY(check_contents(&paths[i], full, &st, err));
+            TRY(check_sample(r, &paths[i], full, &st, err));
+        }
+    }
+    return TITAN_OK;
 }

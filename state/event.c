@@ -10,6 +10,8 @@
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
 
+#define LINK_BYTES 400 /* of most events: more makes a buffer grow */
+
 static void put_number(struct buf *b, uint64_t n)
 {
     unsigned char bytes[8];
@@ -33,6 +35,7 @@ static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], cons
 {
     _cleanup_(buf_free) struct buf b = BUF_INIT;
     unsigned n = 0;
+    (void)!buf_reserve(&b, EVENT_CHAIN_BYTES + LINK_BYTES);
     (void)!buf_append(&b, before, EVENT_CHAIN_BYTES);
     put_number(&b, e->id);
     put_number(&b, e->job_id);

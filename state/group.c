@@ -8,24 +8,36 @@
 #define GROUP_MAX 1024       /* writes of one transaction */
 #define CHECKPOINT_PAGES 250 /* of the WAL: 1 MB, for which the next group waits */
 
-static titan_status run_one(struct db *db, struct group_write *w)
+static titan_status run_write(struct db *db, struct group_write *w)
 {
     titan_assert(w->fn && !sqlite3_get_autocommit(db_handle(db))); /* within a transaction */
     memset(&w->err, 0, sizeof(w->err));
-    titan_status status = db_run(db, &w->err, "SAVEPOINT w", "");
-    if (status != TITAN_OK)
-        return status;
-    status = w->fn(db, w->arg, &w->err);
-    if (status == TITAN_OK)
-        return db_run(db, &w->err, "RELEASE w", "");
-    if (w->err.status == TITAN_OK)
+    const titan_status status = w->fn(db, w->arg, &w->err);
+    if (status != TITAN_OK && w->err.status == TITAN_OK)
         titan_fail(&w->err, status, "job store: write failed");
+    return status;
+}
+
+static void run_in_savepoint(struct db *db, struct group_write *w)
+{
+    if (db_run(db, &w->err, "SAVEPOINT w", "") != TITAN_OK)
+        return;
+    if (run_write(db, w) == TITAN_OK) {
+        (void)!db_run(db, &w->err, "RELEASE w", "");
+        return;
+    }
     /* A full disk or an I/O error may have undone the whole transaction already; then there is no savepoint left. */
     if (!sqlite3_get_autocommit(db_handle(db))) {
         (void)!db_run(db, NULL, "ROLLBACK TO w", "");
         (void)!db_run(db, NULL, "RELEASE w", "");
     }
-    return status;
+}
+
+/* False: it has failed, and rows that it had changed before are still in the transaction. */
+static bool run_bare(struct db *db, struct group_write *w)
+{
+    const int64_t before = sqlite3_total_changes64(db_handle(db));
+    return run_write(db, w) == TITAN_OK || sqlite3_total_changes64(db_handle(db)) == before;
 }
 
 static void fail_all(struct group_write *group, size_t n, const struct titan_error *err)
@@ -38,18 +50,28 @@ static void fail_all(struct group_write *group, size_t n, const struct titan_err
 }
 
 /* One transaction over the first n of group. TITAN_OK: what has no error of its own is durable. Otherwise nothing is.
- */
-static titan_status commit_once(struct db *db, struct group_write *group, size_t n, struct titan_error *err)
+ * A savepoint for each write would cost a copy of every page that it changes: there are some from when one has to be
+ * undone, and then all are run again. */
+static titan_status commit_once(struct db *db, struct group_write *group, size_t n, bool savepoints,
+                                struct titan_error *err)
 {
     titan_assert(n > 0 && group && sqlite3_get_autocommit(db_handle(db)));
     TRY(db_run(db, err, "BEGIN IMMEDIATE", ""));
     struct group_write *w = group;
-    for (size_t i = 0; i < n; i++, w = w->next) {
-        (void)run_one(db, w);
+    bool undo = false;
+    for (size_t i = 0; i < n && !undo; i++, w = w->next) {
+        if (savepoints)
+            run_in_savepoint(db, w);
+        else
+            undo = !run_bare(db, w);
         if (sqlite3_get_autocommit(db_handle(db))) {
             *err = w->err;
             return err->status;
         }
+    }
+    if (undo) {
+        (void)!db_run(db, NULL, "ROLLBACK", "");
+        return n == 1 ? TITAN_OK : commit_once(db, group, n, true, err);
     }
     titan_status status = failpoint("store.commit", err);
     if (status == TITAN_OK)
@@ -66,7 +88,7 @@ static void commit_each(struct db *db, struct group_write *group, size_t n, stru
     titan_assert(n > 1); /* one alone has been tried alone */
     for (size_t i = 0; i < n; i++, group = group->next) {
         struct titan_error err = {0};
-        if (db_sync_failed(db, &err) != TITAN_OK || commit_once(db, group, 1, &err) != TITAN_OK)
+        if (db_sync_failed(db, &err) != TITAN_OK || commit_once(db, group, 1, false, &err) != TITAN_OK)
             fail_all(group, 1, &err);
         stats->commits++;
     }
@@ -85,7 +107,7 @@ void group_commit(struct db *db, struct group_write *list, struct group_stats *s
         stats->commits++;
         if (db_sync_failed(db, &err) != TITAN_OK)
             fail_all(list, n, &err);
-        else if (commit_once(db, list, n, &err) != TITAN_OK && n == 1)
+        else if (commit_once(db, list, n, false, &err) != TITAN_OK && n == 1)
             fail_all(list, 1, &err);
         else if (err.status != TITAN_OK)
             commit_each(db, list, n, stats);

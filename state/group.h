@@ -7,8 +7,8 @@
 
 #include "state/db.h"
 
-/* Runs inside a transaction, possibly twice (when the whole transaction had to be undone by a full disk, each write is
- * tried again alone): it must only touch db and arg. */
+/* Runs inside a transaction, possibly more than once (when the whole of it had to be undone: for a write that failed
+ * after it had changed something, or by a full disk): it must only touch db and arg. */
 typedef titan_status (*store_fn)(struct db *db, void *arg, struct titan_error *err);
 
 struct group_write {
@@ -22,7 +22,7 @@ struct group_stats {
     uint64_t writes, commits, failures;
 };
 
-/* Write the list in order. Every write is a savepoint of its own; what has no error is durable on return. After a
+/* Write the list in order. Of a write that fails nothing is kept; what has no error is durable on return. After a
  * failed fsync (db_sync_failed) nothing is written any more: every write fails. */
 void group_commit(struct db *db, struct group_write *list, struct group_stats *stats);
 /* Move what is in the WAL into the database file, when there is enough of it. Apart from group_commit, so that no

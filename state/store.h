@@ -2,8 +2,9 @@
 /* store.h - the job store: two SQLite files, one writer thread, group commit.
  *
  * All writing is done by one thread on one connection per file. Writes queue up while a commit is under way; the next
- * transaction then takes all of them, each in a savepoint, commits once (one fsync), and hands the results back to the
- * loop. So the number of durable writes per second is not bound by the disk's, and a write that fails spoils no other.
+ * transaction then takes all of them, undoes those that fail, commits once (one fsync), and hands the results back to
+ * the loop. So the number of durable writes per second is not bound by the disk's, and a write that fails spoils no
+ * other.
  *
  * The loop thread reads through connections that cannot write and never checkpoint; they see what is committed. */
 #ifndef TITAN_STATE_STORE_H

@@ -215,8 +215,6 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
                           "checkpoint.initial_load_path = \"%s\": only titand knows jobs; name the checkpoint's folder",
                           r->checkpoint.initial_load_path);
     TRY(recipe_check_data(r, NULL, err));
-    struct recipe_path paths[RECIPE_PATHS_MAX];
-    (void)recipe_paths(r, paths); /* names the place of a set of data */
     print_warnings(r);
     name = args_text(cli->args, "dir", r->job.dump_folder[0] ? r->job.dump_folder : "titan-run");
     TRY(dir_make(name, err));

@@ -102,11 +102,13 @@ static bool has_file(const char *folder, const char *name)
 titan_status place_check_beginning(const struct recipe *r, struct titan_error *err)
 {
     const char *path = r->checkpoint.initial_load_path;
+    if (!*path)
+        return TITAN_OK;
     const bool hf = has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json");
     uint64_t newest;
     bool any = false;
 
-    if (!*path || (r->checkpoint.initial_load_in_hf && hf))
+    if (r->checkpoint.initial_load_in_hf && hf)
         return TITAN_OK;
     if (r->checkpoint.initial_load_in_hf) {
         (void)titan_fail(err, TITAN_EINVAL, "checkpoint.initial_load_path = \"%s\" has no weights", path);

@@ -51,11 +51,18 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
     return job_recipe(store_reader(c->store), job_id, &ret->text, err);
 }
 
+/* Paths by their first byte: every submit comes by here, few go on from another job. */
+void origin_init(struct origin *o)
+{
+    memset(o, 0, offsetof(struct origin, jobs_dir));
+    o->jobs_dir[0] = o->folder[0] = o->begins[0] = '\0';
+}
+
 void origin_clear(struct origin *o)
 {
     free(o->text);
     free(o->recipe);
-    *o = (struct origin){0};
+    origin_init(o);
 }
 
 /* --- the thread that checks a recipe ------------------------------------------------------------------------------ */

@@ -18,13 +18,15 @@ struct origin {
     uint64_t step; /* the last one it has committed */
     char name[API_NAME_MAX + 1], user[sizeof(((struct auth_user *)0)->name)];
     int64_t uid, gid;
-    char jobs_dir[PATH_MAX];
     char *text;             /* its recipe, as stored; NULL until it is looked up */
     struct recipe *recipe;  /* that, resolved; made by origin_apply */
-    char folder[PATH_MAX];  /* of its checkpoints; likewise */
-    char begins[PATH_MAX];  /* the checkpoint that "job:ID" came to; "": none, or the newest when the run begins */
     const char *granted[3]; /* paths that the caller has by this job, without a right of its own; NULL ends them */
+    char jobs_dir[PATH_MAX];
+    char folder[PATH_MAX]; /* of its checkpoints; made by origin_apply */
+    char begins[PATH_MAX]; /* the checkpoint that "job:ID" came to; "": none, or the newest when the run begins */
 };
+
+void origin_init(struct origin *o);
 
 /* TITAN_EPERM, TITAN_ENOTFOUND (also for one that the caller may not know of); to resume one that has not ended:
  * TITAN_ECONFLICT. */

@@ -45,12 +45,12 @@ struct submit {
     struct buf labels;       /* joined */
     struct buf warnings;     /* lines */
     struct buf changes;      /* likewise: keys that differ from the origin's */
-    struct origin origin;    /* the job that it goes on from, if there is one */
     uint64_t asks;           /* the recipe names this job, which the loop looks up; 0 = none */
     struct titan_error err;  /* what is wrong with it */
     struct titan_error held; /* with its folder; ignored when the same submit was stored before, by its key */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
+    struct origin origin;  /* the job that it goes on from, if there is one */
     struct recipe recipe;  /* resolved. Last, and not cleared before it is filled: most of this struct */
 };
 
@@ -512,7 +512,8 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     struct titan_error err = {0};
     struct submit *s = malloc(sizeof(*s));
     titan_assert(s);
-    memset(s, 0, offsetof(struct submit, recipe));
+    memset(s, 0, offsetof(struct submit, origin));
+    origin_init(&s->origin);
     api_user(c, call, &s->user);
     if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK) {
         api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);
