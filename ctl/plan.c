@@ -30,6 +30,8 @@ const struct command command_plan = {
              WORD_FILE},
             {"timeline", 't', "PATH", "write the step as trace events for ui.perfetto.dev; NAME.gz packs them",
              WORD_FILE},
+            {"trace", 0, "PATH", "a rank's trace of a run (profiling.*), to be in the timeline beside the plan",
+             WORD_FILE},
             {"picture", 'p', "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},
             {"print", 0, NULL, "the programs themselves, one line an action", WORD_NONE},

@@ -15,17 +15,18 @@
 #include "worker/plan/forecast.h"
 #include "worker/plan/picture.h"
 #include "worker/plan/search.h"
+#include "worker/plan/timeline.h"
 
 #define WORLD_MAX (1 << 20)
 #define BIG_TIMELINE ((size_t)64 << 20) /* bytes that a browser is slow with */
 
 struct planner {
     const struct args *args;
-    const char *timeline, *picture; /* NULL = none */
-    int world;                      /* 0 = what the file says */
-    double memory_gib;              /* 0 = what the file says */
-    const struct machine *machine;  /* NULL = what the file says */
-    struct machine resized;         /* with --memory or device.memory */
+    const char *timeline, *trace, *picture; /* NULL = none */
+    int world;                              /* 0 = what the file says */
+    double memory_gib;                      /* 0 = what the file says */
+    const struct machine *machine;          /* NULL = what the file says */
+    struct machine resized;                 /* with --memory or device.memory */
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
@@ -45,6 +46,7 @@ static titan_status read_options(const struct args *args, struct planner *p, str
 
     *p = (struct planner){.args = args,
                           .timeline = args_text(args, "timeline", NULL),
+                          .trace = args_text(args, "trace", NULL),
                           .picture = args_text(args, "picture", NULL),
                           .machine = device ? cost_machine_find(device) : NULL,
                           .search = args_has(args, "search"),
@@ -58,6 +60,8 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &p->memory_gib, err));
     if (p->json && p->print)
         return titan_fail(err, TITAN_EINVAL, "plan: --print has no JSON");
+    if (p->trace && !p->timeline)
+        return titan_fail(err, TITAN_EINVAL, "plan: --trace PATH needs --timeline PATH, which has both");
     return TITAN_OK;
 }
 
@@ -151,7 +155,10 @@ static titan_status write_files(const struct planner *p, const struct simulation
 
     titan_assert(s->step > 0);
     if (p->timeline) {
-        simulation_timeline(s, &timeline);
+        double zero = 0;
+        if (p->trace)
+            TRY(timeline_reopen(p->trace, &timeline, &zero, err));
+        simulation_timeline(s, zero, &timeline);
         TRY(write_timeline(p->timeline, &timeline, err));
     }
     if (p->picture) {
@@ -339,6 +346,8 @@ const struct command plan_command = {
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
              WORD_FILE},
             {"timeline", 0, "PATH", "write the step as trace events for ui.perfetto.dev; NAME.gz packs them",
+             WORD_FILE},
+            {"trace", 0, "PATH", "a rank's trace of a run (profiling.*), to be in the timeline beside the plan",
              WORD_FILE},
             {"picture", 0, "PATH", "draw the step as an SVG picture", WORD_FILE},
             {"search", 0, NULL, "list the fastest layouts that fit in place of the file's own", WORD_NONE},

@@ -52,6 +52,31 @@ def every_action_of_the_chosen_steps():
     assert max(a for a, _ in spans) < min(b for _, b in spans), f"ranks of one machine lie on one time axis: {spans}"
 
 
+def beside_the_plan():
+    """titanctl plan --timeline --trace: every event of the trace as it was, and the plan's step from where its first begins"""
+    trace, both = HOME / "two/profile_traces/iteration_6/rank1_trace.json", HOME / "both.json"
+    args = [BIN / "titanctl", "plan", SOURCE / "recipes/tiny.toml", "--device", "cpu", "--world", 2,
+            *overrides({k: v for k, v in KEYS.items() if not k.startswith("profiling")})]
+    done = command(*args, "--timeline", both, "--trace", trace)
+    assert done.code == 0, done.err
+    ran, events = (json.loads(p.read_text())["traceEvents"] for p in (trace, both))
+    assert events[:len(ran)] == ran
+    planned = events[len(ran):]
+    assert [e["args"]["name"] for e in planned if e["name"] == "process_name"] == ["plan: pp rank 0"]
+    planned = [e for e in planned if e["ph"] == "X"]
+    ran = [e for e in ran if e["ph"] == "X"]
+    assert not {e["pid"] for e in planned} & {e["pid"] for e in ran}
+    assert abs(min(e["ts"] for e in planned) - min(e["ts"] for e in ran)) < 0.01  # us
+    assert {"MATMUL layers.0", "ALL_GATHER embedding"} <= {e["name"] for e in planned} & {e["name"] for e in ran}
+    wrong = HOME / "wrong.json"
+    for text in ("", "{}", trace.read_text()[:-5], trace.read_text().replace('"ph":"X"', '"ph":"Y"'), trace.read_text().replace('"ph"', '"ph', 1)):
+        wrong.write_text(text)
+        done = command(*args, "--timeline", both, "--trace", wrong)
+        assert done.code == 2 and f"'{wrong}' is " in done.err and " trace" in done.err, (text[:40], done.err)
+    done = command(*args, "--trace", trace)
+    assert done.code == 2 and "needs --timeline" in done.err, done.err
+
+
 def chosen_ranks():
     """profiling.ranks: those alone write, in every step that is traced; one that is in no epoch is none"""
     done = run("chosen", "-n", 2, profiling__ranks="1-2,7")
@@ -91,6 +116,6 @@ def refused():
 
 if __name__ == "__main__":
     try:
-        tap(every_action_of_the_chosen_steps, chosen_ranks, training_is_the_same, a_trace_that_cannot_be_written, refused)
+        tap(every_action_of_the_chosen_steps, beside_the_plan, chosen_ranks, training_is_the_same, a_trace_that_cannot_be_written, refused)
     finally:
         shutil.rmtree(HOME, ignore_errors=True)

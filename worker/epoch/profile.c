@@ -55,7 +55,7 @@ static titan_status append(struct epoch *e, struct titan_error *err)
         timeline_begin(out);
         timeline_name(out, e->view.rank, name, p);
     }
-    timeline_actions(out, e->view.rank, p, start, end);
+    timeline_actions(out, e->view.rank, p, 0, start, end);
     return TITAN_OK;
 }
 

@@ -327,17 +327,22 @@ void simulation_close(struct simulation *s)
     free(s);
 }
 
+#define BESIDE_PID (1 << 20) /* behind the ranks of a trace */
+
 /* --- timeline ----------------------------------------------------------------------------------------------------- */
 
-void simulation_timeline(const struct simulation *s, struct buf *out)
+void simulation_timeline(const struct simulation *s, double zero, struct buf *out)
 {
-    timeline_begin(out);
+    const bool beside = out->len > 0;
+    const int first = beside ? BESIDE_PID : 0;
+    if (!beside)
+        timeline_begin(out);
     for (int r = 0; r < s->n; r++) {
         char name[32];
-        (void)snprintf(name, sizeof name, "pp rank %d", r);
-        timeline_name(out, r, name, s->ranks[r].program);
+        (void)snprintf(name, sizeof name, "%spp rank %d", beside ? "plan: " : "", r);
+        timeline_name(out, first + r, name, s->ranks[r].program);
     }
     for (int r = 0; r < s->n; r++)
-        timeline_actions(out, r, s->ranks[r].program, s->ranks[r].start, s->ranks[r].end);
+        timeline_actions(out, first + r, s->ranks[r].program, zero, s->ranks[r].start, s->ranks[r].end);
     timeline_end(out);
 }

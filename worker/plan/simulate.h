@@ -50,7 +50,8 @@ titan_status simulate(const struct simulation_options *options, struct simulatio
                       struct titan_error *err) TITAN_MUST_USE;
 void simulation_close(struct simulation *s); /* NULL is fine */
 
-/* Trace events (JSON object format) that Perfetto and chrome://tracing open: a process a rank, a thread a stream. */
-void simulation_timeline(const struct simulation *s, struct buf *out);
+/* A whole timeline (timeline.h); or the end of one that timeline_reopen() has begun. zero: where the step begins, in s.
+ */
+void simulation_timeline(const struct simulation *s, double zero, struct buf *out);
 
 #endif

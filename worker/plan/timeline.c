@@ -4,8 +4,15 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#define BEGIN "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+#define END "\n]}\n"
+#define TRACE_MAX ((size_t)256 << 20)
 
 /* Before every event but the first. */
 static const char *comma(const struct buf *out)
@@ -15,7 +22,7 @@ static const char *comma(const struct buf *out)
 
 void timeline_begin(struct buf *out)
 {
-    buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    buf_puts(out, BEGIN);
 }
 
 void timeline_name(struct buf *out, int pid, const char *name, const struct program *p)
@@ -51,12 +58,13 @@ static const char *name_units(const struct program *p, const struct action *a, c
     return name;
 }
 
-void timeline_actions(struct buf *out, int pid, const struct program *p, const double *start, const double *end)
+void timeline_actions(struct buf *out, int pid, const struct program *p, double zero, const double *start,
+                      const double *end)
 {
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         /* Ends are rounded, not lengths: what begins where another ends still does so in whole nanoseconds. */
-        const long long from = llround(start[i] * 1e9), to = llround(end[i] * 1e9);
+        const long long from = llround((zero + start[i]) * 1e9), to = llround((zero + end[i]) * 1e9);
         if (to <= from)
             continue;
         char name[UNITS_NAME];
@@ -71,5 +79,31 @@ void timeline_actions(struct buf *out, int pid, const struct program *p, const d
 
 void timeline_end(struct buf *out)
 {
-    buf_puts(out, "\n]}\n");
+    buf_puts(out, END);
+}
+
+static void close_json(struct json **doc)
+{
+    json_free(*doc);
+}
+
+titan_status timeline_reopen(const char *path, struct buf *out, double *ret_began, struct titan_error *err)
+{
+    _cleanup_(close_json) struct json *doc = NULL;
+    double began = INFINITY;
+
+    TRY(file_read(path, TRACE_MAX, out, err));
+    if (out->len < sizeof BEGIN + sizeof END || memcmp(out->data, BEGIN, sizeof BEGIN - 1) != 0 ||
+        memcmp(out->data + out->len - (sizeof END - 1), END, sizeof END - 1) != 0 ||
+        json_parse(out->data, out->len, &doc, NULL) != TITAN_OK)
+        return titan_fail(err, TITAN_EINVAL, "'%s' is no trace of a run", path);
+    const struct json *events = json_get(doc, "traceEvents");
+    for (const struct json *e = events->first; e; e = e->next)
+        began = strcmp(json_string(e, "ph", ""), "X") == 0 ? fmin(began, json_real(e, "ts", INFINITY)) : began;
+    if (!isfinite(began))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is a trace without events", path);
+    *ret_began = began * 1e-6;
+    out->len -= sizeof END - 1;
+    out->data[out->len] = '\0';
+    return TITAN_OK;
 }

@@ -252,7 +252,7 @@ static void timeline_is_json(void **state)
     const struct simulation_options options = {
         .programs = (const struct program *const *)f.programs, .n = 1, .time = stage_time, .arg = (void *)&equal};
     must(simulate(&options, &s, &err), &err);
-    simulation_timeline(s, &text);
+    simulation_timeline(s, 0, &text);
     struct json *doc = NULL;
     must(json_parse(text.data, text.len, &doc, &err), &err);
     assert_non_null(json_get(doc, "traceEvents"));
