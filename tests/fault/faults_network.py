@@ -76,8 +76,8 @@ def partition(rounds, rng, r):
                 time.sleep(0.5)
                 c.wire.heal()
                 healed = now_ms()
+                back = run.await_step_after(at, epoch=epoch, seconds=60)  # lines of the old epoch may come late
                 run.await_training(5, run.step())
-                back = next(m for m in run.lines() if m["epoch"] > epoch)
                 # A prepared step that the others have finished when they went on is theirs.
                 theirs = {e["detail"]["step"] for e in run.events(since, "state.ready") if e["detail"]["rolled_forward"]}
                 last = max(m["time_ms"] for m in here if m["step"] not in theirs)
