@@ -276,7 +276,7 @@ struct recipe_path {
     const char *dataset; /* of data: its kind; NULL of all else */
     int64_t seq_len;     /* the tokens that one sample needs; 0: not known */
 };
-#define RECIPE_PATHS_MAX (RECIPE_SOURCES_MAX + 4)
+#define RECIPE_PATHS_MAX (RECIPE_SOURCES_MAX + 5)
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX]);
 /* A relative one becomes a path below folder. */
 titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err) TITAN_MUST_USE;

@@ -106,25 +106,25 @@ static titan_status place(const char *key, const char *path, const char *base, c
 }
 
 /* A file or a folder that can be read: its name from here, and what it is. */
-static titan_status check_path(const char *key, const char *path, const char *base, char full[PATH_MAX],
-                               struct stat *st, struct titan_error *err)
+static titan_status check_path(const struct recipe_path *p, const char *base, char full[PATH_MAX], struct stat *st,
+                               struct titan_error *err)
 {
-    TRY(place(key, path, base, full, err));
+    TRY(place(p->key, p->path, base, full, err));
     if (stat(full, st) < 0) {
-        titan_status status = titan_fail_errno(err, "%s = \"%s\"", key, full);
+        titan_status status = titan_fail_errno(err, "%s = \"%s\"", p->key, full);
         titan_error_hint(err,
                          "a relative path counts from the run file's folder or else from here; --set %s=PATH names "
                          "another",
-                         key);
+                         p->key);
         return status;
     }
     bool folder = S_ISDIR(st->st_mode);
     if (!folder && !S_ISREG(st->st_mode))
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", key, full);
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", p->key, full);
     if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
-        return titan_fail_errno(err, "%s = \"%s\"", key, full);
+        return titan_fail_errno(err, "%s = \"%s\"", p->key, full);
     if (!folder && st->st_size == 0)
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", key, full);
+        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", p->key, full);
     return TITAN_OK;
 }
 
@@ -243,8 +243,8 @@ static titan_status check_sample(const struct recipe *r, const struct recipe_pat
 titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_error *err)
 {
     struct recipe_path paths[RECIPE_PATHS_MAX];
+    struct stat st[RECIPE_PATHS_MAX];
     char full[PATH_MAX];
-    struct stat st;
     const int n = recipe_paths(r, paths);
     if (r->training.mixture.n == 0 && r->training.dataset_path[0] == '\0') {
         titan_fail(err, TITAN_EINVAL, "training.dataset_path is not given");
@@ -256,12 +256,14 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
         titan_error_hint(err, "name a text file or a folder: --set validation.dataset_path=PATH");
         return TITAN_EINVAL;
     }
+    for (int i = 0; i < n; i++)
+        TRY(check_path(&paths[i], base, full, &st[i], err));
     for (int i = 0; i < n; i++) {
-        TRY(check_path(paths[i].key, paths[i].path, base, full, &st, err));
-        if (paths[i].dataset) {
-            TRY(check_contents(&paths[i], full, &st, err));
-            TRY(check_sample(r, &paths[i], full, &st, err));
-        }
+        if (!paths[i].dataset)
+            continue;
+        TRY(place(paths[i].key, paths[i].path, base, full, err));
+        TRY(check_contents(&paths[i], full, &st[i], err));
+        TRY(check_sample(r, &paths[i], full, &st[i], err));
     }
     return TITAN_OK;
 }

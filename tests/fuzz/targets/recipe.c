@@ -43,6 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_assert(recipe_parse(&back, printed.data, "printed", &err) == TITAN_OK);
     memcpy(back.set_mask, r.set_mask, sizeof(r.set_mask));
     fuzz_assert(memcmp(&back, &r, sizeof(r)) == 0);
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    (void)recipe_paths(&back, paths);
     /* The path of a schedule would be opened: another target's. */
     if (r.parallelism.pipeline_parallel_schedule_csv[0])
         return 0;

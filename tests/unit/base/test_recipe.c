@@ -496,6 +496,14 @@ static void test_paths(void **state)
     assert_int_equal(recipe_place_path(&paths[1], folder, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "model.hf_assets_path: '/ff"));
     assert_string_equal(r.model.tokenizer, "x");
+    /* As many as a text can name: they are counted before anything refuses a set of data beside a mixture. */
+    snprintf(r.checkpoint.initial_load_path, sizeof(r.checkpoint.initial_load_path), "/c");
+    r.validation.enable = true;
+    snprintf(r.validation.dataset_path, sizeof(r.validation.dataset_path), "/v");
+    r.training.mixture.n = RECIPE_SOURCES_MAX;
+    for (int i = 0; i < RECIPE_SOURCES_MAX; i++)
+        snprintf(r.training.mixture.source[i].path, sizeof(r.training.mixture.source[i].path), "/m%d", i);
+    assert_int_equal(recipe_paths(&r, paths), RECIPE_PATHS_MAX);
     r = fresh();
     snprintf(r.training.dataset, sizeof(r.training.dataset), "c4");
     assert_int_equal(recipe_check_data(&r, "/home/me", &err), TITAN_ENOTFOUND);
