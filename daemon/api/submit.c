@@ -131,14 +131,15 @@ static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec
         return titan_fail(err, TITAN_EINVAL, "elastic.max_workers = %lld; at most %d are possible",
                           (long long)r->elastic.max_workers, JOB_WORKERS_MAX);
     TRY(recipe_check_world(r, r->elastic.max_workers, err));
-    spec->max_workers = (uint32_t)r->elastic.max_workers;
-    for (int64_t world = r->elastic.max_workers; world >= r->elastic.min_workers; world--) {
+    spec->min_workers = spec->max_workers = (uint32_t)r->elastic.max_workers;
+    world_set_add(&spec->worlds, spec->max_workers); /* asked for again, a schedule's file might say something else */
+    for (int64_t world = r->elastic.max_workers - 1; world >= r->elastic.min_workers; world--) {
         if (recipe_check_world(r, world, NULL) != TITAN_OK)
             continue;
         world_set_add(&spec->worlds, (uint32_t)world);
         spec->min_workers = (uint32_t)world;
     }
-    titan_assert(world_set_has(&spec->worlds, spec->max_workers) && spec->min_workers <= spec->max_workers);
+    titan_assert(spec->min_workers <= spec->max_workers);
     describe_mesh(r, spec);
     return TITAN_OK;
 }

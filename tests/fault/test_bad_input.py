@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -75,6 +76,39 @@ def recipes():
         says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "model.converters=[\"float9\"]"), 2, "float9")
         says(d.ctl("submit", "/nowhere.toml"), 2, "/nowhere.toml")
         assert d.jobs() == [], "a refused recipe left a job behind"
+
+
+def schedule_that_changes():
+    """a schedule's file that changes from legal to illegal and back while submits are checked: each is taken or refused, the daemon goes on"""
+    with Files() as f, Daemon(None, "--slots", 1) as d:
+        last = "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"
+        kinds = [f.recipe("legal.csv", "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n" + last),
+                 f.recipe("stuck.csv", "0F0,0B0,0F1,0B1,0F2,0B2,0F3,0B3\n" + last.replace("1B0,1F1", "1F1,1B0"))]
+        csv, over, changes = f.dir / "now.csv", threading.Event(), [0]
+
+        def change():
+            while not over.is_set():
+                changes[0] += 1
+                os.link(kinds[changes[0] % 2], f.dir / "next.csv")
+                os.replace(f.dir / "next.csv", csv)
+
+        keys = {"training.dataset_path": f.text, "parallelism.pipeline_parallel_degree": 2, "training.global_batch_size": 8,
+                "elastic.max_workers": 2, "parallelism.pipeline_parallel_microbatch_size": 2,
+                "parallelism.pipeline_parallel_schedule_csv": csv}
+        os.link(kinds[0], csv)
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            codes = []
+            for _ in range(200):
+                assert d.process.poll() is None, f"titand ended after {len(codes)} submits"
+                codes.append(d.ctl("submit", SOURCE / "recipes/tiny.toml",
+                                   *[x for k, v in keys.items() for x in ("--set", f"{k}={v}")]).code)
+        finally:
+            over.set()
+            thread.join()
+        assert set(codes) == {0, 2}, (sorted(set(codes)), changes)
+        assert len(d.jobs()) == codes.count(0)
 
 
 def jobs():
@@ -185,4 +219,4 @@ def full_disk():
             subprocess.run(["umount", mount], check=False)
 
 
-tap(recipes, jobs, daemons, newer_store, garbage, full_disk)
+tap(recipes, schedule_that_changes, jobs, daemons, newer_store, garbage, full_disk)
