@@ -60,6 +60,10 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     TRY(args_real(args, "memory", 0.001, 1e6, 0, &p->memory_gib, err));
     if (p->json && p->print)
         return titan_fail(err, TITAN_EINVAL, "plan: --print has no JSON");
+    if (p->search && (p->timeline || p->picture || p->print || p->operations))
+        return titan_fail(err, TITAN_EINVAL,
+                          "plan: --search lists layouts, and writes nothing of one: leave out --timeline, --picture, "
+                          "--print and --operations");
     if (p->trace && !p->timeline)
         return titan_fail(err, TITAN_EINVAL, "plan: --trace PATH needs --timeline PATH, which has both");
     return TITAN_OK;

@@ -250,6 +250,10 @@ def refused():
     no(csv, "1F1 has no backward", args=("--world", 2), keys={**two, csv: SCHEDULES / "schedule_no_backward.csv"})
     done = plan(DEBUG, "--world", 2, "--timeline", HOME / "no/such/folder.json")
     assert done.code == 2 and "no/such/folder.json" in done.err and not done.out
+    for option in (("--picture", HOME / "never.svg"), ("--print",), ("--operations",), ()):
+        no("--search lists layouts", args=("--search", *option))
+    no("parameters; at most", keys={
+        "model.dim": 1 << 20, "model.n_layers": 4096, "model.ffn_hidden": 1 << 22, "model.head_dim": 1 << 16})
     done = command(BIN / "titanctl", "plan")
     assert done.code == 2 and "FILE" in done.err
 
