@@ -306,9 +306,8 @@ void recipe_differences(const struct recipe *r, const struct recipe *other, stru
 void recipe_changes(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Likewise the dimensions of the model. */
 void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
-/* Parameters of the model, all and without the input embedding. */
+/* Parameters of the model. */
 int64_t recipe_params(const struct recipe *r);
-int64_t recipe_params_no_embed(const struct recipe *r);
 /* Training FLOPs per token, TorchTitan's rule: 6*P + 12*layers*heads*head_dim*seq, P without the input embedding,
  * causality not discounted, recomputation not counted. */
 double recipe_flops_per_token(const struct recipe *r);

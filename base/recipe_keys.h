@@ -90,6 +90,9 @@ int64_t recipe_mesh_unit(const struct recipe *r);
 #define RECIPE_DEGREES_TEXT 320
 void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TEXT]);
 
+/* Of a recipe that is resolved but for this: do its model and its workers have sizes that 64 bits hold with room? */
+titan_status recipe_check_size(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
+
 /* Index of section.name; -1 when there is none. */
 int recipe_key_find(const char *section, const char *name);
 /* Was the key of that index given (or resolved)? */

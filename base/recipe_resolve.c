@@ -545,5 +545,5 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL,
                           "fault_tolerance.backoff_max_ms = %lld is less than fault_tolerance.backoff_ms = %lld",
                           (long long)r->fault_tolerance.backoff_max_ms, (long long)r->fault_tolerance.backoff_ms);
-    return TITAN_OK;
+    return recipe_check_size(r, err);
 }

@@ -10,56 +10,59 @@
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
-static int64_t attention_params(const struct model_dims *d)
+/* In doubles, which are exact below 2^53: a recipe's dimensions may multiply to more than 64 bits. */
+static double attention_params(const struct model_dims *d)
 {
-    int64_t c = d->dim, h = d->n_heads, qk = d->head_dim;
+    const double c = (double)d->dim, h = (double)d->n_heads, qk = (double)d->head_dim, v = (double)d->v_head_dim;
+    const double q_rank = (double)d->q_lora_rank, kv_rank = (double)d->kv_lora_rank;
     if (d->kv_lora_rank == 0)
-        return 2 * c * h * qk + 2 * c * d->n_kv_heads * qk + (d->qk_norm ? 2 * qk : 0);
-    int64_t queries = d->q_lora_rank ? d->q_lora_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between */
-    return queries + c * (d->kv_lora_rank + d->qk_rope_head_dim) +
-           d->kv_lora_rank * (1 + h * (d->qk_nope_head_dim + d->v_head_dim)) + h * d->v_head_dim * c;
+        return 2 * c * h * qk + 2 * c * (double)d->n_kv_heads * qk + (d->qk_norm ? 2 * qk : 0);
+    const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between */
+    return queries + c * (kv_rank + (double)d->qk_rope_head_dim) +
+           kv_rank * (1 + h * ((double)d->qk_nope_head_dim + v)) + h * v * c;
 }
 
 /* Of a layer with `experts` routed experts. The router has a column for each of all; its bias is no parameter. */
-static int64_t expert_params(const struct model_dims *d, int64_t experts)
+static double expert_params(const struct model_dims *d, int64_t experts)
 {
     titan_assert(experts >= 0);
-    return d->dim * d->n_experts + 3 * d->dim * d->moe_hidden * (experts + d->n_shared_experts);
+    const double c = (double)d->dim;
+    return c * (double)d->n_experts + 3 * c * (double)d->moe_hidden * (double)(experts + d->n_shared_experts);
 }
 
 /* Layers [from, to), of each of which a token passes `experts` routed experts, or which have as many. */
-static int64_t layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
+static double layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
     titan_assert(from >= 0 && from <= to && to <= d->n_layers);
-    int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
-    return (to - from) * (attention_params(d) + 2 * d->dim) + dense * 3 * d->dim * d->ffn_hidden +
-           (to - from - dense) * expert_params(d, experts);
+    const int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
+    const double c = (double)d->dim;
+    return (double)(to - from) * (attention_params(d) + 2 * c) + (double)dense * 3 * c * (double)d->ffn_hidden +
+           (double)(to - from - dense) * expert_params(d, experts);
 }
 
-static int64_t head_params(const struct model_dims *d)
+static double head_params(const struct model_dims *d)
 {
-    return d->dim + d->vocab_size * d->dim;
+    return (double)d->dim + (double)d->vocab_size * (double)d->dim;
+}
+
+static double all_params(const struct model_dims *d)
+{
+    const double embedding = d->tied_embeddings ? 0 : (double)d->vocab_size * (double)d->dim;
+    return layers_params(d, 0, d->n_layers, d->n_experts) + head_params(d) + embedding;
 }
 
 int64_t recipe_params(const struct recipe *r)
 {
-    const struct model_dims *d = &r->model.dims;
-    return recipe_params_no_embed(r) + (d->tied_embeddings ? 0 : d->vocab_size * d->dim);
-}
-
-int64_t recipe_params_no_embed(const struct recipe *r)
-{
-    const struct model_dims *d = &r->model.dims;
-    return layers_params(d, 0, d->n_layers, d->n_experts) + head_params(d);
+    return (int64_t)all_params(&r->model.dims);
 }
 
 /* keys: those that a query sees, on average. */
 static double flops_per_token(const struct recipe *r, double keys)
 {
     const struct model_dims *d = &r->model.dims;
-    int64_t active = layers_params(d, 0, d->n_layers, d->top_k) + head_params(d);
+    const double active = layers_params(d, 0, d->n_layers, d->top_k) + head_params(d);
     int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
-    return 6.0 * (double)active + 6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * keys;
+    return 6.0 * active + 6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * keys;
 }
 
 double recipe_flops_per_token(const struct recipe *r)
@@ -104,8 +107,8 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
     const struct model_dims *d = &r->model.dims;
     const int64_t stage_layers = (d->n_layers + m->pp - 1) / m->pp;
     double tp = (double)m->tp, layers = (double)stage_layers;
-    double routed = (double)(layers_params(d, 0, d->n_layers, d->n_experts) - layers_params(d, 0, d->n_layers, 0));
-    double end = (double)head_params(d), dense = (double)recipe_params(r) - routed;
+    double routed = layers_params(d, 0, d->n_layers, d->n_experts) - layers_params(d, 0, d->n_layers, 0);
+    double end = head_params(d), dense = all_params(d) - routed;
     double body = dense - end * (d->tied_embeddings ? 1 : 2) + (d->tied_embeddings ? 0 : (double)d->dim);
     if (m->pp > 1) {
         dense = body / (double)d->n_layers * layers + end;
@@ -214,6 +217,28 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double bytes = state * shard + gradients + units + activation_bytes(r, &m, &share, n, s) + snapshot + copy +
                    (gpu ? 0x1p30 : 0x1p26);
     return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;
+}
+
+/* Of a model, and bytes of a worker: offsets and sizes of all that a program has stay far within 64 bits. */
+#define PARAMS_MAX 0x1p50
+#define WORKER_BYTES_MAX 0x1p50
+
+titan_status recipe_check_size(const struct recipe *r, struct titan_error *err)
+{
+    const double params = all_params(&r->model.dims);
+    char have[UNITS_TEXT], most[UNITS_TEXT];
+    if (params > PARAMS_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.flavor = \"%s\" with these dimensions has %s parameters; at most %s", r->model.flavor,
+                          format_count(params, have), format_count(PARAMS_MAX, most));
+    const uint64_t bytes = recipe_memory_bytes(r, r->elastic.min_workers);
+    if ((double)bytes <= WORKER_BYTES_MAX)
+        return TITAN_OK;
+    titan_fail(err, TITAN_EINVAL, "model.flavor = \"%s\" needs %s a worker with %lld workers; at most %s",
+               r->model.flavor, format_bytes(bytes, have), (long long)r->elastic.min_workers,
+               format_bytes((uint64_t)WORKER_BYTES_MAX, most));
+    titan_error_hint(err, "use more workers, or a smaller training.local_batch_size or seq_len");
+    return TITAN_EINVAL;
 }
 
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
