@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <functional>
 #include <memory>
@@ -481,8 +482,9 @@ static ncclResult_t end(ncclComm_t nccl)
     c->abort = true;
     while (c->in_flight.load() > 0)
         usleep(20);
-    if (const char *slow = getenv("TITAN_FAKE_ABORT_MS")) /* a GPU takes its time */
-        usleep(1000u * (unsigned)atoi(slow));
+    static void (*const ends)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "check_comm_ends");
+    if (ends) /* returns when the program lets it: a GPU takes its time */
+        ends();
     munmap(c->shared, segment_bytes(c->world));
     std::lock_guard<std::mutex> held(comms_lock);
     if (c->window)
