@@ -20,7 +20,7 @@
 #include "ctl/tls.h"
 #include "proto/rpc/client.h"
 
-enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, CHECKPOINT_EVERY_MS = 5000 };
+enum { POLL_MS = 250, RETRY_MS = 200, METRICS_GRACE_MS = 1000, CHECKPOINT_EVERY_MS = 2000 };
 
 struct follow {
     const struct follow_options *options;

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, as_nobody, at_ms, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, under_permissions, at_ms, command, headers_text, overrides, tap, until  # noqa: E402
 
 KEYS = {"training.steps": 60, "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 10,
         "checkpoint.keep_latest_k": 2, "device.threads": 1, "fault_tolerance.backoff_ms": 50}
@@ -90,7 +90,7 @@ def read_only_file_system():
             command("umount", place)
 
 
-@as_nobody
+@under_permissions
 def no_right_to_write():
     """a folder without the right to write in it"""
     with Daemon(None, "--slots", 2) as d:
@@ -494,7 +494,7 @@ def solo_stalled():
             assert {p: p.read_bytes() for p in (d / "ck").glob("step-*/*")} == before, where
 
 
-@as_nobody
+@under_permissions
 def solo_without_the_right_to_read():
     """titan-worker run: checkpoints, or their folder, without the right to read them: it fails and leaves them alone"""
     import tempfile
@@ -564,7 +564,7 @@ def stalled_under_a_job():
                 assert steps_in(folder) == steps
 
 
-@as_nobody
+@under_permissions
 def unreadable_under_a_job():
     """checkpoints that cannot be read for a while: the job waits, says for which file, and goes on when they can"""
     with Daemon(None, "--slots", 2, pace_ms=20) as d:

@@ -390,11 +390,10 @@ def held_store():
 
 def second_sigterm():
     """a second SIGTERM does not wait for workers that do not stop"""
-    with Daemon(None, "--slots", 2, "--grace-ms", 60000) as d:
+    env = {"TITAN_FAILPOINTS": "train.step=sleep:60000@10"}  # and not SIGSTOP: an agent sees that, and ends them
+    with Daemon(None, "--slots", 2, "--grace-ms", 60000, "--worker", FP_BIN / "titan-worker", env=env) as d:
         job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text")})
         trains(d, job)
-        for pid in worker_pids(d.state):
-            os.kill(pid, signal.SIGSTOP)
         d.process.send_signal(signal.SIGTERM)
         until("it drains", lambda: "stopping" in d.log(), 10)
         assert d.process.poll() is None

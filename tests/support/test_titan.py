@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share (titan.py) does what it says."""
-from titan import Daemon, tap
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from titan import Daemon, command, tap, under_permissions
 
 
 def wait_state_shows_the_last_state():
@@ -25,4 +30,28 @@ def wait_state_returns_the_status():
     assert d.wait_state("1", "RUNNING", "COMPLETED", seconds=5) == {"state": "RUNNING", "step": 1}
 
 
-tap(wait_state_shows_the_last_state, wait_state_returns_the_status)
+def permissions_hold():
+    """under_permissions: a file without rights cannot be read, by the test or by what it starts; a program in a folder of its owner's alone runs"""
+    if os.getuid() != 0:
+        return "needs root"
+    with tempfile.TemporaryDirectory() as name:  # mode 0700, as /root is
+        file, program = Path(name) / "file", Path(name) / "cat"
+        file.write_text("read")
+        file.chmod(0)
+        shutil.copy(shutil.which("cat"), program)
+
+        def both():
+            """in the child"""
+            try:
+                file.read_text()
+            except PermissionError:
+                done = command(program, file)
+                assert done.code == 1 and "Permission denied" in done.err, done
+            else:
+                raise AssertionError("it was read")
+            assert command(program, "/dev/null").code == 0
+        assert command(program, file).out == "read"
+        under_permissions(both)()
+
+
+tap(wait_state_shows_the_last_state, wait_state_returns_the_status, permissions_hold)
