@@ -9,6 +9,7 @@
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "ctl/report.h"
 #include "ctl/report_page.h"
 #include "ctl/submit.h"
 
@@ -47,38 +48,14 @@ static titan_status gather(struct ctl *ctl, uint64_t job, struct gathering *g, s
     return g->no_memory ? titan_fail(err, TITAN_ENOMEM, "report: out of memory") : TITAN_OK;
 }
 
-static titan_status write_page(const struct ctl *ctl, uint64_t job, const char *file, const struct buf *page,
-                               struct titan_error *err)
-{
-    titan_assert(page->len > 0);
-    if (strcmp(file, "-") == 0) {
-        (void)output_line(page);
-        return TITAN_OK;
-    }
-    TRY(file_write(file, page->data, page->len, err));
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text};
-    if (ctl->json) {
-        json_begin_object(&w, NULL);
-        json_put_uint(&w, "job_id", job);
-        json_put_string(&w, "file", file);
-        json_put_uint(&w, "bytes", page->len);
-        json_end_object(&w);
-    } else {
-        buf_puts(&text, file);
-    }
-    (void)output_line(&text);
-    return TITAN_OK;
-}
-
 /* What cannot be had of the server besides the job, its metrics and events is left out. */
-static titan_status report(struct ctl *ctl, uint64_t id, const char *file, struct gathering *g, struct titan_error *err)
+static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, struct buf *out,
+                             struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *job = NULL;
     _cleanup_message_ Titan__V1__GetRecipeResponse *recipe = NULL;
     _cleanup_message_ Titan__V1__ListNodesResponse *nodes = NULL;
     _cleanup_message_ Titan__V1__VersionResponse *version = NULL;
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
     const Titan__V1__ListNodesRequest ask_nodes = TITAN__V1__LIST_NODES_REQUEST__INIT;
     const Titan__V1__VersionRequest ask_version = TITAN__V1__VERSION_REQUEST__INIT;
     struct titan_error no_recipe = {0}, unsaid = {0};
@@ -103,27 +80,50 @@ static titan_status report(struct ctl *ctl, uint64_t id, const char *file, struc
                                      .curves = &g->curves,
                                      .history = &g->history,
                                      .now_ms = clock_wall_ms()};
-    if (!report_page_put(&page, &text))
-        return titan_fail(err, TITAN_ENOMEM, "report: out of memory");
-    return write_page(ctl, id, file, &text, err);
+    return report_page_put(&page, out) ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "report: out of memory");
+}
+
+titan_status report_page_of(struct ctl *ctl, uint64_t job, struct buf *out, struct titan_error *err)
+{
+    struct gathering g = {.no_memory = false};
+    const titan_status status = put_page(ctl, job, &g, out, err);
+    titan_assert(status != TITAN_OK || out->len > 0);
+    curves_free(&g.curves);
+    history_free(&g.history);
+    return status;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n == 1);
     struct ctl *ctl = with;
-    struct gathering g = {.no_memory = false};
+    _cleanup_(buf_free) struct buf page = BUF_INIT, said = BUF_INIT;
     char usual[64];
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
     (void)snprintf(usual, sizeof(usual), "job-%llu.html", (unsigned long long)id);
     const char *file = args_text(args, "out", usual);
-    if (ctl->json && strcmp(file, "-") == 0)
+    const bool to_output = strcmp(file, "-") == 0;
+    if (ctl->json && to_output)
         return titan_fail(err, TITAN_EINVAL, "--out -: with -o json the page goes to a file");
-    const titan_status status = report(ctl, id, file, &g, err);
-    curves_free(&g.curves);
-    history_free(&g.history);
-    return status;
+    TRY(report_page_of(ctl, id, &page, err));
+    if (to_output) {
+        (void)output_line(&page);
+        return TITAN_OK;
+    }
+    TRY(file_write(file, page.data, page.len, err));
+    struct json_writer w = {.out = &said};
+    if (ctl->json) {
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", id);
+        json_put_string(&w, "file", file);
+        json_put_uint(&w, "bytes", page.len);
+        json_end_object(&w);
+    } else {
+        buf_puts(&said, file);
+    }
+    (void)output_line(&said);
+    return TITAN_OK;
 }
 
 const struct command command_report = {

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c - titanctl run: one run in the foreground, with a titand of its own. */
+#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/machine.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/dev_daemon.h"
 #include "ctl/follow.h"
 #include "ctl/output.h"
+#include "ctl/report.h"
 #include "ctl/run_file.h"
 #include "ctl/submit.h"
 
@@ -61,6 +66,25 @@ static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_
     return TITAN_OK;
 }
 
+/* Before the run, not hours later. */
+static titan_status check_report(const char *path, struct titan_error *err)
+{
+    char folder[PATH_MAX];
+    file_parent(path, folder);
+    if (access(path, W_OK) == 0 || access(folder, W_OK | X_OK) == 0)
+        return TITAN_OK;
+    return titan_fail_errno(err, "--report: cannot write to %s", folder);
+}
+
+/* However the run ended; a page that cannot be written does not change that. */
+static void write_report(struct ctl *ctl, uint64_t job, const char *path)
+{
+    _cleanup_(buf_free) struct buf page = BUF_INIT;
+    struct titan_error err = {0};
+    if (report_page_of(ctl, job, &page, &err) != TITAN_OK || file_write(path, page.data, page.len, &err) != TITAN_OK)
+        (void)fprintf(stderr, "titanctl: no report: %s\n", err.msg);
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n == 1);
@@ -70,6 +94,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(args_int(args, "workers", 1, 1024, 0, &workers, err));
     TRY(run_file_load(&file, &(struct run_source){.path = args->words[0]}, args, workers, true, err));
     TRY(choose_slots(&file.recipe, workers, &slots, err));
+    const char *report = args_text(args, "report", NULL);
+    if (report)
+        TRY(check_report(report, err));
 
     struct dev_daemon daemon;
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
@@ -79,6 +106,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
     if (status == TITAN_OK)
         status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
+    if (end && report)
+        write_report(ctl, end->job->id, report);
     /* One more Ctrl-C changes nothing: what is left ends the run's titand and removes what that leaves behind. */
     (void)signal(SIGINT, SIG_IGN);
     rpc_channel_close(TAKE(ctl->channel));
@@ -110,11 +139,13 @@ const struct command command_run = {
              WORD_NONE},
             RUN_FILE_OPTIONS,
             {"state-dir", 0, "DIR", "where titand keeps its state (default: a new folder in $TMPDIR)", WORD_FILE},
+            {"report", 0, "FILE", "write the page of `titanctl report` there when the run has ended", WORD_FILE},
             {NULL}},
     .examples =
         (const struct example[]){
             {"titanctl run recipes/debug.toml --set training.dataset_path=/usr/include", "try a run file"},
             {"titanctl run run.toml -n 2 --state-dir ./state", "two workers; keep the job store"},
+            {"titanctl run run.toml --report run.html", "curves, events and recipe for a browser, at the end"},
             {NULL}},
     .run = run,
 };

@@ -12,6 +12,7 @@ exec 9>"$out/.lock"
 flock -n 9 || { echo "tests already run in ${BUILD:-build}: wait for them, or give this run a folder of its own (BUILD=...)" >&2; exit 2; }
 rm -f "$out"/*.log "$out"/*.count "$out"/*.cpu
 export TITAN_ALLOW_ROOT=1 # tests often run as root
+[ "$(ulimit -S -n)" -le 1024 ] || ulimit -S -n 1024 # as a login of Debian has
 export CMOCKA_MESSAGE_OUTPUT=TAP BUILD=${BUILD:-build} PYTHON=${PYTHON:-/usr/bin/python3} LIMIT=${LIMIT:-1200}
 
 one() {

@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, Daemon, command, headers_text, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, command, headers_text, overrides, tap  # noqa: E402
 
 EVIL = "<script>document.title='taken'</script>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -134,6 +134,23 @@ def refused():
     assert d.ok("report", World.job, "--out", "-").startswith("<!DOCTYPE html>")
 
 
+def of_a_run():
+    """run --report: the page of a run in the foreground, completed or not; where it cannot be written nothing starts"""
+    path, missing = World.dir / "run.html", World.dir / "none/x.html"
+
+    def run(to, steps, *sets):
+        return command(BIN / "titanctl", "run", SOURCE / "recipes/tiny.toml", "-n", 1, "--state-dir", World.dir / f"run-{steps}", "--report", to,
+                       *overrides({"training.dataset_path": World.dir / "text", "training.steps": steps}), *sets)
+    done = run(path, 5)
+    assert done.code == 0 and done.out.count("\n") == 1 and "report" not in done.err, done
+    page = Page(path.read_text())
+    assert page.data()["curves"]["last_step"][-1] == 5 and page.some("pre", id="recipe"), page.data()
+    done = run(path, 400, "--set", "optimizer.lr=1000", "--set", "lr_scheduler.warmup_steps=0")
+    assert done.code != 0 and "diverged" in done.err and "diverged" in path.read_text(), done
+    done = run(missing, 7)
+    assert done.code == 2 and "none" in done.err and done.err.count("\n") == 1 and not (World.dir / "run-7").exists(), done
+
+
 def several_jobs():
     """metrics --plot: several jobs in one picture, with a legend"""
     d = World.daemon
@@ -187,7 +204,7 @@ def main():
         store.commit()
         store.close()
         d.start()
-        tap(has_all, is_drawn, is_bounded, refused, several_jobs, several_tables)
+        tap(has_all, is_drawn, is_bounded, refused, of_a_run, several_jobs, several_tables)
 
 
 main()

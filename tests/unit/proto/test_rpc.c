@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -1277,6 +1278,10 @@ int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
+    struct rlimit files; /* a user's 1,024 are too few for both ends of MANY */
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = MIN(files.rlim_max, 4096);
+    (void)setrlimit(RLIMIT_NOFILE, &files);
     const struct CMUnitTest tests[] = {
         WITH_SERVER(test_unary),
         WITH_SERVER(test_error),
