@@ -494,6 +494,8 @@ def state_folder():
 
 def service_socket():
     """In the folder that systemd makes for a service every user may connect, and is known by its own number; agents may not."""
+    if why := needs_root():
+        return why
     with tempfile.TemporaryDirectory(prefix="titan-service-") as name:
         folder = Path(name)
         os.chmod(folder, 0o755)

@@ -65,7 +65,9 @@ result $? "members of titan-admin may connect"
 result $? "no unit removes the pages of workers, which are the same user's, when both daemons are down"
 ! grep -q '^PrivateUsers=' systemd/titan-coordinator.service
 result $? "the coordinator sees the users of its socket by their own numbers"
-if command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev/null; then
+if [ "$(id -u)" != 0 ]; then
+    echo "ok $((n += 1)) - sysusers and tmpfiles apply to an empty tree # skip needs root: they give folders to others"
+elif command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev/null; then
     mkdir -p "$root/tree/etc" && systemd-sysusers --root="$root/tree" "$PWD/systemd/titan.sysusers" >/dev/null 2>&1 &&
         grep -q '^titan:' "$root/tree/etc/passwd" &&
         systemd-tmpfiles --root="$root/tree" --create "$PWD/systemd/titan.tmpfiles" >/dev/null 2>&1 &&
