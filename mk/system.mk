@@ -6,3 +6,6 @@
 system: deb ## the installed system on two machines: restarts, upgrade, power cuts (as root; emulated, or in 5 minutes KIND=containers)
 	@tests/system/image.sh $(BUILD)/system
 	@KIND=$(or $(KIND),emulated) $(PYTHON) tests/system/run.py $(BUILD)/titan_$(deb_version)_$(deb_arch).deb $(BUILD)/system
+.PHONY: fresh
+fresh: ## README's two commands on a fresh Debian 12, as root and as a user (as root; half an hour; PART="user demo root")
+	@BUILD=$(BUILD) tests/system/fresh.sh $(PART)
