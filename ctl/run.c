@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c - titanctl run: one run in the foreground, with a titand of its own. */
-#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -70,7 +70,10 @@ static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_
 static titan_status check_report(const char *path, struct titan_error *err)
 {
     char folder[PATH_MAX];
+    struct stat is;
     file_parent(path, folder);
+    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "--report: %s is a folder", path);
     if (access(path, W_OK) == 0 || access(folder, W_OK | X_OK) == 0)
         return TITAN_OK;
     return titan_fail_errno(err, "--report: cannot write to %s", folder);
@@ -106,13 +109,14 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
     if (status == TITAN_OK)
         status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
-    if (end && report)
-        write_report(ctl, end->job->id, report);
     /* One more Ctrl-C changes nothing: what is left ends the run's titand and removes what that leaves behind. */
     (void)signal(SIGINT, SIG_IGN);
+    if (end && report)
+        write_report(ctl, end->job->id, report);
     rpc_channel_close(TAKE(ctl->channel));
     dev_daemon_stop(&daemon);
     TRY(status);
+    titan_assert(end);
     if (ctl->json)
         (void)output_json(&end->job->base, true);
     else

@@ -147,8 +147,9 @@ def of_a_run():
     assert page.data()["curves"]["last_step"][-1] == 5 and page.some("pre", id="recipe"), page.data()
     done = run(path, 400, "--set", "optimizer.lr=1000", "--set", "lr_scheduler.warmup_steps=0")
     assert done.code != 0 and "diverged" in done.err and "diverged" in path.read_text(), done
-    done = run(missing, 7)
-    assert done.code == 2 and "none" in done.err and done.err.count("\n") == 1 and not (World.dir / "run-7").exists(), done
+    for to in (missing, World.dir):
+        done = run(to, 7)
+        assert done.code == 2 and str(to.parent) in done.err and done.err.count("\n") == 1 and not (World.dir / "run-7").exists(), done
 
 
 def several_jobs():
