@@ -99,7 +99,7 @@ def no_room_for_data():
             assert all(e["detail"]["exit_code"] == 71 and not e["detail"]["counted"] for e in ends()), ends()
             times = [datetime.fromisoformat(e["at"].replace("Z", "+00:00")).timestamp() for e in ends()]
             assert all(b - a >= 1 for a, b in zip(times, times[1:])), times
-            subprocess.run(["nsenter", "-m", "-t", str(d.process.pid), "mount", "-o", "remount,size=64m", f"{state}/jobs"], check=True)
+            subprocess.run(["nsenter", "-m", "-r", "-t", str(d.process.pid), "mount", "-o", "remount,size=64m", f"{state}/jobs"], check=True)
             until("it trains", lambda: d.status(job)["step"] > 2, 60)
             assert d.status(job)["restarts"] == 0 and not d.status(job).get("losses"), d.status(job)
             d.ok("cancel", job)
