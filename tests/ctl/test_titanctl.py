@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, alive, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, alive, command, headers_text, of_processes, overrides, tap, until  # noqa: E402
 
 CTL = BIN / "titanctl"
 STATUS = {"id", "name", "state", "step", "steps", "loss", "tokens_per_second", "world_size", "epoch", "restarts",
@@ -50,14 +50,7 @@ def one_line(result, code, *words):
 
 def processes(folder):
     """Live processes that name folder on their command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes() and alive(int(path.parent.name)):
-                found.append(int(path.parent.name))
-        except OSError:
-            pass
-    return [p for p in found if p != os.getpid()]
+    return [pid for pid, line in of_processes("cmdline") if str(folder).encode() in line and alive(pid) and pid != os.getpid()]
 
 
 def run_in(folder, *args, **more):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import names  # noqa: E402
-from titan import BUILD, SOURCE, tap, worker_pids  # noqa: E402
+from titan import BUILD, SOURCE, of_processes, tap, worker_pids  # noqa: E402
 
 TEXT = (SOURCE / "README.md").read_text()
 
@@ -53,14 +53,8 @@ def shortened(commands, home):
 
 
 def of_group(group):
-    return [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if (stat := stat_of(p)) and stat[2] == str(group) and stat[0] not in "ZX"]
-
-
-def stat_of(path):
-    try:
-        return path.read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return None
+    fields = {pid: stat.rsplit(b")", 1)[1].split() for pid, stat in of_processes("stat")}
+    return [pid for pid, of in fields.items() if of[2] == str(group).encode() and of[0] not in (b"Z", b"X")]
 
 
 def end(group, home):

@@ -118,16 +118,18 @@ def overrides(keys):
     return [x for key, value in keys.items() for x in ("--set", f"{key}={value}")]
 
 
-def children_of(pid):
-    out = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def of_processes(name):
+    """(pid, bytes of /proc/PID/name) of each process that does not end meanwhile. (A glob below /proc raises for one that does.)"""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            text = stat.read_text()
+            data = Path("/proc", pid, name).read_bytes()
         except OSError:
             continue
-        if int(text.rsplit(")", 1)[1].split()[1]) == pid:
-            out.append(int(stat.parent.name))
-    return out
+        yield int(pid), data
+
+
+def children_of(pid):
+    return [child for child, stat in of_processes("stat") if int(stat.rsplit(b")", 1)[1].split()[1]) == pid]
 
 
 def alive(pid):
@@ -139,17 +141,8 @@ def alive(pid):
 
 def worker_pids(marker):
     """Live titan-worker processes with marker in the command line (a folder of the test)."""
-    out = []
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            args = line.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if args and args[0].endswith(b"titan-worker") and any(str(marker).encode() in a for a in args):
-            pid = int(line.parent.name)
-            if alive(pid):
-                out.append(pid)
-    return out
+    return [pid for pid, line in of_processes("cmdline")
+            if line.split(b"\0")[0].endswith(b"titan-worker") and str(marker).encode() in line and alive(pid)]
 
 
 def paced(ms):
