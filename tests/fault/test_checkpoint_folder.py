@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, under_permissions, at_ms, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, at_ms, command, headers_text, overrides, tap, under_permissions, until  # noqa: E402
 
 KEYS = {"training.steps": 60, "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 10,
         "checkpoint.keep_latest_k": 2, "device.threads": 1, "fault_tolerance.backoff_ms": 50}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import BIN, Daemon, under_permissions, command, headers_text, tap, until  # noqa: E402
+from titan import BIN, Daemon, command, headers_text, tap, under_permissions, until  # noqa: E402
 
 KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 2, "checkpoint.enable": "false", "training.global_batch_size": 2,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 5}
