@@ -53,7 +53,7 @@ lib_ctl    := $(BUILD)/obj/libctl.a
 plugin_cpu := $(BUILD)/lib/titan/libtitan-cpu.so
 programs   := $(BUILD)/bin/titand $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl
 
-.PHONY: all help deps demo test check bench clean install deb cuda
+.PHONY: all help deps demo test test-slow check bench clean install deb cuda
 all: $(programs) $(plugin_cpu) ## build the three programs and the CPU plug-in
 
 help: ## this list
@@ -141,11 +141,10 @@ $(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 # tests/unit mirrors the tree: every test_*.c is one program linked against everything. Scripts (test_*.sh, test_*.py)
-# print TAP. `make test T=unit/base` runs what matches.
+# print TAP.
 test_c       := $(sort $(shell find tests -name 'test_*.c'))
 test_support := $(wildcard tests/support/*.c)
 test_bins    := $(test_c:%.c=$(BUILD)/%)
-test_scripts := $(sort $(shell find tests -name 'test_*.sh' -o -name 'test_*.py'))
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(test_libs) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
@@ -154,10 +153,14 @@ $(BUILD)/tests/unit/worker/device/test_matmul_packed: $(call obj,$(src_cpu))
 $(BUILD)/tests/unit/worker/device/test_matmul_packed: test_libs := $(call obj,$(src_cpu)) -ldnnl -fopenmp
 .PHONY: tests
 tests: all $(fp_programs) $(test_bins) ## build the tests without running them
-test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/base for some)
+# What make passes on says which (tests/run.py): T=unit/base, CHANGED=1, LOAD=4, REPEAT=10, JOBS, LIMIT.
+run_tests = @BUILD=$(BUILD) PYTHON=$(PYTHON) T='$(T)' CHANGED='$(CHANGED)' LOAD='$(LOAD)' REPEAT='$(REPEAT)' JOBS='$(JOBS)' LIMIT='$(LIMIT)'
+test: ## packages, build, tests; closes with 'N passed, N failed' (T=unit/base for some, CHANGED=1 for what a change touches)
 	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory -j$(shell nproc) tests
-	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh -- $(if $(T),$(filter $(T:%=$(BUILD)/tests/%%) $(T:%=tests/%%),$(test_bins) $(test_scripts)),$(test_bins) $(test_scripts))
+	$(run_tests) SET=fast $(PYTHON) tests/run.py
+test-slow: ## the tests that take more than 20 s or want a quiet machine
+	@$(MAKE) --no-print-directory deps
+	$(run_tests) SET=slow $(PYTHON) tests/run.py
 
 .PHONY: model
 model: ## check the membership protocol's model with spin, also at random for larger clusters (SECONDS_EACH=60)

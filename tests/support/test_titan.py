@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import titan
 from titan import Daemon, command, tap, under_permissions
 
 
@@ -14,12 +15,15 @@ def wait_state_shows_the_last_state():
     d = Daemon.__new__(Daemon)
     states = iter(["PENDING", "FORMING", *["RUNNING"] * 1000])
     d.status = lambda job: {"state": next(states)}
+    floor, titan.FLOOR_S = titan.FLOOR_S, 0.2
     try:
         d.wait_state("1", "COMPLETED", seconds=0.2)
     except AssertionError as e:
         assert "it is RUNNING" in str(e), e
     else:
         raise AssertionError("no error")
+    finally:
+        titan.FLOOR_S = floor
 
 
 def wait_state_returns_the_status():

@@ -16,6 +16,8 @@ import traceback
 from datetime import datetime
 from pathlib import Path
 
+from patience import FLOOR_S, patience
+
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", "build"))
 BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
@@ -26,30 +28,43 @@ FP_BIN = BUILD / "fp/bin"  # titand and titan-worker with failpoints (base/failp
 os.environ.setdefault("TITAN_ALLOW_ROOT", "1")  # tests often run as root; inherited by every titand they start
 
 
-def until(what, condition, seconds=60, every=None):
+def until(what, condition, seconds=FLOOR_S, every=None):
     """Wait for condition() to be true; returns its value. The outside world has no event to wait for here. what: what is waited for, or a
-    function that says it when it did not come. every: None asks less often the longer it takes, as a titanctl is 20 ms of a processor."""
+    function that says it when it did not come. seconds: against hanging only; at least FLOOR_S, more on a slow or busy machine. every: None
+    asks less often the longer it takes, as a titanctl is 20 ms of a processor."""
     begin = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
         took = time.monotonic() - begin
-        if took > seconds:
-            raise AssertionError(f"after {seconds} s still not: {what() if callable(what) else what}")
+        if took > deadline(seconds):
+            raise AssertionError(f"after {took:.0f} s still not: {what() if callable(what) else what}")
         time.sleep(every or min(max(0.05, took / 20), 0.2))
 
 
-def eventually(check, seconds=60, every=0.2):
+def eventually(check, seconds=FLOOR_S, every=0.2):
     """Wait for check() to raise no AssertionError: for what is measured and comes right once a disturbance is over."""
-    deadline = time.monotonic() + seconds
+    begin = time.monotonic()
     while True:
         try:
             return check()
         except AssertionError:
-            if time.monotonic() > deadline:
+            if time.monotonic() - begin > deadline(seconds):
                 raise
         time.sleep(every)
+
+
+def deadline(seconds=FLOOR_S):
+    """Seconds after which something hangs, for calls that take a timeout."""
+    return max(seconds, FLOOR_S) * patience()
+
+
+def pause(seconds, why):
+    """Let time pass because the test is about time that passes: a lease that runs out, a standstill. why: for the reader. It is a disturbance,
+    never a wait: how much of it the product has noticed is asked with until()."""
+    assert why
+    time.sleep(seconds)
 
 
 class Result:
@@ -97,13 +112,13 @@ def under_permissions(test):
                 print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
             os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0, "failed under permissions"
-    run.__doc__, run.__name__ = test.__doc__, test.__name__
+    run.__doc__, run.__name__, run.slow = test.__doc__, test.__name__, is_slow(test)
     return run
 
 
 def command(*args, timeout=120, env=None, stdin=None):
     """Run a program to its end; never raises for its exit code."""
-    done = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout,
+    done = subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=deadline(timeout),
                           text=True, errors="replace", env=env, input=stdin)
     return Result(done)
 
@@ -175,7 +190,7 @@ class Daemon:
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, open(self.state / "titand.log", "a") as log:
             ready.bind(str(path))
-            ready.settimeout(20)
+            ready.settimeout(deadline())
             self.process = subprocess.Popen(
                 [self.program, self.role, "--state-dir", self.state, "--listen", "127.0.0.1:0", "--insecure", *map(str, self.args)],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
@@ -204,7 +219,7 @@ class Daemon:
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(deadline())
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -321,12 +336,23 @@ def processor_s():
     return sum(os.times()[:4])
 
 
+def slow(test):
+    """Mark a case that takes more than 20 s or wants a quiet machine: `make test-slow` runs it, `make test` does not."""
+    test.slow = True
+    return test
+
+
 def tap(*tests):
-    """Run test functions, print TAP, exit. A test raises AssertionError to fail and returns a str to be skipped."""
+    """Run test functions, print TAP, exit. A test raises AssertionError to fail and returns a str to be skipped. TITAN_TEST_SET chooses
+    fast or slow ones; words of the command line choose those that have one of them in their name."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside: what was started is ended in order
+    wanted = {"fast": [t for t in tests if not is_slow(t)], "slow": [t for t in tests if is_slow(t)]}.get(os.environ.get("TITAN_TEST_SET"), tests)
     failed = 0
-    print(f"1..{len(tests)}")
-    for number, test in enumerate(tests, 1):
-        name = (test.__doc__ or test.__name__).strip().splitlines()[0]
+    named = [(t, (t.__doc__ or t.__name__).strip().splitlines()[0]) for t in wanted]
+    if len(sys.argv) > 1:
+        named = [(t, n) for t, n in named if any(w in n or w in t.__name__ for w in sys.argv[1:])]
+    print(f"1..{len(named)}")
+    for number, (test, name) in enumerate(named, 1):
         begin, used = time.monotonic(), processor_s()
         try:
             skip = test()
@@ -337,3 +363,7 @@ def tap(*tests):
             print("# " + traceback.format_exc().replace("\n", "\n# "), flush=True)
         print(f"# {time.monotonic() - begin:.1f} s, {processor_s() - used:.1f} s of a processor", flush=True)
     sys.exit(1 if failed else 0)
+
+
+def is_slow(test):
+    return getattr(test, "slow", False)
