@@ -182,9 +182,10 @@ def supervise(test, log, result, folder):
     signal.pthread_sigmask(signal.SIG_SETMASK, events)
     begin, status, told, hung = time.monotonic(), None, None, False
     with open(log, "wb") as out:
-        main = subprocess.Popen(command_of(test), cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                                env={**os.environ, "TMPDIR": str(folder)},
-                                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ())).pid
+        process = subprocess.Popen(command_of(test), cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                                   env={**os.environ, "TMPDIR": str(folder)},
+                                   preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()))
+    main = process.pid  # the object stays: without it Python itself would wait for the process
     while status is None:
         event = signal.sigtimedwait(events, 1)
         for pid, code in reap():
