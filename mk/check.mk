@@ -9,20 +9,20 @@ CPPCHECK     ?= cppcheck
 jobs := $(shell nproc)
 
 packages_dev := $(shell sed 's/[[:space:]]*\#.*//; /^$$/d' packages-dev.txt)
-.PHONY: deps-dev heads check-heads check-format check-layers check-tidy check-cppcheck check-sanitizers check-threads
+.PHONY: deps-dev heads check-heads check-format check-layers tidy check-tidy tidy-files check-cppcheck check-sanitizers check-threads
 deps-dev: ## install what `make check` needs on top (packages-dev.txt)
 	@deploy/deps.sh $(packages_dev)
 
-check: ## format, dividers, licence lines, clang-tidy, cppcheck, tests under address, undefined and thread sanitizers
+check_parts := format heads cppcheck tidy sanitizers threads
+check: ## format, heads, cppcheck, tidy, sanitizers, threads; PARTS='tidy threads' for some
+	@unknown='$(filter-out $(check_parts),$(PARTS))'; [ -z "$$unknown" ] || { echo "make check: no part $$unknown; there are $(check_parts)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory deps
 	@for tool in $(CLANG_FORMAT) $(CLANG_TIDY) $(CPPCHECK); do command -v $$tool >/dev/null || \
 		{ echo "make check: $$tool is missing; run make deps-dev" >&2; exit 1; }; done
-	@$(MAKE) --no-print-directory check-format
-	@$(MAKE) --no-print-directory check-heads
-	@$(MAKE) --no-print-directory check-cppcheck
-	@$(MAKE) --no-print-directory check-tidy
-	@$(MAKE) --no-print-directory check-sanitizers
-	@$(MAKE) --no-print-directory check-threads
+	@n=0; for part in $(or $(PARTS),$(check_parts)); do n=$$((n + 1)); begin=$$SECONDS; \
+		echo "check $$n of $(words $(or $(PARTS),$(check_parts))): $$part"; \
+		$(MAKE) --no-print-directory check-$$part || { echo "check: $$part is not clean; again: make check PARTS=$$part" >&2; exit 1; }; \
+		echo "check: $$part is clean, after $$((SECONDS - begin)) s"; done
 	@echo "check: clean"
 
 format_files = '*.c' '*.h' '*.cu' '*.cuh' '*.cpp'
@@ -37,14 +37,23 @@ heads: ## mend section dividers and write the licence's line where it is missing
 	@$(PYTHON) tests/docs/spdx.py
 check-heads:
 	$(call say,HEADS,"section dividers$(comma) licence lines")$(PYTHON) tests/docs/dividers.py --check && $(PYTHON) tests/docs/spdx.py --check
+# Both keep what they know of a file until it, or a header it reads, changes.
 check-cppcheck:
-	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
+	@mkdir -p $(BUILD)/cppcheck
+	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --cppcheck-build-dir=$(BUILD)/cppcheck --enable=warning,performance,portability --std=c11 \
 		--library=posix --library=gnu --inline-suppr --suppressions-list=mk/cppcheck.txt --error-exitcode=1 \
 		--template='{file}:{line}: {severity}: {message} [{id}]' -D_GNU_SOURCE -I. $(check_own)
 tidy: check-tidy ## clang-tidy alone
-check-tidy: $(gen_c)
-	$(call say,TIDY,"$(words $(check_own)) files")printf '%s\n' $(check_own) | xargs -P$(jobs) -n 5 sh -c '$(CLANG_TIDY) --quiet "$$@" -- \
-		-std=gnu17 -D_GNU_SOURCE -I. -I$(BUILD)/gen -fopenmp -DTITAN_FDS="\"/dev/null\"" 2>/dev/null' tidy
+tidy_stamps = $(check_own:%.c=$(BUILD)/tidy/%.ok)
+check-tidy:
+	@$(MAKE) --no-print-directory -j$(jobs) tidy-files
+tidy-files: $(tidy_stamps)
+# An object is newer than each header that it reads.
+$(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
+	@mkdir -p $(@D); printf '  %-8s%s\n' TIDY "$$(find $(BUILD)/tidy -name '*.ok' | wc -l) of $(words $(check_own)), $<"
+	@$(CLANG_TIDY) --quiet $< -- -std=gnu17 -D_GNU_SOURCE -I. -I$(BUILD)/gen -fopenmp -DTITAN_FDS='"/dev/null"' 2>/dev/null
+	@touch $@
+
 # Without the scripts: those start the programs and watch the clock, which a sanitizer slows tenfold. Warnings do not
 # stop these builds: instrumentation misleads gcc's value ranges.
 check-sanitizers:

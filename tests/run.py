@@ -42,6 +42,7 @@ OUT = BUILD / "test-results"
 PYTHON = os.environ.get("PYTHON") or sys.executable
 LIMIT = float(os.environ.get("LIMIT") or 600)
 SHOWN = 30  # lines of a test that failed
+FREE_MIB = 256
 GRACE = 20  # seconds for a test to end by itself when it is told to
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # Tests that write the same folder of the build run one after the other.
@@ -245,7 +246,7 @@ def finish(test, log, result, folder):
         done = json.loads(result.read_text())
     except (OSError, ValueError):
         done = {"test": test, "code": -1, "hung": False, "left": [], "wall_s": 0, "processor_s": 0}
-        text += "the process above the test ended; is the disk full?\n"
+        text += "the process above the test has ended\n"
     passed, failed, skipped, cases = read_tap(text)
     why = ""
     if done["hung"]:
@@ -393,6 +394,9 @@ def main():
     os.chdir(ROOT)
     os.environ.setdefault("TITAN_TEST_SET", "fast")
     OUT.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(OUT).free >> 20
+    if free < FREE_MIB:
+        raise Refused(f"{BUILD}: {free} MiB are free; a build and its tests want {FREE_MIB}")
     lock = open(OUT / ".lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -413,7 +417,7 @@ def main():
     os.environ.update(TITAN_ALLOW_ROOT="1", CMOCKA_MESSAGE_OUTPUT="TAP", BUILD=str(BUILD), PYTHON=PYTHON, TITAN_TEST_SLOWNESS=f"{slowness():.2f}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))  # as a login of Debian has
-    say(f"{len(tests)} tests, seed {os.environ['TITAN_TEST_SEED']}" + (" (TITAN_TEST_SEED=... draws the same)" if drawn else ""))
+    say(f"{len(tests)} test{'s' * (len(tests) > 1)}, seed {os.environ['TITAN_TEST_SEED']}" + (" (TITAN_TEST_SEED=... draws the same)" if drawn else ""))
     folder = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp"))  # short: sockets are made in it
     folder.chmod(0o755)
     begin = time.monotonic()
