@@ -18,6 +18,7 @@ unpack() {
     [ -f "$archive" ] || fail "there is no archive $archive"
     said=$(xz -t -- "$archive" 2>&1) || fail "$archive is damaged (git checkout $archive brings it back)" "$said"
     rm -rf -- "$folder.new" "$folder.old"
+    leftovers+=("$folder.new")
     said=$( (mkdir -p -- "$folder.new" && tar -xJf "$archive" -C "$folder.new" --no-same-owner) 2>&1) || fail "cannot unpack $archive into $folder" "$said"
     # Renamed, never emptied: an interrupted removal would leave a part of the folder behind, newer than its archive.
     [ ! -e "$folder" ] || mv -T -- "$folder" "$folder.old"
@@ -55,8 +56,7 @@ add() {
     echo "$archive: $(find "$work/inputs" -type f | wc -l) inputs, $(stat -c %s -- "$archive") bytes"
 }
 
-case ${1:-}-$# in
-unpack-3 | pack-3) "$@" ;;
-add-[3-9] | add-[1-9][0-9]*) "$@" ;;
-*) fail "archive.sh unpack ARCHIVE FOLDER | pack FOLDER ARCHIVE | add ARCHIVE FILE..." ;;
+case ${1:-} in
+unpack | pack | add) [ $# -lt 3 ] || { "$@"; exit; } ;;
 esac
+fail "archive.sh unpack ARCHIVE FOLDER | pack FOLDER ARCHIVE | add ARCHIVE FILE..."
