@@ -6,6 +6,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1:${ASAN_OPTIONS:-} UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
+merge() { # INTO FROM: adds to a folder what another one has and it does not cover
+    "$program" -merge=1 -max_len=8192 "$1" "$2" >"$log" 2>&1 || { echo "not ok $t: the merge failed (log $log): $(tail -1 "$log")"; exit 1; }
+}
+[ "$1" = run ] || trap 'rm -rf build/fuzz/merge' EXIT
 failed=0 passed=0
 for t in $2; do
     program=build/fuzz/tests/fuzz/targets/$t learned=build/fuzz/learned/$t corpus=build/fuzz/fuzz-corpus/$t
@@ -27,20 +31,23 @@ for t in $2; do
     merge)
         fresh=build/fuzz/merge/$t log=build/fuzz/$t-merge.log
         rm -rf "$fresh"
-        mkdir -p "$fresh/all" "$fresh/kept"
-        "$program" -merge=1 -max_len=8192 "$fresh/all" "$corpus" "$learned" >"$log" 2>&1 ||
-            { echo "not ok $t: the merge failed (log $log): $(tail -1 "$log")"; exit 1; }
+        mkdir -p "$fresh/least" "$fresh/kept"
+        cp -r "$corpus" "$fresh/all"
+        merge "$fresh/all" "$learned"
+        # To find the least anew drops others each time: an archive would be another one for nothing.
+        new=$(($(find "$fresh/all" -type f | wc -l) - $(find "$corpus" -type f | wc -l)))
+        [ $new -gt 0 ] || { echo "$t: nothing new"; continue; }
+        merge "$fresh/least" "$fresh/all"
         # The smallest first, until there is enough: 64 KiB a target. Eight digits of a hash name an input: whole ones would be
         # two fifths of the archive.
         files=0 bytes=0
         while read -r size name; do
             [ $((bytes + size)) -le 65536 ] || break
             files=$((files + 1)) bytes=$((bytes + size))
-            cp "$fresh/all/$name" "$fresh/kept/${name:0:8}"
-        done < <(find "$fresh/all" -type f -printf '%s %f\n' | sort -n)
+            cp "$fresh/least/$name" "$fresh/kept/${name:0:8}"
+        done < <(find "$fresh/least" -type f -printf '%s %f\n' | sort -n)
         tests/fuzz/archive.sh pack "$fresh/kept" "tests/fuzz/corpus/$t.tar.xz"
-        rm -rf "$fresh"
-        echo "$t: $files files, $bytes bytes, an archive of $(stat -c %s "tests/fuzz/corpus/$t.tar.xz")"
+        echo "$t: $new new inputs, $files files, $bytes bytes, an archive of $(stat -c %s "tests/fuzz/corpus/$t.tar.xz")"
         ;;
     esac
 done
