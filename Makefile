@@ -154,10 +154,18 @@ $(BUILD)/tests/unit/worker/device/test_matmul_packed: $(call obj,$(src_cpu))
 $(BUILD)/tests/unit/worker/device/test_matmul_packed: test_libs := $(call obj,$(src_cpu)) -ldnnl -fopenmp
 .PHONY: tests
 tests: all $(fp_programs) $(test_bins) ## build the tests without running them
-test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/base for some)
+test: ## packages, build, all tests; closes with 'N passed, N failed' (T=unit/base for some, CHANGED=1 for what differs from the commit, CHANGED=REV)
 	@$(MAKE) --no-print-directory deps
+ifdef CHANGED
+	@[ -d $(BUILD)/obj/tests ] || echo "CHANGED: no tests are built in $(BUILD) yet; everything is built first"
+	@$(MAKE) --no-print-directory -j$(shell nproc) $(if $(wildcard $(BUILD)/obj/tests),all,tests)
+	@$(PYTHON) tests/changed.py --build $(BUILD) --against $(CHANGED:1=HEAD) --targets $(BUILD)/changed.targets >$(BUILD)/changed.tests
+	@$(MAKE) --no-print-directory -j$(shell nproc) all $$(cat $(BUILD)/changed.targets)
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh -- $$(cat $(BUILD)/changed.tests)
+else
 	@$(MAKE) --no-print-directory -j$(shell nproc) tests
 	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/run.sh -- $(if $(T),$(filter $(T:%=$(BUILD)/tests/%%) $(T:%=tests/%%),$(test_bins) $(test_scripts)),$(test_bins) $(test_scripts))
+endif
 
 .PHONY: model
 model: ## check the membership protocol's model with spin, also at random for larger clusters (SECONDS_EACH=60)
