@@ -92,26 +92,42 @@ def matching(tests, words):
 
 
 def choose():
-    tests = every_test()
-    if os.environ.get("CHANGED"):
-        import changed
-        against = os.environ["CHANGED"]
-        tests, notes = changed.select_since("HEAD" if against == "1" else against, BUILD)
-        for note in notes:
-            say(f"changed: {note}")
-    if os.environ.get("T", "").strip():
-        tests = matching(tests, os.environ["T"].split())
+    """The tests, in the order they were found or nearest to the change, and what make has to build for them."""
     wanted = os.environ.get("TITAN_TEST_SET") or "fast"
-    return [t for t in tests if in_set(t, wanted)]
+    tests, targets = every_test(), None
+    if os.environ.get("CHANGED"):
+        tests, targets = touched("HEAD" if os.environ["CHANGED"] == "1" else os.environ["CHANGED"])
+    if os.environ.get("T", "").strip():
+        tests, targets = matching(tests, os.environ["T"].split()), None
+    tests = [t for t in tests if in_set(t, wanted)]
+    if targets is None:  # scripts need the programs and helpers of all kinds; test programs alone are linked by their names
+        programs = [str(BUILD / t) for t in tests if not t.endswith((".py", ".sh"))]
+        targets = ["tests"] if len(programs) < len(tests) else programs
+    return tests, targets
+
+
+def touched(revision):
+    """By changed.py, from what the build knows of includes and symbols: the build comes first."""
+    import changed
+    built = (BUILD / "obj/tests").exists()
+    if not built:
+        say(f"changed: no tests are built in {BUILD} yet: everything is built first")
+    make("all" if built else "tests")
+    try:
+        tests, targets, notes = changed.since(revision, BUILD)
+    except subprocess.CalledProcessError:
+        raise Refused(f"CHANGED={revision} is no commit") from None
+    for note in notes:
+        say(f"changed: {note}")
+    return [t.removeprefix(f"{BUILD}/") for t in tests], targets
 
 
 # --- the build -------------------------------------------------------------------------------------------------------------
 
-def build(tests):
-    """Scripts need the programs and helpers of all kinds; test programs alone are linked by their names."""
-    programs = [str(BUILD / t) for t in tests if not t.endswith((".py", ".sh"))]
-    targets = ["tests"] if len(programs) < len(tests) else programs
-    return subprocess.run(["make", "--no-print-directory", f"-j{processors()}", *targets], cwd=ROOT).returncode
+def make(*targets):
+    code = subprocess.run(["make", "--no-print-directory", f"-j{processors()}", *targets], cwd=ROOT).returncode
+    if code:
+        sys.exit(code)
 
 
 def processors():
@@ -327,7 +343,7 @@ def run(tests, folder):
     """Results of all, in the order in which they ended."""
     jobs = int(os.environ.get("JOBS") or 2 * processors())
     repeat = int(os.environ.get("REPEAT") or 1)
-    queue = [(t, n) for n in range(repeat) for t in in_order(tests)]
+    queue = [(t, n) for n in range(repeat) for t in (tests if os.environ.get("CHANGED") else in_order(tests))]
     running, results = {}, []
 
     def stop(*_):
@@ -402,14 +418,12 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Refused(f"tests already run in {BUILD}: wait for them, or give this run a folder of its own (BUILD=...)") from None
-    tests = choose()
+    tests, targets = choose()
     if not tests:
         say("nothing to run: no test of this set is touched or named")
         say("0 passed, 0 failed")
         return 0
-    code = build(tests)
-    if code:
-        return code
+    make(*targets)
     for old in [*OUT.glob("*.log"), *OUT.glob("*.json")]:
         old.unlink()
     drawn = "TITAN_TEST_SEED" not in os.environ
