@@ -5,7 +5,7 @@
     changed.py [--against REV] [--build build] [FILE...]
 
 Without FILEs: what differs from the commit REV (HEAD), with what git does not track yet. Tests stand on standard output, one a
-line; what is left out, and why, on standard error. tests/run.py calls since().
+line; what is left out, and why, on standard error. tests/run.py calls choose().
 
 A test program is touched by a file that one of its objects was compiled from (the .d files), if the test's own object reaches
 that object by its symbols: objects of its libraries that only lie beside are passed over. A script is touched by the modules,
@@ -29,7 +29,7 @@ CORPORA, TARGETS = "tests/fuzz/test_corpora.sh", "tests/fuzz/targets/"
 STARTS = re.compile(r"\b(Daemon|Cluster|Hosts|BIN|FP_BIN)\b|bin/titan")
 # It is opened by its name: no symbol leads there.
 OPENED = {"worker/device/device": "worker/device/cpu/"}
-EXAMPLES = "tests/support/test_changed.py"  # names files and reads none
+EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py")  # they name files and read none
 SKIP = re.compile(r"^tests/(fuzz/corpus|interop/torchtitan|gpu/measured)/")
 ALLOCATED, RELOCATIONS, SYMBOLS = 2, 4, 2  # SHF_ALLOC, SHT_RELA, SHT_SYMTAB
 
@@ -135,7 +135,8 @@ class Texts:
         self.files = [f for f in listed if f and (ROOT / f).is_file()]
         self.text = {f: (ROOT / f).read_text(errors="replace") for f in self.files
                      if f.startswith("tests/") and f.endswith((".py", ".sh", ".c", ".h")) and not SKIP.match(f)}
-        self.text[EXAMPLES] = "\n".join(m[0] for m in IMPORT.finditer(self.text.get(EXAMPLES, "")))
+        for f in EXAMPLES:
+            self.text[f] = "\n".join(m[0] for m in IMPORT.finditer(self.text.get(f, "")))
         self.code = {}
         self.words = {f: set(WORD.findall(text)) for f, text in self.text.items()}
         modules = {f.split("/")[-1][:-3]: f for f in self.text if f.endswith(".py")}
@@ -168,7 +169,7 @@ class Texts:
         if path.endswith((".c", ".h")):
             return {f for f, text in self.text.items() if f != path and re.search(re.escape(path[:-2]) + r'(\.so)?["\s]', text)}
         if path.startswith("tests/fuzz/corpus/"):
-            return {f"{TARGETS}{path.split('/')[3]}.c"}
+            return {f"{TARGETS}{re.split('[/.]', path)[3]}.c"}
         name, folder = os.path.basename(path), os.path.dirname(path)
         found = {f for f in self.text if f != path and name in self.words[f] and self.in_code(f, name)}
         if path.startswith("recipes/"):
@@ -336,14 +337,12 @@ def as_run(tree, sources):
     return list(dict.fromkeys(CORPORA if f.startswith(TARGETS) else tree.built(f) for f in sources))
 
 
-def since(revision, build="build"):
-    """(tests as the runner has them, nearest first; what make builds for them; notes) of what differs from a commit"""
-    paths = changed_paths(revision)
+def choose(paths, build="build"):
+    """(tests as the runner has them, nearest first; what make builds for them; notes) for these changed paths"""
     tree = Tree(build)
     sources, notes = tree.select(paths)
     tests = as_run(tree, sources)
-    head = f"{len(paths)} file{'s' * (len(paths) != 1)} can touch {len(tests)} of {len(tree.tests)} tests" if paths else f"nothing differs from {revision}"
-    return tests, tree.targets(sources), [head, *notes]
+    return tests, tree.targets(sources), [f"{len(paths)} file{'s' * (len(paths) != 1)} can touch {len(tests)} of {len(tree.tests)} tests", *notes]
 
 
 def main():
@@ -352,10 +351,9 @@ def main():
     parser.add_argument("--build", default=os.environ.get("BUILD", "build"))
     parser.add_argument("files", nargs="*")
     args = parser.parse_args()
-    tree = Tree(args.build)
-    sources, notes = tree.select(args.files or changed_paths(args.against))
+    tests, _, notes = choose(args.files or changed_paths(args.against), args.build)
     print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
-    print("".join(f"{t}\n" for t in as_run(tree, sources)), end="")
+    print("".join(f"{t}\n" for t in tests), end="")
 
 
 if __name__ == "__main__":

@@ -109,14 +109,18 @@ def choose():
 def touched(revision):
     """By changed.py, from what the build knows of includes and symbols: the build comes first."""
     import changed
+    try:
+        paths = changed.changed_paths(revision)
+    except subprocess.CalledProcessError:
+        raise Refused(f"CHANGED={revision} is no commit of this tree") from None
+    if not paths:
+        say(f"changed: nothing differs from {revision}")
+        return [], []
     built = (BUILD / "obj/tests").exists()
     if not built:
         say(f"changed: no tests are built in {BUILD} yet: everything is built first")
     make("all" if built else "tests")
-    try:
-        tests, targets, notes = changed.since(revision, BUILD)
-    except subprocess.CalledProcessError:
-        raise Refused(f"CHANGED={revision} is no commit") from None
+    tests, targets, notes = changed.choose(paths, BUILD)
     for note in notes:
         say(f"changed: {note}")
     return [t.removeprefix(f"{BUILD}/") for t in tests], targets

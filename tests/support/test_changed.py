@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`make test CHANGED=1` (tests/changed.py) names the tests that a change can touch, the nearest first."""
+import os
 import subprocess
 import sys
 import tempfile
@@ -80,7 +81,7 @@ def data_by_its_readers():
     assert {"tests/docs/test_names.py", "tests/docs/test_terms.py"} <= set(tests), tests
     assert TEST + "base/test_recipe" in of("recipes/llama3_8b.toml")[0]
     assert TEST + "ctl/test_report" in of("ctl/report.css")[0]
-    sources, _ = TREE.select(["tests/fuzz/corpus/json/0"])
+    sources, _ = TREE.select(["tests/fuzz/corpus/json.tar.xz"])
     assert sources == ["tests/fuzz/targets/json.c"] and changed.as_run(TREE, sources) == ["tests/fuzz/test_corpora.sh"], sources
     assert "tests/docs/test_names.py" in of("README.md")[0]
 
@@ -98,17 +99,15 @@ def doubts_are_told():
     assert of() == ([], [])
 
 
-def a_commit_is_compared_with():
-    """the command line: a commit that is missing is an error that says what to give; targets are written for make"""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "targets"
-        done = command("tests/changed.py", "--build", BUILD, "--targets", file, "base/utf8.c")
-        assert done.code == 0 and done.out.split()[0] == TEST + "base/test_utf8", done
-        assert file.read_text().split()[0] == TEST + "base/test_utf8", file.read_text()
+def from_the_command_line():
+    """the command line prints what the functions return; a commit that is missing is refused in one line"""
+    done = command("tests/changed.py", "--build", BUILD, "base/utf8.c")
+    assert done.code == 0 and done.out.split()[0] == TEST + "base/test_utf8", done
     if subprocess.run(["git", "rev-parse"], cwd=changed.ROOT, capture_output=True, check=False).returncode == 0:
-        done = command("tests/changed.py", "--against", "no-such-commit")
-        assert done.code == 1 and "CHANGED=REV" in done.err, done
+        with tempfile.TemporaryDirectory() as folder:
+            done = command(sys.executable, "tests/run.py", env={**os.environ, "BUILD": folder, "CHANGED": "no-such-commit", "T": ""})
+            assert done.code == 1 and done.err == "make test: CHANGED=no-such-commit is no commit of this tree\n" and not done.out, done
 
 
 tap(a_source_by_its_symbols, a_header_by_its_includers, a_command_has_its_script, what_is_loaded_is_reached, a_program_has_its_scripts,
-    a_failpoint_is_a_name, modules_by_imports, data_by_its_readers, gpus_have_their_scripts, doubts_are_told, a_commit_is_compared_with)
+    a_failpoint_is_a_name, modules_by_imports, data_by_its_readers, gpus_have_their_scripts, doubts_are_told, from_the_command_line)
