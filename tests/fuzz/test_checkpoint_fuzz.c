@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
+#include "tests/support/patience.h"
 #include "tests/support/seeded.h"
 
 static long rounds;
@@ -299,7 +300,7 @@ static void test_load(void **state)
     char dir[] = "/tmp/titan-fuzz-load-XXXXXX";
     long accepted = 0, n = rounds / 50 + 1;
     assert_non_null(mkdtemp(dir));
-    (void)alarm(300); /* for a reader that waits */
+    (void)alarm((unsigned)patience_ms(300) / 1000); /* for a reader that waits */
     for (long i = 0; i < n; i++) {
         char path[PATH_MAX];
         struct {

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "proto/rpc/server.h"
+#include "tests/support/patience.h"
 #include "tests/unit/proto/raw_http2.h"
 #include "titan/v1/titan.pb-c.h"
 
@@ -174,7 +175,7 @@ static int connect_tcp(int port)
 /* A connection of this uid, from a process of root; below 0: there is none. */
 static int connect_as(uid_t uid)
 {
-    struct timeval limit = {.tv_sec = 20};
+    struct timeval limit = {.tv_sec = patience_ms(60) / 1000};
     if (seteuid(uid) != 0)
         _exit(2);
     int fd = f.port ? connect_tcp(f.port) : raw_connect(f.socket);
@@ -227,11 +228,7 @@ static int crowd(void)
         return 14;
     (void)close(held[1]);
     int late = -1;
-    for (int i = 0; i < 1000 && late < 0; i++) {
-        (void)usleep(10000);
-        late = let_in(FIRST + 200);
-    }
-    if (late < 0 || let_in(FIRST + 101) >= 0)
+    if (!AWAITED((late = let_in(FIRST + 200)) >= 0) || let_in(FIRST + 101) >= 0)
         return 15;
     return 0;
 }
@@ -315,7 +312,7 @@ static void hold(void)
         if (holders[i].fd < 0 || !raw_send(holders[i].fd, &raw))
             _exit(30);
     }
-    for (int still = 0; still < 200; still++) { /* two seconds in which nothing more is taken */
+    for (int still = 0; still < 50; still++) { /* half a second in which nothing more is taken */
         int64_t sent = 0;
         for (int i = 0; i < HOLDERS; i++) {
             holder_read(&holders[i]);
@@ -324,7 +321,7 @@ static void hold(void)
         if (sent > 0)
             still = 0;
         else
-            (void)usleep(10000);
+            patience_pause_ms(10, "the server takes more, or does not");
     }
     (void)kill(getppid(), SIGUSR1);
     for (;;)
@@ -376,7 +373,7 @@ static void test_memory_of_many_users(void **state)
     end();
 }
 
-enum { IDLE_MS = 200 };
+static uint32_t idle_ms; /* a call is begun within this after its connection */
 
 /* One without a call is closed after its limit, one with a call stays. */
 static int idle(void)
@@ -391,7 +388,7 @@ static int idle(void)
         return 20;
     if (!raw_await(quiet, RAW_GOAWAY, NULL) || raw_await(quiet, RAW_HEADERS, NULL) || errno == EAGAIN)
         return 21;
-    struct timeval limit = {.tv_usec = 5 * IDLE_MS * 1000 % 1000000, .tv_sec = 5 * IDLE_MS / 1000};
+    struct timeval limit = {.tv_usec = 3 * idle_ms * 1000 % 1000000, .tv_sec = 3 * idle_ms / 1000};
     (void)setsockopt(busy, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     if (raw_await(busy, RAW_GOAWAY, NULL) || errno != EAGAIN)
         return 22;
@@ -415,13 +412,15 @@ static void idle_connections(const struct rpc_server_options *options, bool tcp)
 static void test_idle_connections(void **state)
 {
     (void)state;
-    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .idle_ms = IDLE_MS}, false);
+    idle_ms = (uint32_t)(300 * patience());
+    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .idle_ms = idle_ms}, false);
 }
 
 static void test_idle_tcp_connections(void **state)
 {
     (void)state;
-    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .tcp_idle_ms = IDLE_MS}, true);
+    idle_ms = (uint32_t)(300 * patience());
+    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .tcp_idle_ms = idle_ms}, true);
 }
 
 int main(void)

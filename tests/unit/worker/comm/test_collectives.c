@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/support/collectives.h"
+#include "tests/support/patience.h"
 #include "worker/comm/shm/segment.h"
 
 #define COUNT_MAX 200000
@@ -115,7 +116,7 @@ static void late_receiver(struct rank_context *ctx)
         RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
         memset(x, 'z', BYTES);
     } else {
-        (void)usleep(50000);
+        patience_pause_ms(50, "the receiver comes late");
         RANK_CHECK(ctx, ctx->ops->recv(ctx->comm, x, BYTES, 0, ctx->stream) == TITAN_OK);
         RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
         for (int i = 0; i < BYTES; i++)
@@ -197,7 +198,7 @@ static void count_at_barriers(struct rank_context *ctx)
     _Atomic int *arrived = ctx->arg;
     for (int round = 0; round < 20; round++) {
         if (round % ctx->world == ctx->rank)
-            (void)usleep(2000);
+            patience_pause_ms(2, "one comes late");
         (void)atomic_fetch_add(arrived + round, 1);
         RANK_CHECK(ctx, ctx->ops->barrier(ctx->comm, ctx->stream) == TITAN_OK);
         RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);

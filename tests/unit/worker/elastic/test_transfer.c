@@ -17,6 +17,7 @@
 #include "base/bf16.h"
 #include "base/cleanup.h"
 #include "tests/support/memory_device.h"
+#include "tests/support/patience.h"
 #include "tests/support/random_layout.h"
 #include "worker/elastic/transfer.h"
 #include "worker/elastic/verify.h"
@@ -25,7 +26,6 @@
 #define NEW_MAX 12
 #define RANKS_MAX (NEW_MAX + 4) /* with departing ranks */
 #define ROUNDS 60
-#define WAIT_S 30
 
 /* --- a communicator of threads ------------------------------------------------------------------------------------ */
 
@@ -52,7 +52,7 @@ static bool await(struct hub *h)
 {
     struct timespec until;
     (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += WAIT_S;
+    until.tv_sec += patience_ms(60) / 1000;
     return pthread_cond_timedwait(&h->changed, &h->lock, &until) == 0;
 }
 
