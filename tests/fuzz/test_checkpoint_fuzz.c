@@ -23,6 +23,7 @@
 #include "worker/checkpoint/safetensors.h"
 #include "tests/support/patience.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 static long rounds;
 
@@ -30,7 +31,7 @@ static int set_up(void **state)
 {
     (void)state;
     seeded_open("checkpoint fuzz", 0);
-    rounds = seeded_rounds(8000);
+    rounds = seeded_rounds(1000, 8000);
     return 0;
 }
 
@@ -338,7 +339,6 @@ static void test_load(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_safetensors), cmocka_unit_test(test_manifest),
-                                       cmocka_unit_test(test_load)};
+    const struct CMUnitTest tests[] = {longer(test_safetensors), longer(test_manifest), longer(test_load)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

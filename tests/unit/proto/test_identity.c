@@ -20,11 +20,12 @@
 #include "base/cleanup.h"
 #include "proto/rpc/server.h"
 #include "tests/support/patience.h"
+#include "tests/support/sets.h"
 #include "tests/unit/proto/raw_http2.h"
 #include "titan/v1/titan.pb-c.h"
 
 #define METHOD "/titan.v1.Titan/ResizeJob"
-enum { CONNECTS = 5000 }; /* of each uid */
+static int connects; /* of each uid */
 
 static struct {
     uv_loop_t loop;
@@ -69,7 +70,7 @@ static int client(uid_t uid)
     raw_call(&raw, 1, METHOD, message, n);
     if (uid != geteuid() && (setgid(uid) != 0 || setuid(uid) != 0))
         return 2;
-    for (int i = 0; i < CONNECTS; i++) {
+    for (int i = 0; i < connects; i++) {
         int fd = raw_connect(f.socket);
         if (fd < 0 || !raw_send(fd, &raw) || !raw_await(fd, RAW_HEADERS, NULL))
             return 3;
@@ -144,6 +145,7 @@ static void test_two_uids(void **state)
     bool root = geteuid() == 0;
     if (!root)
         print_message("not root: one uid only\n");
+    connects = (int)sliced(600, 5000);
     const uid_t uids[] = {root ? 65534 : geteuid(), root ? 4242424 : geteuid()};
     const struct rpc_server_options options = {.socket_mode = 0666};
     start(&options);
@@ -154,7 +156,7 @@ static void test_two_uids(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(uids); i++)
         clients[i] = client_start(uids[i]);
     serve(clients, ARRAY_SIZE(clients));
-    assert_int_equal(f.calls, CONNECTS * ARRAY_SIZE(uids));
+    assert_int_equal(f.calls, (size_t)connects * ARRAY_SIZE(uids));
     assert_int_equal(f.wrong, 0);
     assert_int_equal(f.unnamed, 0);
     end();
@@ -427,9 +429,8 @@ int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
 
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_uids), cmocka_unit_test(test_more_users_than_places),
-                                       cmocka_unit_test(test_memory_of_many_users),
-                                       cmocka_unit_test(test_idle_connections),
-                                       cmocka_unit_test(test_idle_tcp_connections)};
+    const struct CMUnitTest tests[] = {longer(test_two_uids), quick(test_more_users_than_places),
+                                       quick(test_memory_of_many_users), quick(test_idle_connections),
+                                       quick(test_idle_tcp_connections)};
     return cmocka_run_group_tests_name("identity", tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@
 #include "state/schema.h"
 #include "state/store.h"
 #include "tests/support/disk.h"
+#include "tests/support/seeded.h"
 
 static uint64_t number_of(const char *name, uint64_t fallback)
 {
@@ -505,15 +506,8 @@ static int seed_random(void **state)
 {
     (void)state;
     static uint64_t seed;
-    if (!seed) {
-        FILE *f = fopen("/dev/urandom", "re");
-        if (!getenv("SEED") && f)
-            (void)!fread(&seed, 4, 1, f);
-        if (f)
-            (void)fclose(f);
-        seed = number_of("SEED", seed);
-        print_message("# SEED=%llu\n", (unsigned long long)seed);
-    }
+    if (!seed)
+        seed = seeded_seed(0);
     rng = seed * 2 + 1;
     return 0;
 }
