@@ -71,7 +71,7 @@ def source_of(test):
 
 
 def in_set(test, wanted):
-    """A file is slow as a whole when its head names `make test-slow`; a script can have single cases marked @slow."""
+    """A file is slow as a whole when its head names `make test-slow`; single cases are marked: @slow in a script, slow() and longer() in a program (sets.h)."""
     text = source_of(test).read_text()
     whole = "make test-slow" in "\n".join(text.splitlines()[:12])
     if wanted == "slow":

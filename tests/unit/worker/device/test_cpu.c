@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/progress.h"
+#include "tests/support/sets.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/device.h"
 
@@ -634,22 +635,22 @@ int main(void)
 {
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_peak),
-        cmocka_unit_test(test_plugin_missing),
-        cmocka_unit_test(test_plugin_damaged),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_huge_pages),
-        cmocka_unit_test(test_relay),
-        cmocka_unit_test(test_event_of_two_streams),
-        cmocka_unit_test(test_stuck_stream),
-        cmocka_unit_test(test_rows_outside),
-        cmocka_unit_test(test_threads_same_bits),
-        cmocka_unit_test(test_threads_stay),
-        cmocka_unit_test(test_attention_odd_rows),
+        quick(test_exp),
+        quick(test_sigmoid),
+        quick(test_bf16),
+        quick(test_open),
+        slow(test_peak),
+        quick(test_plugin_missing),
+        quick(test_plugin_damaged),
+        quick(test_no_memory),
+        quick(test_huge_pages),
+        quick(test_relay),
+        quick(test_event_of_two_streams),
+        quick(test_stuck_stream),
+        quick(test_rows_outside),
+        quick(test_threads_same_bits),
+        quick(test_threads_stay),
+        quick(test_attention_odd_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
