@@ -2,7 +2,7 @@
 """Attacks by name, each with what must not come of it. SCENES has them all.
 
 What users of the machine may read and write is in tests/security/test_users.py (paths_of_others), checkpoints that cannot be
-read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_job)."""
+read for a while in tests/fault/test_checkpoint_lost.py (unreadable_under_a_job)."""
 import contextlib
 import json
 import os
