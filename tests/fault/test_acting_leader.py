@@ -13,7 +13,7 @@ from nodes import Cluster  # noqa: E402
 from titan import calm, headers_text, pause, tap, until  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 100000,
-        "training.global_batch_size": 12, "training.local_batch_size": 1, "device.threads": 1,
+        "training.global_batch_size": 12, "training.local_batch_size": 1, "training.seq_len": 16, "device.threads": 1,
         "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50, "training.steps": 1000000,
         "fault_tolerance.max_restarts": 20}
 CONFIG = calm().replace("away_ms = 20000", "away_ms = 500") + "leader_lease_ms = {lease}\n"
@@ -35,7 +35,7 @@ def begun(c):
 
 def worker_lost():
     """a worker is lost while the coordinator is away: three train on from memory, and it adopts their epoch"""
-    with Cluster(slots={"n1": 2, "n2": 1, "n3": 1}, config=CONFIG.format(lease=120000)) as c:
+    with Cluster(slots={"n1": 2, "n2": 1, "n3": 1}, config=CONFIG.format(lease=120000), pace_ms=20) as c:
         job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text")})
         s = c.training(job, 4, 5)
         victim = [e for e in c.events(job) if e["type"] == "worker.started" and e["node"] == "n3"][-1]["detail"]["pid"]
@@ -57,7 +57,7 @@ def worker_lost():
 
 def lease_over():
     """no coordinator for the whole lease: workers pause with their state, and train on when there is one again"""
-    with Cluster(slots={"n1": 2, "n2": 1}, config=CONFIG.format(lease=3000)) as c:
+    with Cluster(slots={"n1": 2, "n2": 1}, config=CONFIG.format(lease=3000), pace_ms=20) as c:
         job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text"), "elastic.max_workers": 3})
         s = c.training(job, 3, 5)
         c.kill("c")

@@ -109,11 +109,11 @@ class Run:
         return until(f"{world} workers train", far)
 
     def seats(self):
-        """Workers by rank of the newest epoch, and those that have no place in it."""
+        """Workers by rank of the newest epoch, and those that had a place before and have none in it."""
         status = self.d.status(self.job)
         workers = self.d.workers(self.job)
         members = [w for w in workers if f"epoch={status['epoch']} " in self.log(w)]
-        return [workers[w] for w in members], [workers[w] for w in workers if w not in members]
+        return [workers[w] for w in members], [workers[w] for w in workers if w not in members and "epoch=" in self.log(w)]
 
     def log(self, worker):
         path = Path(self.d.status(self.job)["directory"]) / f"logs/worker-{worker}.log"
@@ -185,12 +185,14 @@ def eight_become_four():
         compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
 
 
+@slow
 def zero_bubble():
     """ZBVZeroBubble, pp=2 dp_shard=2: 4 -> 2 -> 4"""
     kill_and_grow("ZBVZeroBubble", keys("", 2, 4, "pp=2", model__n_layers=4, parallelism__pipeline_parallel_schedule=
                                         "ZBVZeroBubble"), 4, 2)
 
 
+@slow
 def context_parallel():
     """cp=2 dp_shard=2: 4 -> 2 -> 4"""
     kill_and_grow("cp=2 dp_shard=2", keys("", 2, 4, "cp=2"), 4, 2)
@@ -201,6 +203,7 @@ def experts():
     kill_and_grow("experts, tp=2 ep=2", keys("", 2, 4, "tp=2 ep=2", model__name="llama3_moe"), 4, 2)
 
 
+@slow
 def experts_apart():
     """experts over two of dp_shard=4: 4 -> 2 -> 4; every loss bit for bit that of two"""
     kill_and_grow("experts, ep=2", keys("", 2, 4, "ep=2", model__name="llama3_moe"), 4, 2)

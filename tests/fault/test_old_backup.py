@@ -16,7 +16,7 @@ from nodes import Cluster  # noqa: E402
 from titan import BIN, calm, command, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 100000,
-        "training.global_batch_size": 12, "training.local_batch_size": 1, "device.threads": 1,
+        "training.global_batch_size": 12, "training.local_batch_size": 1, "training.seq_len": 16, "device.threads": 1,
         "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50, "training.steps": 1000000}
 # Agents would form an epoch without a coordinator after away_ms, which none of these are about. The older name is read as well.
 CONFIG = calm() + "delegate_lease_ms = 40000\n"
@@ -70,7 +70,7 @@ def of_type(c, job, kind):
 
 def goes_on():
     """an epoch, a worker and a checkpoint later: the run is taken over as it is, and goes on with numbers of its own"""
-    with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG) as c:
+    with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG, pace_ms=20) as c:
         job = submit(c)
         before = c.training(job, 4, 3)
         c.ctl("admin", "backup", c.dir / "backup.db")
@@ -113,7 +113,7 @@ def goes_on():
 
 def another_place():
     """a job that has moved to other nodes and workers since: none is started where the backup thinks it is"""
-    with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG) as c:
+    with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG, pace_ms=20) as c:
         c.ctl("drain", "n2")
         job = submit(c, **{"elastic.max_workers": 2})
         c.training(job, 2, 3)
@@ -144,7 +144,7 @@ def another_place():
 
 def submitted_since():
     """of a job that the backup does not know the workers stop, with a checkpoint"""
-    with Cluster(slots={"n1": 2}, config=CONFIG) as c:
+    with Cluster(slots={"n1": 2}, config=CONFIG, pace_ms=20) as c:
         c.ctl("admin", "backup", c.dir / "backup.db")
         job = submit(c, **{"elastic.max_workers": 2})
         c.training(job, 2, 3)
@@ -161,7 +161,7 @@ def submitted_since():
 
 def copied_by_hand():
     """an old store copied into place is fenced: it changes nothing, and says what to do"""
-    with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG) as c:
+    with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG, pace_ms=20) as c:
         job = submit(c)
         c.training(job, 4, 3)
         c.ctl("admin", "backup", c.dir / "backup.db")
@@ -200,7 +200,7 @@ def asked_meanwhile():
     print(f"# TITAN_TEST_SEED={seed}")
     dice = random.Random(seed)
     for nodes_back in ("all", "one later"):
-        with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG) as c:
+        with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG, pace_ms=20) as c:
             jobs = [submit(c, **{"elastic.min_workers": 1, "elastic.max_workers": 2}) for _ in range(2)]
             for job in jobs:
                 c.training(job, 2, 3)

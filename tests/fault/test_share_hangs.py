@@ -33,7 +33,7 @@ def open_below(pid, folder):
 
 def job_whose_folder_hangs():
     """a start with a folder that does not answer is reported, by its path; other jobs go on and start; later nothing is left of it"""
-    cluster = Cluster(slots={"n1": 4})
+    cluster = Cluster(slots={"n1": 4}, pace_ms=50)
     shim = shimmed(cluster, "n1")
     with cluster as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}
@@ -99,7 +99,7 @@ def agent_stops_while_a_folder_hangs():
 
 def coordinator_whose_share_hangs():
     """a coordinator stores and decides while the folder of a job that ends does not answer"""
-    cluster = Cluster(slots={"n1": 2})
+    cluster = Cluster(slots={"n1": 2}, pace_ms=50)
     shim = shimmed(cluster, "c")
     with cluster as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}

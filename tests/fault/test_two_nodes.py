@@ -18,7 +18,7 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval
 
 
 def scenario(hosts):
-    with Cluster(hosts) as c:
+    with Cluster(hosts, pace_ms=20) as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}
         job = c.submit(keys)
         c.training(job, 4, 3)
@@ -61,7 +61,7 @@ def over_loopback():
 
 def pipeline_over_loopback():
     """a pipeline that crosses the nodes, ZBVZeroBubble over TCP: loses a worker, then is what it was"""
-    with Cluster() as c:
+    with Cluster(pace_ms=20) as c:
         job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text"), "training.seq_len": 32,
                         "model.n_layers": 4, "parallelism.pipeline_parallel_degree": 2,
                         "parallelism.pipeline_parallel_microbatch_size": 1,

@@ -9,16 +9,17 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from titan import BIN, CALM, SOURCE, command, deadline, overrides, until, worker_pids
+from titan import BIN, CALM, FP_BIN, SOURCE, command, deadline, overrides, paced, until, worker_pids
 
 
 class Cluster:
     """A coordinator and agents n1, n2 of two slots (more with slots). hosts: name -> (command prefix, address). config:
-    of all daemons, TOML; [detection] is CALM where it has none. lease_ms: workers outlive their agent by so much."""
+    of all daemons, TOML; [detection] is CALM where it has none. lease_ms: workers outlive their agent by so much.
+    pace_ms: they sleep so long before every step."""
 
-    def __init__(self, hosts=None, slots=None, config="", lease_ms=60000):
+    def __init__(self, hosts=None, slots=None, config="", lease_ms=60000, pace_ms=0):
         self.slots = slots or {"n1": 2, "n2": 2}
-        self.lease_ms = lease_ms
+        self.lease_ms, self.pace_ms = lease_ms, pace_ms
         self.dir = Path(tempfile.mkdtemp(prefix="titan-nodes-"))
         self.hosts = hosts or {}
         self.processes = {}
@@ -29,11 +30,12 @@ class Cluster:
 
     def spawn(self, name, *args):
         prefix, _ = self.host(name)
+        slowly = self.pace_ms and args[0] == "agent"
         with open(self.dir / f"{name}.log", "a") as log:
             self.processes[name] = subprocess.Popen(
-                [*prefix, BIN / "titand", *map(str, args), "--config", self.dir / "titand.toml", "--state-dir",
+                [*prefix, (FP_BIN if slowly else BIN) / "titand", *map(str, args), "--config", self.dir / "titand.toml", "--state-dir",
                  self.dir / name],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(paced(self.pace_ms)[1] if slowly else {})})
 
     def __enter__(self):
         address = self.host("c")[1]
