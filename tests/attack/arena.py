@@ -21,7 +21,7 @@ KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "checkpoint.interval
         "numerics.canonical": "true", "training.steps": 1000000, "fault_tolerance.backoff_ms": 50, "training.seq_len": 512}
 OWN = {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 2, "fault_tolerance.max_restarts": 100000}
 # The machine is busy with attackers: heartbeats and steps may be late by what would be a hang on an idle one.
-BUSY = calm(10000)
+BUSY = calm(5000)
 RSS_MORE_KIB = 96 << 10  # what a daemon may have more after a storm than before
 FDS_MORE = 24
 
@@ -77,8 +77,10 @@ def digest(points):
 class Arena(Cluster):
     """A Cluster, of which n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
 
+    pace = 0  # the workers' pace_ms
+
     def __init__(self, config=BUSY):
-        super().__init__(slots={"n1": 3, "n2": 3}, config=config)
+        super().__init__(slots={"n1": 3, "n2": 3}, config=config, pace_ms=self.pace)
 
     def __enter__(self):
         super().__enter__()

@@ -16,8 +16,10 @@ if protocol.absent:
     print(f"1..1\nok 1 - attacks # SKIP {protocol.absent}")
     sys.exit(0)
 
+from arena import Arena  # noqa: E402
 from run_attack import ENOUGH, never_tried, storm  # noqa: E402
 
+Arena.pace = 50
 WAYS = ["client", "nobody", "agent", "worker", "peer"]
 SEED = int(os.environ.get("TITAN_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
 

@@ -13,7 +13,10 @@ if protocol.absent:
     print(f"1..1\nok 1 - scenes # SKIP {protocol.absent}")
     sys.exit(0)
 
+from arena import Arena  # noqa: E402
 from run_attack import run_scenes  # noqa: E402
+
+Arena.pace = 50
 
 
 def by_name():

@@ -81,7 +81,7 @@ def solo_without_the_right_to_read():
 def at_rest(failpoints="", stay=45):
     """A daemon with workers that stand still in one step, with two checkpoints behind them: what is there stays as it is."""
     points = ",".join(filter(None, (failpoints, f"train.step=sleep:10@1+,train.step=hang@{stay}")))
-    return Daemon(None, "--slots", 2, "--worker", FP_BIN / "titan-worker", env={"TITAN_FAILPOINTS": points})
+    return Daemon(None, "--slots", 2, "--grace-ms", 500, "--worker", FP_BIN / "titan-worker", env={"TITAN_FAILPOINTS": points})
 
 
 def submit_and_rest(d, **more):

@@ -79,19 +79,19 @@ def unfinished(path, sockets):
         s.sendall(frame(HEADERS, 4, 2 * k + 1, headers("/titan.v1.Titan/Submit")))
     left, first = [MESSAGE + 4] * CALLS, [True] * CALLS
     connection, windows, pending = 65535, [65535] * CALLS, b""
-    idle = 0
-    while any(left) and idle < 2000:
-        idle += 1
+    blocked = False
+    while any(left):
         try:
-            s.setblocking(False)
+            s.settimeout(2 if blocked else 0)  # nothing comes for so long: no more is taken
             got = s.recv(1 << 16)
             if not got:
                 return
             pending += got
         except BlockingIOError:
-            pause(0.001, "nothing came")
+            pass
         except OSError:
             return
+        blocked = True
         while len(pending) >= 9:
             n = int.from_bytes(pending[:3], "big")
             if len(pending) < 9 + n:
@@ -120,7 +120,7 @@ def unfinished(path, sockets):
             left[k] -= n
             connection -= n
             windows[k] -= n
-            idle = 0
+            blocked = False
 
 
 def unfinished_messages():
