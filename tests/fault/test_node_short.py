@@ -27,7 +27,7 @@ def said(status, *words):
 
 def no_descriptor():
     """an agent without a descriptor: the run beside goes on, the next one waits and says why, and begins when there are some again"""
-    with nodes.Cluster(slots={"n1": 2}) as c:
+    with nodes.Cluster(slots={"n1": 2}, pace_ms=20) as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text", 1 << 18)}
         beside = c.submit(keys)
         c.training(beside, 1, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import BIN, calm, command, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import BIN, calm, command, headers_text, slow, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 100000,
         "training.global_batch_size": 12, "training.local_batch_size": 1, "training.seq_len": 16, "device.threads": 1,
@@ -194,6 +194,7 @@ def copied_by_hand():
         assert after["epoch"] == there["epoch"] and set(worker_pids(c.dir)) == pids, after
 
 
+@slow
 def asked_meanwhile():
     """what operators ask for while agents still tell what the backup does not know is done, and ends no coordinator"""
     seed = int(os.environ.get("TITAN_TEST_SEED") or random.randrange(1 << 32))

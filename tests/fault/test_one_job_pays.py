@@ -71,7 +71,7 @@ def goes_on(d, job, process):
 def contradicted():
     """the store refuses what was decided about a job: that job fails with the reason, the other trains on, titand stays"""
     # store.shared: the store can be written from outside while titand has it.
-    with Daemon(None, "--slots", 2, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "store.shared=fail@1+"}) as d:
+    with Daemon(None, "--slots", 2, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "store.shared=fail@1+,train.step=sleep:20@1+"}) as d:
         bad, good = two_runs(d)
         process, epoch = d.process.pid, d.status(bad)["epoch"]
         # The next number is taken, as nothing but a fault of the core could make it.
@@ -92,7 +92,7 @@ def contradicted():
 
 def bad_store():
     """a number that no run comes to is in the store: titand starts, that job is quarantined, the other trains on"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         bad, good = two_runs(d)
         d.kill()
         store(d, ("PRAGMA foreign_keys = OFF",), ("UPDATE members SET epoch = -1 WHERE job_id = ?", (int(bad),)),
@@ -131,7 +131,7 @@ def hello(node):
 
 def forged_numbers():
     """epoch 2^64-1 by a session and by a datagram: refused, nothing is recorded, and the next epoch is one higher"""
-    with Daemon(None, "--slots", 2) as d:
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
         one, other = two_runs(d)
         process, epoch = d.process.pid, d.status(one)["epoch"]
         for seen in (TOP, 2**40):
